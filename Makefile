@@ -138,6 +138,11 @@ bench: $(DEV_STAMP) ## speed beside a real Apache Pulsar (tests/bench/README.md)
 	@$(call took,the same load on both servers)
 	$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: startup
+startup: $(DEV_STAMP) ## what a start and an idle standalone cost (ARGS="--runs 9", --imports, --memory)
+	@$(call took,starts on empty data)
+	$(BIN)/python -m tests.bench.startup $(ARGS)
+
 .PHONY: images
 images: ## the images, with docker or buildah (BASE=IMAGE ARGS="magnetar" or --check; images/README.md)
 	@$(call took,$(or $(ARGS),all images))
@@ -175,14 +180,14 @@ proto: $(DEV_STAMP) ## the generated classes of Pulsar's protocol and of etcd's 
 	  --mypy_out=$(ETCD_PROTO) magnetar_etcd.proto
 
 .PHONY: docs
-docs: $(RUN_STAMP) ## docs/configuration.md and docs/policies.md, from the settings and the registry
-	@$(call took,docs/configuration.md$(comma) docs/policies.md)
-	$(BIN)/magnetar config markdown > docs/configuration.md
-	$(BIN)/magnetar config policies > docs/policies.md
+docs: $(RUN_STAMP) ## docs/run/configuration.md and docs/use/policies.md, from the settings and the registry
+	@$(call took,docs/run/configuration.md$(comma) docs/use/policies.md)
+	$(BIN)/magnetar config markdown > docs/run/configuration.md
+	$(BIN)/magnetar config policies > docs/use/policies.md
 
 .PHONY: crds
-crds: $(RUN_STAMP) ## crds/*.yaml and docs/crds.md, from the operator's models and the policies
-	@$(call took,crds/*.yaml$(comma) docs/crds.md)
+crds: $(RUN_STAMP) ## crds/*.yaml and docs/run/crds.md, from the operator's models and the policies
+	@$(call took,crds/*.yaml$(comma) docs/run/crds.md)
 	$(BIN)/python -m magnetar_operator.models.crdgen
 
 .PHONY: chart

@@ -1,4 +1,4 @@
-"""Grafana's dashboards: makes the JSON that Grafana reads from dashboards.yaml, see there."""
+"""Generates Grafana's dashboards (JSON) from dashboards.yaml, which documents its format."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ VARIABLES: Final = {
 
 
 def files() -> dict[str, str]:
-    """Each file of the folder `dashboards`, with its text."""
+    """The files of the folder `dashboards`, with their texts."""
     boards = yaml.safe_load(SOURCE.read_text())
     return {
         f"{name}.json": json.dumps(document(name, board), indent=1, ensure_ascii=False) + "\n"
@@ -52,7 +52,7 @@ def document(name: str, board: dict[str, Any]) -> dict[str, Any]:
         "templating": {
             "list": [
                 {"name": "datasource", "type": "datasource", "query": "prometheus"},
-                *(variable(each) for each in board["variables"]),
+                *(variable(name) for name in board["variables"]),
             ]
         },
         "panels": panels(board["rows"]),
@@ -77,12 +77,12 @@ def variable(name: str) -> dict[str, Any]:
 
 def panels(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Rows from top to bottom, panels from left to right."""
-    made: list[dict[str, Any]] = []
+    laid_out: list[dict[str, Any]] = []
     y = 0
     for title, row in rows.items():
-        made.append(
+        laid_out.append(
             {
-                "id": len(made) + 1,
+                "id": len(laid_out) + 1,
                 "type": "row",
                 "title": title,
                 "collapsed": False,
@@ -95,12 +95,12 @@ def panels(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         count = STATS_PER_ROW if of_stats else PANELS_PER_ROW
         height = STAT_HEIGHT if of_stats else PANEL_HEIGHT
         width = COLUMNS // count
-        for place, each in enumerate(row):
+        for place, described in enumerate(row):
             line, column = divmod(place, count)
             where = {"x": column * width, "y": y + line * height, "w": width, "h": height}
-            made.append({"id": len(made) + 1, **panel(each), "gridPos": where})
+            laid_out.append({"id": len(laid_out) + 1, **panel(described), "gridPos": where})
         y += height * -(-len(row) // count)
-    return made
+    return laid_out
 
 
 def panel(given: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What the chart holds of other folders, and what of it is generated: `make chart`, or `--check`.
+"""Writes the chart's copied and generated files: `make chart`, or `--check`.
 
-A chart cannot reach outside of its folder. So the CustomResourceDefinitions of crds/ are copied
-into its subchart; the table of README.md is made from values.yaml (defaults) and values.schema.json
-(descriptions), Grafana's dashboards from dashboards.yaml, the operator's roles from its list of
-rights. `--check` writes nothing, and exits with 1 where a file is not what it should be.
+A chart cannot refer to files outside its folder, so the CustomResourceDefinitions of crds/ are
+copied into its subchart. The table of README.md is generated from values.yaml (defaults) and
+values.schema.json (descriptions), Grafana's dashboards from dashboards.yaml, and the operator's
+roles from its list of permissions. `--check` writes nothing, and exits with 1 if a file is stale.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Final
 import dashboards
 import yaml
 
-from magnetar_operator import rbac
+from magnetar_operator.kube import rbac
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 CHART: Final = ROOT / "charts" / "magnetar"
@@ -25,7 +25,7 @@ DEFAULT_CHARS_MAX: Final = 60
 
 
 def wanted() -> dict[Path, str | None]:
-    """Every file that is made, with its text; None: it must not be there."""
+    """Every generated file with its text; None: the file must not exist."""
     copies = CHART / "charts" / "crds" / "crds"
     files: dict[Path, str | None] = {
         copies / source.name: source.read_text() for source in (ROOT / "crds").glob("*.yaml")

@@ -1,5 +1,6 @@
-"""The Kubernetes operator: makes clusters, tenants, namespaces and topics be what manifests say.
+"""The Kubernetes operator: reconciles clusters, tenants, namespaces, topics and Spark jobs.
 
-Pure planners compare what is wanted with what is there and give back ordered actions; thin handlers
-(kopf) read, plan and carry out. Nothing is ever deleted because something is absent.
+Pure planners compare the desired with the observed state and return ordered actions; one engine
+(`engine.reconciler`) observes, plans, acts and writes the status. Nothing is ever deleted because
+something is absent.
 """

@@ -1,7 +1,7 @@
-"""The operator's time, passed in rather than looked up, so that a test can own it.
+"""The operator's clock, passed in so that tests can set it.
 
-`monotonic` is for pauses and ages that the process keeps itself, `utc` for what people read and
-what is compared with times that others wrote. Waits go by the event loop's own time.
+`monotonic` measures pauses and ages within the process. `utc` is for times that people read, and
+for comparisons with times that others wrote. Waits use the event loop's own time.
 """
 
 import datetime
@@ -15,5 +15,5 @@ __all__ = ["SYSTEM", "Clock", "utc"]
 
 
 def utc(clock: Clock) -> datetime.datetime:
-    """The wall clock."""
+    """The time of the wall clock, in UTC."""
     return datetime.datetime.fromtimestamp(clock.now_ms() / 1_000, datetime.UTC)

@@ -1,4 +1,4 @@
-"""What the operator's process is told: flags and environment, with their defaults."""
+"""Settings of the operator's process: flags and environment variables, with their defaults."""
 
 import os
 import socket
@@ -17,39 +17,39 @@ DEFAULT_ETCD_IMAGE: Final = "quay.io/coreos/etcd:v3.5.21"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """See the module's text."""
+    """The settings of one operator process."""
 
     namespaces: tuple[str, ...] = ()
-    """Watched; empty: all of them."""
+    """The watched namespaces; empty: all."""
     kubeconfig: str | None = None
-    """A file; by default the pod's account, else $KUBECONFIG."""
+    """A kubeconfig file; by default the pod's account, else $KUBECONFIG."""
     lease_namespace: str = "default"
     lease_name: str = LEASE_NAME
     identity: str = ""
-    """Whose the lease is; by default the pod's name."""
-    host: str = "0.0.0.0"  # noqa: S104  probes come from outside of the pod
+    """The holder's name in the lease; by default the pod's name."""
+    host: str = "0.0.0.0"  # noqa: S104  probes come from outside the pod
     port: int = HEALTH_PORT
-    """Of /healthz, /readyz and /metrics; 0 takes a free one."""
+    """The port of /healthz, /readyz and /metrics; 0 takes a free one."""
     workers: int = 8
-    """Objects that are reconciled at the same time."""
+    """The number of objects that are reconciled at the same time."""
     resync_s: float = 60.0
-    """Each object is compared with the world this often, so that drift is found."""
+    """Each object is reconciled at least this often, so that drift is detected."""
     image: str = DEFAULT_IMAGE
-    """Of clusters that name none."""
+    """The image of clusters whose spec names none."""
     etcd_image: str = DEFAULT_ETCD_IMAGE
     spark_image: str = DEFAULT_SPARK_IMAGE
-    """Of SparkJobs that name none."""
+    """The image of SparkJobs whose spec names none."""
     pod_namespace: str = ""
-    """Where the operator itself runs; NetworkPolicies let it in from there."""
+    """The operator's own namespace, which NetworkPolicies admit."""
     autoscaling: bool = True
     """Whether the metrics API for HPAs is served."""
     service: str = "magnetar-operator"
-    """The Service of this operator; the API server reaches the metrics API by it."""
+    """The operator's Service, through which the API server reaches the metrics API."""
     metrics_api_port: int = METRICS_API_PORT
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
-        """`MAGNETAR_OPERATOR_…`, POD_NAME and POD_NAMESPACE."""
+        """Reads `MAGNETAR_OPERATOR_…`, POD_NAME and POD_NAMESPACE."""
 
         def text(name: str, default: str) -> str:
             return environ.get(f"MAGNETAR_OPERATOR_{name}") or default

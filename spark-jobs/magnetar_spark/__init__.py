@@ -1,6 +1,6 @@
 """Topics as tables and streams of Spark: `register(spark)`, then `spark.read.format("pulsar")`.
 
-See docs/spark.md for options and columns.
+See docs/use/spark.md for options and columns.
 """
 
 from pyspark.sql import SparkSession

@@ -1,10 +1,10 @@
-"""What filters on metadata columns say of topics, positions and times. Pure.
+"""Translates filters on metadata columns into bounds on topics, positions and times. Pure.
 
-Taken are comparisons of `__publishTime`, `__partition`, `__ledgerId` and `__entryId` with a value,
-`in` for all of these but the time, `=`, `in` and `like 'x%'` for `__topic`, and `is not null` for
-all five. They are kept exactly: an entry has one of each, so what they leave out is not planned, or
-passed over before it is decompressed. Spark drops what a reader prunes where it takes no filter as
-done, so these are, and all others are left to Spark.
+Supported are comparisons of `__publishTime`, `__partition`, `__ledgerId` and `__entryId` with a
+value, `in` for all of these except the time, `=`, `in` and `like 'x%'` for `__topic`, and `is not
+null` for all five. They are applied exactly, so excluded entries are not planned, or are skipped
+before decompression. If a reader accepts no filter, Spark drops its pruning; so these are reported
+as applied, and all others are left to Spark.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from magnetar.core.ids import ID_MAX
 from magnetar.core.names import TopicName
 from magnetar.offload.file_layout import TIME_MS_MAX
-from magnetar_spark.log.planning import Interval, Window
+from magnetar_spark.log.ranges import Interval, Window
 from magnetar_spark.table import ENTRY_ID, LEDGER_ID, PARTITION, PUBLISH_TIME, TOPIC
 
 NUMBERS: Final = (PUBLISH_TIME, PARTITION, LEDGER_ID, ENTRY_ID)
@@ -37,40 +37,41 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Bounds:
-    """What all filters together leave. Can be pickled. `left` are those that Spark must see to."""
+    """The bounds of all filters together. Picklable. `left` are the filters left to Spark."""
 
     def __init__(self, filters: Iterable[Filter] = ()) -> None:
         self.intervals = dict.fromkeys(NUMBERS, Interval())
         self.among: dict[str, frozenset[Any]] = {}
-        """Columns that have one of these values."""
+        """The allowed values of columns."""
         self.topic_starts: list[str] = []
-        self.left: list[Filter] = [each for each in filters if not self._take(each)]
+        self.left: list[Filter] = [condition for condition in filters if not self._apply(condition)]
 
-    def _take(self, each: Filter) -> bool:
-        """Whether the filter is kept from now on."""
-        attribute: tuple[str, ...] = getattr(each, "attribute", ())
-        name, value = ".".join(attribute), getattr(each, "value", None)
+    def _apply(self, condition: Filter) -> bool:
+        """Adds a filter to the bounds; False if it is not supported."""
+        attribute: tuple[str, ...] = getattr(condition, "attribute", ())
+        name, value = ".".join(attribute), getattr(condition, "value", None)
         if name not in (*NUMBERS, TOPIC):
             return False
-        if isinstance(each, IsNotNull):
-            if name == PUBLISH_TIME:  # null beyond the year 9999; the others never are
+        if isinstance(condition, IsNotNull):
+            if name == PUBLISH_TIME:  # null beyond the year 9999; the other columns never are
                 self.intervals[name] = self.intervals[name].cut(-ID_MAX, TIME_MS_MAX)
             return True
-        if isinstance(each, In):
-            if name == PUBLISH_TIME or not all(_comparable(name, one) for one in each.value):
+        if isinstance(condition, In):
+            values = condition.value
+            if name == PUBLISH_TIME or not all(_comparable(name, value) for value in values):
                 return False
-            self._among(name, each.value)
+            self._among(name, values)
         elif value is None or not _comparable(name, value):
             return False
-        elif isinstance(each, StringStartsWith) and name == TOPIC:
+        elif isinstance(condition, StringStartsWith) and name == TOPIC:
             self.topic_starts.append(value)
-        elif isinstance(each, EqualTo | EqualNullSafe) and name != PUBLISH_TIME:
+        elif isinstance(condition, EqualTo | EqualNullSafe) and name != PUBLISH_TIME:
             self._among(name, (value,))
         elif name != TOPIC and isinstance(
-            each,
+            condition,
             EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual,
         ):
-            self.intervals[name] = self.intervals[name].cut(*_ends(each, value))
+            self.intervals[name] = self.intervals[name].cut(*_ends(condition, value))
         else:
             return False
         return True
@@ -80,7 +81,7 @@ class Bounds:
         self.among[name] = self.among.get(name, wanted) & wanted
 
     def excludes(self, topic: TopicName) -> bool:
-        """Whether nothing of this topic or partition is wanted."""
+        """Whether no entry of this topic or partition passes."""
         name, index = str(topic), topic.partition_index
         return not (
             name in self.among.get(TOPIC, (name,))
@@ -90,10 +91,10 @@ class Bounds:
         )
 
     def narrowed(self, window: Window) -> Window:
-        """The window, less what the filters leave out.
+        """The window within the filters' bounds.
 
-        A ledger that is younger than a time may hold older messages, so only the window's own end
-        leaves such ledgers out.
+        A ledger that was created after a time may hold older messages, so only the window's own
+        end excludes such ledgers.
         """
         time = self.intervals[PUBLISH_TIME]
         return replace(
@@ -108,7 +109,7 @@ class Bounds:
 
 
 def _comparable(name: str, value: Any) -> bool:
-    """Whether the value is of the column's type, or null: others are Spark's to convert."""
+    """Whether the value is null or of the column's type; Spark converts other values."""
     if value is None:
         return True
     if name == TOPIC:
@@ -120,30 +121,30 @@ def _comparable(name: str, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A literal as a number: what is not above it, and what is not below it."""
+    """A literal between integers: the greatest one not above it, the least one not below it."""
 
     floor: int
     ceiling: int
 
 
-def _ends(each: Filter, value: Any) -> tuple[int, int]:
-    """From where to where numbers are that pass the filter, both inclusive."""
+def _ends(condition: Filter, value: Any) -> tuple[int, int]:
+    """The range of numbers that pass the filter, inclusive."""
     number = _number(value)
-    if isinstance(each, GreaterThan):
+    if isinstance(condition, GreaterThan):
         return number.floor + 1, ID_MAX
-    if isinstance(each, GreaterThanOrEqual):
+    if isinstance(condition, GreaterThanOrEqual):
         return number.ceiling, ID_MAX
-    if isinstance(each, LessThan):
+    if isinstance(condition, LessThan):
         return -ID_MAX, number.ceiling - 1
-    if isinstance(each, LessThanOrEqual):
+    if isinstance(condition, LessThanOrEqual):
         return -ID_MAX, number.floor
-    return number.ceiling, number.floor  # none where it lies between two
+    return number.ceiling, number.floor  # empty if the value is between two integers
 
 
 def _number(value: int | datetime) -> _Value:
-    """Times in ms, finer ones between two; without a zone they are in UTC."""
+    """Times in ms, possibly between two; a time without a zone is UTC."""
     if not isinstance(value, datetime):
         return _Value(value, value)
-    known = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    micros = (known - _EPOCH) // timedelta(microseconds=1)
+    time = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    micros = (time - _EPOCH) // timedelta(microseconds=1)
     return _Value(micros // US_PER_MS, -(-micros // US_PER_MS))

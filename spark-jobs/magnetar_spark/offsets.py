@@ -1,12 +1,12 @@
-"""Where reading starts and ends: `startingOffsets`, `startingTime` and their counterparts.
+"""Parses the ends of a read: `startingOffsets`, `startingTime` and their counterparts.
 
-`earliest`, `latest`, or JSON: `{"TOPIC": "LEDGER:ENTRY", …}`, where an offset may also be written
-as `[LEDGER, ENTRY]`, as `{"ledger": L, "entry": E}`, or as StreamNative's connector writes it: the
-bytes of a serialised message id, `[8,11,16,101]`. A name is that of a topic, or of one partition
-(`…-partition-N`); it may be short. The entry that is named is read: both ends are inclusive, as
-message ids are for `seek` and `startMessageIdInclusive`. Topics that are not named are read whole.
+An end is `earliest`, `latest`, or JSON: `{"TOPIC": "LEDGER:ENTRY", …}`. An offset may also be
+`[LEDGER, ENTRY]`, `{"ledger": L, "entry": E}`, or as StreamNative's connector writes it, the bytes
+of a serialized message id: `[8,11,16,101]`. A name is that of a topic or of one partition
+(`…-partition-N`), and may be short. Both ends are inclusive, like message ids with `seek` and
+`startMessageIdInclusive`. Topics that are not named are read whole.
 
-Times are in ms since 1970: publish times, both inclusive.
+Times are publish times in ms since 1970, both inclusive.
 """
 
 from collections.abc import Mapping
@@ -27,27 +27,27 @@ FORMS: Final = '"earliest", "latest" or {"TOPIC": "LEDGER:ENTRY"}'
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One end of what is read: a position for all topics, positions by topic, or a time."""
+    """One end of a read: a position for all topics, positions by topic, or a time."""
 
     everywhere: Position | None = None
     by_topic: Mapping[str, Position] = field(default_factory=dict)
     time_ms: int | None = None
 
     def of(self, topic: TopicName) -> Position | None:
-        """The position for this topic or partition; None where nothing was said of it."""
-        found = self.by_topic.get(str(topic))
-        if found is None:
-            found = self.by_topic.get(str(topic.base))
-        return self.everywhere if found is None else found
+        """The position for this topic or partition; None if none was given."""
+        position = self.by_topic.get(str(topic))
+        if position is None:
+            position = self.by_topic.get(str(topic.base))
+        return self.everywhere if position is None else position
 
 
 def parse_start(given: Mapping[str, str]) -> Start | None:
-    """From the options, whose names are in lower case; None where nothing was said."""
+    """The start of a read, from options with lower-case names; None if none is given."""
     return _parse(given, "startingOffsets", "startingTime")
 
 
 def parse_end(given: Mapping[str, str]) -> Start | None:
-    """As `parse_start`."""
+    """The end of a read, as `parse_start`."""
     return _parse(given, "endingOffsets", "endingTime")
 
 
@@ -78,7 +78,7 @@ def _parse(given: Mapping[str, str], offsets: str, time: str) -> Start | None:
 
 
 def parse_position(value: Any) -> Position:
-    """See the module's text; raises ValueError."""
+    """Parses one offset, in any form of the module's docstring. Raises ValueError."""
     if isinstance(value, str):
         if value in ("earliest", "latest"):
             return EARLIEST if value == "earliest" else LATEST
@@ -87,13 +87,13 @@ def parse_position(value: Any) -> Position:
             return Position(int(ledger), int(entry))
     elif isinstance(value, Mapping) and set(value) == {"ledger", "entry"}:
         numbers = value["ledger"], value["entry"]
-        if all(isinstance(each, int) for each in numbers):  # a fraction would be cut off
+        if all(isinstance(number, int) for number in numbers):  # a fraction would be truncated
             return Position(*numbers)
-    elif isinstance(value, list) and all(isinstance(each, int) for each in value):
+    elif isinstance(value, list) and all(isinstance(number, int) for number in value):
         if len(value) == 2:
             return Position(*value)
         try:
-            message_id = MessageIdData.FromString(bytes(each & 0xFF for each in value))
+            message_id = MessageIdData.FromString(bytes(number & 0xFF for number in value))
         except DecodeError as error:
             raise ValueError(f"{value} are not the bytes of a message id") from error
         return Position(signed64(message_id.ledgerId), signed64(message_id.entryId))

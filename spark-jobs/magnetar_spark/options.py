@@ -1,9 +1,9 @@
-"""The options of a read, checked: every mistake names the option and what to write instead.
+"""Parses the options of a read; every error names the option and says what to write.
 
-Names are those of StreamNative's connector where it has the option; `metadata.*` and
-`partition.bytes` are ours. Names do not depend on upper and lower case, as everywhere in Spark.
-What only a client of brokers has (`pollTimeoutMs`, `pulsar.client.*`, `subscriptionPrefix`, …) is
-taken and has no effect, so that a job that was written for that connector runs.
+Names are those of StreamNative's connector if it has the option; `metadata.*` and
+`partition.bytes` are ours. As everywhere in Spark, names are case-insensitive. Options that only
+apply to a client of brokers (`pollTimeoutMs`, `pulsar.client.*`, `subscriptionPrefix`, …) are
+accepted and ignored, so that jobs written for that connector run.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import PreconditionFailed
-from magnetar.metadata.opening import ROOT_DEFAULT
-from magnetar_spark.log.planning import PARTITION_BYTES_DEFAULT
+from magnetar.metadata.store_url import ROOT_DEFAULT
+from magnetar_spark.log.ranges import PARTITION_BYTES_DEFAULT
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.offsets import Start, parse_end, parse_start
 
@@ -24,7 +24,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """See the module's text. One of `topics` and `pattern` is set."""
+    """The parsed options. Exactly one of `topics` and `pattern` is set."""
 
     log: LogSettings
     topics: tuple[str, ...]
@@ -39,7 +39,7 @@ class ReadOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "ReadOptions":
-        """Raises PreconditionFailed naming the option."""
+        """Parses options. Raises PreconditionFailed naming the option."""
         given = {name.lower(): value for name, value in options.items()}
         chosen = [name for name in _TOPIC_OPTIONS if given.get(name.lower())]
         if len(chosen) != 1:
@@ -72,8 +72,8 @@ def _log_settings(given: Mapping[str, str]) -> LogSettings:
     url = given.get("metadata.url", "")
     if not url:
         raise PreconditionFailed(
-            "metadata.url is not set: Spark reads the log from the bookies, which it finds in the "
-            "metadata store (etcd:http://HOST:2379, as metadata_url of brokers and bookies)"
+            "metadata.url is not set: Spark finds the bookies in the metadata store "
+            "(etcd:http://HOST:2379, the metadata_url of brokers and bookies)"
         )
     password = given.get("metadata.password", "")
     path = given.get("metadata.password.file", "")

@@ -1,8 +1,8 @@
-"""Plans for Spark: of a batch read, and of one micro-batch of a stream.
+"""Plans batch reads, and micro-batches of streams, for Spark.
 
-What was asked for but is gone (trimmed by retention, deleted with its topic) fails the plan, or,
-with `failOnDataLoss` off, is logged and passed over. Each topic's log is read once: the check and
-the ranges are of the same state.
+If requested entries are gone (trimmed by retention, or deleted with their topic), the plan fails,
+or with `failOnDataLoss` off logs the loss and continues. Each topic's log is read once, so the
+check and the ranges see the same state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.access import Log, opened_log
-from magnetar_spark.log.ledgers import TopicLog, topic_log
+from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.losses import losses
-from magnetar_spark.log.planning import Interval, Range, Window, ranges_of, tasks_of
+from magnetar_spark.log.ranges import Interval, Range, Window, ranges_of, tasks_of
 from magnetar_spark.log.schemas import packed, topic_schemas
 from magnetar_spark.log.topics import resolve
 from magnetar_spark.offsets import Start
@@ -31,9 +31,9 @@ log: Final = get_logger("magnetar.spark.plan")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What tasks there are, and where the bookies are that they read from.
+    """The tasks of a read, and the bookies that they read from.
 
-    `schemas` has all versions of each topic that is read, packed, by the name without partition.
+    `schemas` has all versions of each topic, packed, by its name without partition.
     """
 
     tasks: list[tuple[Range, ...]]
@@ -48,10 +48,10 @@ class Plan:
 
 
 class LogPartition(InputPartition):
-    """One task. `schemas` are the versions that messages of its topics may be written under.
+    """One task. `schemas` are the versions that its messages may have been written with.
 
-    They travel with the task: a stream's reader is sent once, before topics and versions that
-    come later exist.
+    Schemas travel with the task, since a stream's reader is sent only once, before later topics
+    and versions exist.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class LogPartition(InputPartition):
 
 
 async def plan_read(options: ReadOptions, bounds: Bounds) -> Plan:
-    """The tasks of a batch read, of what the filters leave."""
+    """The tasks of a batch read, within the filters' bounds."""
     starting = options.starting
     ranges: list[Range] = []
     async with opened_log(options.log) as opened:
@@ -75,12 +75,12 @@ async def plan_read(options: ReadOptions, bounds: Bounds) -> Plan:
             if bounds.excludes(topic):
                 continue
             window = _window(options, topic)
-            found = await topic_log(opened, topic)
+            current = await topic_log(opened, topic)
             if window.first < LATEST:
                 start = None if window.first == EARLIEST else before(window.first)
                 of_this_log = starting is not None and str(topic) in starting.by_topic
-                _check(options, found, losses(found, start, of_this_log=of_this_log))
-            ranges += ranges_of(found, bounds.narrowed(window), options.partition_bytes)
+                _check(options, topic, losses(current, start, of_this_log=of_this_log))
+            ranges += ranges_of(current, bounds.narrowed(window), options.partition_bytes)
         return await _planned(opened, options, ranges)
 
 
@@ -89,48 +89,48 @@ async def plan_between(
     between: Iterable[tuple[TopicName, Position, Position]],
     times: Interval,
 ) -> Plan:
-    """The tasks of a micro-batch: of each topic what lies behind the first position, up to and
-    with the second, which an earlier read found confirmed."""
+    """The tasks of a micro-batch: per topic, the entries after the first position, up to and
+    including the second, which an earlier read found confirmed."""
     ranges: list[Range] = []
     async with opened_log(options.log) as opened:
         for topic, start, end in between:
             if start < end:
-                found = await topic_log(opened, topic, end)
-                _check(options, found, losses(found, start, end))
+                current = await topic_log(opened, topic, end)
+                _check(options, topic, losses(current, start, end))
                 window = Window(behind(start), end, times, times)
-                ranges += ranges_of(found, window, options.partition_bytes)
+                ranges += ranges_of(current, window, options.partition_bytes)
         return await _planned(opened, options, ranges)
 
 
 def behind(position: Position) -> Position:
-    """The next position, where there is one."""
+    """The next position; EARLIEST stays."""
     return position if position == EARLIEST else Position(position[0], position[1] + 1)
 
 
 def before(position: Position) -> Position:
-    """The position that `behind` turns into this one."""
+    """The inverse of `behind`."""
     return position if position == EARLIEST else Position(position[0], position[1] - 1)
 
 
 def times_from(starting_ms: int | None) -> Interval:
-    """Publish times from this one on, all of them for None."""
+    """Publish times from `starting_ms` on; all times for None."""
     times = Interval()
     return times if starting_ms is None else times.cut(starting_ms, times.high)
 
 
 async def _planned(opened: Log, options: ReadOptions, ranges: list[Range]) -> Plan:
-    """Schemas are read after the log, so the version of each message is among them."""
+    """Completes a plan. Schemas are read after the log, so all messages' versions are included."""
     schemas: dict[str, bytes] = {}
     if not options.raw_values:
         for name in sorted(_bases(ranges)):
-            found = await topic_schemas(opened.store, parse_topic(name))
-            schemas[name] = packed(found.versions)
+            of_topic = await topic_schemas(opened.store, parse_topic(name))
+            schemas[name] = packed(of_topic.versions)
     tasks = tasks_of(ranges, options.partition_bytes)
     return Plan(tasks, tuple(opened.bookies.registrations()), schemas)
 
 
 def _bases(ranges: Iterable[Range]) -> set[str]:
-    return {str(parse_topic(topic).base) for topic in {each.topic for each in ranges}}
+    return {str(parse_topic(topic).base) for topic in {item.topic for item in ranges}}
 
 
 def _window(options: ReadOptions, topic: TopicName) -> Window:
@@ -150,11 +150,11 @@ def _times(starting: Start | None, ending: Start | None) -> Interval:
     return times
 
 
-def _check(options: ReadOptions, found: TopicLog, lost: Iterable[str]) -> None:
-    """Raises PersistenceError if something is lost, or logs it with `failOnDataLoss` off."""
-    for each in lost:
+def _check(options: ReadOptions, topic: TopicName, lost: Iterable[str]) -> None:
+    """Raises PersistenceError for a loss, or logs it if `failOnDataLoss` is off."""
+    for loss in lost:
         if options.fail_on_data_loss:
             raise PersistenceError(
-                f"{found.topic}: {each}; set failOnDataLoss to false to read on without it"
+                f"{topic}: {loss}; set failOnDataLoss to false to read on without it"
             )
-        log.warning("entries lost", topic=str(found.topic), lost=each)
+        log.warning("entries lost", topic=str(topic), lost=loss)

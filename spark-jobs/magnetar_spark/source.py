@@ -1,12 +1,12 @@
-"""The data source `pulsar`: what Spark asks, answered from the log.
+"""The data source `pulsar`: answers Spark's requests from the log.
 
-Spark makes a `PulsarDataSource` of the options, in a Python process of its own; asks it for its
-schema; then for a reader, which plans tasks there and is sent, pickled, to where they run. A task
+Spark creates a `PulsarDataSource` from the options, in a Python process of its own; asks it for its
+schema; then for a reader, which plans tasks there, and is pickled and sent to the executors. A task
 reads its ranges and yields Arrow batches (`tasks`).
 
-Filters narrow the plan only with the option `filterPushdown`: Spark (4.3) keeps what a reader made
-of one query's filters with the relation, so that the next query of the same DataFrame would be
-answered with the rows of the first. A DataFrame of its own for each query (`load()`) is safe.
+Filters narrow the plan only with the option `filterPushdown`. Spark (4.3) keeps the narrowed reader
+with the relation, so that the next query on the same DataFrame would get the rows of the first. A
+separate DataFrame for each query (`load()`) is safe.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from magnetar.core.errors import PreconditionFailed
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.running import run
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, plan_read
 from magnetar_spark.stream import PulsarStreamReader
@@ -27,7 +27,7 @@ from magnetar_spark.values import Values, described_values
 
 
 class PulsarDataSource(DataSource):
-    """See the module's text."""
+    """Spark's entry point: the schema and the readers of topics."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -45,7 +45,7 @@ class PulsarDataSource(DataSource):
         return kind(self._read, schema, self._values())
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
-        """Raises PreconditionFailed for options that only a batch read has."""
+        """A streaming reader. Raises PreconditionFailed for options of batch reads."""
         if self._read.ending is not None:
             raise PreconditionFailed(
                 "endingOffsets and endingTime are options of batch reads: a stream has no end. "
@@ -58,7 +58,7 @@ class PulsarDataSource(DataSource):
 
 
 class PlainReader(DataSourceReader):
-    """A batch read."""
+    """A batch read without filters."""
 
     def __init__(self, options: ReadOptions, schema: StructType, values: Values) -> None:
         self._options = options
@@ -71,12 +71,12 @@ class PlainReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, LogPartition):
-            return iter(())  # Spark's own, where there is nothing to read
+            return iter(())  # Spark's own partition if there is nothing to read
         return record_batches(self._options.log, partition, self._schema, self._values)
 
 
 class PulsarReader(PlainReader):
-    """A batch read that filters narrow."""
+    """A batch read that is narrowed by filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self._bounds = Bounds(filters)

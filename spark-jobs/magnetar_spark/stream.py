@@ -1,13 +1,13 @@
 """The streaming reader: offsets, micro-batches, limits.
 
-An offset has the last position that was read of each topic or partition (`stream_offsets`). Spark
-writes offsets to its checkpoint before it reads a micro-batch; the same offsets always mean the
-same entries, so a micro-batch that is repeated after a crash has the same rows, and a sink that
-knows its batches (files do) has each of them exactly once. A position in an offset is confirmed for
-good: a plan reads up to it or fails, and does not ask again where the log ends. Nothing is
-remembered but offsets: no subscription, no cursor, nothing in the metadata store.
+An offset has the last position read of each topic or partition (`stream_offsets`). Spark writes
+offsets to its checkpoint before it reads a micro-batch. The same offsets always mean the same
+entries, so a micro-batch that is repeated after a crash has the same rows, and a sink that tracks
+its batches (as files do) has each of them exactly once. A position in an offset is confirmed: a
+plan reads up to it or fails, and never asks again for the log's end. The only state is the offsets:
+no subscription, no cursor, nothing in the metadata store.
 
-Topics and partitions that come later are read from their beginning.
+Topics and partitions that are created later are read from their beginning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,8 +30,8 @@ from magnetar.core.ids import LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
 from magnetar_spark.log.access import Log, opened_log
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.ledgers import TopicLog, last_before, topic_end, topic_log, topic_start
-from magnetar_spark.log.running import run
 from magnetar_spark.log.topics import logs_of, means, resolve
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, before, behind, plan_between, times_from
@@ -43,7 +43,7 @@ logger: Final = get_logger("magnetar.spark.stream")
 
 
 class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What Spark asks of a stream; one instance lives as long as its query runs."""
+    """The stream that Spark drives; lives as long as its query runs."""
 
     def __init__(self, options: ReadOptions, schema: StructType, values: Values) -> None:
         self._options = options
@@ -51,7 +51,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._values = values
         self._initial: StreamOffset | None = None
         self._target: StreamOffset | None = None
-        """Of a query that ends: the ends when it began."""
+        """For a query with an end: the topics' ends when it started."""
 
     def initialOffset(self) -> dict[str, Any]:
         self._initial = run(_initial(self._options))
@@ -63,12 +63,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        known = StreamOffset.parse(start)
-        ends = run(_latest(self._options, known, bytes_max, self._target))
-        if ends == known.positions:
+        current = StreamOffset.parse(start)
+        ends = run(_latest(self._options, current, bytes_max, self._target))
+        if ends == current.positions:
             return start
-        began = known.positions if known == self._initial else None
-        return replace(known, positions=ends, began=began).document()
+        began = current.positions if current == self._initial else None
+        return replace(current, positions=ends, began=began).document()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return run(_newest(self._options)).document()
@@ -77,11 +77,11 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = run(_newest(self._options))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        known, ends = StreamOffset.parse(start), StreamOffset.parse(end)
+        offset, ends = StreamOffset.parse(start), StreamOffset.parse(end)
         if ends.began is not None:
-            known = replace(known, positions=ends.began)
+            offset = replace(offset, positions=ends.began)
         between = [
-            (parse_topic(name), known.of(name), last) for name, last in ends.positions.items()
+            (parse_topic(name), offset.of(name), last) for name, last in ends.positions.items()
         ]
         plan = plan_between(self._options, between, times_from(ends.starting_ms))
         return run(plan).partitions()
@@ -92,14 +92,14 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return record_batches(self._options.log, partition, self._schema, self._values)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The checkpoint is all there is."""
+        """Does nothing: the checkpoint is the only state."""
 
     def stop(self) -> None:
-        """Nothing is open between two calls."""
+        """Does nothing: no connection stays open between calls."""
 
 
 async def _initial(options: ReadOptions) -> StreamOffset:
-    """Where a new query begins: behind the newest entry, unless the options say otherwise."""
+    """The start of a new query: after the newest entry, unless the options say otherwise."""
     starting = options.starting
     positions: dict[str, Position] = {}
     async with opened_log(options.log) as log:
@@ -119,7 +119,7 @@ async def _initial(options: ReadOptions) -> StreamOffset:
 
 
 async def _newest(options: ReadOptions) -> StreamOffset:
-    """Where each topic ends now; raises BookieError where that is not known."""
+    """The current end of each topic. Raises BookieError if it is unknown."""
     async with opened_log(options.log) as log:
         topics = await resolve(log.store, options.topics, options.pattern)
         return StreamOffset({str(topic): await topic_end(log, topic) for topic in topics})
@@ -131,7 +131,7 @@ async def _latest(
     bytes_max: int | None,
     target: StreamOffset | None,
 ) -> dict[str, Position]:
-    """The newest positions, less what the limits leave for later; never before `start`."""
+    """The newest positions within the limits, never before `start`."""
     ends: dict[TopicName, Position] = {}
     async with opened_log(options.log) as log:
         topics = await resolve(log.store, options.topics, options.pattern)
@@ -149,21 +149,21 @@ async def _latest(
 
 
 async def _end(log: Log, topic: TopicName, start: Position) -> Position:
-    """The topic's end, or `start` while too few bookies answer: the query waits for them."""
+    """The topic's end, or `start` while too few bookies answer; the query waits for them."""
     try:
         return await topic_end(log, topic)
     except BookieError as error:
-        logger.warning("topic waits for its bookies", topic=str(topic), error=str(error))
+        logger.warning("the topic waits for its bookies", topic=str(topic), error=str(error))
         return start
 
 
 async def _kept(
     log: Log, options: ReadOptions, start: StreamOffset, meant: set[str]
 ) -> dict[str, Position]:
-    """Positions that stay: of topics that are meant, or exist and are not meant any more.
+    """The positions to keep: of selected topics, and of existing topics no longer selected.
 
-    Raises PersistenceError for a topic that is meant and was deleted, or logs it with
-    `failOnDataLoss` off: nobody knows whether all of it was read.
+    If a selected topic was deleted, it is unknown whether all of it was read: raises
+    PersistenceError, or logs it if `failOnDataLoss` is off.
     """
     kept: dict[str, Position] = {}
     for name, position in start.positions.items():
@@ -181,7 +181,7 @@ async def _kept(
 
 
 async def _exists(log: Log, topic: TopicName) -> bool:
-    """Whether there is such a log: a partitioned topic that took a topic's name has none."""
+    """Whether the log exists; it does not if a partitioned topic has taken the topic's name."""
     try:
         return topic in await logs_of(log.store, topic)
     except TopicNotFound:
@@ -191,7 +191,7 @@ async def _exists(log: Log, topic: TopicName) -> bool:
 async def _within(
     log: Log, start: StreamOffset, ends: Mapping[TopicName, Position], bytes_max: int
 ) -> dict[TopicName, Position]:
-    """Nearer ends, so that about `bytes_max` lie before them; each topic has its share."""
+    """Nearer ends, with about `bytes_max` before them, divided among the topics in proportion."""
     logs = {topic: await topic_log(log, topic, end) for topic, end in ends.items()}
     waiting = {
         topic: _bytes_between(logs[topic], start.of(str(topic)), end) for topic, end in ends.items()
@@ -206,7 +206,7 @@ async def _within(
 
 
 def _steps(log: TopicLog, start: Position, end: Position) -> Iterator[tuple[int, int, int, float]]:
-    """Ledger, first and last entry, bytes of an entry, of what lies behind start up to end."""
+    """Per ledger after start, up to end: its id, first and last entry, bytes per entry."""
     first = behind(start)
     for span in log.ledgers:
         low = first.entry_id if span.ledger_id == first.ledger_id else 0
@@ -222,7 +222,7 @@ def _bytes_between(log: TopicLog, start: Position, end: Position) -> float:
 
 
 def _reached(log: TopicLog, start: Position, end: Position, room: float) -> Position:
-    """Where about `room` bytes behind start end; one entry at least."""
+    """The position about `room` bytes after start; at least one entry."""
     reached = start
     for ledger_id, low, high, size in _steps(log, start, end):
         count = min(high - low + 1, int(room / max(1.0, size)))

@@ -1,13 +1,13 @@
-"""The offsets of a stream, as Spark's checkpoints keep them. Pure.
+"""The offsets of a stream, in the form of Spark's checkpoints. Pure.
 
-    {"TOPIC": "LEDGER:ENTRY", …}      the last position that was read of each topic or partition,
-                                      -1:-1 for nothing yet
-    "startingTime": "MS"              of a query that began with this option
-    "startingOffsets": {"TOPIC": …}   in the first micro-batch's end: where the query began
+    {"TOPIC": "LEDGER:ENTRY", …}      the last position read of each topic or partition; -1:-1 if
+                                      nothing was read yet
+    "startingTime": "MS"              for a query that started with this option
+    "startingOffsets": {"TOPIC": …}   in the first micro-batch's end: the start of the query
 
-The last two are what the query was started with. Spark keeps no initial offset: it asks for a new
-one if the first micro-batch is repeated, and the options may differ at a restart. Checkpoints of
-older releases have neither.
+The last two are what the query started with. Spark does not keep the initial offset: it asks for a
+new one if the first micro-batch is repeated, and the options may differ after a restart.
+Checkpoints of older releases have neither.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ STARTING_OFFSETS: Final = "startingOffsets"
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """See the module's text for the document."""
+    """The offset of a stream, with its start; see the module's docstring for the document."""
 
     positions: Mapping[str, Position]
     starting_ms: int | None = None
@@ -31,7 +31,7 @@ class StreamOffset:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> "StreamOffset":
-        """Raises ValueError."""
+        """Parses a document of a checkpoint. Raises ValueError."""
         time, began = document.get(STARTING_TIME), document.get(STARTING_OFFSETS)
         return cls(
             _positions(document),
@@ -40,16 +40,16 @@ class StreamOffset:
         )
 
     def document(self) -> dict[str, Any]:
-        """What `parse` takes."""
-        made: dict[str, Any] = _texts(self.positions)
+        """The document that `parse` reads."""
+        document: dict[str, Any] = _texts(self.positions)
         if self.starting_ms is not None:
-            made[STARTING_TIME] = str(self.starting_ms)
+            document[STARTING_TIME] = str(self.starting_ms)
         if self.began is not None:
-            made[STARTING_OFFSETS] = _texts(self.began)
-        return made
+            document[STARTING_OFFSETS] = _texts(self.began)
+        return document
 
     def of(self, topic: str) -> Position:
-        """The last position that was read of this topic."""
+        """The last position read of this topic; EARLIEST if none."""
         return self.positions.get(topic, EARLIEST)
 
 

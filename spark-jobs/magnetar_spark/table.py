@@ -1,9 +1,8 @@
-"""The columns of the table that a topic is to Spark.
+"""The columns of the table that Spark sees for a topic.
 
-`value` (or, where the topic has a schema, its fields), and what Pulsar keeps beside it, in columns
-that begin with two underscores: the first six as in StreamNative's connector, the rest are ours.
-Which of them a task makes is what its reader's schema names: `.schema("value binary")` saves all
-that the others would cost.
+`value`, or the fields of the topic's schema, and Pulsar's metadata in columns that begin with two
+underscores: the first six as in StreamNative's connector, the rest ours. A task builds only the
+columns that its reader's schema names: `.schema("value binary")` saves the cost of all others.
 """
 
 from typing import Final
@@ -56,7 +55,7 @@ METADATA_TYPES: Final[dict[str, DataType]] = {
 
 
 def schema_of(value_fields: list[StructField]) -> StructType:
-    """The table of a topic with these columns for its values."""
+    """The table of a topic whose values have these columns."""
     return StructType(
         [*value_fields, *(StructField(name, kind) for name, kind in METADATA_TYPES.items())]
     )

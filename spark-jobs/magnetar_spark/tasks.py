@@ -1,4 +1,4 @@
-"""What a task does: reads its ranges, decodes them, yields Arrow batches in the wanted columns."""
+"""The body of a Spark task: reads its ranges, decodes them, yields Arrow batches."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder, decoded
 from magnetar_spark.decode.rows import Rows
-from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.log.entry_reader import EntryReader
 from magnetar_spark.log.schemas import unpacked
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.planner import LogPartition
@@ -19,13 +19,13 @@ from magnetar_spark.values import Values
 from magnetar_spark.worker import keep_imports
 
 TIME_ZONE = "UTC"
-"""In which Spark wants what its workers send, whatever the session shows."""
+"""The zone in which Spark expects workers' timestamps, whatever the session displays."""
 
 
 def record_batches(
     settings: LogSettings, partition: LogPartition, schema: StructType, values: Values
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task."""
+    """Reads and decodes all ranges of a task."""
     keep_imports()
     arrow_schema = to_arrow_schema(schema, timezone=TIME_ZONE)
     versions = {name: unpacked(data) for name, data in partition.schemas.items()}

@@ -1,10 +1,10 @@
-"""What a topic's schemas make of its values: which columns, and how they are filled.
+"""Maps a topic's schemas to columns, and decodes values into them.
 
 The columns are those of the newest version: the fields of a record (Avro, JSON, PROTOBUF_NATIVE),
-`value` of a primitive's type, `key` and `value` of a key-value schema, or, where there is no schema
-or none that is decoded here, `value` as it is. Every message is read by the version that it was
-written under. Several topics in one table have one newest schema, or `allowDifferentTopicSchemas`
-is true and values stay as they are.
+`value` of a primitive's type, `key` and `value` of a key-value schema, or `value` as bytes without
+a schema, or with one that is not decoded here. Every message is read with the version that it was
+written with. Topics in one table must have the same newest schema, unless
+`allowDifferentTopicSchemas` is true, which leaves all values as bytes.
 """
 
 from collections.abc import Mapping
@@ -28,16 +28,16 @@ from magnetar_spark.table import METADATA_TYPES, VALUE
 
 @dataclass(frozen=True)
 class Values:
-    """The newest schema, and all versions of each topic that is read.
+    """The newest schema, and all versions of each topic.
 
-    `by_topic` is by full names, partitioned topics' without the partition; a task fills it in.
+    `by_topic` is keyed by full names without partition; it is empty until a task sets it.
     """
 
     newest: Schema | None = None
     by_topic: Mapping[str, Mapping[int, Schema]] = field(default_factory=dict)
 
     def __reduce__(self) -> tuple[type["Values"], tuple[Any, ...]]:
-        """Decoders stay in their process."""
+        """Decoders are not pickled."""
         return Values, (self.newest, self.by_topic)
 
     @cached_property
@@ -45,7 +45,7 @@ class Values:
         return None if self.newest is None else payloads_of(self.newest)
 
     def spark_fields(self) -> list[StructField]:
-        """The columns that are made of the value (and of a key-value schema's key)."""
+        """The columns of the value, and of a key-value schema's key."""
         payloads = self._payloads
         if payloads is None:
             return [StructField(VALUE, BinaryType())]
@@ -54,29 +54,29 @@ class Values:
         return [StructField(VALUE, payloads.spark_type)]
 
     def wanted_in(self, schema: pa.Schema) -> bool:
-        """Whether any of the columns is wanted other than as bytes."""
+        """Whether a column is wanted as anything but bytes."""
         if self._payloads is None:
             return False
         names = [name for name in schema.names if name not in METADATA_TYPES]
-        fields = {each.name for each in self.spark_fields()}
+        fields = {field.name for field in self.spark_fields()}
         raw = names == [VALUE] and pa.types.is_binary(schema.field(VALUE).type)
         return bool(names) and not (raw and (VALUE not in fields or not self._is_bytes()))
 
     def _is_bytes(self) -> bool:
         return any(
-            each.name == VALUE and isinstance(each.dataType, BinaryType)
-            for each in self.spark_fields()
+            field.name == VALUE and isinstance(field.dataType, BinaryType)
+            for field in self.spark_fields()
         )
 
     def columns(
         self, topic: str, schema: pa.Schema, values: pa.Array, keys: pa.Array, versions: Numbers
     ) -> dict[str, pa.Array]:
-        """The wanted columns of these messages, which were written under these versions."""
+        """The wanted columns of these messages, which were written with these versions."""
         payloads = self._payloads
         if payloads is None:
             return {}
-        known = self.by_topic.get(str(parse_topic(topic).base), {})
-        decoded = payloads.decode(Stored(values, keys, versions, known))
+        versions_of_topic = self.by_topic.get(str(parse_topic(topic).base), {})
+        decoded = payloads.decode(Stored(values, keys, versions, versions_of_topic))
         if not isinstance(payloads.spark_type, StructType):
             return {VALUE: decoded.cast(schema.field(VALUE).type)}
         names = payloads.spark_type.fieldNames()
@@ -84,7 +84,7 @@ class Values:
 
 
 async def described_values(options: ReadOptions) -> Values:
-    """Of the topics that are read; raises PreconditionFailed where their schemas differ."""
+    """The values of the selected topics. Raises PreconditionFailed if their schemas differ."""
     if options.raw_values:
         return Values()
     newest: Schema | None = None
@@ -92,8 +92,8 @@ async def described_values(options: ReadOptions) -> Values:
     async with opened_log(options.log) as log:
         topics = await resolve(log.store, options.topics, options.pattern)
         for topic in dict.fromkeys(topic.base for topic in topics):
-            found = await topic_schemas(log.store, topic)
-            latest = found.versions.get(found.latest)
+            schemas = await topic_schemas(log.store, topic)
+            latest = schemas.versions.get(schemas.latest)
             if first and latest != newest:
                 raise PreconditionFailed(
                     f"{topic} has another schema than {first}: read them one by one, or set "

@@ -1,7 +1,7 @@
-"""What a Python worker of Spark's does once, for all tasks that it gets.
+"""Setup of a Spark Python worker, once for all its tasks.
 
-Workers collect garbage in full after each task, which costs 20 to 50 ms for what is imported alone.
-So the first task of a worker takes what is there then out of the collector's sight.
+A worker runs a full garbage collection after each task, which takes 20 to 50 ms for the imported
+modules alone. So its first task freezes what exists by then, which hides it from the collector.
 """
 
 import gc
@@ -11,12 +11,11 @@ from pyspark import TaskContext
 
 
 def keep_imports() -> None:
-    """See the module's text; nothing where this process is not Spark's."""
+    """Freezes the objects that exist now, once; does nothing outside a Spark worker."""
     if TaskContext.get() is not None:
         _freeze()
 
 
 @cache
 def _freeze() -> None:
-    """Once in a process."""
     gc.freeze()

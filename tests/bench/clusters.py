@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from tests.bench.servers import wait_ready
+from tests.support.cluster_processes import kill_all
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.cluster.local.members import Role
@@ -78,7 +79,7 @@ class MagnetarCluster:
         raise KeyError(port)
 
     def stop(self) -> None:
-        self.cluster.kill_all()
+        kill_all(self.cluster)
 
 
 class PulsarCluster:

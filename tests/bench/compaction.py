@@ -5,7 +5,7 @@
 A cluster of processes here. The official client publishes batches of small messages whose keys
 follow Zipf's law and of which every tenth is a tombstone; then `magnetar job compact` runs as a
 process of its own in `local[2]`, with its driver's memory bounded. Beside it a table of numbers,
-one per key, is kept of what was sent. The artefact's files are read, message by message, and must
+one per key, is kept of what was sent. The artifact's files are read, message by message, and must
 be exactly what that table says. Then a tenth more is published, and compacted on top.
 
 Told: time, CPU, and the most memory that the job's processes (driver, JVM, Python workers) had
@@ -38,7 +38,7 @@ from tests.support.cluster_processes import brokers, running_cluster
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.compaction.records import CompactionRecord, compaction_key, decode_compaction
 from magnetar.core.clock import SystemClock
-from magnetar.metadata.opening import open_store
+from magnetar.metadata.store_url import open_store
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import open_object_store
 from magnetar.wire.batch import messages_of
@@ -184,7 +184,7 @@ def compact(cluster: LocalCluster, folder: Path, memory: str) -> dict[str, Any]:
 
 
 async def check(cluster: LocalCluster, keys: Keys) -> CompactionRecord:
-    """Raises AssertionError where the artefact is not what the table says."""
+    """Raises AssertionError where the artifact is not what the table says."""
     store = await open_store(cluster.metadata_url, SystemClock())
     try:
         stored = await store.get(compaction_key(LEDGER))
@@ -239,7 +239,7 @@ def rows(args: argparse.Namespace, folder: Path) -> Iterator[dict[str, Any]]:
                 "read": metrics["messagesRead"],
                 "kept": metrics["messagesKept"],
                 "files": len(record.files),
-                "artefact_mib": round(record.length_bytes / MIB, 1),
+                "artifact_mib": round(record.length_bytes / MIB, 1),
                 "wall_s": done["wall_s"],
                 "cpu_s": done["cpu_s"],
                 "messages_per_cpu_s": round(metrics["messagesRead"] / max(done["cpu_s"], 0.1)),

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,8 @@ from tests.operator.resource_rig import Live, manifest, operator
 from tests.support.kube import apply_crds, connected, delete_namespace, fresh_namespace, tool
 from tests.support.server_process import ServerProcess
 
-from magnetar_operator.context import Context
-from magnetar_operator.resources import handlers
-from magnetar_operator.resources.cluster_view import Clusters
-
 GROUP, VERSION = "magnetar.io", "v1alpha1"
-CLUSTERS = Clusters()
+PART = "magnetar_operator.catalog.reconciler"
 POLL_S = 0.5
 READY_S_MAX = 600.0
 APPLIERS = 16
@@ -45,9 +40,7 @@ def resident_mib(pid: int | str = "self") -> float:
 
 def serve(namespace: str, resync_s: float) -> None:
     """The operator's process: answers each line on standard input with its numbers."""
-    from tests.bench import operator as part  # this module, as the operator imports it
-
-    with operator(namespace, resync_s=resync_s, parts=(part.__name__,)) as running:
+    with operator(namespace, resync_s=resync_s, parts=(PART,)) as running:
         print(json.dumps({"started_mib": resident_mib()}), flush=True)
         for _ in sys.stdin:
             context = running.context
@@ -58,15 +51,10 @@ def serve(namespace: str, resync_s: float) -> None:
             numbers = {
                 "mib": resident_mib(),
                 "kube": kube,
-                "rest": part.CLUSTERS.requests(),
-                "looks": dict(context.work.looks),
+                "rest": context.clients.requests(),
+                "looks": dict(context.queue.reconciles),
             }
             print(json.dumps(numbers), flush=True)
-
-
-def register(context: Context) -> AbstractAsyncContextManager[None]:
-    """A part of the operator (`main.PARTS`): that of resources, with requests to be counted."""
-    return handlers.register(context, CLUSTERS)
 
 
 class Child:

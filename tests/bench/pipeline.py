@@ -38,7 +38,7 @@ from magnetar.cluster.local.members import Role
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
-from magnetar.metadata.opening import StoreOptions, open_store
+from magnetar.metadata.store_url import StoreOptions, open_store
 
 FLIGHTS: Final = "persistent://public/default/flights"
 GENERATED: Final = "persistent://public/default/generated"

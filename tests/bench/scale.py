@@ -23,6 +23,7 @@ from pathlib import Path
 
 import uvloop
 from tests.bench.scale_clients import ScaleClient, Served, serve_all
+from tests.support.cluster_processes import kill_all
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.cluster.local.members import Role
@@ -341,7 +342,7 @@ def main() -> None:
         scale.takeover_s = arguments.takeover_s
         scale.run(only_kill=arguments.only_kill)
     finally:
-        cluster.kill_all()
+        kill_all(cluster)
         if arguments.keep:
             print(root)
         else:

@@ -61,9 +61,9 @@ class MagnetarServer:
         self.pids: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> float:
+    def launch(self) -> "subprocess.Popen[bytes]":
+        """Starts the process and does not wait for it to serve."""
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
         with (self.data_dir.parent / "magnetar.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -75,7 +75,11 @@ class MagnetarServer:
                 stderr=log,
             )
         self.pids = {"standalone": self._process.pid}
-        return wait_ready(self.http_port, started, self._process)
+        return self._process
+
+    def start(self) -> float:
+        started = time.monotonic()
+        return wait_ready(self.http_port, started, self.launch())
 
     def stop(self) -> None:
         """Kills: a restart is measured as after a crash."""

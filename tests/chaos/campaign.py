@@ -33,6 +33,7 @@ from tests.chaos.verify import (
 )
 from tests.chaos.workload import batched, id_text, parse
 from tests.history.check import check_files
+from tests.support.cluster_processes import kill_all
 
 from magnetar.cluster.local import state
 from magnetar.cluster.local.cluster import LocalCluster
@@ -364,7 +365,7 @@ class Campaign:
         for proxies in self._proxies.values():
             for proxy in proxies:
                 await proxy.stop()
-        self.cluster.kill_all()
+        kill_all(self.cluster)
 
 
 def _proxy_host(member: Member) -> str:

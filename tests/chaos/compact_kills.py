@@ -4,7 +4,7 @@ The rounds are those of `spark_kills`, on a topic that grows before each; Spark 
 parts of 16 MiB. Strikes are behind the attempt's start or behind a file's coming into being. At the
 end the job runs once more to its end, and then
 
-- the artefact has of each key the value that was sent last, once, and no key whose last is none;
+- the artifact has of each key the value that was sent last, once, and no key whose last is none;
 - every file in the store is one that the topic's record names, live or retired;
 - there is no attempt.
 """
@@ -120,7 +120,7 @@ class Compactions:
         """What must hold behind a run that went to its end; how many keys have a value."""
         left = [
             (key, value)
-            for _, _, key, value in messages(self.rig.artefact(self.topic))
+            for _, _, key, value in messages(self.rig.artifact(self.topic))
             if key is not None and value is not None
         ]
         found = {key: crc32(value) for key, value in left}

@@ -30,21 +30,22 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.metadata.opening import StoreOptions, open_store
 from magnetar.metadata.store import EventKind, MetadataStore
+from magnetar.metadata.store_url import StoreOptions, open_store
 from magnetar.offload.records import (
     ATTEMPTS_PREFIX,
     JOBS_PREFIX,
     OffloadRecord,
     parse_attempt_key,
 )
+from magnetar.offload.repository import OffloadRepository
 from magnetar.offload.stores import open_object_store
 from magnetar.offload.verify import verify_file
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.ledgers import live_files, topic_log
-from magnetar_spark.log.planning import Range, Window, ranges_of
-from magnetar_spark.log.reading import EntryReader
-from magnetar_spark.log.running import run
+from magnetar_spark.log.entry_reader import EntryReader
+from magnetar_spark.log.event_loop import run
+from magnetar_spark.log.ledgers import topic_log
+from magnetar_spark.log.ranges import Range, Window, ranges_of
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 
@@ -193,7 +194,8 @@ class Campaign:
         store = await self._store()
         try:
             assert not await store.list(ATTEMPTS_PREFIX + self.name), "attempts are left"
-            files = await live_files(store, self.name)
+            live = await OffloadRepository(store).files(self.name)
+            files = {ledger_id: file.record for ledger_id, file in live.items()}
             for ledger_id, file in files.items():
                 await verify_file(
                     open_object_store(file.store),

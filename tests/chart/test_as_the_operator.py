@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from tests.chart.rendering import RELEASE, Manifest, of_kind, rendered
 
-from magnetar_operator.cluster.manifests import around, serving, storage
-from magnetar_operator.cluster.manifests.naming import Cluster
+from magnetar_operator.cluster.manifests import brokers as serving
+from magnetar_operator.cluster.manifests import storage
+from magnetar_operator.cluster.manifests import surroundings as around
+from magnetar_operator.cluster.manifests.names import Cluster
 from magnetar_operator.models.cluster import ClusterSpec
 
 pytestmark = pytest.mark.kube
@@ -184,7 +186,7 @@ def test_the_settings_are_the_same(both: Both) -> None:
 def test_the_rest_has_the_same_names(both: Both) -> None:
     chart, cluster = both
     budgets = of_kind(chart, "PodDisruptionBudget")
-    for each in around.disruption_budgets(cluster, bookies_may_go=True):
+    for each in around.disruption_budgets(cluster, may_evict_bookies=True):
         assert budgets.pop(each["metadata"]["name"])["spec"] == each["spec"]
     assert not budgets
     policies = set(of_kind(chart, "NetworkPolicy"))

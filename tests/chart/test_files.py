@@ -12,12 +12,12 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from magnetar_operator.cluster.manifests.around import RELABELINGS
+from magnetar_operator.cluster.manifests.surroundings import RELABELINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "magnetar"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
-RUNBOOK = ROOT / "docs" / "runbook.md"
+RUNBOOK = ROOT / "docs" / "run" / "runbook.md"
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_alerts_and_the_runbook_go_together() -> None:
     sections = re.findall(r"^## (\w+)$", RUNBOOK.read_text(), re.MULTILINE)
     assert sections == [rule["alert"] for rule in rules()]
     for rule in rules():
-        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
+        assert rule["annotations"]["runbook"] == f"docs/run/runbook.md#{rule['alert'].lower()}"
         assert rule["annotations"]["summary"].endswith(".")
         assert rule["labels"]["severity"] in {"warning", "critical"}
 

@@ -22,12 +22,13 @@ import yaml
 from tests.support.cluster_processes import brokers, get, running_cluster, wait_for
 
 from magnetar.core.clock import SystemClock
-from magnetar.managed_ledger.backlog_record import BacklogRecord, record_key
-from magnetar.metadata.opening import open_store
-from magnetar_operator.health import Health
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.sparkjobs import figures
-from magnetar_operator.work import Work
+from magnetar.documents.backlog import BacklogRecord
+from magnetar.managed_ledger.backlog_record import record_key
+from magnetar.metadata.store_url import open_store
+from magnetar_operator.engine.health import Health
+from magnetar_operator.engine.queue import ReconcileQueue
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.sparkjobs import metrics as figures
 
 pytestmark = pytest.mark.timeout(300)  # the first test starts a cluster
 
@@ -129,8 +130,8 @@ BEGAN, ENDED = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
 async def operator_page() -> str:
     """The operator's metrics, without a cluster: one look, one failure, one request, one job."""
     kube = KubeClient(kubernetes.client.Configuration(host="http://127.0.0.1:9"))
-    work = Work(1, 60.0)
-    work.looks["Topic"] += 1
+    work = ReconcileQueue(1, 60.0)
+    work.reconciles["Topic"] += 1
     work.failures["Topic"] += 1
     kube.requests["get", "magnetar.io", "topics"] += 1
     run = {"state": "Succeeded", "startedAt": BEGAN, "endedAt": ENDED, "result": {"topics": 1}}

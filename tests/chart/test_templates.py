@@ -93,7 +93,7 @@ def test_only_the_operator_has_rights() -> None:
 @pytest.mark.parametrize("namespaces", [[], ["a", "demo-space", "default"]])
 def test_the_operator_has_the_rights_of_its_list_and_no_others(namespaces: list[str]) -> None:
     """Where namespaces are named, nothing that is in others."""
-    from magnetar_operator import rbac
+    from magnetar_operator.kube import rbac
 
     manifests = with_values(operator={"enabled": True, "watchNamespaces": namespaces})
     (role,) = [
@@ -193,8 +193,8 @@ def test_large_numbers_are_not_written_as_powers_of_ten() -> None:
 
 def test_the_environment_is_known_to_the_processes() -> None:
     """A variable that the process does not know stops it at once."""
-    from magnetar.broker.setting import settings_of
     from magnetar.cli.roles import ROLES
+    from magnetar.settings.field import settings_of
 
     manifests = rendered("external-etcd", json.dumps({"components": {"autorecovery": True}}))
     known = {setting.env for role in ROLES.values() for setting in settings_of(role).values()}

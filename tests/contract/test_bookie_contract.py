@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from google_crc32c import value
+from tests.support.memory_bookie import MemoryBookie
 
 from magnetar.bookie.api import (
     Bookie,
@@ -25,7 +26,6 @@ from magnetar.bookie.api import (
     StoredEntry,
 )
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.memory import MemoryBookie
 from magnetar.bookie.net.client import RemoteBookie
 from magnetar.bookie.net.server import BookieServer
 from magnetar.bookie.settings import BookieSettings

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.disk.acknowledged import Violation
 from tests.disk.bugs import BUGS, SEEDS_MAX, Bug
 from tests.disk.seed import run_seed
-from tests.disk.told import Violation
 from tests.support.etcd import start_etcd
 
 

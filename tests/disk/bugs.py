@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from magnetar.bookie import entry_log_codec_v1, journal_files
-from magnetar.bookie.direct_io import DirectFile
-from magnetar.bookie.entry_log import LogWriter
-from magnetar.bookie.index import Index
-from magnetar.bookie.index_store import RocksIndexStore
-from magnetar.bookie.journal_scan import JournalScan
+from magnetar.bookie.entry_log import codec_v1 as entry_log_codec_v1
+from magnetar.bookie.entry_log.logs import LogWriter
+from magnetar.bookie.index.index import Index
+from magnetar.bookie.index.store import RocksIndexStore
+from magnetar.bookie.journal import files as journal_files
+from magnetar.bookie.journal.scan import JournalScan
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.disk.direct_file import DirectFile
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +122,14 @@ def _old_index_is_believed() -> None:
 
 
 def _unreadable_is_torn() -> None:
-    judge = JournalScan.judge
+    classify = JournalScan.classify
 
     def lenient(scan: JournalScan) -> list[Any]:
         for bad in scan.bad:
             bad.unreadable = False
-        return judge(scan)
+        return classify(scan)
 
-    _patch(JournalScan, "judge", lenient)
+    _patch(JournalScan, "classify", lenient)
 
 
 def _hang_is_healthy() -> None:

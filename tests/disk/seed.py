@@ -12,9 +12,9 @@ from random import Random
 from typing import Final
 
 from tests.disk import faults
+from tests.disk.acknowledged import Told, Violation
 from tests.disk.bookie import BookieProcess, NotStarted
 from tests.disk.control import Action, Op
-from tests.disk.told import Told, Violation
 from tests.disk.traffic import Traffic, check, remote
 
 from magnetar.bookie.api import BookieError

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.disk.acknowledged import Violation
 from tests.disk.bugs import BUGS, SEEDS_MAX
 from tests.disk.seed import run_seed
-from tests.disk.told import Violation
 from tests.support.etcd import start_etcd
 
 PLANTED = ("receipt before fsync", "names never synced", "failed sync is tried again")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
+from tests.disk.acknowledged import Key, Told, Violation
 from tests.disk.bookie import BookieProcess
-from tests.disk.told import Key, Told, Violation
 
 from magnetar.bookie.api import (
     BookieError,
@@ -15,7 +15,8 @@ from magnetar.bookie.api import (
     LedgerFenced,
     NoSuchLedger,
 )
-from magnetar.bookie.net.client import RemoteBookie, RemoteSettings
+from magnetar.bookie.net.client import RemoteBookie
+from magnetar.bookie.net.settings import RemoteSettings
 
 OUTSTANDING_MAX: Final = 12
 """Groups of entries that wait for their receipt."""

@@ -1,1 +1,1 @@
-"""An independent checker of client histories, written from `docs/guarantees.md` alone."""
+"""An independent checker of client histories, written from docs/understand/guarantees.md."""

@@ -5,7 +5,7 @@ from typing import Final
 
 from tests.history.events import Event
 
-PAGE: Final = "docs/guarantees.md"
+PAGE: Final = "docs/understand/guarantees.md"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 from tests.support.cluster_processes import running_cluster
 
-from magnetar.autorecovery.copying import Copier
-from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
-from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.check.ledger_check import LedgerChecker, LedgerReport
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.check.repairer import Repairer
+from magnetar.autorecovery.copier import Copier
 from magnetar.autorecovery.rate import ByteRate
-from magnetar.autorecovery.repairing import Repairer
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryStats
 from magnetar.bookie.local import LocalBookie
@@ -31,7 +31,7 @@ from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.opening import open_store
+from magnetar.metadata.store_url import open_store
 
 CLOCK = SystemClock()
 SETTINGS = AutorecoverySettings()
@@ -100,7 +100,7 @@ async def test_a_copy_that_rots_on_disk_is_found_and_written_again(tmp_path: Pat
     bookies = LocalBookies(opened)
     before = await check(bookies, metadata)
     assert before.verdict == "too few proven copies"
-    assert {answer.said for one in before.findings for answer in one.answers} >= {
+    assert {answer.text for one in before.findings for answer in one.answers} >= {
         "present",
         "corrupt",
     }

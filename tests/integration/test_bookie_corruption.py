@@ -14,17 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.memory_index import MemoryIndexStore
 from tests.support.sim_disk import Inode, SimDisk, SimIndexStore
 
-from magnetar.bookie import journal_codec_v1 as journal_codec
 from magnetar.bookie.api import BookieError, EntryCorrupt, EntryUnknown, LedgerFenced
 from magnetar.bookie.identity import DataDirError
-from magnetar.bookie.index_store import IndexStore, MemoryIndexStore, RocksIndexStore
-from magnetar.bookie.inspect import Inspection, inspect
-from magnetar.bookie.journal_scan import JournalScan
+from magnetar.bookie.index.store import IndexStore, RocksIndexStore
+from magnetar.bookie.inspect.inspection import Inspection, inspect
+from magnetar.bookie.journal import codec_v1 as journal_codec
+from magnetar.bookie.journal.scan import JournalScan
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.os_files import OsFiles
 from magnetar.bookie.settings import BookieSettings
+from magnetar.disk.os_files import OsFiles
 
 SETTINGS = BookieSettings(
     journal_file_bytes=16 << 10,

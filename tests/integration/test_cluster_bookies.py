@@ -16,7 +16,7 @@ from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.cluster.local.members import Role
 from magnetar.core.clock import SystemClock
 from magnetar.ledger.metadata import LEDGERS_PREFIX, LedgerMetadata, LedgerState, decode
-from magnetar.metadata.opening import open_store
+from magnetar.metadata.store_url import open_store
 
 TOPICS = 8
 LEDGER_ENTRIES = 60

@@ -1,4 +1,4 @@
-"""`magnetar cluster` as people type it: up, status, add, kill, restart, remove, logs, down."""
+"""`magnetar cluster` as users type it: up, status, add, kill, restart, remove, logs, down."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pulsar
 import pytest
-from tests.support.cluster_processes import wait_for
+from tests.support.cluster_processes import kill_all, wait_for
 
 from magnetar.cluster.local.cluster import LocalCluster
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(240)
 
 
 def magnetar(*words: str) -> tuple[int, str]:
-    """Exit code and what was printed."""
+    """Returns the exit code and the output."""
     done = subprocess.run(
         [sys.executable, "-m", "magnetar.cli.main", "cluster", *words],
         capture_output=True,
@@ -51,11 +51,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert "has no effect: each member has its own" in text
         yield directory
     finally:
-        LocalCluster(directory).kill_all()
+        kill_all(LocalCluster(directory))
 
 
 def status(directory: Path) -> dict[str, str]:
-    """The state of each member."""
+    """Returns the state of each member."""
     _, text = magnetar("status", "--json", "--dir", str(directory))
     return {row["name"]: row["state"] for row in json.loads(text)}
 
@@ -71,7 +71,7 @@ def test_a_first_message(directory: Path) -> None:
         assert client.create_producer("hello").send(b"hi")
 
 
-def test_the_file_of_settings_names_the_cluster(directory: Path) -> None:
+def test_the_settings_file_sets_the_name_of_the_cluster(directory: Path) -> None:
     with httpx.Client(base_url=LocalCluster(directory).http_urls[0], trust_env=False) as admin:
         assert admin.get("/admin/v2/clusters").json() == ["shop"]
     other = directory.parent / "other.conf"
@@ -90,7 +90,7 @@ def test_a_broker_lists_the_bookies_of_the_cluster(directory: Path) -> None:
         assert racks == {"default": {"bookie-1": {"rack": "/a"}}}
 
 
-def test_status_is_a_table_and_says_by_its_code_whether_all_is_well(directory: Path) -> None:
+def test_status_is_a_table_and_its_exit_code_reports_health(directory: Path) -> None:
     wait_for(lambda: all_ready(directory), "all are ready")
     code, text = magnetar("status", "--dir", str(directory))
     assert code == 0
@@ -115,7 +115,7 @@ def test_status_is_a_table_and_says_by_its_code_whether_all_is_well(directory: P
     assert "MiB" in rows[1]
 
 
-def test_members_come_and_go(directory: Path) -> None:
+def test_members_are_added_killed_restarted_and_removed(directory: Path) -> None:
     where = ("--dir", str(directory))
     assert magnetar("add", "bookie", *where)[0] == 0
     assert magnetar("add", "broker", *where)[0] == 0
@@ -144,14 +144,14 @@ def test_the_last_bookie_is_not_removed(directory: Path) -> None:
     wait_for(lambda: status(directory)["bookie-1"] == "ready", "it is ready")
 
 
-def test_what_does_not_exist_is_named(directory: Path, tmp_path: Path) -> None:
+def test_errors_name_what_does_not_exist(directory: Path, tmp_path: Path) -> None:
     code, text = magnetar("kill", "broker-9", "--dir", str(directory))
     assert (code, "no member broker-9" in text) == (1, True)
     code, text = magnetar("status", "--dir", str(tmp_path))
     assert (code, "magnetar cluster up" in text) == (1, True)
 
 
-def test_down_and_up_again_keeps_the_data_and_ctrl_c_ends_all(directory: Path) -> None:
+def test_down_and_up_keep_the_data_and_ctrl_c_stops_all(directory: Path) -> None:
     where = ("--dir", str(directory))
     assert magnetar("down", *where)[0] == 0
     assert set(status(directory).values()) == {"stopped"}

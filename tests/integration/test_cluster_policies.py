@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.rest_cluster import Member, RestCluster
 
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.policies.caps import MAX_PRODUCERS
 from magnetar.policies.lifecycle import MESSAGE_TTL

@@ -11,14 +11,15 @@ import pytest
 from msgspec.structs import replace
 from tests.support.rest_cluster import Member, RestCluster
 from tests.support.stalled_store import StalledStore
+from tests.unit.broker.lifecycle.world import message
 from tests.unit.ledger.stage import publish
-from tests.unit.lifecycle.world import message
 
-from magnetar.admin.cluster.sending import UNDER_HEADER
+from magnetar.admin.cluster.sender import UNDER_HEADER
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
+from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.metadata.records import encode
 
 NAMESPACE = "~/namespaces/public/default"
 TOPIC = "~/persistent/public/default/a"
@@ -416,7 +417,7 @@ async def test_brokers_are_listed_with_what_they_own(cluster: RestCluster) -> No
 async def test_the_load_and_the_balance_are_shown(cluster: RestCluster) -> None:
     await cluster.members[0].done("PUT", TOPIC)
     owner = cluster.owner(topic("a"))
-    await owner.balance.reporter.look()
+    await owner.balance.reporter.report()
     report = (await owner.done("GET", "~/broker-stats/load-report")).json()
     assert report["loadReportType"] == "LocalBrokerData"
     assert report["numTopics"] == 1

@@ -1,6 +1,7 @@
 """Options of requests that any broker of a cluster takes: they hold where the topics are served."""
 
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -9,7 +10,7 @@ from tests.support.rest_cluster import Member, RestCluster
 from tests.unit.admin.support import Peer
 from tests.unit.ledger.stage import publish
 
-from magnetar.broker.balance.model import LOG_PREFIX, Round, encoded
+from magnetar.broker.balance.model import LOG_PREFIX, Round
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -17,6 +18,7 @@ from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import PersistenceError
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.metadata.records import encode
 
 CLIENTS = ["producer", "consumer"]
 
@@ -83,6 +85,18 @@ async def test_a_client_at_any_broker_keeps_a_partitioned_topic_unless_it_is_for
     assert await stored(cluster) == []
     await first.done("PUT", PARTS + "/partitions", 1)
     assert (await first.done("GET", PARTS + "/maxConsumers")).text in ("", "null")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_namespace_is_deleted_by_force_whoever_is_connected(
+    cluster: RestCluster, client: str
+) -> None:
+    first, second = await spread(cluster)
+    await attach(cluster, elsewhere(cluster, first), client)
+    assert (await first.call("DELETE", NAMESPACE)).status_code == 409
+    await first.done("DELETE", NAMESPACE + "?force=true")
+    assert await stored(cluster) == []
+    assert (await second.call("GET", NAMESPACE)).status_code == 404
 
 
 async def test_a_consumer_at_any_broker_keeps_a_subscription_unless_it_is_forced(
@@ -177,6 +191,15 @@ async def test_new_partitions_get_durable_subscriptions_with_their_properties(
         assert found["s"].cursor.properties == {"team": "x"}
 
 
+async def test_partitions_that_are_added_exist_at_once_whoever_is_to_serve_them(
+    cluster: RestCluster,
+) -> None:
+    first, second = cluster.members
+    await first.done("PUT", PARTS + "/partitions", 2)
+    await second.done("POST", PARTS + "/partitions", 6)
+    assert await stored(cluster) == [f"p-partition-{number}" for number in range(6)]
+
+
 async def test_what_is_left_out_of_stats_is_left_out_of_every_partitions(
     cluster: RestCluster,
 ) -> None:
@@ -197,6 +220,33 @@ async def test_what_is_left_out_of_stats_is_left_out_of_every_partitions(
         assert len(stats["partitions"]) == parts
 
 
+@pytest.mark.parametrize(
+    ("path", "status"), [("partitioned-stats", 412), ("partitioned-internalStats", 404)]
+)
+async def test_sums_of_a_partition_are_refused_as_by_a_single_broker(
+    cluster: RestCluster, path: str, status: int
+) -> None:
+    first, _ = await spread(cluster)
+    answer = await first.call("GET", f"{PARTS}-partition-0/{path}")
+    assert answer.status_code == status
+
+
+@pytest.mark.parametrize("what", ["partitioned-stats", "partitioned-internalStats"])
+async def test_sums_that_lack_a_partition_are_no_sums(
+    cluster: RestCluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    first, _ = await spread(cluster)
+    (remote,) = cluster.others(first)
+
+    async def fails(name: TopicName, *, create: bool) -> None:
+        raise PersistenceError(f"{name} cannot be opened now")
+
+    monkeypatch.setattr(remote.service.topics, "get_or_open", fails)
+    answer = await first.call("GET", f"{PARTS}/{what}")
+    assert answer.status_code == 500
+    assert "cannot be opened now" in answer.json()["reason"]
+
+
 async def test_what_one_partition_refuses_is_refused_and_what_none_has_is_not_found(
     cluster: RestCluster,
 ) -> None:
@@ -212,6 +262,14 @@ async def test_what_one_partition_refuses_is_refused_and_what_none_has_is_not_fo
     await second.done("PUT", PARTS + "/subscription/s")
     for number in range(4):
         assert set((await opened(cluster, f"p-partition-{number}")).subscriptions) == {"s"}
+
+
+async def test_options_go_with_a_request_to_every_partition(cluster: RestCluster) -> None:
+    first, _ = await spread(cluster)
+    path = PARTS + "/subscription/s?replicated="
+    assert (await first.call("PUT", path + "true")).status_code == 405
+    assert (await first.done("GET", PARTS + "/subscriptions")).json() == []
+    await first.done("PUT", path + "false")
 
 
 async def test_what_is_done_to_a_namespace_is_done_in_bundles_that_nobody_has() -> None:
@@ -256,6 +314,13 @@ async def test_a_bundle_is_split_as_it_is_asked_for_and_unloaded_where_it_is_ask
     part = (await other.done("GET", path)).text
     await other.done("PUT", f"{NAMESPACE}/{part}/split?unload=true")
     assert owner.service.topics.loaded(topic("a")) is None
+    low, high = (int(each, 16) for each in part.split("_"))
+    boundaries = (await other.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
+    inside = [each for each in boundaries if low <= int(each, 16) <= high]
+    assert len(inside) == 3
+    left = {str(each) for each in owner.ownership.owned()}
+    for edges in pairwise(inside):
+        assert f"public/default/{'_'.join(edges)}" not in left
 
 
 async def test_a_broker_that_is_sent_requests_takes_every_bundle_that_nobody_has(
@@ -290,7 +355,7 @@ async def test_of_the_log_of_decisions_the_newest_are_shown_first(cluster: RestC
     first, second = cluster.members
     for number in range(1, 5):
         made = Round(sequence=number, at_ms=number, leader="b", loads={}, decisions=())
-        await cluster.store.put(f"{LOG_PREFIX}{number:04d}", encoded(made))
+        await cluster.store.put(f"{LOG_PREFIX}{number:04d}", encode(made))
     for member, query, shown in (
         (first, "", [4, 3, 2, 1]),
         (second, "?limit=2", [4, 3]),

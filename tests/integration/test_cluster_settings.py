@@ -1,4 +1,4 @@
-"""What a process of a cluster says where it cannot start: one line that names what to look at."""
+"""The error of a cluster's process that cannot start: one line that names the cause."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def magnetar(*words: str, timeout_s: float = RUN_TIMEOUT_S) -> tuple[int, str]:
-    """Exit code and what was printed."""
+    """Returns the exit code and the output."""
     done = subprocess.run(
         [sys.executable, "-m", "magnetar.cli.main", *words],
         capture_output=True,
@@ -59,14 +59,14 @@ def test_every_role_has_help(role: str) -> None:
         ("bookie", ("--port", "0"), "bookie_id must be set"),
     ],
 )
-def test_wrong_settings_end_with_2(role: str, flags: tuple[str, ...], named: str) -> None:
+def test_invalid_settings_exit_with_2(role: str, flags: tuple[str, ...], named: str) -> None:
     code, text = magnetar(role, *flags)
     assert code == 2
     assert named in text
     assert "Traceback" not in text
 
 
-def test_listeners_that_make_no_sense_end_with_2(tmp_path: Path) -> None:
+def test_contradicting_listeners_exit_with_2(tmp_path: Path) -> None:
     config = tmp_path / "broker.conf"
     config.write_text("advertisedListeners=internal\n")
     ports = ("--port", "0", "--http-port", "0")
@@ -75,7 +75,7 @@ def test_listeners_that_make_no_sense_end_with_2(tmp_path: Path) -> None:
     assert "advertised_listeners" in text
 
 
-def test_bookkeepers_file_is_understood(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_bookkeepers_file_is_accepted(tmp_path: Path, cluster: LocalCluster) -> None:
     config = tmp_path / "bookkeeper.conf"
     config.write_text(
         f"bookieId=from-file\nbookiePort={free_port()}\nhttpServerPort={free_port()}\n"
@@ -97,7 +97,7 @@ def test_bookkeepers_file_is_understood(tmp_path: Path, cluster: LocalCluster) -
         process.kill(started)
 
 
-def test_directories_that_differ_are_refused(tmp_path: Path) -> None:
+def test_different_directories_are_refused(tmp_path: Path) -> None:
     config = tmp_path / "bookkeeper.conf"
     config.write_text("journalDirectories=/a\nledgerDirectories=/b\n")
     code, text = magnetar("bookie", "--config", str(config))
@@ -105,7 +105,7 @@ def test_directories_that_differ_are_refused(tmp_path: Path) -> None:
     assert "both set data_dir" in text
 
 
-def test_a_store_that_is_not_there_is_waited_for_and_then_named(tmp_path: Path) -> None:
+def test_the_error_names_a_store_that_does_not_answer(tmp_path: Path) -> None:
     config = tmp_path / "m.conf"
     config.write_text("metadata_wait_s=3\n")
     url = f"etcd:http://127.0.0.1:{free_port()}"
@@ -118,7 +118,9 @@ def test_a_store_that_is_not_there_is_waited_for_and_then_named(tmp_path: Path) 
     assert "Traceback" not in text
 
 
-def test_a_process_that_waits_answers_probes_and_ends_at_once(tmp_path: Path) -> None:
+def test_a_process_that_waits_for_the_store_answers_probes_and_stops_at_once(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     url = f"etcd:http://127.0.0.1:{free_port()}"
     started = process.start(
@@ -148,14 +150,14 @@ def _answers(base: str) -> bool:
         return False
 
 
-def test_a_url_of_no_store_we_know_is_refused() -> None:
+def test_the_url_of_an_unknown_store_is_refused() -> None:
     code, text = magnetar("broker", "--metadata-url", "zk:a:2181", "--port=0", "--http-port=0")
     assert code == 1
     assert "zk:a:2181" in text
     assert "etcd:" in text
 
 
-def test_a_port_in_use_is_named_with_its_flag(cluster: LocalCluster) -> None:
+def test_the_error_names_a_port_in_use_and_its_flag(cluster: LocalCluster) -> None:
     (bookie,) = cluster.named(Role.BOOKIE)
     taken = str(bookie.ports["port"])
     code, text = magnetar("bookie", "--port", taken, "--http-port", "0")
@@ -163,7 +165,7 @@ def test_a_port_in_use_is_named_with_its_flag(cluster: LocalCluster) -> None:
     assert f"port {taken} on 127.0.0.1 is in use; choose another with --port" in text
 
 
-def test_another_clusters_name_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_name_of_another_cluster_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     code, text = magnetar(
         *("bookie", "--metadata-url", cluster.metadata_url, "--cluster-name", "other"),
         *("--bookie-id", "b", "--port", "0", "--http-port", "0", "--data-dir", str(tmp_path / "d")),
@@ -172,7 +174,7 @@ def test_another_clusters_name_is_refused(cluster: LocalCluster, tmp_path: Path)
     assert "is of cluster 'test', and cluster_name is 'other'" in text
 
 
-def test_disks_of_another_bookie_or_cluster_are_refused(
+def test_the_disk_of_another_bookie_or_cluster_is_refused(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
     (bookie,) = cluster.named(Role.BOOKIE)
@@ -197,7 +199,7 @@ def test_disks_of_another_bookie_or_cluster_are_refused(
         cluster.wait_ready([bookie.name])
 
 
-def test_a_second_bookie_of_a_name_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
+def test_a_second_bookie_with_the_same_id_is_refused(cluster: LocalCluster, tmp_path: Path) -> None:
     (bookie,) = cluster.named(Role.BOOKIE)
     config = tmp_path / "m.conf"
     config.write_text("session_timeout_ms=3000\n")
@@ -210,7 +212,7 @@ def test_a_second_bookie_of_a_name_is_refused(cluster: LocalCluster, tmp_path: P
     assert f"another living bookie is called {bookie.name}" in text
 
 
-def test_autorecovery_runs_by_itself(cluster: LocalCluster) -> None:
+def test_autorecovery_runs_in_a_separate_process(cluster: LocalCluster) -> None:
     added = cluster.add(Role.AUTORECOVERY)
     cluster.wait_ready([added.name])
     assert get(added.http_url + "/readyz") == (200, "ok\n")
@@ -220,12 +222,12 @@ def test_autorecovery_runs_by_itself(cluster: LocalCluster) -> None:
 
 
 @pytest.mark.parametrize("module", ["broker_process", "autorecovery_process"])
-def test_who_has_no_disks_does_not_load_what_disks_need(module: str) -> None:
+def test_processes_without_disks_import_no_storage_engine(module: str) -> None:
     code = f"import sys, magnetar.cluster.{module}; sys.exit('rocksdict' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_a_bookie_does_not_load_what_only_brokers_need() -> None:
+def test_a_bookie_imports_no_module_of_brokers() -> None:
     code = (
         "import sys, magnetar.cli.bookie.serving, magnetar.cluster.bookie_process;"
         "print([m for m in ('fastapi', 'pydantic', 'uvicorn', 'fastavro', 'httpx') "

@@ -122,7 +122,9 @@ def test_every_member_tells_of_its_health(cluster: LocalCluster) -> None:
     for broker in brokers(cluster):
         shows(broker, "magnetar_bookies_writable", 3)
         shows(broker, "magnetar_ledgers_degraded", 0)
-    wait_for(lambda: {row.state for row in Observer(cluster).look()} == {"ready"}, "all are ready")
+    wait_for(
+        lambda: {row.state for row in Observer(cluster).observe()} == {"ready"}, "all are ready"
+    )
 
 
 def test_two_brokers_that_start_at_once_make_the_defaults_once(cluster: LocalCluster) -> None:
@@ -245,7 +247,7 @@ def test_a_bookie_that_is_added_takes_new_ledgers(cluster: LocalCluster) -> None
                 "the new bookie takes entries",
             )
         stream.check()
-    cluster.remove(added.name, tell=print)
+    cluster.remove(added.name, report=print)
     assert added.name not in [member.name for member in cluster.members]
 
 

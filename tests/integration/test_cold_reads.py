@@ -20,7 +20,7 @@ from magnetar.core.clock import SystemClock
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
-from magnetar.metadata.opening import open_store
+from magnetar.metadata.store_url import open_store
 from magnetar.offload.policy import OffloadDefaults, decode_defaults
 from magnetar.offload.records import DEFAULTS_KEY
 from magnetar.offload.stores import FILESYSTEM, StoreSpec

@@ -10,19 +10,25 @@ from tests.support.broker import running_broker
 from tests.support.stalled_store import StalledStore
 from tests.unit.ledger.stage import publish
 
-from magnetar.admin.deletion import delete_namespace, delete_partitioned, delete_topic
-from magnetar.broker.deletion_mark import BeingDeleted
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.admin.deletion import (
+    LocalRemover,
+    delete_namespace,
+    delete_partitioned,
+    delete_topic,
+)
+from magnetar.broker.catalog.deletion_mark import BeingDeleted
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import Conflict, MetadataError, NotFound, TopicNotFound
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
+from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Check, Operation, Put
+from magnetar.settings.broker import BrokerSettings
 
 NAMESPACE = NamespaceName("public", "ns")
 RECORD = f"/namespaces/{NAMESPACE}"
@@ -48,7 +54,9 @@ async def topics_left(store: StalledStore) -> list[str]:
 async def test_no_topic_is_created_in_a_namespace_that_is_being_deleted(broker: Broker) -> None:
     service, store = broker
     store.hold(RECORD, deletes_only=True)
-    deleting = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=False))
+    deleting = asyncio.ensure_future(
+        delete_namespace(service, LocalRemover(service), NAMESPACE, force=False)
+    )
     await store.begun.wait()
     for name in (NAME, parse_topic(f"non-persistent://{NAMESPACE}/t")):
         with pytest.raises(TopicNotFound, match="is being deleted"):
@@ -70,7 +78,7 @@ async def test_a_topic_whose_creation_is_under_way_is_seen_or_refused(broker: Br
     store.hold(LOGS)
     creating = asyncio.ensure_future(service.topics.get_or_open(NAME, create=True))
     await store.begun.wait()
-    await delete_namespace(service, NAMESPACE, force=False)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=False)
     store.release()
     with pytest.raises(TopicNotFound):
         await creating
@@ -80,7 +88,9 @@ async def test_a_topic_whose_creation_is_under_way_is_seen_or_refused(broker: Br
 async def test_a_topic_that_comes_first_keeps_its_namespace(broker: Broker) -> None:
     service, store = broker
     store.hold(RECORD)
-    deleting = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=False))
+    deleting = asyncio.ensure_future(
+        delete_namespace(service, LocalRemover(service), NAMESPACE, force=False)
+    )
     await store.begun.wait()  # it was found to be empty, and is about to be marked
     topic = await service.topics.get_or_open(NAME, create=True)
     assert isinstance(topic, PersistentTopic)
@@ -103,14 +113,16 @@ async def test_a_deletion_that_was_killed_is_finished_by_the_next(broker: Broker
     )
     await service.topics.get_or_open(NAME, create=True)
     store.hold(LOGS, deletes_only=True)
-    deleting = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=True))
+    deleting = asyncio.ensure_future(
+        delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
+    )
     await store.begun.wait()
     deleting.cancel()
     await asyncio.wait([deleting])
     store.release()
     with pytest.raises(TopicNotFound, match="is being deleted"):
         await service.topics.get_or_open(parse_topic(f"persistent://{NAMESPACE}/x"), create=True)
-    await delete_namespace(service, NAMESPACE, force=True)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
     assert not await topics_left(store)
     assert not await store.list(f"/partitioned-topics/{NAMESPACE}/")
     assert await store.get(RECORD) is None
@@ -137,7 +149,7 @@ async def test_a_namespace_takes_topics_with_it_whose_deletion_was_cut_short(
     await service.topics.create_partitioned(PARTED, 2, {})
     ledgers = [await cut_short(service, name) for name in (NAME, PARTED.partition(1))]
     assert await service.topics.names(NAMESPACE, "persistent") == [PARTED.partition(0)]
-    await delete_namespace(service, NAMESPACE, force=True)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
     assert not await topics_left(store)
     for ledger_id in ledgers:
         assert await store.get(ledger_key(ledger_id)) is None
@@ -219,7 +231,9 @@ async def test_of_two_deletions_the_slower_spares_topics_created_after_the_quick
         await created(service, name)
         await service.topics.unload(name)
     store.hold(f"{LOGS}persistent/t")
-    slower = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=True))
+    slower = asyncio.ensure_future(
+        delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
+    )
     await store.begun.wait()
     store.holds = None  # that write is on its way; others land
     await made_anew(service, store)
@@ -236,10 +250,12 @@ async def test_of_two_deletions_the_slower_spares_partitions_created_after_the_q
     service, store = broker
     await service.topics.create_partitioned(PARTED, 2, {})
     store.hold(PARTED_RECORD)
-    slower = asyncio.ensure_future(delete_namespace(service, NAMESPACE, force=True))
+    slower = asyncio.ensure_future(
+        delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
+    )
     await store.begun.wait()
     store.holds = None
-    await delete_namespace(service, NAMESPACE, force=True)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
     await service.resources.create_namespace(NAMESPACE, default_policies(service.cluster))
     await service.topics.create_partitioned(PARTED, 2, {})
     await created(service, PARTED.partition(1))
@@ -284,7 +300,9 @@ async def test_no_partition_is_created_of_a_topic_that_is_being_deleted(broker: 
     service, store = broker
     await service.topics.create_partitioned(PARTED, 2, {})
     store.hold(PARTED_RECORD, deletes_only=True)
-    deleting = asyncio.ensure_future(delete_partitioned(service, PARTED, force=False))
+    deleting = asyncio.ensure_future(
+        delete_partitioned(service, LocalRemover(service), PARTED, force=False)
+    )
     await store.begun.wait()  # its partitions are deleted
     with pytest.raises(TopicNotFound, match="is being deleted"):
         await service.topics.get_or_open(PARTED.partition(0), create=True)
@@ -301,7 +319,9 @@ async def test_partitions_that_are_added_before_the_mark_are_deleted_too(broker:
     service, store = broker
     await service.topics.create_partitioned(PARTED, 2, {})
     store.hold(PARTED_RECORD)
-    deleting = asyncio.ensure_future(delete_partitioned(service, PARTED, force=False))
+    deleting = asyncio.ensure_future(
+        delete_partitioned(service, LocalRemover(service), PARTED, force=False)
+    )
     await store.begun.wait()
     store.holds = None  # other writes land, the mark is on its way still
     await service.resources.grow_partitions(PARTED, 4)
@@ -321,14 +341,14 @@ async def test_a_partitioned_topic_whose_deletion_fails_can_be_used_and_deleted_
     store.hold(f"{LOGS}persistent/parted-partition-1")
     store.refusing = True
     with pytest.raises(MetadataError, match="refuses"):
-        await delete_partitioned(service, PARTED, force=True)
+        await delete_partitioned(service, LocalRemover(service), PARTED, force=True)
     store.release()
     store.refusing = False
     await service.topics.get_or_open(PARTED.partition(0), create=True)  # the mark was taken back
-    await delete_partitioned(service, PARTED, force=True)
+    await delete_partitioned(service, LocalRemover(service), PARTED, force=True)
     assert not await topics_left(store)
     with pytest.raises(NotFound, match="Partitioned Topic not found"):
-        await delete_partitioned(service, PARTED, force=True)
+        await delete_partitioned(service, LocalRemover(service), PARTED, force=True)
 
 
 # -- tenants ---------------------------------------------------------------------------------------

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.rest_cluster import RestCluster
 
-from magnetar.admin.stats.drain import (
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.names import parse_topic
+from magnetar.documents.backlog import (
     TIME_TO_DRAIN_S_MAX,
     WORST_SHOWN_MAX,
     BrokerDrain,
     SubscriptionDrain,
     time_to_drain_s,
 )
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.names import parse_topic
 
 RATES = st.floats(0, 1e9)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from tests.support.rest_cluster import RestCluster
+from tests.unit.broker.lifecycle.world import message
 from tests.unit.ledger.stage import publish
-from tests.unit.lifecycle.world import message
 
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.ids import EARLIEST

@@ -19,8 +19,8 @@ from tests.support.etcd import EtcdMember, open_on, start_etcd
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.etcd.errors import MetadataRefused
 from magnetar.metadata.etcd.settings import EtcdTls
-from magnetar.metadata.opening import StoreOptions, open_store
 from magnetar.metadata.store import MetadataUnavailable, Watch
+from magnetar.metadata.store_url import StoreOptions, open_store
 
 WITHIN_S = 30.0
 TOKEN_TTL_S = 3

@@ -1,4 +1,4 @@
-"""`magnetar standalone` as people and init systems meet it: banner, signals, refusals, wipe."""
+"""`magnetar standalone` as users and init systems see it: banner, signals, refusals, wipe."""
 
 import json
 import os
@@ -37,14 +37,14 @@ def refused(*flags: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_the_banner_says_where_and_what_next(server: ServerProcess) -> None:
+def test_the_banner_has_the_addresses_and_next_commands(server: ServerProcess) -> None:
     text = server.log_tail()
     assert "messaging service is ready" in text
     for wanted in (server.service_url, server.http_url, "import pulsar", "curl", "pulsar-admin"):
         assert wanted in text
 
 
-def test_the_ready_file_names_process_addresses_and_version(server: ServerProcess) -> None:
+def test_the_ready_file_has_pid_addresses_and_version(server: ServerProcess) -> None:
     assert json.loads((server.data_dir / "standalone.json").read_text()) == {
         "pid": server.pid,
         "service_url": server.service_url,
@@ -53,12 +53,12 @@ def test_the_ready_file_names_process_addresses_and_version(server: ServerProces
     }
 
 
-def test_the_namespace_that_everybody_expects_is_there(server: ServerProcess) -> None:
+def test_the_default_namespace_exists(server: ServerProcess) -> None:
     with urllib.request.urlopen(f"{server.http_url}/admin/v2/namespaces/public") as answer:  # noqa: S310
         assert "public/default" in json.load(answer)
 
 
-def test_a_used_port_is_named(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_error_names_a_port_in_use(server: ServerProcess, tmp_path: Path) -> None:
     code, text = refused("--data-dir", str(tmp_path / "d"), "--port", str(server.port))
     assert code == 1
     assert f"port {server.port} on 127.0.0.1 is in use" in text
@@ -71,7 +71,7 @@ def test_a_used_port_is_named(server: ServerProcess, tmp_path: Path) -> None:
     assert "--http-port" in text
 
 
-def test_a_locked_data_directory_is_named_with_its_holder(server: ServerProcess) -> None:
+def test_the_error_names_a_locked_data_directory_and_its_holder(server: ServerProcess) -> None:
     flags = ("--data-dir", str(server.data_dir), "--port", "0", "--http-port", "0")
     for more in ((), ("--wipe",)):
         code, text = refused(*flags, *more)
@@ -79,10 +79,10 @@ def test_a_locked_data_directory_is_named_with_its_holder(server: ServerProcess)
         assert f"data directory {server.data_dir} is in use" in text
         assert str(server.pid) in text
         assert "Traceback" not in text
-    assert (server.data_dir / "standalone.json").exists(), "the refused start touched it"
+    assert (server.data_dir / "standalone.json").exists(), "the refused start changed it"
 
 
-def test_a_used_port_leaves_a_directory_that_was_to_be_wiped(tmp_path: Path) -> None:
+def test_a_start_with_a_port_in_use_does_not_wipe(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     with ServerProcess(tmp_path) as first:
         first.terminate()
@@ -94,7 +94,7 @@ def test_a_used_port_leaves_a_directory_that_was_to_be_wiped(tmp_path: Path) -> 
     assert sorted(data_dir.rglob("*")) == before
 
 
-def test_a_host_that_is_not_ours_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_foreign_host(tmp_path: Path) -> None:
     flags = ("--data-dir", str(tmp_path / "d"), "--port", "0", "--http-port", "0")
     code, text = refused(*flags, "--host", "192.0.2.1")
     assert code == 1
@@ -111,7 +111,7 @@ def test_a_signal_drains_and_exits_0(tmp_path: Path, number: signal.Signals) -> 
     assert "Traceback" not in server.log_tail()
 
 
-def test_a_second_start_after_a_kill_finds_the_same_data(tmp_path: Path) -> None:
+def test_a_start_after_a_kill_has_the_same_data(tmp_path: Path) -> None:
     with ServerProcess(tmp_path) as server:
         request = urllib.request.Request(  # noqa: S310
             f"{server.http_url}/admin/v2/persistent/public/default/kept", method="PUT"
@@ -132,7 +132,7 @@ def test_a_second_start_after_a_kill_finds_the_same_data(tmp_path: Path) -> None
             assert json.load(answer) == []
 
 
-def test_wipe_refuses_a_directory_of_somebody_else(tmp_path: Path) -> None:
+def test_wipe_refuses_a_foreign_directory(tmp_path: Path) -> None:
     (tmp_path / "photo.jpg").write_text("")
     code, text = refused("--data-dir", str(tmp_path), "--port", "0", "--http-port", "0", "--wipe")
     assert code == 1
@@ -149,7 +149,7 @@ def test_wipe_refuses_a_directory_of_somebody_else(tmp_path: Path) -> None:
         (("--port", "70000"), {}, "port is 70000"),
     ],
 )
-def test_a_wrong_setting_is_one_line_and_exit_2(
+def test_an_invalid_setting_is_one_line_and_exit_2(
     flags: tuple[str, ...], environment: dict[str, str], wanted: str
 ) -> None:
     code, text = refused(*flags, **environment)
@@ -158,7 +158,7 @@ def test_a_wrong_setting_is_one_line_and_exit_2(
     assert len(text.splitlines()) == 1
 
 
-def test_help_names_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_and_imports_none(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         cli.main(["--help"])
     assert raised.value.code == 0
@@ -171,14 +171,14 @@ def test_help_names_every_command_and_imports_none(capsys: pytest.CaptureFixture
     assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_version_is_said_in_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_has_a_command_and_a_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["version"]) == 0
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out.splitlines() == [f"magnetar {__version__}"] * 2
 
 
-def test_config_explains_by_either_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_explains_by_both_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "explain", "maxMessageSize"]) == 0
     by_pulsars_name = capsys.readouterr().out
     assert cli.main(["config", "explain", "message_bytes_max"]) == 0

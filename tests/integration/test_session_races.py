@@ -7,10 +7,10 @@ from tests.support.broker import HOST, running_broker
 from tests.support.late_store import LateStore
 from tests.support.raw_client import RawClient, Refused
 
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ServerError
 from magnetar.core.names import parse_topic
+from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import encode_command

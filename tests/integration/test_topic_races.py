@@ -8,13 +8,14 @@ from tests.support.broker import HOST, running_broker
 from tests.support.late_store import LateStore
 from tests.support.raw_client import RawClient, Refused
 
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import MagnetarError, PersistenceError, ServerError, TopicNotFound
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.record import LedgerItem, decode_managed_ledger, encode
+from magnetar.managed_ledger.record import LedgerItem, decode_managed_ledger
+from magnetar.metadata.records import encode
+from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 

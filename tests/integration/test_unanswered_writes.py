@@ -25,8 +25,8 @@ TERMINATED = int(ServerError.TOPIC_TERMINATED_ERROR)
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
     monkeypatch.setattr("magnetar.managed_ledger.cursors.SETTLE_RETRY_S", 0.01)
     monkeypatch.setattr("magnetar.managed_ledger.managed_ledger.TERMINATE_RETRY_S", 0.01)
 

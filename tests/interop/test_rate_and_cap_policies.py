@@ -1,6 +1,6 @@
 """Rates, caps and admission, set over REST while the official client is connected, without restart.
 
-How exact rates are is tried over a virtual clock (`tests/unit/rates`); here that they are felt.
+`tests/unit/broker/rates` checks the numbers on a virtual clock; here clients feel the effect.
 """
 
 import asyncio

@@ -8,11 +8,13 @@ import gc
 import math
 import os
 import random
+import resource
 import shutil
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,7 @@ from tests.mutants.swap import LiveFunctions, import_sources
 from magnetar.cluster.local import ports
 
 MEASURE_S_MAX: Final = 1_800.0
+"""For one file of tests."""
 BUDGET_S: Final = 20.0
 """Of measured cost for one mutant: the cheapest of the tests that cover it fit in."""
 WAIT_COST: Final = 0.1
@@ -39,7 +42,9 @@ a tracer nothing of the frames that an exception of an awaited future passes thr
 such an `await` count as not run though they are."""
 LIMIT_S: Final = 20.0
 LIMIT_FACTOR: Final = 4.0
-"""A mutant that takes this many times what its tests took, and `LIMIT_S` more, hangs."""
+"""A mutant that takes this many times what its tests took, and `LIMIT_S` more, hangs. The limit
+holds for wall time, and for the CPU time of its process: on a busy machine a mutant that spins
+reaches the latter many minutes earlier."""
 
 Found = Callable[[Mutation, Outcome, str, int], None]
 
@@ -105,15 +110,23 @@ class Bench:
         if not files:
             return True
         print(f"measuring which lines the tests of {len(files)} files run", flush=True)
-        limit_s = min(MEASURE_S_MAX, self._ends_at - time.monotonic())
-        for _, measured in run_all([Work(None, lambda _: self._measured(files), limit_s)], 1):
+        # File by file, each kept at once: a campaign that is cut off measures none of them again.
+        works = (
+            Work(
+                file,
+                lambda _, file=file: self._measured({file}),  # type: ignore[misc]
+                min(MEASURE_S_MAX, self._ends_at - time.monotonic()),
+            )
+            for file in sorted(files)
+        )
+        for file, measured in run_all(works, 1):
             if measured is not None:
                 self._coverage.put(measured)
-            elif limit_s < MEASURE_S_MAX:
-                print(f"no mutant is tried: measuring takes more than {limit_s:.0f} s", flush=True)
+            elif time.monotonic() >= self._ends_at:
+                print(f"no mutant is tried: there is no time to measure {file}", flush=True)
                 return False
             else:
-                raise pytest.UsageError(f"the tests did not end in {limit_s:.0f} s, or died")
+                raise pytest.UsageError(f"{file} did not end in {MEASURE_S_MAX:.0f} s, or died")
         return True
 
     def _measured(self, files: set[str]) -> dict[str, Measured]:
@@ -186,12 +199,11 @@ class Bench:
             chosen = self._cheapest(names, costs_s, BUDGET_S)
             chosen += self._cheapest(wider - names, costs_s, WIDER_S)
             took_s = sum(seconds.get(each.nodeid, 0.0) for each in chosen)
+            cost_s = sum(costs_s.get(each.nodeid, 0.0) for each in chosen)
             yield Work(
                 (mutation, len(chosen)),
-                lambda slot, mutation=mutation, chosen=chosen: self._tried(  # type: ignore[misc]
-                    mutation, chosen, live, slot
-                ),
-                LIMIT_S + LIMIT_FACTOR * took_s,
+                partial(self._tried, mutation, chosen, live, _limit_s(cost_s)),
+                _limit_s(took_s),
             )
 
     def _cheapest(
@@ -208,8 +220,14 @@ class Bench:
         return chosen
 
     def _tried(
-        self, mutation: Mutation, items: list[pytest.Item], live: LiveFunctions, slot: int
+        self,
+        mutation: Mutation,
+        items: list[pytest.Item],
+        live: LiveFunctions,
+        cpu_s: float,
+        slot: int,
     ) -> tuple[Outcome, str, int]:
+        resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(cpu_s), math.ceil(cpu_s)))
         share = (ports.FREE_LAST - ports.FREE_FIRST + 1) // self._jobs
         ports.FREE_FIRST += slot * share  # type: ignore[misc]
         ports.FREE_LAST = ports.FREE_FIRST + share - 1  # type: ignore[misc]
@@ -224,3 +242,7 @@ class Bench:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         return ("killed" if self._failed else "survived"), self._failed, ran
+
+
+def _limit_s(took_s: float) -> float:
+    return LIMIT_S + LIMIT_FACTOR * took_s

@@ -38,19 +38,28 @@ class CoverageMap:
         self._path = path
         self._shared = _stamp(SHARED) + _stamp(PRODUCT)
         self._files: dict[str, Measured] = {}
+        self._stamps: dict[str, str] = {}
         if path.exists():
             self._files = pickle.loads(path.read_bytes())  # noqa: S301  # written below
 
     def stamp(self, test_file: str) -> str:
-        """What a measurement depends on: the file, its folder's helpers, the product."""
+        """What a measurement depends on: the file, its folder's helpers, the product.
+
+        As of the first call: a file that changes while it is measured is measured again.
+        """
+        if test_file not in self._stamps:
+            self._stamps[test_file] = self._stamp_now(test_file)
+        return self._stamps[test_file]
+
+    def _stamp_now(self, test_file: str) -> str:
         folder = (ROOT / test_file).parent
         beside = sorted(each for each in folder.glob("*.py") if not each.name.startswith("test_"))
         texts = [(ROOT / test_file).read_bytes(), *(each.read_bytes() for each in beside)]
         return hashlib.sha256(b"".join(texts) + self._shared.encode()).hexdigest()
 
     def is_current(self, test_file: str) -> bool:
-        known = self._files.get(test_file)
-        return known is not None and known.stamp == self.stamp(test_file)
+        known, stamp = self._files.get(test_file), self.stamp(test_file)
+        return known is not None and known.stamp == stamp
 
     def put(self, measured: dict[str, Measured]) -> None:
         self._files |= measured

@@ -14,11 +14,14 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_bookie_decisions.py",
     "tests/operator/test_cluster_actions.py",
     "tests/operator/test_cluster_answers.py",
+    "tests/operator/test_cluster_applies.py",
     "tests/operator/test_cluster_conditions.py",
+    "tests/operator/test_cluster_files.py",
     "tests/operator/test_cluster_gates.py",
     "tests/operator/test_cluster_looks.py",
     "tests/operator/test_cluster_manifests.py",
     "tests/operator/test_cluster_plan.py",
+    "tests/operator/test_cluster_scaling.py",
     "tests/operator/test_cluster_status.py",
     "tests/operator/test_cluster_upgrades.py",
     "tests/operator/test_crds_policies.py",
@@ -26,6 +29,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_gate.py",
     "tests/operator/test_kube_client.py",
     "tests/operator/test_lease.py",
+    "tests/operator/test_metrics_answers.py",
     "tests/operator/test_metrics_serving.py",
     "tests/operator/test_objects_kept.py",
     "tests/operator/test_resources_admin_client.py",
@@ -50,6 +54,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_sparkjob_looks.py",
     "tests/operator/test_sparkjobs_plan.py",
     "tests/operator/test_sparkjobs_tables.py",
+    "tests/operator/test_spec_options.py",
     "tests/operator/test_volume_plan.py",
     "tests/operator/test_work.py",
 )
@@ -80,6 +85,16 @@ BROKER_QUICK: Final = (
 )
 """Without those that measure memory or wait for a slow peer: they take minutes for few lines."""
 
+REST_OF_A_CLUSTER: Final = (
+    "tests/integration/test_cluster_deletions.py",
+    "tests/integration/test_cluster_policies.py",
+    "tests/integration/test_cluster_rest.py",
+    "tests/integration/test_cluster_rest_options.py",
+    "tests/integration/test_drain.py",
+    "tests/integration/test_effect_rest.py",
+)
+"""Brokers of a cluster in one process: they run what a broker alone never reaches."""
+
 
 def _broker(name: str, *tests: str, score_min: float = 0.90) -> Suite:
     return Suite(name, (f"{MAGNETAR}/broker/{name}",), tests, score_min)
@@ -90,7 +105,7 @@ SUITES: Final = (
     Suite(
         "bookie",
         (f"{MAGNETAR}/bookie",),
-        ("tests/unit/bookie", "tests/unit/bookie_net", "tests/contract/test_bookie_contract.py"),
+        ("tests/unit/bookie", "tests/unit/bookie/net", "tests/contract/test_bookie_contract.py"),
         0.95,
     ),
     Suite(
@@ -102,7 +117,7 @@ SUITES: Final = (
     Suite(
         "ledger",
         (f"{MAGNETAR}/ledger",),
-        ("tests/unit/ledger", "tests/unit/bookie_net/test_registered_bookies.py"),
+        ("tests/unit/ledger", "tests/unit/ledger/test_registered_bookies.py"),
         0.95,
     ),
     Suite(
@@ -117,55 +132,70 @@ SUITES: Final = (
         0.95,
     ),
     Suite("autorecovery", (f"{MAGNETAR}/autorecovery",), ("tests/unit/autorecovery",), 0.95),
+    Suite("offload_verify", (f"{MAGNETAR}/offload/verify.py",), ("tests/unit/offload",), 0.95),
     Suite(
         "offload",
         (
             f"{MAGNETAR}/offload",
-            f"{MAGNETAR}/broker/offloading.py",
-            f"{MAGNETAR}/broker/offload_state.py",
+            f"{MAGNETAR}/broker/cold/offload.py",
+            f"{MAGNETAR}/broker/cold/offload_state.py",
         ),
         (
             "tests/unit/offload",
             "tests/unit/broker/test_offload_requests.py",
             "tests/unit/broker/test_offload_state.py",
             "tests/unit/broker/test_offloading.py",
+            "tests/spark/test_job_failures.py",
+            "tests/spark/test_job_races.py",
+            "tests/spark/test_offload_commit.py",
+            "tests/spark/test_offload_works.py",
         ),
-        0.95,
+        0.90,
     ),
     Suite(
         "compaction",
         (
             f"{MAGNETAR}/compaction",
-            f"{MAGNETAR}/broker/compaction.py",
-            f"{MAGNETAR}/broker/compaction_state.py",
+            f"{MAGNETAR}/broker/cold/compaction.py",
+            f"{MAGNETAR}/broker/cold/compaction_state.py",
         ),
         (
             "tests/unit/compaction",
             "tests/unit/broker/test_compaction_state.py",
-            "tests/unit/dispatch/test_compacted.py",
-            "tests/unit/lifecycle/test_compacted_topics.py",
+            "tests/unit/broker/dispatch/test_compacted.py",
+            "tests/unit/broker/lifecycle/test_compacted_topics.py",
         ),
         0.90,
     ),
-    _broker("dispatch", "tests/unit/dispatch", "tests/unit/subscription"),
+    _broker(
+        "dispatch",
+        "tests/unit/broker/dispatch",
+        "tests/unit/broker/subscription",
+        "tests/unit/broker/rates/test_dispatch_rate.py",
+    ),
     Suite(
         "ownership",
         (f"{MAGNETAR}/broker/ownership",),
-        ("tests/unit/ownership", "tests/unit/balance"),
+        ("tests/unit/broker/ownership", "tests/unit/broker/balance"),
         0.95,
     ),
-    _broker("subscription", "tests/unit/subscription", "tests/unit/dispatch", "tests/unit/topic"),
+    _broker(
+        "subscription",
+        "tests/unit/broker/subscription",
+        "tests/unit/broker/dispatch",
+        "tests/unit/broker/topic",
+    ),
     _broker(
         "topic",
-        "tests/unit/topic",
+        "tests/unit/broker/topic",
         "tests/unit/broker/test_topic_numbers.py",
-        "tests/unit/subscription",
-        "tests/unit/lifecycle",
-        "tests/unit/rates",
+        "tests/unit/broker/subscription",
+        "tests/unit/broker/lifecycle",
+        "tests/unit/broker/rates",
         *BROKER_QUICK,
     ),
-    _broker("lifecycle", "tests/unit/lifecycle"),
-    _broker("rates", "tests/unit/rates"),
+    _broker("lifecycle", "tests/unit/broker/lifecycle"),
+    _broker("rates", "tests/unit/broker/rates"),
     _broker(
         "policies",
         "tests/unit/policies",
@@ -180,7 +210,7 @@ SUITES: Final = (
     ),
     _broker(
         "session",
-        "tests/unit/session",
+        "tests/unit/broker/session",
         "tests/unit/broker/test_budget.py",
         "tests/unit/broker/test_topic_watchers.py",
         *BROKER_QUICK,
@@ -190,39 +220,51 @@ SUITES: Final = (
         (
             f"{MAGNETAR}/admin/deletion.py",
             f"{MAGNETAR}/admin/cluster",
-            f"{MAGNETAR}/admin/each.py",
-            f"{MAGNETAR}/admin/steps.py",
+            f"{MAGNETAR}/admin/bulk.py",
+            f"{MAGNETAR}/admin/shield.py",
         ),
         (
             "tests/unit/admin",
-            "tests/unit/ownership",
+            "tests/unit/broker/ownership",
             # Brokers in one process, with REST on sockets: quick enough for a campaign.
             "tests/integration/test_cluster_deletions.py",
             "tests/integration/test_cluster_rest.py",
             "tests/integration/test_cluster_rest_options.py",
+            "tests/integration/test_drain.py",
         ),
         0.90,
     ),
     Suite(
         "rest",
         (f"{MAGNETAR}/admin/routers", f"{MAGNETAR}/admin/stats"),
-        ("tests/unit/admin",),
+        ("tests/unit/admin", *REST_OF_A_CLUSTER),
         0.90,
     ),
     Suite(
+        "operator_gates",
+        tuple(
+            f"{OPERATOR}/cluster/{module}.py"
+            for module in (
+                "bookie_drain",
+                "gate",
+                "plan",
+                "rollout",
+                "scale_down",
+                "scale_up",
+                "volume_replacement",
+            )
+        ),
+        tuple(each for each in OPERATOR_PLANS if "_resources_" not in each),
+        0.95,
+    ),
+    Suite(
         "operator",
-        (
-            f"{OPERATOR}/cluster",
-            f"{OPERATOR}/resources",
-            f"{OPERATOR}/sparkjobs",
-            f"{OPERATOR}/autoscale",
-            f"{OPERATOR}/events.py",
-            f"{OPERATOR}/kube.py",
-            f"{OPERATOR}/leading.py",
-            f"{OPERATOR}/work.py",
+        tuple(
+            f"{OPERATOR}/{part}"
+            for part in ("admin", "autoscale", "catalog", "cluster", "engine", "kube", "sparkjobs")
         ),
         OPERATOR_PLANS,
-        0.95,
+        0.90,
     ),
     Suite(
         "spark",
@@ -265,6 +307,7 @@ SUITES: Final = (
             "tests/spark/test_offload_release.py",
             "tests/spark/test_offload_run.py",
             "tests/spark/test_offload_works.py",
+            "tests/spark/test_store_flag.py",
         ),
         0.90,
     ),

@@ -19,12 +19,13 @@ from typing import Any, Final
 from tests.support.etcd import free_ports, start_etcd
 
 from magnetar.cluster import bookie_process, broker_process
-from magnetar.cluster.bookie_settings import BookieProcessSettings
-from magnetar.cluster.settings import BrokerProcessSettings
-from magnetar_operator.api_kinds import CLUSTER, DEPLOYMENT, EVENT, POD, PVC, STATEFUL_SET, Object
-from magnetar_operator.cluster.handlers import ClusterHandler
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient, NotFound
+from magnetar.settings.bookie import BookieProcessSettings
+from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.cluster.reconciler import ClusterReconciler
+from magnetar_operator.kube.client import KubeClient, NotFound
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import CLUSTER, DEPLOYMENT, EVENT, POD, PVC, STATEFUL_SET, Object
 from magnetar_operator.settings import Settings
 
 NAME: Final = "m"
@@ -69,7 +70,7 @@ class Rig:
     asked: KubeClient
     """The operator's."""
     namespace: str
-    handler: ClusterHandler
+    handler: ClusterReconciler
     unready: set[str] = field(default_factory=set)
     """Pods that do not get ready."""
 
@@ -167,11 +168,12 @@ class Rig:
 @asynccontextmanager
 async def rig(namespace: str) -> AsyncIterator[Rig]:
     kube, asked = KubeClient.connect(), KubeClient.connect()
-    handler = ClusterHandler(SETTINGS, asked, Events(asked))
+    clients = AdminClients()
+    handler = ClusterReconciler(SETTINGS, asked, Events(asked), clients)
     try:
         yield Rig(kube, asked, namespace, handler)
     finally:
-        await handler.close()
+        await clients.close()
         await asked.close()
         await kube.close()
 

@@ -15,8 +15,16 @@ import httpx
 import pytest
 from tests.operator.memory_kube import MemoryKube
 
-from magnetar_operator import kube as kube_client
-from magnetar_operator.api_kinds import (
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.cluster.manifests.names import digest
+from magnetar_operator.cluster.observe import PREFIX
+from magnetar_operator.cluster.observed import REVISION_LABEL
+from magnetar_operator.cluster.reconciler import ClusterReconciler
+from magnetar_operator.kube import client as kube_client
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import (
     CLUSTER,
     DEPLOYMENT,
     POD,
@@ -24,15 +32,6 @@ from magnetar_operator.api_kinds import (
     STATEFUL_SET,
     Object,
 )
-from magnetar_operator.cluster import observe
-from magnetar_operator.cluster.handlers import ClusterHandler
-from magnetar_operator.cluster.manifests.naming import digest
-from magnetar_operator.cluster.observe import PREFIX
-from magnetar_operator.cluster.observed import REVISION_LABEL
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.admin_client import AdminClient
 from magnetar_operator.settings import Settings
 
 NS = "ns"
@@ -53,16 +52,9 @@ class Brokers:
     """Of the ledgers' health, where it is not well."""
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     answer: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
-    opened: list[AdminClient] = field(default_factory=list)
     on_drain: Callable[[dict[str, Any]], None] = lambda _: None
 
-    def client(self, url: str, monotonic: Callable[[], float]) -> AdminClient:
-        made = AdminClient(url, monotonic)
-        made._http = httpx.AsyncClient(transport=httpx.MockTransport(self._said))
-        self.opened.append(made)
-        return made
-
-    def _said(self, request: httpx.Request) -> httpx.Response:
+    def respond(self, request: httpx.Request) -> httpx.Response:
         body: Any = json.loads(request.content) if request.content else None
         path = request.url.path.removeprefix(PREFIX)
         self.asked.append((request.method, path, body))
@@ -113,7 +105,8 @@ class Stage:
     kube: MemoryKube
     client: KubeClient
     brokers: Brokers
-    handler: ClusterHandler = field(init=False)
+    clients: AdminClients = field(init=False)
+    handler: ClusterReconciler = field(init=False)
     time_s: float = 1_000.0
     now: datetime.datetime = NOW
     unready: set[str] = field(default_factory=set)
@@ -121,7 +114,12 @@ class Stage:
 
     def __post_init__(self) -> None:
         events = Events(self.client, lambda: self.now)
-        self.handler = ClusterHandler(SETTINGS, self.client, events, self)
+        self.clients = self.new_clients()
+        self.handler = ClusterReconciler(SETTINGS, self.client, events, self.clients, self)
+
+    def new_clients(self) -> AdminClients:
+        """Clients whose requests the brokers answer."""
+        return AdminClients(self, httpx.MockTransport(self.brokers.respond))
 
     def monotonic(self) -> float:
         return self.time_s
@@ -252,7 +250,6 @@ class Stage:
 async def cluster_stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     kube = MemoryKube()
     brokers = Brokers(kube)
-    monkeypatch.setattr(observe, "AdminClient", brokers.client)
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
     monkeypatch.setattr(kube_client, "BACKOFF_FIRST_S", 0.0)
     client = kube.client()
@@ -260,6 +257,5 @@ async def cluster_stage(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]
     try:
         yield stage
     finally:
-        await stage.handler.close()
+        await stage.clients.close()
         await client.close()
-        assert all(each._http.is_closed for each in brokers.opened)

@@ -4,18 +4,13 @@ import datetime
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from tests.operator.cluster_world import BEGAN, cluster_of
 
-from magnetar_operator.api_kinds import Object
-from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, ETCD, Cluster
-from magnetar_operator.cluster.observed import (
-    Drain,
-    LedgerHealth,
-    Ledgers,
-    LivingBookie,
-    Observed,
-    Pod,
-)
+from magnetar.documents.bookies import Drain, LedgerHealth, LivingBookie
+from magnetar_operator.cluster.manifests.names import BOOKIE, BROKER, ETCD, Cluster
+from magnetar_operator.cluster.observed import Ledgers, Observed, Pod
+from magnetar_operator.kube.kinds import Object
 
 NOW = BEGAN
 
@@ -34,7 +29,7 @@ def pod(name: str, **how: Any) -> Pod:
         "revision": "new",
         "ready": ready,
         "ready_since": NOW - datetime.timedelta(hours=1) if ready else None,
-        "going": False,
+        "ending": False,
         **how,
     }
     return Pod(name, **given)
@@ -44,7 +39,7 @@ def claim(name: str, uid: str = "", **status: Any) -> Object:
     component = BOOKIE if name.startswith("c-bookie") else ETCD
     metadata = {"name": f"data-{name}", "uid": uid or f"v-{name}"}
     metadata["labels"] = {"component": component}  # type: ignore[assignment]
-    if status.pop("going", False):
+    if status.pop("ending", False):
         metadata["deletionTimestamp"] = "now"
     return {"metadata": metadata, "status": status}
 
@@ -86,14 +81,7 @@ class View:
         health = self.health
         if health is not None:
             living = health.bookies or tuple(self.living.values())
-            health = LedgerHealth(
-                health.healthy,
-                health.reason,
-                health.under_replicated,
-                health.lost,
-                health.ledgers,
-                living,
-            )
+            health = msgspec.structs.replace(health, bookies=living)
         objects = {}
         if self.has_set:
             metadata = {"name": "c-bookie", "annotations": self.annotations}

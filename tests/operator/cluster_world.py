@@ -9,35 +9,34 @@ Ledgers are numbers: each has its copies on bookies; a drain moves them, a lie b
 import copy
 import dataclasses
 import datetime
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from magnetar_operator.api_kinds import STATEFUL_SET, Object, kind_of
+from magnetar.documents.bookies import (
+    Drain,
+    DrainState,
+    InTheWay,
+    LedgerHealth,
+    LedgerTrouble,
+    LivingBookie,
+)
 from magnetar_operator.cluster.actions import (
     Action,
-    Apply,
     BeginDrain,
     ClearRequest,
     DeleteVolume,
     EndDrain,
-    Remove,
     ReplacePod,
     Scale,
 )
-from magnetar_operator.cluster.manifests.naming import BOOKIE, BROKER, Cluster, digest
-from magnetar_operator.cluster.observed import (
-    Drain,
-    InTheWay,
-    LedgerHealth,
-    Ledgers,
-    LedgerTrouble,
-    LivingBookie,
-    Observed,
-    Pod,
-)
+from magnetar_operator.cluster.manifests.names import BOOKIE, BROKER, Cluster, digest
+from magnetar_operator.cluster.observed import Ledgers, Observed, Pod
 from magnetar_operator.cluster.plan import Plan, plan
+from magnetar_operator.engine.plan import Apply, Remove
+from magnetar_operator.kube.kinds import STATEFUL_SET, Object, kind_of
 from magnetar_operator.models.cluster import ClusterSpec
 
 BEGAN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -99,7 +98,9 @@ class World:
 
     def lacking(self) -> list[int]:
         living = self.living()
-        draining = {each.bookie_id for each in self.drains.values() if each.state == "copying"}
+        draining = {
+            each.bookie_id for each in self.drains.values() if each.state == DrainState.COPYING
+        }
         return [
             ledger for ledger, held in self.ledgers.items() if len(held & (living - draining)) < 2
         ]
@@ -129,7 +130,7 @@ class World:
 
     # -- what is done ------------------------------------------------------------------------------
 
-    def act(self, actions: list[Action]) -> None:
+    def act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             self.writes += 1
             match action:
@@ -147,7 +148,9 @@ class World:
                     self.unmarked.discard(action.bookie)
                     now_ms = int(self.now.timestamp() * 1000)
                     reason = f"magnetar-operator: {action.text}"
-                    self.drains[action.bookie] = Drain(action.bookie, "copying", now_ms, reason)
+                    self.drains[action.bookie] = Drain(
+                        action.bookie, DrainState.COPYING, now_ms, reason=reason
+                    )
                 case EndDrain():
                     self.drains.pop(action.bookie, None)
                 case ClearRequest():
@@ -308,12 +311,12 @@ class World:
         now_ms = int(self.now.timestamp() * 1000)
         if wrong:
             return msgspec.structs.replace(
-                drain, state="refused", refused="no proof", in_the_way=wrong
+                drain, state=DrainState.REFUSED, refused="no proof", in_the_way=wrong
             )
         for held in self.ledgers.values():
             held.discard(bookie)
         return msgspec.structs.replace(
-            drain, state="removable", proven_ms=now_ms, incarnations=(self.disks(bookie),)
+            drain, state=DrainState.REMOVABLE, proven_ms=now_ms, incarnations=(self.disks(bookie),)
         )
 
     def settle(self, turns: int = 60) -> Plan:
@@ -324,7 +327,7 @@ class World:
             before = self.writes
             self.turn()
             again = self.plan()
-            if not again.actions and before == self.writes and again.again_s is None:
+            if not again.actions and before == self.writes and again.requeue_s is None:
                 return again
         raise AssertionError(f"still at {[one.step.text for one in self.plan().actions]}")
 

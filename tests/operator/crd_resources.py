@@ -6,7 +6,7 @@ from typing import Any, Final
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from magnetar_operator.models.base import API_VERSION, GROUP, VERSION
+from magnetar_operator.kube.kinds import API_VERSION, GROUP, VERSION
 from magnetar_operator.models.kinds import BY_KIND
 
 CALL_TIMEOUT_S: Final = 20

@@ -14,7 +14,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -27,14 +27,15 @@ from tests.support.stepped_loop import (
     real_requests,
 )
 
-from magnetar_operator.api_kinds import Kind, Object
+from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.clock import utc
-from magnetar_operator.context import Context
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient, Unreachable
-from magnetar_operator.leading import Leadership
+from magnetar_operator.engine.context import Context
+from magnetar_operator.engine.queue import ObjectKey, ReconcileQueue
+from magnetar_operator.kube.client import KubeClient, Unreachable
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import Kind, Object
+from magnetar_operator.kube.lease import Leadership
 from magnetar_operator.settings import Settings
-from magnetar_operator.work import Key, Work
 
 PACKAGE: Final = "magnetar_operator"
 RESYNC_S: Final = 15.0
@@ -125,8 +126,8 @@ class World(Protocol):
     """That the operator watches."""
     settings: Settings
 
-    def part(self, context: Context) -> AbstractAsyncContextManager[None] | None:
-        """Registers what looks at the kinds, as `main.PARTS` do."""
+    def register(self, context: Context) -> None:
+        """Registers the reconcilers of the kinds, as `main.PARTS` do."""
 
     def objects(self, kind: Kind) -> list[Object]: ...
 
@@ -148,10 +149,10 @@ class Process:
         self._rested, self._rests_until = -1, 0.0
         self._acted_points = 0
         self._done = asyncio.Event()
-        self._fed: dict[Key, Object] = {}
+        self._fed: dict[ObjectKey, Object] = {}
         self.loop = SteppedLoop(clock, PACKAGE, dies, self._idle)
         self._kubes = [self._kube() for _ in range(2)]
-        self._work: Work | None = None
+        self._work: ReconcileQueue | None = None
         self._ends_at = clock.monotonic() + LOOKS_S_MAX
 
     @property
@@ -186,12 +187,12 @@ class Process:
         identity = f"operator-{random.randbytes(4).hex()}"
         leadership = Leadership(lease_kube, self._world.namespace, LEASE, identity, clock.monotonic)
         kube.guard = leadership.check
-        work = Work(self._world.settings.workers, RESYNC_S)
+        work = ReconcileQueue(self._world.settings.workers, RESYNC_S)
         events = Events(kube, lambda: utc(clock))
-        context = Context(self._world.settings, kube, events, work, clock)
-        beside = self._world.part(context)
-        assert beside is not None
-        async with beside:
+        clients = AdminClients(clock)
+        context = Context(self._world.settings, kube, events, work, clients, clock)
+        self._world.register(context)
+        try:
             await leadership.take()
             self._work = work
             work.start()
@@ -201,6 +202,8 @@ class Process:
             await work.stop()
             keeping.cancel()
             await asyncio.wait({keeping})
+        finally:
+            await clients.close()
         await leadership.release()
 
     # -- the others' turn ------------------------------------------------------------------------
@@ -220,6 +223,10 @@ class Process:
         if nobody and soonest - self._clock.monotonic() > RESYNC_S / 2:
             self._acted_points = self._acted_points or len(self.loop.points)
             if self._rested != writes:
+                # Before the last pass: ledgers that heal after a reconcile has observed them, and
+                # before `heals` is called below, would leave a status (or a disruption budget) of
+                # the time before. Healing is real time, and the pass takes hardly any of that.
+                self._world.heals()
                 self._rested, self._rests_until = writes, self._clock.monotonic() + RESTS_S
             elif self._clock.monotonic() >= self._rests_until:
                 if self._world.heals():
@@ -235,18 +242,18 @@ class Process:
             raise AssertionError(f"it does not settle: {statuses}")
 
     def _feed(self, *, owned: bool = False) -> None:
-        """As watches would tell."""
+        """Reports the objects as watches would."""
         assert self._work is not None
-        there: dict[Key, Object] = {}
+        there: dict[ObjectKey, Object] = {}
         for kind in self._world.kinds:
             for one in self._world.objects(kind):
-                key = Key(kind.kind, self._world.namespace, one["metadata"]["name"])
+                key = ObjectKey(kind.kind, self._world.namespace, one["metadata"]["name"])
                 there[key] = one
-                self._work.seen(key, one)
+                self._work.changed(key, one)
                 if owned:
-                    self._work.look(key)
+                    self._work.enqueue(key)
         for key in set(self._fed) - set(there):
-            self._work.gone(key)
+            self._work.deleted(key)
         self._fed = there
 
 

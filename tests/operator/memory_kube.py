@@ -15,12 +15,13 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 from kubernetes.client import Configuration
 
-from magnetar_operator.api_kinds import EVENT, Kind, Object, kind_of
-from magnetar_operator.kube import KubeClient
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.kinds import EVENT, Kind, Object, kind_of
 
 HOST = "http://kube"
 CREATED = "2026-01-01T00:00:{:02}Z"
 T = TypeVar("T")
+ClientT = TypeVar("ClientT", bound=KubeClient)
 PATCH_APPLY = "application/apply-patch+yaml"
 
 Key = tuple[str, str, str, str]
@@ -71,12 +72,16 @@ class MemoryKube:
         self._owned: dict[tuple[Key, str], Object] = {}
 
     def client(self) -> KubeClient:
-        """Close it."""
+        """A client of this API; the caller closes it."""
+        return self.connect(KubeClient)
+
+    def connect(self, kind: type[ClientT]) -> ClientT:
+        """As `client`, for a class of the test's own."""
         configuration: Any = Configuration()
         configuration.host = HOST
-        made = KubeClient(configuration)
-        made._api.rest_client.pool_manager = self
-        return made
+        client = kind(configuration)
+        client._api.rest_client.pool_manager = self
+        return client
 
     # -- for tests -------------------------------------------------------------------------------
 

@@ -17,11 +17,11 @@ import httpx
 from tests.support.kube import Tool
 
 from magnetar_operator import main
-from magnetar_operator.context import Context
-from magnetar_operator.models.base import API_VERSION
+from magnetar_operator.engine.context import Context
+from magnetar_operator.kube.kinds import API_VERSION
 from magnetar_operator.settings import Settings
 
-PARTS: Final = ("magnetar_operator.resources.handlers",)
+PARTS: Final = ("magnetar_operator.catalog.reconciler",)
 RESYNC_S: Final = 1.0
 START_S: Final = 60.0
 WAIT_S: Final = 60.0
@@ -81,9 +81,6 @@ def operator(
         if not ended.is_set():
             known["loop"].call_soon_threadsafe(known["stop"].set)
         assert ended.wait(START_S), "the operator did not stop"
-        for each in threading.enumerate():
-            if each.name == "kopf":  # its connections are closed by its own end
-                each.join(START_S)
 
     try:
         if "error" in known:

@@ -18,15 +18,13 @@ from tests.unit.admin.support import start_service, stop_service
 from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.service import BrokerService
-from magnetar_operator.api_kinds import CLUSTER, KINDS, Kind, Object
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.models.base import API_VERSION
-from magnetar_operator.resources.admin_client import AdminClient
-from magnetar_operator.resources.annotations import key_of
-from magnetar_operator.resources.cluster_view import Clusters
-from magnetar_operator.resources.reconcile import Reconciler
-from magnetar_operator.work import Key
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.admin.view import Clusters
+from magnetar_operator.catalog.reconciler import CatalogReconciler
+from magnetar_operator.engine.queue import ObjectKey, key_of
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, KINDS, Kind, Object
 
 NS = "ns"
 URL = "http://127.0.0.1:8080"
@@ -40,7 +38,7 @@ class Watches:
     """What watches have shown, and which resources are to be looked at."""
 
     def __init__(self) -> None:
-        self.known: dict[Key, Object] = {}
+        self.known: dict[ObjectKey, Object] = {}
         self.woken: list[str] = []
 
     def seen(self, one: Object, gone: bool) -> None:
@@ -51,7 +49,7 @@ class Watches:
         else:
             self.known[key_of(one)] = one
 
-    def latest(self, key: Key) -> Object | None:
+    def latest(self, key: ObjectKey) -> Object | None:
         return self.known.get(key)
 
     def all_of(self, kind: str, namespace: str | None = None) -> list[Object]:
@@ -61,7 +59,7 @@ class Watches:
             if key.kind == kind and namespace in (None, key.namespace)
         ]
 
-    def look(self, key: Key, after_s: float = 0.0) -> None:
+    def enqueue(self, key: ObjectKey, after_s: float = 0.0) -> None:
         self.woken.append(key.name)
 
 
@@ -107,29 +105,26 @@ class Stage:
     rest: Rest
     time_s: float = 1_000.0
     now: datetime.datetime = NOW
-    opened: list[Clusters] = field(default_factory=list)
+    opened: list[AdminClients] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         """The operator begins anew and remembers nothing."""
-        clusters = Clusters(self._admin, self)
-        self.opened.append(clusters)
-        self.clusters = clusters
+        clients = AdminClients(self, self.rest)
+        self.opened.append(clients)
+        self.clusters = clusters = Clusters(clients, self)
         events = Events(self.client, lambda: self.now)
-        self.reconciler = Reconciler(self.client, events, self.watches, clusters, lambda: self.now)
+        self.reconciler = CatalogReconciler(
+            self.client, events, self.watches, clusters, lambda: self.now
+        )
 
     def monotonic(self) -> float:
         return self.time_s
 
     def now_ms(self) -> int:
         return int(self.now.timestamp() * 1_000)
-
-    def _admin(self, url: str) -> AdminClient:
-        made = AdminClient(url, self.monotonic)
-        made._http = httpx.AsyncClient(transport=self.rest)
-        return made
 
     # -- people ----------------------------------------------------------------------------------
 

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.clock import SYSTEM, utc
+from magnetar_operator.engine.conditions import timestamp
+from magnetar_operator.kube.client import KubeClient, NotFound
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CLUSTER,
     CRON_JOB,
@@ -22,14 +26,10 @@ from magnetar_operator.api_kinds import (
     SPARK_JOB,
     Object,
 )
-from magnetar_operator.clock import SYSTEM, utc
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient, NotFound
-from magnetar_operator.resources.resource_status import timestamp
 from magnetar_operator.settings import Settings
-from magnetar_operator.sparkjobs.handlers import SparkJobHandler
+from magnetar_operator.sparkjobs.desired import JOB_LABEL
+from magnetar_operator.sparkjobs.reconciler import SparkJobReconciler
 from magnetar_operator.sparkjobs.runs import JOB_NAME
-from magnetar_operator.sparkjobs.wanted import JOB_LABEL
 
 NAME: Final = "cold"
 CLUSTER_NAME: Final = "m"
@@ -55,7 +55,7 @@ class Rig:
     asked: KubeClient
     """The operator's."""
     namespace: str
-    handler: SparkJobHandler
+    handler: SparkJobReconciler
     dues: int = 0
     """Runs that were due by the schedule."""
 
@@ -257,7 +257,7 @@ async def until(what: str, holds: Callable[[], Awaitable[Any]], wait_s: float = 
 @asynccontextmanager
 async def rig(namespace: str) -> AsyncIterator[Rig]:
     kube, asked = KubeClient.connect(), KubeClient.connect()
-    handler = SparkJobHandler(SETTINGS, asked, Events(asked))
+    handler = SparkJobReconciler(SETTINGS, asked, Events(asked))
     try:
         yield Rig(kube, asked, namespace, handler)
     finally:

@@ -7,18 +7,18 @@ from typing import Any
 
 from tests.operator.memory_kube import MemoryKube
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CLUSTER,
     SPARK_JOB,
     Object,
 )
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
 from magnetar_operator.settings import Settings
-from magnetar_operator.sparkjobs.handlers import SparkJobHandler
+from magnetar_operator.sparkjobs.desired import JOB_LABEL, ROLE_LABEL
+from magnetar_operator.sparkjobs.reconciler import SparkJobReconciler
 from magnetar_operator.sparkjobs.runs import JOB_NAME
-from magnetar_operator.sparkjobs.wanted import JOB_LABEL, ROLE_LABEL
 
 NS = "ns"
 NAME = "cold"
@@ -32,12 +32,12 @@ class Stage:
 
     kube: MemoryKube
     client: KubeClient
-    handler: SparkJobHandler = field(init=False)
+    handler: SparkJobReconciler = field(init=False)
 
     def __post_init__(self) -> None:
         events = Events(self.client, lambda: NOW)
         settings = Settings(spark_image="spark:1", image="magnetar:1", etcd_image="etcd:1")
-        self.handler = SparkJobHandler(settings, self.client, events, self)
+        self.handler = SparkJobReconciler(settings, self.client, events, self)
 
     def monotonic(self) -> float:
         return 0.0

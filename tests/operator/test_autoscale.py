@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar_operator.admin.client import ATTEMPTS_MAX, AdminClients
 from magnetar_operator.autoscale import hpa
 from magnetar_operator.autoscale.bookies import Disk, advise
 from magnetar_operator.autoscale.figures import FRESH_S, Figures, NoFigure
@@ -18,7 +19,7 @@ from magnetar_operator.autoscale.metrics import (
     PRESSURE_PERCENT_MAX,
     DrainFigures,
     MetricRefused,
-    asked,
+    parse_question,
     pressure_percent,
     quantity,
 )
@@ -28,7 +29,14 @@ GIB = 1 << 30
 
 
 def figures(backlog: int, into: float, out: float) -> DrainFigures:
-    return DrainFigures(1, backlog, backlog, into, out, 0.0)
+    return DrainFigures(
+        [],
+        backlog_entries=1,
+        backlog_bytes=backlog,
+        wanted_bytes=backlog,
+        wanted_bytes_per_second_in=into,
+        wanted_bytes_per_second_out=out,
+    )
 
 
 @given(st.integers(1, 10**12), st.floats(0, 1e9), st.floats(1, 1e9), st.integers(1, 3600))
@@ -62,10 +70,10 @@ def test_quantities(value: float, text: str) -> None:
     ("metric", "selector", "said"),
     [
         ("magnetar_nonsense", "cluster=a", "there is no metric magnetar_nonsense"),
-        ("magnetar_backlog_bytes", "", "must be asked with the labels cluster"),
+        ("magnetar_backlog_bytes", "", "needs the labels cluster"),
         ("magnetar_backlog_bytes", "cluster in (a,b)", "only label=value"),
         ("magnetar_drain_pressure_percent", "cluster=a,timeToDrain=0", "must be 1 to"),
-        ("magnetar_analytics_backlog_messages", "cluster=a,tenant=t", "with the labels namespace"),
+        ("magnetar_analytics_backlog_messages", "cluster=a,tenant=t", "needs the labels namespace"),
         (
             "magnetar_analytics_backlog_messages",
             "cluster=a,tenant=t,namespace=n,freshFor=soon",
@@ -76,7 +84,7 @@ def test_quantities(value: float, text: str) -> None:
 )
 def test_bad_questions_are_told_what_to_ask(metric: str, selector: str, said: str) -> None:
     with pytest.raises(MetricRefused, match=said):
-        asked(metric, "default", selector)
+        parse_question(metric, "default", selector)
 
 
 def test_the_autoscaler_asks_what_is_answered() -> None:
@@ -86,7 +94,7 @@ def test_the_autoscaler_asks_what_is_answered() -> None:
     metric = external["external"]["metric"]
     assert metric["name"] in NAMES
     selector = ",".join(f"{k}={v}" for k, v in metric["selector"]["matchLabels"].items())
-    question = asked(metric["name"], "default", selector)
+    question = parse_question(metric["name"], "default", selector)
     assert (question.cluster, question.drain_s) == ("demo", 300)
     only_cpu = Autoscaling(enabled=True, backlog=BacklogTarget(enabled=False))
     assert [one["type"] for one in hpa.metrics("demo", only_cpu)] == ["Resource"]
@@ -94,8 +102,8 @@ def test_the_autoscaler_asks_what_is_answered() -> None:
 
 def told(
     answer: Callable[[httpx.Request], Coroutine[None, None, httpx.Response]],
-) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+) -> AdminClients:
+    return AdminClients(transport=httpx.MockTransport(answer))
 
 
 async def admin(_: str, cluster: str) -> str | None:
@@ -103,6 +111,7 @@ async def admin(_: str, cluster: str) -> str | None:
 
 
 DRAIN = {
+    "brokers": ["b"],
     "backlogEntries": 3, "backlogBytes": 600, "wantedBytes": 600, "wantedBytesPerSecondIn": 0.0,
     "wantedBytesPerSecondOut": 10.0, "timeToDrainSeconds": 60.0,
 }  # fmt: skip
@@ -119,7 +128,7 @@ async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
         return httpx.Response(200, json=DRAIN)
 
     there = Figures(admin, told(answer), lambda: now)
-    question = asked("magnetar_time_to_drain_seconds", "default", "cluster=demo")
+    question = parse_question("magnetar_time_to_drain_seconds", "default", "cluster=demo")
     waiting = [asyncio.create_task(there.value(question)) for _ in range(10)]
     await asyncio.sleep(0)
     waiting[0].cancel()
@@ -151,16 +160,18 @@ async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
 
     async def value(name: str, more: str = "", namespace: str = "shop") -> float:
         selector = f"cluster=demo,tenant=acme,namespace={namespace}{more}"
-        return await there.value(asked(f"magnetar_analytics_backlog_{name}", "default", selector))
+        return await there.value(
+            parse_question(f"magnetar_analytics_backlog_{name}", "default", selector)
+        )
 
     assert await value("messages") == 70
     assert await value("oldest_unacked_age_seconds") == 12.5
     assert asked_for == ["/admin/v2/magnetar/analytics/backlog/acme/shop"]
-    with pytest.raises(NoFigure, match="does not know magnetar_analytics_backlog_time_to_drain"):
+    with pytest.raises(NoFigure, match="has no magnetar_analytics_backlog_time_to_drain"):
         await value("time_to_drain_seconds")
     wall += 600
     assert await value("messages") == 70
-    with pytest.raises(NoFigure, match="looked at acme/shop 600 s ago"):
+    with pytest.raises(NoFigure, match="analyzed acme/shop 600 s ago"):
         await value("messages", ",freshFor=599")
     wall += FRESH_S_DEFAULT
     with pytest.raises(NoFigure, match="4200 s ago"):
@@ -171,23 +182,23 @@ async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
 
 
 async def test_what_cannot_be_told_is_no_zero_and_is_asked_again() -> None:
-    codes = iter([503, 200])
+    codes = iter([503] * ATTEMPTS_MAX + [200])
 
     async def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(next(codes), json=DRAIN)
 
     there = Figures(admin, told(answer))
-    question = asked("magnetar_backlog_bytes", "default", "cluster=demo")
+    question = parse_question("magnetar_backlog_bytes", "default", "cluster=demo")
     with pytest.raises(NoFigure, match="503"):
         await there.value(question)
     assert await there.value(question) == 600
     with pytest.raises(NoFigure, match="no MagnetarCluster default/other"):
-        await there.value(asked("magnetar_backlog_bytes", "default", "cluster=other"))
+        await there.value(parse_question("magnetar_backlog_bytes", "default", "cluster=other"))
     await there.close()
 
 
 async def test_figures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar_operator.autoscale.figures.KEPT_MAX", 2)
+    monkeypatch.setattr("magnetar_operator.autoscale.figures.CACHED_MAX", 2)
 
     async def everywhere(_: str, __: str) -> str | None:
         return "http://admin"
@@ -198,11 +209,13 @@ async def test_figures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     there = Figures(everywhere, told(answer), lambda: now)
     for name in ("a", "b"):
-        await there.value(asked("magnetar_backlog_bytes", "default", f"cluster={name}"))
+        await there.value(parse_question("magnetar_backlog_bytes", "default", f"cluster={name}"))
     with pytest.raises(NoFigure, match="try again"):
-        await there.value(asked("magnetar_backlog_bytes", "default", "cluster=c"))
+        await there.value(parse_question("magnetar_backlog_bytes", "default", "cluster=c"))
     now = FRESH_S
-    assert await there.value(asked("magnetar_backlog_bytes", "default", "cluster=c")) == 600
+    assert (
+        await there.value(parse_question("magnetar_backlog_bytes", "default", "cluster=c")) == 600
+    )
     await there.close()
 
 
@@ -218,9 +231,9 @@ async def test_a_subscription_of_a_partitioned_topic_counts_as_a_whole() -> None
     there = Figures(admin, told(answer))
     labels = "cluster=demo,tenant=t,namespace=n,topic=orders,subscription="
     name = "magnetar_subscription_backlog_entries"
-    assert await there.value(asked(name, "default", labels + "work")) == 12
+    assert await there.value(parse_question(name, "default", labels + "work")) == 12
     with pytest.raises(NoFigure, match="no subscription other"):
-        await there.value(asked(name, "default", labels + "other"))
+        await there.value(parse_question(name, "default", labels + "other"))
     await there.close()
 
 

@@ -10,19 +10,21 @@ import msgspec
 import pytest
 from tests.operator.cluster_world import BEGAN, World, cluster_of, made
 
-from magnetar_operator.api_kinds import Object
+from magnetar.documents.bookies import Drain, DrainState
 from magnetar_operator.autoscale.bookies import Disk, advise
-from magnetar_operator.cluster import growing, rolling, shrinking
+from magnetar_operator.cluster import rollout as rolling
+from magnetar_operator.cluster import scale_down as shrinking
+from magnetar_operator.cluster import scale_up as growing
 from magnetar_operator.cluster.actions import BeginDrain, EndDrain
 from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
 from magnetar_operator.cluster.observed import (
     REASON_OF_OURS,
     STARTUP_S_MAX,
     VOLUME_REASON,
-    Drain,
     Observed,
     Pod,
 )
+from magnetar_operator.kube.kinds import Object
 from magnetar_operator.models.cluster import Bookie, DiskScaleUp
 
 BOOKIES = 4
@@ -67,11 +69,11 @@ def shrink(world: World, seen: Observed, wanted: int, remembered: int = 0) -> An
     return shrinking.decide(world.cluster, seen, wanted, remembered, BEGAN)
 
 
-def begun(found: shrinking.Shrinking) -> list[str]:
+def begun(found: shrinking.ScaleDown) -> list[str]:
     return [one.bookie for one in found.actions if isinstance(one, BeginDrain)]
 
 
-def ended(found: shrinking.Shrinking) -> list[str]:
+def ended(found: shrinking.ScaleDown) -> list[str]:
     return [one.bookie for one in found.actions if isinstance(one, EndDrain)]
 
 
@@ -91,6 +93,7 @@ def ended(found: shrinking.Shrinking) -> list[str]:
         (2, "4", 3, 4, ["c-bookie-3"], True),
         (4, "3", 3, 4, ["c-bookie-3"], True),
         (4, "2", 4, 4, [], True),
+        (3, "4", 6, 6, [], True),
         # Nothing is written there: what there is counts.
         (4, "", 3, 4, ["c-bookie-3"], False),
         (4, "x", 4, 4, [], False),
@@ -146,10 +149,10 @@ def test_a_drain_ends_where_its_bookie_stays_or_is_gone_for_good(
 ) -> None:
     """While the pod or its registration is there the name is not free."""
     names = [f"c-bookie-{number}" for number in range(BOOKIES)]
-    drained(observed, *(Drain(name, "removable", reason=OURS) for name in names))
+    drained(observed, *(Drain(name, DrainState.REMOVABLE, reason=OURS) for name in names))
     scaled(observed, 3, "3")
     assert ended(shrink(world, observed, 3)) == names[:3]
-    # The one that is to go next is emptied still, though nothing of it is to be seen.
+    # The one that is being removed next is emptied still, though nothing of it is to be seen.
     without_pods(observed, names[2])
     without_registration(observed, names[2])
     assert ended(shrink(world, observed, 2)) == names[:2]
@@ -166,8 +169,8 @@ def test_a_drain_ends_where_its_bookie_stays_or_is_gone_for_good(
 def test_drains_for_another_purpose_are_left_alone(
     world: World, observed: Observed, reason: str
 ) -> None:
-    drained(observed, Drain("c-bookie-1", "removable", reason=reason))
-    assert shrink(world, observed, BOOKIES).actions == []
+    drained(observed, Drain("c-bookie-1", DrainState.REMOVABLE, reason=reason))
+    assert not shrink(world, observed, BOOKIES).actions
 
 
 # -- disks that fill up
@@ -274,7 +277,7 @@ OLD, NEW = "r1", "r2"
 
 def pod(number: int, revision: str = OLD, **fields: Any) -> Pod:
     ready: dict[str, Any] = {"ready": True, "ready_since": BEGAN - datetime.timedelta(hours=1)}
-    given = {"going": False, **ready, **fields}
+    given = {"ending": False, **ready, **fields}
     return Pod(f"c-bookie-{number}", f"u{number}", "bookie", revision, **given)
 
 
@@ -293,12 +296,12 @@ def stateful_set(*, replicas: int = 3, generation: int = 7, seen: int = 7) -> Ob
     }
 
 
-def rolled(*pods: Pod, stored: Object | None = None, **given: Any) -> rolling.Rolling:
+def rolled(*pods: Pod, stored: Object | None = None, **given: Any) -> rolling.Rollout:
     options: dict[str, Any] = {"pause_s": PAUSE_S, "why_not": "", "is_manual": False, **given}
     return rolling.decide(stored or stateful_set(), list(pods), now=BEGAN, **options)
 
 
-def next_of(found: rolling.Rolling) -> str:
+def next_of(found: rolling.Rollout) -> str:
     return found.replace.name if found.replace is not None else ""
 
 
@@ -323,8 +326,8 @@ def test_the_next_waits_for_the_pause_after_the_pod_that_became_ready_last(
 AGAINST: dict[str, tuple[tuple[Pod, ...], dict[str, Any]]] = {
     "the gate": ((pod(0), pod(1), pod(2)), {"why_not": "ledgers lack copies"}),
     "somebody who does it": ((pod(0), pod(1), pod(2)), {"is_manual": True}),
-    "a pod that ends": ((pod(0), pod(1), pod(2, going=True)), {}),
-    "a new pod that ends": ((pod(0), pod(1), pod(2, NEW, going=True)), {}),
+    "a pod that ends": ((pod(0), pod(1), pod(2, ending=True)), {}),
+    "a new pod that ends": ((pod(0), pod(1), pod(2, NEW, ending=True)), {}),
     "a pod that starts": ((pod(0), pod(1), hanging(2, NEW, s=1)), {}),
     "an old pod that starts": ((pod(0), pod(1), hanging(2, s=STARTUP_S_MAX)), {}),
     "a controller that has not looked": (

@@ -4,11 +4,17 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from tests.operator.cluster_stage import NAME, URL, Stage, cluster_stage
-from tests.operator.cluster_world import cluster_of
+from tests.operator.cluster_stage import NAME, Stage, cluster_stage
 from tests.operator.memory_kube import Asked, Refusal
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.cluster import observe
+from magnetar_operator.cluster.bookie_drain import REQUEUE_S
+from magnetar_operator.cluster.manifests.names import REPLACE_VOLUME
+from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON
+from magnetar_operator.cluster.reconciler import AGAIN_AFTER_ACTING_S
+from magnetar_operator.cluster.scale_up import SCALED_UP
+from magnetar_operator.kube.kinds import (
     DEPLOYMENT,
     EVENT,
     HPA,
@@ -18,13 +24,6 @@ from magnetar_operator.api_kinds import (
     PVC,
     STATEFUL_SET,
 )
-from magnetar_operator.cluster.emptying import LOOK_S
-from magnetar_operator.cluster.growing import SCALED_UP
-from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
-from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
-from magnetar_operator.cluster.observe import CLIENTS_MAX, Admins
-from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON
-from magnetar_operator.resources import admin_client
 
 
 @pytest.fixture
@@ -63,6 +62,18 @@ async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
     assert after == bookies
     budget = next(one for one in on.kube.all_of(PDB) if "bookie" in one["metadata"]["name"])
     assert budget["spec"].get("maxUnavailable", 0) == 0
+
+
+async def test_brokers_that_do_not_answer_in_time_hold_no_look_up(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await on.complete()
+    monkeypatch.setattr(observe, "ADMIN_TIMEOUT_S", 0.0)
+    await on.look()
+    found = on.condition("LedgersHealthy")
+    assert (found["status"], found["message"]) == (
+        "Unknown", "the brokers did not answer in time",
+    )  # fmt: skip
 
 
 async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage) -> None:
@@ -112,7 +123,7 @@ async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) ->
     assert len(on.notes("DrainBegins")) == 1
     assert len(on.pods("bookie")) == 4
     assert on.status()["drain"]["bookie"] == "c-bookie-3"
-    assert await on.look() == LOOK_S
+    assert await on.look() == REQUEUE_S
     on.brokers.prove("c-bookie-3")
     await on.settle()
     assert len(on.pods("bookie")) == 3
@@ -151,7 +162,7 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_awa
     assert path == "/bookies/c-bookie-1/drain"
     assert body["reason"].startswith(f"{VOLUME_REASON}{old} of c-bookie-1")
     assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] == old
-    assert await on.look() == LOOK_S
+    assert await on.look() == REQUEUE_S
     on.brokers.prove("c-bookie-1")
     await on.settle()
     assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] != old
@@ -326,25 +337,6 @@ async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_so
     assert image == ("magnetar:1" if how == "rolling" else "magnetar:2")
     bookies = {on.kube.get(POD, one)["spec"]["containers"][0]["image"] for one in on.pods("bookie")}
     assert bookies == {"magnetar:1"}
-
-
-# -- its parts
-
-
-async def test_clients_of_brokers_are_bounded_and_the_one_unused_longest_is_closed(
-    on: Stage,
-) -> None:
-    admins = Admins(on)
-    first = await admins.of(cluster_of(adminUrl=f"{URL}/0"))
-    second = await admins.of(cluster_of(adminUrl=f"{URL}/1"))
-    assert await admins.of(cluster_of(adminUrl=f"{URL}/0")) is first
-    for number in range(2, CLIENTS_MAX):
-        await admins.of(cluster_of(adminUrl=f"{URL}/{number}"))
-    assert not second._http.is_closed
-    await admins.of(cluster_of(adminUrl=f"{URL}/more"))
-    assert (first._http.is_closed, second._http.is_closed) == (False, True)
-    await admins.close()
-    assert first._http.is_closed
 
 
 async def test_network_policies_and_an_autoscaler_go_when_they_are_switched_off(on: Stage) -> None:

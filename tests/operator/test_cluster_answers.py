@@ -8,8 +8,10 @@ import pytest
 from tests.operator.cluster_view import NOW, View, claim, ms
 from tests.operator.cluster_world import cluster_of
 
+from magnetar.documents.bookies import Drain, DrainState, LivingBookie
 from magnetar_operator.autoscale.bookies import UNEVEN_PERCENT, Advice, Disk, advise
-from magnetar_operator.cluster import growing, replacing
+from magnetar_operator.cluster import scale_up as growing
+from magnetar_operator.cluster import volume_replacement as replacing
 from magnetar_operator.cluster.actions import (
     BeginDrain,
     ClearRequest,
@@ -17,26 +19,19 @@ from magnetar_operator.cluster.actions import (
     EndDrain,
     ReplacePod,
 )
-from magnetar_operator.cluster.compare import DIFFERENCES_MAX, amount, differences
-from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
-from magnetar_operator.cluster.observed import (
-    REASON_OF_OURS,
-    STARTUP_S_MAX,
-    VOLUME_REASON,
-    Drain,
-    LivingBookie,
-    pod_of,
-)
+from magnetar_operator.cluster.manifests.names import REPLACE_VOLUME
+from magnetar_operator.cluster.observed import REASON_OF_OURS, STARTUP_S_MAX, VOLUME_REASON, pod_of
+from magnetar_operator.engine.differences import DIFFERENCES_MAX, amount, differences
 from magnetar_operator.models.cluster import ClusterSpec
 
 ONE = "c-bookie-1"
 
 
-def told(found: replacing.Replacing) -> tuple[str, str, list[type]]:
+def told(found: replacing.VolumeReplacement) -> tuple[str, str, list[type]]:
     return found.step, found.bookie, [type(one) for one in found.actions]
 
 
-def decide(view: View, bookies: int = 3, **how: Any) -> replacing.Replacing:
+def decide(view: View, bookies: int = 3, **how: Any) -> replacing.VolumeReplacement:
     return replacing.decide(view.cluster, view.observed(), bookies, NOW, **how)
 
 
@@ -44,7 +39,7 @@ def asked(name: str = ONE) -> View:
     return View(replace(cluster_of(), replace_volume=name))
 
 
-def emptied(state: str = "removable", uid: str = f"v-{ONE}", **how: Any) -> View:
+def emptied(state: DrainState = DrainState.REMOVABLE, uid: str = f"v-{ONE}", **how: Any) -> View:
     view = asked()
     reason = f"{VOLUME_REASON}{uid} of {ONE} is replaced"
     given = {"requested_ms": ms(), "proven_ms": ms(), "incarnations": ("1",), **how}
@@ -62,51 +57,51 @@ def test_a_new_volume_begins_with_a_drain_and_ends_with_the_deletion_of_the_clai
     begin = found.actions[0]
     assert isinstance(begin, BeginDrain)
     assert begin.text.startswith(f"volume v-{ONE} of {ONE} is replaced: ")
-    assert told(decide(emptied("copying"))) == ("Draining", ONE, [])
-    assert decide(emptied("copying")).active
+    assert told(decide(emptied(DrainState.COPYING))) == ("Draining", ONE, [])
+    assert decide(emptied(DrainState.COPYING)).active
     found = decide(emptied())
     assert found.actions == [DeleteVolume(f"data-{ONE}", f"v-{ONE}", found.actions[0].text)]
     assert (found.step, found.active) == ("Removing", True)
     view = emptied()
-    view.claims[ONE] = claim(ONE, going=True)
+    view.claims[ONE] = claim(ONE, ending=True)
     found = decide(view)
     assert told(found) == ("Removing", ONE, [ReplacePod])
-    view.change(ONE, going=True)
-    assert decide(view).actions == []
+    view.change(ONE, ending=True)
+    assert not decide(view).actions
 
 
 def test_nothing_is_replaced_unless_asked_for() -> None:
-    assert decide(View()) == replacing.Replacing()
-    assert decide(View(has_set=False)) == replacing.Replacing()
+    assert decide(View()) == replacing.VolumeReplacement()
+    assert decide(View(has_set=False)) == replacing.VolumeReplacement()
     found = decide(asked("c-bookie-7"))
-    assert (found.step, found.bookie, found.again_s) == ("Refused", "", None)
+    assert (found.step, found.bookie, found.requeue_s) == ("Refused", "", None)
     assert "none of the bookies c-bookie-0 to c-bookie-2" in found.refused
     view = emptied()
     view.cluster = cluster_of()
     found = decide(view)
-    assert found.actions == [EndDrain(ONE, f"{ONE} keeps its volume: that is asked for no more")]
+    assert found.actions == [EndDrain(ONE, f"{ONE} keeps its volume: the request was withdrawn")]
     assert not found.bookie
 
 
 def test_a_volume_that_waits_or_is_refused_says_why() -> None:
     view = asked()
     del view.claims[ONE]
-    assert decide(view).waits == f"{ONE} has no volume: its StatefulSet makes one"
+    assert decide(view).waits == f"{ONE} has no volume: its StatefulSet creates one"
     found = decide(asked(), busy="x is upgraded")
     assert (found.step, found.waits, found.actions) == ("Waits", "x is upgraded", [])
     view = asked()
-    view.drains = [Drain(ONE, "copying", reason=f"{REASON_OF_OURS}bookies 3 → 2")]
-    assert decide(view).waits == f"{ONE} was being emptied to be removed"
+    view.drains = [Drain(ONE, DrainState.COPYING, reason=f"{REASON_OF_OURS}bookies 3 → 2")]
+    assert decide(view).waits == f"{ONE} was being drained to be removed"
     assert decide(view).step == "Waits"
-    view.drains = [Drain(ONE, "copying", reason="")]
+    view.drains = [Drain(ONE, DrainState.COPYING, reason="")]
     found = decide(view)
     assert found.step == "Refused"
-    assert "by somebody else (no reason told)" in found.refused
-    found = decide(emptied("refused", refused="no proof"))
+    assert "by another client (no reason given)" in found.refused
+    found = decide(emptied(DrainState.REFUSED, refused="no proof"))
     assert (found.step, found.refused, found.active) == ("Refused", "no proof", False)
 
 
-@pytest.mark.parametrize("how", [{"going": True}, {"phase": "Lost"}])
+@pytest.mark.parametrize("how", [{"ending": True}, {"phase": "Lost"}])
 def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
     how: dict[str, Any],
 ) -> None:
@@ -117,13 +112,19 @@ def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
     assert replacing.in_trouble(view.observed(), ONE)
     assert not replacing.in_trouble(view.observed(), "c-bookie-0")
     assert not replacing.in_trouble(view.observed(), "c-bookie-9")
-    # Of two the one that has begun goes on.
+    # Of two none waits for the other, and the one that has begun goes on.
     view.claims["c-bookie-2"] = claim("c-bookie-2", **how)
-    assert decide(view).bookie == ONE
+    assert told(decide(view)) == ("Draining", ONE, [BeginDrain])
     uid = "v-c-bookie-2"
-    view.drains = [Drain("c-bookie-2", "copying", reason=f"{VOLUME_REASON}{uid} of it")]
+    view.drains = [Drain("c-bookie-2", DrainState.COPYING, reason=f"{VOLUME_REASON}{uid} of it")]
     assert decide(view).bookie == "c-bookie-2"
-    assert decide(view).actions == []
+    assert not decide(view).actions
+
+
+def test_a_volume_in_trouble_comes_before_one_that_is_asked_for() -> None:
+    view = asked()
+    view.claims["c-bookie-2"] = claim("c-bookie-2", phase="Lost")
+    assert told(decide(view)) == ("Draining", "c-bookie-2", [BeginDrain])
 
 
 def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> None:
@@ -134,7 +135,7 @@ def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> 
         == f"{ONE} is not registered with its new volume yet, or takes no entries"
     )
     view.living[ONE] = LivingBookie(ONE, "2", writable=False)
-    assert decide(view).actions == []
+    assert not decide(view).actions
     view.living[ONE] = LivingBookie(ONE, "2")
     found = decide(view)
     assert found.actions == [ClearRequest(REPLACE_VOLUME, f"{ONE} has its new volume")]
@@ -150,21 +151,47 @@ def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> 
     view = emptied(uid="v-before")
     del view.claims[ONE]
     assert told(decide(view)) == ("Removing", ONE, [ReplacePod])
-    view = emptied("refused", uid="v-before")
+    view = emptied(DrainState.REFUSED, uid="v-before")
     del view.claims[ONE]
     assert told(decide(view)) == ("Removing", ONE, []), "its pod may hold what is not elsewhere"
-    assert told(decide(emptied("copying", uid="v-before"))) == ("Draining", ONE, [])
-    view = emptied("copying", uid="v-before")
+    assert told(decide(emptied(DrainState.COPYING, uid="v-before"))) == ("Draining", ONE, [])
+    view = emptied(DrainState.COPYING, uid="v-before")
     del view.claims[ONE]
     assert told(decide(view)) == ("Draining", ONE, [])
 
 
+def test_of_two_volumes_that_are_gone_each_keeps_its_record_until_its_bookie_is_back() -> None:
+    view = emptied(uid="v-before")
+    reason = f"{VOLUME_REASON}v-before of c-bookie-2 is replaced"
+    view.drains.append(
+        Drain("c-bookie-2", DrainState.REMOVABLE, ms(), reason=reason, incarnations=("1",))
+    )
+    assert told(decide(view)) == ("Registering", ONE, [])
+    view.living[ONE] = LivingBookie(ONE, "2")
+    view.cluster = cluster_of()
+    ended = [one for one in decide(view).actions if isinstance(one, EndDrain)]
+    assert [one.bookie for one in ended] == [ONE]
+
+
+def test_a_volume_waits_for_every_bookie_that_there_is_also_for_those_that_are_to_go() -> None:
+    view = asked()
+    view.grow(5)
+    assert told(decide(view)) == ("Draining", ONE, [BeginDrain])
+    view.change("c-bookie-4", ready=False)
+    found = decide(view)
+    assert (found.waits, found.actions) == ("c-bookie-4 not ready", [])
+
+
 def test_a_bookie_that_is_emptied_for_a_new_volume_is_under_way() -> None:
-    for state, name in (("copying", ONE), ("removable", ONE), ("refused", "")):
+    for state, name in (
+        (DrainState.COPYING, ONE),
+        (DrainState.REMOVABLE, ONE),
+        (DrainState.REFUSED, ""),
+    ):
         view = emptied(state)
         assert replacing.under_way(view.cluster, view.observed(), 3) == name
     assert replacing.under_way(view.cluster, emptied().observed(), 1) == ""
-    view.drains = [Drain(ONE, "copying", reason=f"{REASON_OF_OURS}bookies 3 → 2")]
+    view.drains = [Drain(ONE, DrainState.COPYING, reason=f"{REASON_OF_OURS}bookies 3 → 2")]
     assert replacing.under_way(view.cluster, view.observed(), 3) == ""
 
 
@@ -194,8 +221,8 @@ def test_a_bookie_is_added_if_the_mean_use_reaches_the_limit() -> None:
 @pytest.mark.parametrize(
     ("now", "count", "since_s", "scale_up", "text"),
     [
-        (3, 3, 59, {}, "one is added once all are ready"),
-        (4, 3, 60, {}, "one is added once all are ready"),
+        (3, 3, 59, {}, "a bookie is added once all are ready"),
+        (4, 3, 60, {}, "a bookie is added once all are ready"),
         (5, 5, 60, {}, "maxReplicas (5) is reached"),
         (6, 6, 60, {}, "maxReplicas (5) is reached"),
         (3, 3, 60, {"enabled": False}, "raise bookie.replicas to 4"),
@@ -220,7 +247,7 @@ def test_single_disks_that_are_full_are_named() -> None:
     assert Disk("b", 0, 0, True).used_percent == 0
 
 
-def grown(view: View, mark: str = "", noted: str = "") -> growing.Growing:
+def grown(view: View, mark: str = "", noted: str = "") -> growing.ScaleUp:
     if mark:
         view.annotations[growing.SCALED_UP] = mark
     return growing.decide(view.cluster, view.observed(), NOW, noted)
@@ -238,7 +265,7 @@ def test_the_number_that_disks_called_for_is_kept_apart_from_the_specs() -> None
     found = grown(full())
     assert (found.wanted, found.mark) == (4, "4 2026-01-01T00:00:00Z")
     assert found.added == found.recommendations[0][1]
-    assert found.added.endswith("one is being added")
+    assert found.added.endswith("a bookie is being added")
     old = "4 2025-12-31T23:50:00Z"
     view = full()
     assert grown(view, old).wanted == 4, "until the set has as many, nothing is added"
@@ -257,7 +284,7 @@ def test_the_number_that_disks_called_for_is_kept_apart_from_the_specs() -> None
     assert (grown(view, noted=old).wanted, grown(view, noted=old).mark) == (4, old)
     view = full()
     view.health = None
-    assert grown(view) == growing.Growing(3)
+    assert grown(view) == growing.ScaleUp(3)
     assert grown(full(), "x y").wanted == 4
 
 
@@ -300,16 +327,24 @@ def test_a_pod_is_read_as_kubernetes_shows_it() -> None:
     labels = {"component": "bookie", "controller-revision-hash": "h"}
     content: dict[str, Any] = {
         "metadata": {"name": "c-bookie-12", "uid": "u", "labels": labels},
-        "status": {"conditions": [ready]},
+        "status": {
+            "conditions": [
+                {"type": "Initialized", "status": "False"},
+                ready,
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": None},
+                {"type": "ContainersReady", "status": "False"},
+            ]
+        },
     }
     pod = pod_of(content)
     assert (pod.name, pod.uid, pod.component, pod.revision) == ("c-bookie-12", "u", "bookie", "h")
-    assert (pod.ready, pod.ready_since, pod.unready_since, pod.going) == (True, NOW, None, False)
+    assert (pod.ready, pod.ready_since, pod.unready_since, pod.ending) == (True, NOW, None, False)
     assert (pod.ordinal, pod.trouble, pod.stuck(NOW)) == (12, "", "")
     content["metadata"]["deletionTimestamp"] = "now"
-    assert (pod_of(content).ready, pod_of(content).going) == (False, True)
+    assert (pod_of(content).ready, pod_of(content).ending) == (False, True)
     del content["metadata"]["deletionTimestamp"]
     ready["status"] = "False"
+    content["status"]["conditions"][3]["status"] = "True"
     pod = pod_of(content)
     assert (pod.ready, pod.ready_since, pod.unready_since) == (False, None, NOW)
     assert pod.stuck(NOW + datetime.timedelta(seconds=STARTUP_S_MAX)) == ""

@@ -8,29 +8,21 @@ import pytest
 from tests.operator.cluster_view import NOW, View, claim, ms
 from tests.operator.cluster_world import cluster_of, made
 
-from magnetar_operator.api_kinds import DEPLOYMENT, PDB
+from magnetar.documents.bookies import Drain, DrainState, LedgerHealth, LedgerTrouble, LivingBookie
 from magnetar_operator.cluster.actions import (
     BeginDrain,
     ClearRequest,
     DeleteVolume,
     EndDrain,
-    Remove,
     ReplacePod,
     Scale,
 )
-from magnetar_operator.cluster.manifests.around import network_policies
-from magnetar_operator.cluster.observed import (
-    STARTUP_S_MAX,
-    Drain,
-    LedgerHealth,
-    LedgerTrouble,
-    LivingBookie,
-    Observed,
-    Pod,
-    pod_of,
-)
+from magnetar_operator.cluster.manifests.surroundings import network_policies
+from magnetar_operator.cluster.observed import STARTUP_S_MAX, Observed, Pod, pod_of
 from magnetar_operator.cluster.plan import plan
 from magnetar_operator.cluster.status import status
+from magnetar_operator.engine.plan import Remove
+from magnetar_operator.kube.kinds import DEPLOYMENT, PDB
 from magnetar_operator.models.base import PlanStep
 
 
@@ -109,10 +101,18 @@ def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is
     view.health = LedgerHealth(False, "1 lacks copies", 1, bookies=(wiped,))
     found = shown(view)
     assert found["Degraded"][:2] == ("True", "DataAtRisk")
-    assert found["Degraded"][2].startswith("c-bookie-1 came back with an empty volume")
-    assert "c-bookie-1 came back with an empty volume" in found["LedgersHealthy"][2]
-    view.drains = [Drain("c-bookie-1", "removable", ms(), "magnetar-operator: volume old of it",
-                         proven_ms=ms(), incarnations=("1",))]  # fmt: skip
+    assert found["Degraded"][2].startswith("c-bookie-1 restarted with an empty volume")
+    assert "c-bookie-1 restarted with an empty volume" in found["LedgersHealthy"][2]
+    view.drains = [
+        Drain(
+            "c-bookie-1",
+            DrainState.REMOVABLE,
+            ms(),
+            reason="magnetar-operator: volume old of it",
+            proven_ms=ms(),
+            incarnations=("1",),
+        )
+    ]
     assert shown(view)["Degraded"][:2] == ("False", "Whole")
     view.health = LedgerHealth(False, "1 lost", 0, 2)
     assert "2 ledgers have lost entries" in shown(view)["Degraded"][2]
@@ -120,7 +120,7 @@ def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is
 
 @pytest.mark.parametrize(
     ("how", "text"),
-    [({"going": True}, "is being deleted"), ({"phase": "Lost"}, "is lost")],
+    [({"ending": True}, "is being deleted"), ({"phase": "Lost"}, "is lost")],
 )
 def test_a_volume_in_trouble_is_data_at_risk(how: dict[str, Any], text: str) -> None:
     view = View()
@@ -134,11 +134,13 @@ def test_a_bookie_that_is_to_go_is_told_with_what_it_waits_for() -> None:
     view = View()
     view.grow(4)
     found = shown(view)
-    assert found["ScalingDown"] == ("True", "Waits", "c-bookie-3 is to go")
+    assert found["ScalingDown"] == ("True", "Waits", "c-bookie-3 is being removed")
     assert found["ScaleDownRefused"][:2] == ("False", "NotRefused")
-    view.drains = [Drain("c-bookie-3", "copying", ms(), "magnetar-operator: x")]
-    assert shown(view)["ScalingDown"] == ("True", "Draining", "c-bookie-3 is being emptied")
-    refused = Drain("c-bookie-3", "refused", ms(), "magnetar-operator: x", refused="no room")
+    view.drains = [Drain("c-bookie-3", DrainState.COPYING, ms(), reason="magnetar-operator: x")]
+    assert shown(view)["ScalingDown"] == ("True", "Draining", "c-bookie-3 is being drained")
+    refused = Drain(
+        "c-bookie-3", DrainState.REFUSED, ms(), reason="magnetar-operator: x", refused="no room"
+    )
     view.drains = [refused]
     found = shown(view)
     assert found["ScaleDownRefused"] == ("True", "Refused", "no room")
@@ -160,7 +162,7 @@ def test_an_upgrade_is_told_with_the_pods_and_what_holds_it() -> None:
     )  # fmt: skip
     upgrading = next(one for one in told["conditions"] if one["type"] == "Upgrading")
     assert (upgrading["status"], upgrading["reason"]) == ("True", "Waits")
-    assert upgrading["message"].startswith("c-bookie-0, c-bookie-1, c-bookie-2 have an older form;")
+    assert upgrading["message"].startswith("c-bookie-0, c-bookie-1, c-bookie-2 are outdated;")
     assert "1 ledgers lack copies" in upgrading["message"]
     assert "c-broker is upgraded after the bookies" in upgrading["message"]
     assert told["phase"] == "Upgrading"
@@ -183,9 +185,9 @@ def test_a_pod_that_is_being_deleted_is_not_ready_whatever_it_says() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     metadata = {"name": "p-1", "uid": "u", "labels": {"component": "bookie"}}
     content = {"metadata": metadata, "status": {"conditions": [ready]}}
-    assert (pod_of(content).ready, pod_of(content).going) == (True, False)
+    assert (pod_of(content).ready, pod_of(content).ending) == (True, False)
     metadata["deletionTimestamp"] = "now"
-    assert (pod_of(content).ready, pod_of(content).going) == (False, True)
+    assert (pod_of(content).ready, pod_of(content).ending) == (False, True)
 
 
 @pytest.mark.parametrize(("wanted", "told", "after"), [(3, 5, 5), (7, 5, 7), (3, 0, 3)])
@@ -205,7 +207,7 @@ def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble()
         view.claims[f"c-bookie-{at}"] = claim(f"c-bookie-{at}", phase="Lost")
     for at in (3, 4):
         reason = f"magnetar-operator: volume v-c-bookie-{at} of it"
-        view.drains.append(Drain(f"c-bookie-{at}", "copying", ms(), reason))
+        view.drains.append(Drain(f"c-bookie-{at}", DrainState.COPYING, ms(), reason=reason))
     assert plan(view.cluster, seen(view), 0, NOW).replace.bookie == "c-bookie-3"
 
 
@@ -261,7 +263,7 @@ def test_bookies_are_made_once_most_members_of_etcd_are_ready(
     found = plan(cluster, Observed(pods=pods), 0, NOW)
     names = [one.step.target for one in found.actions]
     assert ("StatefulSet c-bookie" in names) == made_now
-    assert ("bookies are made once etcd is ready" in found.waits) != made_now
+    assert ("bookies are created once etcd is ready" in found.waits) != made_now
 
 
 @pytest.mark.parametrize(

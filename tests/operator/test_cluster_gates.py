@@ -1,27 +1,28 @@
 """Gates of the cluster's planner: what keeps a bookie, and what lets it go, at the exact bounds."""
 
 import datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.operator.cluster_view import NOW, View, claim, ms, pod
 from tests.operator.cluster_world import cluster_of
 
-from magnetar_operator.cluster import emptying, gate, rolling, shrinking
-from magnetar_operator.cluster.actions import BeginDrain, EndDrain
-from magnetar_operator.cluster.emptying import ASK_AGAIN_S, PROOF_AGE_S_MAX, Emptying
-from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
-from magnetar_operator.cluster.observed import (
-    REASON_OF_OURS,
-    STARTUP_S_MAX,
-    VOLUME_REASON,
+from magnetar.documents.bookies import (
     Drain,
+    DrainState,
     InTheWay,
     LedgerHealth,
     LedgerTrouble,
     LivingBookie,
-    Pod,
 )
+from magnetar_operator.cluster import bookie_drain as emptying
+from magnetar_operator.cluster import gate
+from magnetar_operator.cluster import rollout as rolling
+from magnetar_operator.cluster import scale_down as shrinking
+from magnetar_operator.cluster.actions import BeginDrain, EndDrain
+from magnetar_operator.cluster.bookie_drain import PROOF_AGE_S_MAX, REQUEST_AGAIN_S, DrainStep
+from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
+from magnetar_operator.cluster.observed import REASON_OF_OURS, STARTUP_S_MAX, VOLUME_REASON, Pod
 
 TARGET = "c-bookie-2"
 OURS = f"{REASON_OF_OURS}bookies 3 → 2"
@@ -61,7 +62,7 @@ def test_every_bookie_and_member_of_etcd_must_be_ready() -> None:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"going": True}, "is being deleted"),
+        ({"ending": True}, "is being deleted"),
         ({"phase": "Lost"}, "is lost"),
         ({"phase": "Bound"}, ""),
     ],
@@ -83,14 +84,14 @@ def test_no_volume_may_be_lost_or_going(how: dict[str, Any], text: str) -> None:
 def test_what_the_brokers_do_not_say_counts_as_no() -> None:
     view = View(health=None)
     assert why_not(view) == (
-        "whether all ledgers have their copies is not known: no broker is ready"
+        "it is unknown whether all ledgers have their copies: no broker is ready"
     )
     ledgers = tuple(LedgerTrouble(one) for one in range(12))
     living = (LivingBookie("b", incarnations_before=1), LivingBookie("c"))
-    view = View(health=LedgerHealth(False, "12 lack copies", 12, 0, ledgers, living))
+    view = View(health=LedgerHealth(False, "12 lack copies", 12, 0, ledgers, bookies=living))
     assert why_not(view) == (
         "12 lack copies (ledgers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more; "
-        "b came back with an empty volume)"
+        "b restarted with an empty volume)"
     )
     view = View(health=LedgerHealth(False, "1 lacks copies", 1, 0, ledgers[:10]))
     assert why_not(view) == "1 lacks copies (ledgers 0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
@@ -100,38 +101,42 @@ def test_what_the_brokers_do_not_say_counts_as_no() -> None:
 # -- emptying
 
 
-def step(view: View, *, busy: str = "", now: datetime.datetime = NOW) -> Emptying:
-    return emptying.next_step(view.cluster, view.observed(), TARGET, 3, now, why="why", busy=busy)
+def step(view: View, *, busy: str = "", now: datetime.datetime = NOW) -> DrainStep:
+    return emptying.next_step(
+        view.cluster, view.observed(), TARGET, 3, now, reason="why", busy=busy
+    )
 
 
-def drained(state: str, **how: Any) -> View:
+def drained(state: DrainState, **how: Any) -> View:
     view = View(drains=[Drain(TARGET, state, **{"proven_ms": ms(), "requested_ms": ms(), **how})])
     view.living[TARGET] = LivingBookie(TARGET, "1", draining=True)
     return view
 
 
 def test_a_bookie_is_emptied_once_the_gate_is_open() -> None:
-    assert step(View()) == Emptying(begin="why: c-bookie-2 is emptied, and its copies proven")
-    assert step(View(), busy="x is upgraded") == Emptying(waits="x is upgraded")
+    assert step(View()) == DrainStep(begin="why: c-bookie-2 is drained, and its copies are proven")
+    assert step(View(), busy="x is upgraded") == DrainStep(waits="x is upgraded")
     view = View()
     view.change("c-bookie-0", ready=False)
     blocked = "c-bookie-0 not ready"
-    assert step(view) == Emptying(
+    assert step(view) == DrainStep(
         waits=blocked,
-        refused=f"c-bookie-2 is not emptied now: {blocked}. It is tried again once that is over",
+        refused=f"c-bookie-2 is not drained now: {blocked}. It is retried once that is over",
     )
-    assert step(view, busy="x") == Emptying(waits="x")
+    assert step(view, busy="x") == DrainStep(waits="x")
     view.change("c-bookie-0", ready=True)
     view.change(TARGET, ready=False)
     assert step(view).begin, "the bookie itself may be down"
     view.health = None
-    assert step(view).waits.startswith("whether all ledgers")
+    assert step(view).waits.startswith("it is unknown whether all ledgers")
     assert step(view).refused == "", "brokers that do not answer are no refusal"
 
 
 @pytest.mark.parametrize("state", ["requested", "copying", "proving", "of a newer release"])
 def test_what_is_under_way_is_waited_for(state: str) -> None:
-    assert step(drained(state)) == Emptying(waits="c-bookie-2 is being emptied")
+    assert step(drained(cast("DrainState", state))) == DrainStep(
+        waits="c-bookie-2 is being drained"
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,54 +150,60 @@ def test_what_is_under_way_is_waited_for(state: str) -> None:
     ],
 )
 def test_a_bookie_goes_by_a_young_proof_only(age_s: float, young: bool) -> None:
-    found = step(drained("removable", proven_ms=ms(age_s)))
-    old = "why: the proof of c-bookie-2 has grown old; it is made anew"
-    assert found == (Emptying(may_go=True) if young else Emptying(begin=old))
+    found = step(drained(DrainState.REMOVABLE, proven_ms=ms(age_s)))
+    old = "why: the proof of c-bookie-2 is too old; it is repeated"
+    assert found == (DrainStep(is_removable=True) if young else DrainStep(begin=old))
 
 
 def test_a_proof_is_worth_nothing_of_a_bookie_that_takes_ledgers_again() -> None:
-    view = drained("removable")
+    view = drained(DrainState.REMOVABLE)
     view.living[TARGET] = LivingBookie(TARGET, "1")
     assert step(view).begin == (
         "why: c-bookie-2 takes new ledgers again, since its drain was cancelled; "
-        "it is emptied again"
+        "it is drained again"
     )
-    assert not step(view).may_go
+    assert not step(view).is_removable
     del view.living[TARGET]
-    assert step(view).may_go
+    assert step(view).is_removable
 
 
 def test_the_gate_must_be_open_as_the_bookie_goes() -> None:
-    view = drained("removable")
-    assert step(view, busy="x is upgraded") == Emptying(
-        waits="c-bookie-2 is empty and could go, but x is upgraded"
+    view = drained(DrainState.REMOVABLE)
+    assert step(view, busy="x is upgraded") == DrainStep(
+        waits="c-bookie-2 is drained and could be removed, but x is upgraded"
     )
     view.change("c-bookie-0", ready=False)
     found = step(view)
-    assert (found.may_go, found.waits) == (
+    assert (found.is_removable, found.waits) == (
         False,
-        "c-bookie-2 is empty and could go, but c-bookie-0 not ready",
+        "c-bookie-2 is drained and could be removed, but c-bookie-0 not ready",
     )
 
 
-@pytest.mark.parametrize(("waited_s", "again"), [(ASK_AGAIN_S - 1, False), (ASK_AGAIN_S, True)])
+@pytest.mark.parametrize(
+    ("waited_s", "again"), [(REQUEST_AGAIN_S - 1, False), (REQUEST_AGAIN_S, True)]
+)
 def test_a_refusal_is_told_and_tried_again_after_a_while(waited_s: float, again: bool) -> None:
     ways = tuple(InTheWay(one, "no copy") for one in range(12))
-    view = drained("refused", refused="no proof", in_the_way=ways, requested_ms=ms(waited_s))
+    view = drained(
+        DrainState.REFUSED, refused="no proof", in_the_way=ways, requested_ms=ms(waited_s)
+    )
     found = step(view)
     assert found.refused.startswith("no proof (ledger 0: no copy; ledger 1: no copy;")
     assert "ledger 9" in found.refused
     assert "ledger 10" not in found.refused
-    assert found.begin == ("why: c-bookie-2 was refused; it is tried again" if again else "")
+    assert found.begin == (
+        "why: the drain of c-bookie-2 was refused; it is retried" if again else ""
+    )
     assert step(view, busy="x").begin == ""
-    bare = step(drained("refused", refused="no proof", requested_ms=ms(waited_s)))
+    bare = step(drained(DrainState.REFUSED, refused="no proof", requested_ms=ms(waited_s)))
     assert bare.refused == "no proof"
 
 
 # -- rolling
 
 
-def roll(pods: list[Pod], **how: Any) -> rolling.Rolling:
+def roll(pods: list[Pod], **how: Any) -> rolling.Rollout:
     stored = {
         "metadata": {"generation": 2},
         "spec": {"replicas": how.pop("replicas", 3)},
@@ -213,7 +224,7 @@ def away(seconds: float) -> dict[str, Any]:
     return {"ready": False, "unready_since": after(-seconds)}
 
 
-def replaced(found: rolling.Rolling) -> str:
+def replaced(found: rolling.Rollout) -> str:
     return "" if found.replace is None else found.replace.name
 
 
@@ -224,21 +235,21 @@ def test_the_highest_pod_of_an_older_form_is_replaced_first() -> None:
     assert found.replace.text == "c-bookie-2 is restarted: image or settings have changed"
     assert [one.name for one in found.stale] == ["c-bookie-0", "c-bookie-1", "c-bookie-2"]
     assert found.under_way
-    assert found.again_s == rolling.LOOK_S
+    assert found.requeue_s == rolling.REQUEUE_S
     assert replaced(roll(pods("old", "old", "new"))) == "c-bookie-1"
     done = roll(pods("new", "new", "new"))
     assert not done.under_way
-    assert (done.replace, done.again_s) == (None, None)
+    assert (done.replace, done.requeue_s) == (None, None)
 
 
 def test_nothing_is_known_before_the_controller_has_looked() -> None:
     for status in ({"updateRevision": ""}, {"observedGeneration": 1}):
         found = roll(pods("old", "old", "old"), status=status)
-        assert (found.unknown, found.replace, found.again_s) == (True, None, rolling.LOOK_S)
+        assert (found.unknown, found.replace, found.requeue_s) == (True, None, rolling.REQUEUE_S)
         assert found.under_way
     assert not roll(pods("new", "new", "new"), status={"observedGeneration": 3}).unknown
     none = rolling.decide(None, [], pause_s=0, now=NOW, why_not="", is_manual=False)
-    assert none == rolling.Rolling()
+    assert none == rolling.Rollout()
 
 
 @pytest.mark.parametrize(("rested_s", "goes"), [(0, False), (59, False), (60, True), (61, True)])
@@ -246,32 +257,34 @@ def test_the_next_waits_for_the_pause_after_the_one_before(rested_s: float, goes
     found = roll(pods("old", "old", "new", p2={"ready_since": after(-rested_s)}))
     assert (found.replace is not None) is goes
     if not goes:
-        assert found.waits == "the pause of 60 s after the pod before"
-        assert found.again_s == max(0.5, 60 - rested_s)
+        assert found.waits == "the pause of 60 s after the previous pod"
+        assert found.requeue_s == max(0.5, 60 - rested_s)
     first = roll(pods("old", "old", "old", p2={"ready_since": after(-rested_s)}))
     assert first.replace is not None, "nothing was replaced before the first"
 
 
 def test_a_restart_waits_for_what_is_against_it_for_pods_that_end_and_for_the_owner() -> None:
     assert roll(pods("old", "old", "old"), why_not="the gate").waits == "the gate"
-    found = roll(pods("old", "old", "new", p2={"going": True, "ready": False}))
+    found = roll(pods("old", "old", "new", p2={"ending": True, "ready": False}))
     assert (found.replace, found.waits) == (None, "c-bookie-2 still ends")
-    assert found.coming
+    assert found.pending
     found = roll(pods("old", "old", "new"), is_manual=True)
     assert found.waits == (
-        "c-bookie-0, c-bookie-1 have an older form until somebody deletes them (upgrade.strategy)"
+        "c-bookie-0, c-bookie-1 are outdated until they are deleted by hand (upgrade.strategy)"
     )
-    assert (found.replace, found.again_s) == (None, None)
+    assert (found.replace, found.requeue_s) == (None, None)
     assert found.stale
+    deleted = roll(pods("old", "new", "new", p0={"ending": True, "ready": False}), is_manual=True)
+    assert (deleted.stale, deleted.waits) == ([], "")
 
 
 def test_a_pod_on_its_way_is_waited_for() -> None:
     found = roll(pods("old", "old", "new", p2=away(10)))
-    assert (found.replace, found.waits, found.coming) == (None, "c-bookie-2 not ready", True)
-    assert roll(pods("new", "new")).coming
+    assert (found.replace, found.waits, found.pending) == (None, "c-bookie-2 not ready", True)
+    assert roll(pods("new", "new")).pending
     assert roll(pods("new", "new")).under_way
-    assert not roll(pods("new", "new"), replicas=2).coming
-    assert roll(pods("new", "new", "new", p1=away(10))).coming
+    assert not roll(pods("new", "new"), replicas=2).pending
+    assert roll(pods("new", "new", "new", p1=away(10))).pending
 
 
 @pytest.mark.parametrize(("seconds", "stuck"), [(STARTUP_S_MAX, False), (STARTUP_S_MAX + 1, True)])
@@ -305,16 +318,16 @@ def test_a_pod_that_runs_and_is_stuck_waits_for_those_replaced_before_and_for_me
 # -- removals
 
 
-def shrink(view: View, wanted: int, remembered: int = 3, **how: Any) -> shrinking.Shrinking:
+def shrink(view: View, wanted: int, remembered: int = 3, **how: Any) -> shrinking.ScaleDown:
     return shrinking.decide(view.cluster, view.observed(), wanted, remembered, NOW, **how)
 
 
 def test_more_bookies_are_made_at_once_and_as_many_stay() -> None:
-    assert shrink(View(), 5) == shrinking.Shrinking(5)
-    assert shrink(View(), 3) == shrinking.Shrinking(3)
+    assert shrink(View(), 5) == shrinking.ScaleDown(5)
+    assert shrink(View(), 3) == shrinking.ScaleDown(3)
     view = View(has_set=False)
-    assert shrink(view, 2, 4) == shrinking.Shrinking(4)
-    assert shrink(view, 5, 4) == shrinking.Shrinking(5)
+    assert shrink(view, 2, 4) == shrinking.ScaleDown(4)
+    assert shrink(view, 5, 4) == shrinking.ScaleDown(5)
 
 
 def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
@@ -325,14 +338,19 @@ def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
     assert found.bookie == "c-bookie-4"
     (begin,) = found.actions
     assert begin == BeginDrain(
-        "c-bookie-4", "bookies 5 → 4: c-bookie-4 is emptied, and its copies proven"
+        "c-bookie-4", "bookies 5 → 4: c-bookie-4 is drained, and its copies are proven"
     )
     assert not found.active
-    view.drains = [Drain("c-bookie-4", "copying", ms(), OURS)]
+    view.change("c-bookie-3", ready=False)
+    waits = shrink(view, 3)
+    assert (waits.actions, waits.waits) == ([], "c-bookie-3 not ready"), "it is being removed later"
+    view.change("c-bookie-3", ready=True)
+    view.drains = [Drain("c-bookie-4", DrainState.COPYING, ms(), reason=OURS)]
+    view.drains = [Drain("c-bookie-4", DrainState.COPYING, ms(), reason=OURS)]
     found = shrink(view, 3)
     assert found.active
     assert (found.replicas, found.actions) == (5, [])
-    view.drains = [Drain("c-bookie-4", "removable", ms(), OURS, proven_ms=ms())]
+    view.drains = [Drain("c-bookie-4", DrainState.REMOVABLE, ms(), reason=OURS, proven_ms=ms())]
     view.living["c-bookie-4"] = LivingBookie("c-bookie-4", draining=True)
     found = shrink(view, 3)
     assert (found.replicas, found.actions, found.active) == (4, [], False)
@@ -343,6 +361,8 @@ def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
     assert found.bookie == "c-bookie-3"
     found = shrink(view, 3, busy="x is upgraded")
     assert found.waits == "c-bookie-4 still ends"
+    view.change("c-bookie-4", ending=True, ready=False)
+    assert (shrink(view, 3).actions, shrink(view, 3).waits) == ([], "c-bookie-4 still ends")
 
 
 def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
@@ -353,12 +373,15 @@ def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
 @pytest.mark.parametrize(
     ("live", "written", "replicas", "by_hand"),
     [
-        (2, "3", 3, "scaled from 3 to 2 bookies by hand: put back to 3"),
+        (2, "3", 3, "scaled from 3 to 2 bookies by hand: reverted to 3"),
         (
             5,
             "3",
             5,
-            "scaled from 3 to 5 bookies by hand: what is beyond 3 is emptied before it goes",
+            (
+                "scaled from 3 to 5 bookies by hand: bookies beyond 3 are drained before they are "
+                "removed"
+            ),
         ),
         (3, "3", 3, ""),
         (3, "", 3, ""),
@@ -379,18 +402,18 @@ def test_drains_of_ours_end_when_their_bookie_stays_or_has_gone_and_others_never
     view = View()
     volume = f"{VOLUME_REASON}v-1 of c-bookie-0"
     view.drains = [
-        Drain("c-bookie-1", "copying", 0, OURS),
-        Drain("c-bookie-0", "copying", 0, volume),
-        Drain("c-bookie-2", "copying", 0, "by hand"),
-        Drain("c-bookie-3", "removable", 0, OURS),
-        Drain("c-bookie-4", "removable", 0, "by hand"),
-        Drain("d-bookie-1", "copying", 0, OURS),
-        Drain("c-bookie-x", "copying", 0, OURS),
+        Drain("c-bookie-1", DrainState.COPYING, reason=OURS),
+        Drain("c-bookie-0", DrainState.COPYING, reason=volume),
+        Drain("c-bookie-2", DrainState.COPYING, reason="by hand"),
+        Drain("c-bookie-3", DrainState.REMOVABLE, reason=OURS),
+        Drain("c-bookie-4", DrainState.REMOVABLE, reason="by hand"),
+        Drain("d-bookie-1", DrainState.COPYING, reason=OURS),
+        Drain("c-bookie-x", DrainState.COPYING, reason=OURS),
     ]
     found = shrink(view, 3)
     assert found.actions == [
         EndDrain("c-bookie-1", "c-bookie-1 stays"),
-        EndDrain("c-bookie-3", "c-bookie-3 is gone; its name may be used again"),
+        EndDrain("c-bookie-3", "c-bookie-3 is removed; its name may be used again"),
     ]
     view.living["c-bookie-3"] = LivingBookie("c-bookie-3")
     assert [one.bookie for one in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]

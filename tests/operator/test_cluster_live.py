@@ -9,7 +9,11 @@ import pulsar
 import pytest
 from tests.operator.cluster_rig import NAME, Processes, Rig, processes, rig
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.cluster.observed import Observed
+from magnetar_operator.cluster.plan import plan
+from magnetar_operator.cluster.reconciler import cluster_of
+from magnetar_operator.kube.client import Invalid, KubeError
+from magnetar_operator.kube.kinds import (
     CLUSTER,
     CONFIG_MAP,
     DEPLOYMENT,
@@ -18,11 +22,7 @@ from magnetar_operator.api_kinds import (
     SERVICE,
     STATEFUL_SET,
 )
-from magnetar_operator.cluster.handlers import cluster_of
-from magnetar_operator.cluster.observed import Observed
-from magnetar_operator.cluster.plan import plan
-from magnetar_operator.kube import Invalid, KubeError
-from magnetar_operator.resources.plan_files import CHANGES, NOTHING, Findings, PlanFiles
+from magnetar_operator.plan_manifests import CHANGES, NOTHING, Findings, PlanFiles
 from magnetar_operator.settings import Settings
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
@@ -127,8 +127,8 @@ def plan_all(cluster: Any) -> list[dict[str, Any]]:
     """Every object of a cluster: as if all before it were ready."""
     import datetime
 
-    from magnetar_operator.cluster.actions import Apply
     from magnetar_operator.cluster.observed import Pod
+    from magnetar_operator.engine.plan import Apply
 
     pods = [
         Pod(f"{NAME}-{part}-{index}", f"{part}{index}", part, "", True, None, False)
@@ -199,7 +199,7 @@ async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
             await other.until("three bookies", gone)
             assert steps & {"Copying", "Proving", "Removing", "ReadOnly"}
             await found.stop_bookie(3)
-            assert any("is emptied" in one for one in await other.notes("DrainBegins"))
+            assert any("is drained" in one for one in await other.notes("DrainBegins"))
             await other.until_condition("ScalingDown", "False")
             await other.until_condition("Ready", "True")
 

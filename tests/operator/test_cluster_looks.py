@@ -6,7 +6,10 @@ import pytest
 from tests.operator.cluster_stage import NAME, NS, Stage, cluster_stage
 from tests.operator.memory_kube import Asked, Refusal
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.cluster.observe import MONITORS_FRESH_S
+from magnetar_operator.cluster.reconciler import AGAIN_AFTER_ACTING_S
+from magnetar_operator.kube.client import Forbidden, Unreachable
+from magnetar_operator.kube.kinds import (
     CLUSTER,
     CONFIG_MAP,
     DEPLOYMENT,
@@ -18,9 +21,6 @@ from magnetar_operator.api_kinds import (
     SERVICE_MONITOR,
     STATEFUL_SET,
 )
-from magnetar_operator.cluster.handlers import AGAIN_AFTER_ACTING_S
-from magnetar_operator.cluster.observe import MONITORS_KNOWN_S
-from magnetar_operator.kube import Forbidden, Unreachable
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
     assert await on.look() == AGAIN_AFTER_ACTING_S
     assert on.status()["phase"] == "Pending"
     assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
-    assert on.kube.get(STATEFUL_SET, "c-bookie") == {}, "bookies are made once etcd is ready"
+    assert on.kube.get(STATEFUL_SET, "c-bookie") == {}, "bookies are created once etcd is ready"
     await on.settle()
     assert on.condition("Ready")["status"] == "True"
     assert on.status()["phase"] == "Running"
@@ -48,7 +48,7 @@ async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
         for one in found:
             (owner,) = one["metadata"]["ownerReferences"]
             assert owner["uid"] == uid
-    assert "StatefulSet c-bookie is made" in on.notes("Created")
+    assert "StatefulSet c-bookie is created" in on.notes("Created")
     assert (on.status()["brokers"]["ready"], on.status()["bookies"]["ready"]) == (
         on.status()["brokers"]["desired"], 3,
     )  # fmt: skip
@@ -121,12 +121,12 @@ async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now
     await on.complete()
     assert on.kube.all_of(SERVICE_MONITOR) == []
     on.kube.served = {SERVICE_MONITOR.kind}
-    on.time_s += MONITORS_KNOWN_S - 60
+    on.time_s += MONITORS_FRESH_S - 60
     asked = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
     await on.look()
     later = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
     assert later - asked <= 1
-    on.time_s += MONITORS_KNOWN_S
+    on.time_s += MONITORS_FRESH_S
     await on.settle()
     assert on.kube.all_of(SERVICE_MONITOR) != []
     found = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])

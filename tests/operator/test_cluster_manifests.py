@@ -5,11 +5,15 @@ from typing import Any
 import pytest
 from tests.operator.cluster_world import cluster_of, made, respec
 
-from magnetar_operator.cluster.actions import Apply, BeginDrain, ReplacePod
-from magnetar_operator.cluster.manifests import around, serving, storage
-from magnetar_operator.cluster.manifests.naming import CLIENTS_ONLY, Cluster
+from magnetar.documents.bookies import Drain, DrainState
+from magnetar_operator.cluster.actions import BeginDrain, ReplacePod
+from magnetar_operator.cluster.manifests import brokers as serving
+from magnetar_operator.cluster.manifests import storage
+from magnetar_operator.cluster.manifests import surroundings as around
+from magnetar_operator.cluster.manifests.names import CLIENTS_ONLY, Cluster
 from magnetar_operator.cluster.manifests.pods import settings_data
-from magnetar_operator.cluster.observed import VOLUME_REASON, Drain
+from magnetar_operator.cluster.observed import VOLUME_REASON
+from magnetar_operator.engine.plan import Apply
 
 
 def by_name(manifests: list[Any]) -> dict[str, Any]:
@@ -20,7 +24,7 @@ def by_name(manifests: list[Any]) -> dict[str, Any]:
 
 
 def budgets(cluster: Cluster, *, may_go: bool = True) -> dict[str, int]:
-    found = by_name(around.disruption_budgets(cluster, bookies_may_go=may_go))
+    found = by_name(around.disruption_budgets(cluster, may_evict_bookies=may_go))
     return {name: one["spec"]["maxUnavailable"] for name, one in found.items()}
 
 
@@ -71,7 +75,7 @@ def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
     del world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"]
     assert may_go() == 1
     reason = f"{VOLUME_REASON}of-before of c-bookie-1 is replaced"
-    world.drains["c-bookie-1"] = Drain("c-bookie-1", "refused", reason=reason)
+    world.drains["c-bookie-1"] = Drain("c-bookie-1", DrainState.REFUSED, reason=reason)
     assert may_go() == 0, "its old volume is gone, whatever became of the drain"
 
 
@@ -249,7 +253,7 @@ def test_a_new_volume_waits_for_an_upgrade_and_an_upgrade_for_a_bookie_that_leav
             world._stateful_set(one)
     found = world.plan()
     assert not any(isinstance(one, ReplacePod) for one in found.actions)
-    assert found.rolls["bookie"].waits == "c-bookie-3 is being emptied"
+    assert found.rolls["bookie"].waits == "c-bookie-3 is being drained"
     world.request = "c-bookie-1"
     found = world.plan()
     assert not any(isinstance(one, BeginDrain) for one in found.actions)

@@ -1,13 +1,15 @@
 """The status of a cluster: each condition, the phase, and when it is worth a write."""
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.operator.cluster_world import made
 
-from magnetar_operator.cluster.observed import Drain, InTheWay, LedgerHealth, LivingBookie
+from magnetar.documents.bookies import Drain, DrainState, InTheWay, LedgerHealth, LivingBookie
 from magnetar_operator.cluster.status import status
-from magnetar_operator.resources.resource_status import is_worth_writing
+from magnetar_operator.engine.conditions import is_worth_writing
 
 
 def shown(world: Any, **how: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
@@ -56,23 +58,23 @@ def test_the_phase_follows_what_is_under_way() -> None:
     world = made(bookie={"replicas": 4})
     found = world.plan()
     for was_ready, phase in ((True, "Degraded"), (False, "Creating")):
-        found.was_ready = was_ready
-        found.problems = ["a setting has no effect"]
-        told, by_type = shown(world, plan=found)
+        found = replace(found, problems=["a setting has no effect"])
+        before = {"conditions": [{"type": "Ready", "status": str(was_ready)}]}
+        told, by_type = shown(world, plan=found, owner={"metadata": {}, "status": before})
         assert told["phase"] == phase
         assert by_type["Ready"]["message"] == "a setting has no effect"
         assert by_type["Ready"]["reason"] == "NotDone"
-    found.problems = []
-    found.waits = ["c-broker is upgraded after the bookies"]
+    found = replace(found, problems=[], waits=["c-broker is upgraded after the bookies"])
     told, by_type = shown(world, plan=found)
     assert told["phase"] == "Upgrading"
     assert (by_type["Upgrading"]["reason"], by_type["Upgrading"]["message"]) == (
         "Rolling",
         "c-broker is upgraded after the bookies",
     )
-    found.waits = ["brokers are made once 3 bookies are ready", found.waits[0]]
+    waits = ["brokers are created once 3 bookies are ready", found.waits[0]]
+    found = replace(found, waits=waits)
     assert shown(world, plan=found)[0]["phase"] == "Upgrading"
-    found.waits = found.waits[:1]
+    found = replace(found, waits=found.waits[:1])
     assert shown(world, plan=found)[0]["phase"] == "Running"
     found.replace.step = "Removing"
     found.replace.bookie = "c-bookie-1"
@@ -84,9 +86,9 @@ def test_the_phase_follows_what_is_under_way() -> None:
     assert told["phase"] == "ScalingDown"
     assert (by_type["ScalingDown"]["reason"], by_type["ScalingDown"]["message"]) == (
         "Waits",
-        "c-bookie-3 is to go",
+        "c-bookie-3 is being removed",
     )
-    found.volumes = ["volume x is lost"]
+    found = replace(found, volumes=["volume x is lost"])
     told, by_type = shown(world, plan=found)
     assert told["phase"] == "Degraded"
     assert by_type["Degraded"]["message"] == "volume x is lost"
@@ -94,7 +96,7 @@ def test_the_phase_follows_what_is_under_way() -> None:
     assert by_type["Ready"]["reason"] == "NotVolumesReady"
     assert shown(world, plan=found, is_paused=True)[0]["phase"] == "Paused"
     del world.objects["Deployment", "c-broker"]
-    found.volumes = []
+    found = replace(found, volumes=[])
     assert shown(world, plan=found)[0]["phase"] == "Creating"
     del world.objects["StatefulSet", "c-bookie"]
     assert shown(world, plan=found)[0]["phase"] == "Creating"
@@ -106,7 +108,16 @@ def test_a_drain_is_shown_with_its_ledgers_and_its_purpose() -> None:
     world = made(bookie={"replicas": 4})
     found = world.plan()
     ways = tuple(InTheWay(one, "x") for one in range(120))
-    drain = Drain("c-bookie-3", "refused", 1_000, "", 9, 5, 0, 4, "no proof", ways)
+    drain = Drain(
+        "c-bookie-3",
+        DrainState.REFUSED,
+        1_000,
+        ledgers_total=9,
+        ledgers_left=5,
+        ledgers_proven=4,
+        refused="no proof",
+        in_the_way=ways,
+    )
     found.shrink.drain, found.shrink.bookie, found.shrink.refused = drain, "c-bookie-3", "no proof"
     told, by_type = shown(world, plan=found)
     assert told["drain"] == {
@@ -122,14 +133,17 @@ def test_a_drain_is_shown_with_its_ledgers_and_its_purpose() -> None:
     assert by_type["ScaleDownRefused"]["status"] == "True"
     found.shrink.bookie = ""
     assert "drain" not in shown(world, plan=found)[0]
-    found.replace.drain, found.replace.step = replace_state(drain, "removable"), "Registering"
+    found.replace.drain, found.replace.step = (
+        replace_state(drain, DrainState.REMOVABLE),
+        "Registering",
+    )
     told, _ = shown(world, plan=found)
     assert (told["drain"]["reason"], told["drain"]["step"]) == ("volume", "Registering")
     found.replace.step = "Removing"
     assert shown(world, plan=found)[0]["drain"]["step"] == "Removing"
 
 
-def replace_state(drain: Drain, state: str) -> Drain:
+def replace_state(drain: Drain, state: DrainState) -> Drain:
     return Drain(drain.bookie_id, state, drain.requested_ms)
 
 
@@ -146,9 +160,7 @@ def test_the_ledgers_condition_names_the_worst(health: LedgerHealth, reason: str
     world = made()
     living = (LivingBookie("c-bookie-0", incarnations_before=1), LivingBookie("c-bookie-1"))
     found = world.plan()
-    health = LedgerHealth(
-        health.healthy, health.reason, health.under_replicated, health.lost, (), living
-    )
+    health = msgspec.structs.replace(health, bookies=living)
     world.health = lambda: health  # type: ignore[method-assign]
     told, by_type = shown(world, plan=found)
     assert by_type["LedgersHealthy"]["reason"] == reason
@@ -156,7 +168,7 @@ def test_the_ledgers_condition_names_the_worst(health: LedgerHealth, reason: str
     lost = "1 ledgers have lost entries" in by_type["Degraded"]["message"]
     assert lost is (reason == "Lost")
     if not health.healthy:
-        assert "c-bookie-0 came back with an empty volume" in by_type["Degraded"]["message"]
+        assert "c-bookie-0 restarted with an empty volume" in by_type["Degraded"]["message"]
         found.replace.bookie, found.replace.step = "c-bookie-0", "Registering"
         _, by_type = shown(world, plan=found)
         assert (by_type["Degraded"]["status"] == "True") is lost
@@ -165,7 +177,7 @@ def test_the_ledgers_condition_names_the_worst(health: LedgerHealth, reason: str
 def test_a_recommendation_keeps_its_time_and_a_status_is_written_for_a_notable_change() -> None:
     world = made()
     found = world.plan()
-    found.recommendations = (("AddBookie", "x"), ("GrowVolume", "y"))
+    found = replace(found, recommendations=(("AddBookie", "x"), ("GrowVolume", "y")))
     before = {"recommendations": [{"kind": "AddBookie", "at": "before"}]}
     owner = {"metadata": {}, "status": before}
     told, _ = shown(world, plan=found, owner=owner)

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from tests.operator.cluster_world import World, cluster_of, made, respec
 
-from magnetar_operator.api_kinds import DEPLOYMENT
-from magnetar_operator.cluster.actions import Apply, ReplacePod
-from magnetar_operator.cluster.manifests.naming import digest
+from magnetar_operator.cluster.actions import ReplacePod
+from magnetar_operator.cluster.manifests.names import digest
 from magnetar_operator.cluster.observed import STARTUP_S_MAX, pod_of, when
 from magnetar_operator.cluster.plan import Plan
+from magnetar_operator.engine.plan import Apply
+from magnetar_operator.kube.kinds import DEPLOYMENT
 
 
 def test_an_upgrade_goes_bookie_by_bookie_then_brokers() -> None:
@@ -49,14 +50,14 @@ def test_brokers_wait_for_a_bookie_that_is_on_its_way_not_for_one_that_cannot_st
     respec(world, broker={"config": {"x_y": "1"}})
     assert rolls_brokers(world.plan())
     pod = world.pods["c-bookie-0"]
-    for away in (replace(pod, going=True), replace(pod, ready=False), None):
+    for away in (replace(pod, ending=True), replace(pod, ready=False), None):
         world.pods.pop("c-bookie-0")
         if away is not None:
             world.pods["c-bookie-0"] = away
         found = world.plan()
         assert not rolls_brokers(found)
         assert "c-broker is upgraded after the bookies" in found.waits
-        assert found.again_s is not None
+        assert found.requeue_s is not None
         world.pods["c-bookie-0"] = pod
     world.pods["c-bookie-0"] = replace(pod, ready=False, trouble="CrashLoopBackOff")
     assert rolls_brokers(world.plan())
@@ -178,15 +179,15 @@ def test_an_upgrade_waits_until_it_is_known_which_pods_are_old() -> None:
     respec(world, image="image:2")
     world.act(world.plan().actions)
     found = world.plan()
-    assert found.waits == ["c-broker is upgraded after the bookies"]
-    assert found.actions == []
+    assert list(found.waits) == ["c-broker is upgraded after the bookies"]
+    assert not found.actions
     world.turn()
     found = world.plan()
     assert [type(one) for one in found.actions] == [ReplacePod]
     # A bookie is known to be old; whether a member of etcd is, is not.
     world.objects["StatefulSet", "c-etcd"]["metadata"]["generation"] += 1
     found = world.plan()
-    assert found.actions == []
+    assert not found.actions
     assert found.rolls["bookie"].waits == "etcd is being restarted"
 
 
@@ -213,4 +214,4 @@ def test_manual_upgrades_restart_nothing() -> None:
         assert not any(isinstance(one, ReplacePod) for one in found.actions)
         world.act(found.actions)
         world.turn()
-    assert "until somebody deletes" in world.plan().rolls["bookie"].waits
+    assert "until they are deleted by hand" in world.plan().rolls["bookie"].waits

@@ -13,16 +13,9 @@ from kubernetes.client.exceptions import ApiException
 from tests.operator.crd_resources import NAME, SHORTEST, Resources, said
 from tests.support.kube import Tool
 
+from magnetar_operator.kube.kinds import API_VERSION, GROUP, VERSION
 from magnetar_operator.models import crdgen
-from magnetar_operator.models.base import (
-    API_VERSION,
-    CATEGORY,
-    GROUP,
-    VERSION,
-    Condition,
-    PlanStep,
-    Status,
-)
+from magnetar_operator.models.base import CATEGORY, Condition, PlanStep, Status
 from magnetar_operator.models.cluster_status import ClusterStatus, Drain, Recommendation, Replicas
 from magnetar_operator.models.kinds import BY_KIND, KINDS
 from magnetar_operator.models.resources import (
@@ -98,7 +91,7 @@ def test_every_field_is_explained(kubectl: Tool) -> None:
 
 def test_explain_reads_well(kubectl: Tool) -> None:
     text = " ".join(kubectl("explain", "mtopic.spec.policies.retention.time").split())
-    assert "How long messages stay after all subscriptions acknowledged them" in text
+    assert "How long acknowledged messages are retained" in text
     assert "DESCRIPTION: Duration (10m, 12h or 7d) or a number of minutes." in text
 
 

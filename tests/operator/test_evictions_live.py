@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from tests.operator.cluster_rig import NAME, Processes, Rig, processes, rig
 from tests.operator.test_cluster_live import complete, publish, read_all
-from tests.support.kube import SIMULATED_NODE, Tool
+from tests.support.kube import NODE, SIMULATED_NODE, Tool
 
-from magnetar_operator.api_kinds import NODE, PDB, POD, Object
-from magnetar_operator.kube import KubeError
+from magnetar_operator.kube.client import KubeError
+from magnetar_operator.kube.kinds import PDB, POD, Object
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
 
@@ -40,7 +40,8 @@ async def nodes(on: Rig) -> AsyncIterator[dict[str, str]]:
         metadata = {"name": name, "annotations": {SIMULATED_NODE: "by hand"}}
         taint = {"key": "magnetar.io/nowhere", "effect": "NoSchedule"}
         kind = {"apiVersion": NODE.api_version, "kind": NODE.kind}
-        await on.kube.create({**kind, "metadata": metadata, "spec": {"taints": [taint]}})
+        body = {**kind, "metadata": metadata, "spec": {"taints": [taint]}}
+        await on.kube.request("POST", NODE.path(None), None, body)
     try:
         yield found
     finally:

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from tests.operator.cluster_world import BEGAN, World, cluster_of
 
-from magnetar_operator.cluster import emptying, gate
-from magnetar_operator.cluster.emptying import ASK_AGAIN_S, PROOF_AGE_S_MAX, Emptying
-from magnetar_operator.cluster.observed import Drain, LedgerHealth, LivingBookie, Observed
+from magnetar.documents.bookies import Drain, DrainState, LedgerHealth, LivingBookie
+from magnetar_operator.cluster import bookie_drain as emptying
+from magnetar_operator.cluster import gate
+from magnetar_operator.cluster.bookie_drain import PROOF_AGE_S_MAX, REQUEST_AGAIN_S, DrainStep
+from magnetar_operator.cluster.observed import Observed
 
 BOOKIES = 3
 TARGET = "c-bookie-1"
@@ -123,7 +125,7 @@ def test_a_bookie_in_trouble_may_itself_go_and_no_other_one(
 # -- the next step of a bookie on its way out
 
 
-def drained(state: str, *, proven_s: float = 0.0, requested_s: float = 0.0) -> Drain:
+def drained(state: DrainState, *, proven_s: float = 0.0, requested_s: float = 0.0) -> Drain:
     """A drain whose proof, or whose request, is so many seconds old."""
     now_ms = BEGAN.timestamp() * 1000
     return Drain(
@@ -131,11 +133,11 @@ def drained(state: str, *, proven_s: float = 0.0, requested_s: float = 0.0) -> D
         state,
         requested_ms=int(now_ms - requested_s * 1000),
         proven_ms=int(now_ms - proven_s * 1000),
-        refused="no room" if state == "refused" else "",
+        refused="no room" if state == DrainState.REFUSED else "",
     )
 
 
-def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str = "") -> Emptying:
+def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str = "") -> DrainStep:
     health = observed.ledgers.health
     if health is not None:
         bookies = tuple(
@@ -147,24 +149,26 @@ def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str =
         health = msgspec.structs.replace(health, bookies=bookies)
     drains = () if drain is None else (drain,)
     observed.ledgers = dataclasses.replace(observed.ledgers, health=health, drains=drains)
-    return emptying.next_step(cluster.cluster, observed, TARGET, BOOKIES, BEGAN, why=WHY, busy=busy)
+    return emptying.next_step(
+        cluster.cluster, observed, TARGET, BOOKIES, BEGAN, reason=WHY, busy=busy
+    )
 
 
 @pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX, -PROOF_AGE_S_MAX])
 def test_a_bookie_with_a_young_proof_may_go(
     cluster: World, observed: Observed, age_s: float
 ) -> None:
-    found = step_of(cluster, observed, drained("removable", proven_s=age_s))
-    assert found == Emptying(may_go=True)
+    found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
+    assert found == DrainStep(is_removable=True)
 
 
 @pytest.mark.parametrize("age_s", [PROOF_AGE_S_MAX + 1, -PROOF_AGE_S_MAX - 1])
 def test_a_proof_that_is_old_or_of_another_clock_is_made_anew(
     cluster: World, observed: Observed, age_s: float
 ) -> None:
-    found = step_of(cluster, observed, drained("removable", proven_s=age_s))
-    assert not found.may_go
-    assert "the proof of c-bookie-1 has grown old" in found.begin
+    found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
+    assert not found.is_removable
+    assert "the proof of c-bookie-1 is too old" in found.begin
 
 
 @pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
@@ -173,37 +177,41 @@ def test_a_proven_bookie_neither_goes_nor_is_emptied_again_while_the_gate_is_clo
     cluster: World, observed: Observed, change: Change, age_s: float
 ) -> None:
     change(observed)
-    found = step_of(cluster, observed, drained("removable", proven_s=age_s))
-    assert not found.may_go
+    found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
+    assert not found.is_removable
     assert not found.begin
     assert found.waits
 
 
-@pytest.mark.parametrize("drain", [None, drained("removable"), drained("refused", requested_s=900)])
+@pytest.mark.parametrize(
+    "drain", [None, drained(DrainState.REMOVABLE), drained(DrainState.REFUSED, requested_s=900)]
+)
 def test_nothing_begins_or_goes_while_something_else_takes_bookies_away(
     cluster: World, observed: Observed, drain: Drain | None
 ) -> None:
     found = step_of(cluster, observed, drain, busy="c-bookie-2 is being upgraded")
-    assert (found.may_go, found.begin) == (False, "")
+    assert (found.is_removable, found.begin) == (False, "")
     assert "c-bookie-2 is being upgraded" in found.waits
 
 
-@pytest.mark.parametrize("state", ["requested", "copying", "proving"])
+@pytest.mark.parametrize("state", [DrainState.REQUESTED, DrainState.COPYING, DrainState.PROVING])
 def test_a_drain_under_way_is_left_to_its_end(
-    cluster: World, observed: Observed, state: str
+    cluster: World, observed: Observed, state: DrainState
 ) -> None:
     found = step_of(cluster, observed, drained(state))
-    assert found == Emptying(waits=f"{TARGET} is being emptied")
+    assert found == DrainStep(waits=f"{TARGET} is being drained")
 
 
-@pytest.mark.parametrize(("waited_s", "again"), [(ASK_AGAIN_S - 1, False), (ASK_AGAIN_S, True)])
+@pytest.mark.parametrize(
+    ("waited_s", "again"), [(REQUEST_AGAIN_S - 1, False), (REQUEST_AGAIN_S, True)]
+)
 def test_a_refusal_is_shown_and_tried_again_after_a_while(
     cluster: World, observed: Observed, waited_s: float, again: bool
 ) -> None:
-    found = step_of(cluster, observed, drained("refused", requested_s=waited_s))
+    found = step_of(cluster, observed, drained(DrainState.REFUSED, requested_s=waited_s))
     assert found.refused == "no room"
     assert bool(found.begin) is again
-    assert not found.may_go
+    assert not found.is_removable
 
 
 def test_a_proof_says_nothing_of_a_bookie_that_takes_new_ledgers(
@@ -215,14 +223,14 @@ def test_a_proof_says_nothing_of_a_bookie_that_takes_new_ledgers(
     unmarked = LivingBookie(TARGET, "u1", incarnations_before=1)
     others = tuple(one for one in health.bookies if one.bookie_id != TARGET)
     health_is(bookies=(*others, unmarked))(observed)
-    found = step_of(cluster, observed, drained("removable"))
-    assert not found.may_go
+    found = step_of(cluster, observed, drained(DrainState.REMOVABLE))
+    assert not found.is_removable
     assert "takes new ledgers again" in found.begin
     health_is(bookies=others)(observed)
-    assert step_of(cluster, observed, drained("removable")).may_go
+    assert step_of(cluster, observed, drained(DrainState.REMOVABLE)).is_removable
 
 
 def test_a_bookie_is_emptied_before_it_goes(cluster: World, observed: Observed) -> None:
     found = step_of(cluster, observed, None)
-    assert not found.may_go
+    assert not found.is_removable
     assert found.begin.startswith(WHY)

@@ -11,7 +11,7 @@ and nothing is deleted that is not deleted there.
 import asyncio
 import json
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -25,10 +25,10 @@ from tests.operator.test_cluster_live import publish, read_all
 from tests.support.kube import delete_namespace, fresh_namespace
 from tests.support.stepped_loop import FakeClock, Point
 
-from magnetar_operator.api_kinds import CLUSTER, DEPLOYMENT, POD, PVC, STATEFUL_SET, Kind, Object
-from magnetar_operator.cluster.handlers import register
 from magnetar_operator.cluster.observe import KINDS
-from magnetar_operator.context import Context
+from magnetar_operator.cluster.reconciler import register
+from magnetar_operator.engine.context import Context
+from magnetar_operator.kube.kinds import CLUSTER, DEPLOYMENT, POD, PVC, STATEFUL_SET, Kind, Object
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(1200)]
 
@@ -63,8 +63,8 @@ class Setting:
     def close(self) -> None:
         self.beside.do(self._opened.aclose())
 
-    def part(self, context: Context) -> AbstractAsyncContextManager[None]:
-        return register(context)
+    def register(self, context: Context) -> None:
+        register(context)
 
     def objects(self, kind: Kind) -> list[Object]:
         found: list[Object] = self.beside.do(self.rig.kube.list(kind, self.namespace))

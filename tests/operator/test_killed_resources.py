@@ -10,7 +10,6 @@ operator that nobody killed would have made of it.
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -23,10 +22,10 @@ from tests.support.kube import Tool, delete_namespace, fresh_namespace
 from tests.support.server_process import ServerProcess
 from tests.support.stepped_loop import FakeClock
 
-from magnetar_operator.api_kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Kind, Object
-from magnetar_operator.context import Context
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.resources.handlers import register
+from magnetar_operator.catalog.reconciler import register
+from magnetar_operator.engine.context import Context
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Kind, Object
 from magnetar_operator.settings import Settings
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(1500)]
@@ -53,8 +52,8 @@ class Lives:
         self.name = ""
         self.kube = KubeClient.connect()
 
-    def part(self, context: Context) -> AbstractAsyncContextManager[None]:
-        return register(context)
+    def register(self, context: Context) -> None:
+        register(context)
 
     def objects(self, kind: Kind) -> list[Object]:
         found = self.beside.do(self.kube.find(kind, self.name, self.namespace))

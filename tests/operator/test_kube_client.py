@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 from tests.operator.memory_kube import Answer, Asked, MemoryKube, Refusal
+from tests.support.kube import NODE
 
-from magnetar_operator.api_kinds import CONFIG_MAP, NODE, POD, SERVICE_MONITOR, TOPIC, Object
-from magnetar_operator.kube import (
+from magnetar_operator.kube.client import (
     ATTEMPTS_MAX,
     MESSAGE_CHARACTERS_MAX,
     Conflict,
@@ -19,7 +19,8 @@ from magnetar_operator.kube import (
     Unreachable,
     selector,
 )
-from magnetar_operator.leading import NotLeading
+from magnetar_operator.kube.kinds import CONFIG_MAP, POD, SERVICE_MONITOR, TOPIC, Object
+from magnetar_operator.kube.lease import NotLeading
 
 Call = Callable[[KubeClient], Awaitable[Any]]
 
@@ -31,7 +32,7 @@ def kube() -> MemoryKube:
 
 @pytest.fixture
 async def client(kube: MemoryKube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
-    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("magnetar_operator.kube.client.BACKOFF_FIRST_S", 0.0)
     made = kube.client()
     yield made
     await made.close()
@@ -230,6 +231,37 @@ async def test_who_may_not_act_writes_nothing_and_may_read(
     assert kube.writes == []
 
 
+class Recorded(MemoryKube):
+    """Keeps the body and the type of each request."""
+
+    def request(self, method: str, url: str, *given: Any, **options: Any) -> Answer:
+        self.sent = (method, options["body"], options["headers"].get("Content-Type"))
+        return super().request(method, url, *given, **options)
+
+
+FORMS = {
+    "get": None, "list": None, "serves": None, "apply": "application/apply-patch+yaml",
+    "status": "application/apply-patch+yaml", "merge": "application/merge-patch+json",
+    "scale": "application/merge-patch+json", "delete": "application/json",
+    "create": "application/json", "replace": "application/json",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORMS)
+async def test_a_write_names_its_form_and_a_read_has_neither_form_nor_body(name: str) -> None:
+    kube = Recorded()
+    kube.put(settings())
+    kube.put(topic())
+    client = kube.client()
+    try:
+        await {**REPEATED, **ONCE}[name](client)
+    finally:
+        await client.close()
+    method, body, form = kube.sent
+    assert ((method == "GET"), (body is None)) == ((FORMS[name] is None),) * 2
+    assert form == FORMS[name]
+
+
 async def test_what_is_served_is_asked_of_the_version(kube: MemoryKube, client: KubeClient) -> None:
     assert await client.serves(SERVICE_MONITOR) is False
     kube.served = {SERVICE_MONITOR.kind}
@@ -263,6 +295,6 @@ def test_a_kind_says_its_paths() -> None:
     assert POD.path("ns", "p", "status") == "/api/v1/namespaces/ns/pods/p/status"
     assert TOPIC.path(None) == "/apis/magnetar.io/v1alpha1/topics"
     assert NODE.path(None, "n") == "/api/v1/nodes/n"
-    with pytest.raises(ValueError, match="without its namespace"):
+    with pytest.raises(ValueError, match="needs a namespace"):
         POD.path(None, "p")
     assert (POD.group, TOPIC.group) == ("", "magnetar.io")

@@ -1,15 +1,16 @@
 """The Lease: of several operators at most one acts, whatever stands still or is cut off."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.operator.memory_kube import Asked, MemoryKube, Refusal
 
-from magnetar_operator import leading
-from magnetar_operator.api_kinds import LEASE, Object
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.leading import HOLD_S, LEASE_S, Leadership, NotLeading
+from magnetar_operator.kube import lease as leading
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.kinds import LEASE, Object
+from magnetar_operator.kube.lease import HOLD_S, LEASE_S, Leadership, NotLeading
 
 
 class Hand:
@@ -42,9 +43,9 @@ class Rig:
 
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("magnetar_operator.kube.client.BACKOFF_FIRST_S", 0.0)
     monkeypatch.setattr(leading, "RENEW_INTERVAL_S", 0.0)
-    monkeypatch.setattr(leading, "LOOK_INTERVAL_S", 0.0)
+    monkeypatch.setattr(leading, "POLL_INTERVAL_S", 0.0)
     found = Rig()
     yield found
     await found.client.close()
@@ -183,6 +184,26 @@ async def test_an_api_server_that_is_away_ends_it_only_once_its_time_is_over(on:
     async with asyncio.timeout(20):
         await first.keep()
     assert asked == HOLD_S
+    assert not first.held
+
+
+async def test_a_write_that_is_never_answered_ends_it_when_its_time_is_over(on: Rig) -> None:
+    """Its request has a longer deadline of its own: another may hold the lease by then."""
+    first = on.operator("first")
+    await first.take()
+    answered = threading.Event()
+
+    def hangs(_: Asked) -> None:
+        on.clock.now += HOLD_S
+        answered.wait()
+
+    on.clock.now += HOLD_S - 0.01
+    on.kube.refuse = hangs
+    try:
+        async with asyncio.timeout(20):
+            await first.keep()
+    finally:
+        answered.set()
     assert not first.held
 
 

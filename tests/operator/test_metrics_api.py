@@ -15,27 +15,29 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tests.support.etcd import free_ports
 
-from magnetar_operator.api_kinds import SECRET
+from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.autoscale import certificates
 from magnetar_operator.autoscale.api import ROOT, application
 from magnetar_operator.autoscale.figures import Figures
-from magnetar_operator.autoscale.handlers import register
 from magnetar_operator.autoscale.metrics import NAMES
-from magnetar_operator.autoscale.serving import (
+from magnetar_operator.autoscale.server import (
+    Endpoint,
     MetricsServer,
-    Place,
     serving_certificate,
 )
-from magnetar_operator.context import Context
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.rbac import missing
+from magnetar_operator.autoscale.service import register
+from magnetar_operator.engine.context import Context
+from magnetar_operator.engine.queue import ReconcileQueue
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import SECRET
+from magnetar_operator.kube.rbac import missing
 from magnetar_operator.settings import Settings
-from magnetar_operator.work import Work
 
 pytestmark = pytest.mark.kube
 
 DRAIN = {
+    "brokers": ["b"],
     "backlogEntries": 3, "backlogBytes": 600, "wantedBytes": 600, "wantedBytesPerSecondIn": 0.0,
     "wantedBytesPerSecondOut": 10.0, "timeToDrainSeconds": 60.0,
 }  # fmt: skip
@@ -106,17 +108,17 @@ async def test_only_the_aggregation_layer_may_ask(
     async def admin_url(_: str, cluster: str) -> str | None:
         return "http://admin" if cluster == "demo" else None
 
-    figures = Figures(admin_url, httpx.AsyncClient(transport=httpx.MockTransport(answer)))
-    place = Place(namespace=kube_namespace, host="127.0.0.1", port=free_port)
-    server = MetricsServer(kube, application(figures), place, (kube_namespace, "authentication"))
+    figures = Figures(admin_url, AdminClients(transport=httpx.MockTransport(answer)))
+    endpoint = Endpoint(namespace=kube_namespace, host="127.0.0.1", port=free_port)
+    server = MetricsServer(kube, application(figures), endpoint, (kube_namespace, "authentication"))
     await server.prepare()
     task = asyncio.create_task(server.serve())
-    kept = certificates.of_secret(await kube.get(SECRET, place.secret, kube_namespace))
+    kept = certificates.of_secret(await kube.get(SECRET, endpoint.secret, kube_namespace))
     trusting = ssl.create_default_context(cadata=kept.certificate.decode())
     proven = ssl.create_default_context(cadata=kept.certificate.decode())
     proven.load_cert_chain(*client_files)
     url = f"https://localhost:{free_port}"
-    named = {"sni_hostname": place.dns_names[0]}
+    named = {"sni_hostname": endpoint.dns_names[0]}
     async with httpx.AsyncClient(verify=proven, base_url=url, timeout=ANSWER_S) as aggregator:
         found = await _get(aggregator, f"{ROOT}/v1beta1", named)
         assert {one["name"] for one in found.json()["resources"]} == set(NAMES)
@@ -148,28 +150,28 @@ async def _get(client: httpx.AsyncClient, path: str, extensions: dict[str, str])
 async def test_two_operators_serve_with_one_certificate(
     kube: KubeClient, kube_namespace: str
 ) -> None:
-    place = Place(namespace=kube_namespace)
+    endpoint = Endpoint(namespace=kube_namespace)
     first, second = await asyncio.gather(
-        serving_certificate(kube, place), serving_certificate(kube, place)
+        serving_certificate(kube, endpoint), serving_certificate(kube, endpoint)
     )
     assert first == second
-    assert await serving_certificate(kube, place) == first
-    elsewhere = Place(service="renamed", namespace=kube_namespace)
+    assert await serving_certificate(kube, endpoint) == first
+    elsewhere = Endpoint(service="renamed", namespace=kube_namespace)
     assert await serving_certificate(kube, elsewhere) != first, "its names do not fit"
 
 
 def test_a_certificate_is_renewed_before_it_ends() -> None:
     now = certificates.utc_now()
-    made = certificates.make(["a.b.svc"], now)
-    assert certificates.good(made, ["a.b.svc"], now)
-    assert not certificates.good(made, ["other.svc"], now)
+    made = certificates.create(["a.b.svc"], now)
+    assert certificates.is_usable(made, ["a.b.svc"], now)
+    assert not certificates.is_usable(made, ["other.svc"], now)
     late = now + timedelta(days=certificates.LIFETIME_DAYS - certificates.RENEWED_BEFORE_DAYS)
-    assert not certificates.good(made, ["a.b.svc"], late)
-    assert not certificates.good(certificates.Serving(b"", b""), ["a.b.svc"], now)
+    assert not certificates.is_usable(made, ["a.b.svc"], late)
+    assert not certificates.is_usable(certificates.Serving(b"", b""), ["a.b.svc"], now)
 
 
 def context(settings: Settings, kube: KubeClient) -> Context:
-    return Context(settings, kube, Events(kube), Work(1, 60.0))
+    return Context(settings, kube, Events(kube), ReconcileQueue(1, 60.0), AdminClients())
 
 
 async def test_it_serves_as_a_part_of_the_operator(

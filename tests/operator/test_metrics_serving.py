@@ -14,22 +14,23 @@ from tests.operator.memory_kube import Asked, MemoryKube, Refusal
 from tests.operator.test_metrics_api import front_proxy
 from tests.support.etcd import free_ports
 
-from magnetar_operator.api_kinds import API_SERVICE, CLUSTER, CONFIG_MAP, SECRET, Object
-from magnetar_operator.autoscale import certificates, handlers
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.autoscale import certificates, service
 from magnetar_operator.autoscale.certificates import LIFETIME_DAYS, RENEWED_BEFORE_DAYS, Serving
 from magnetar_operator.autoscale.figures import NoFigure
-from magnetar_operator.autoscale.handlers import admin_url
-from magnetar_operator.autoscale.serving import (
+from magnetar_operator.autoscale.server import (
     API_SERVICE_NAME,
     AUTHENTICATION,
+    Endpoint,
     MetricsServer,
-    Place,
     serving_certificate,
 )
-from magnetar_operator.kube import Forbidden, KubeClient, NotFound
-from magnetar_operator.leading import NotLeading
+from magnetar_operator.autoscale.service import admin_url
+from magnetar_operator.kube.client import Forbidden, KubeClient, NotFound
+from magnetar_operator.kube.kinds import API_SERVICE, CLUSTER, CONFIG_MAP, SECRET, Object
+from magnetar_operator.kube.lease import NotLeading
 
-PLACE = Place(namespace="ns", host="127.0.0.1")
+ENDPOINT = Endpoint(namespace="ns", host="127.0.0.1")
 
 
 class Rig:
@@ -48,7 +49,7 @@ class Rig:
         return files
 
     def has_api_service(self, **service: str) -> None:
-        given = {"name": PLACE.service, "namespace": PLACE.namespace, **service}
+        given = {"name": ENDPOINT.service, "namespace": ENDPOINT.namespace, **service}
         self._put(API_SERVICE, {"name": API_SERVICE_NAME}, spec={"service": given})
 
     def bundle(self) -> str:
@@ -56,7 +57,7 @@ class Rig:
         return str(found.get("spec", {}).get("caBundle", ""))
 
     def secret(self) -> Object:
-        return self.kube.get(SECRET, PLACE.secret)
+        return self.kube.get(SECRET, ENDPOINT.secret)
 
     def _put(self, kind: Any, metadata: Object, **content: Any) -> None:
         frame = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
@@ -78,21 +79,21 @@ async def app(scope: Any, _receive: Any, send: Any) -> None:
 def aged(days: float, names: list[str] | None = None) -> Serving:
     """A certificate that was made so many days ago."""
     then = certificates.utc_now() - datetime.timedelta(days=days)
-    return certificates.make(names or PLACE.dns_names, then)
+    return certificates.create(names or ENDPOINT.dns_names, then)
 
 
 def kept(on: Rig, serving: Serving) -> None:
-    on.kube.put(certificates.secret(PLACE.secret, PLACE.namespace, serving))
+    on.kube.put(certificates.secret(ENDPOINT.secret, ENDPOINT.namespace, serving))
 
 
 # -- the certificate
 
 
 async def test_one_certificate_is_made_and_then_kept(on: Rig) -> None:
-    made = await serving_certificate(on.client, PLACE)
+    made = await serving_certificate(on.client, ENDPOINT)
     assert certificates.of_secret(on.secret()) == made
     assert on.secret()["type"] == "kubernetes.io/tls"
-    assert await serving_certificate(on.client, PLACE) == made
+    assert await serving_certificate(on.client, ENDPOINT) == made
     assert len(on.kube.writes) == 1
 
 
@@ -107,7 +108,7 @@ async def test_one_certificate_is_made_and_then_kept(on: Rig) -> None:
 async def test_a_certificate_is_renewed_in_time(on: Rig, days: float, renewed: bool) -> None:
     old = aged(days)
     kept(on, old)
-    found = await serving_certificate(on.client, PLACE)
+    found = await serving_certificate(on.client, ENDPOINT)
     assert (found != old) == renewed
     assert certificates.of_secret(on.secret()) == found
 
@@ -116,17 +117,17 @@ async def test_a_certificate_is_renewed_in_time(on: Rig, days: float, renewed: b
 async def test_a_secret_that_cannot_serve_is_replaced(on: Rig, what: str) -> None:
     good = aged(0)
     found = {
-        "other names": aged(0, PLACE.dns_names[:1]),
+        "other names": aged(0, ENDPOINT.dns_names[:1]),
         "no certificate": Serving(b"none", good.key),
         "no key": Serving(good.certificate, b"none"),
         "empty": Serving(b"", b""),
     }[what]
     kept(on, found)
-    made = await serving_certificate(on.client, PLACE)
-    assert certificates.good(made, PLACE.dns_names, certificates.utc_now())
+    made = await serving_certificate(on.client, ENDPOINT)
+    assert certificates.is_usable(made, ENDPOINT.dns_names, certificates.utc_now())
     assert certificates.of_secret(on.secret()) == made
     on.kube.put({**on.secret(), "data": None})
-    await serving_certificate(on.client, PLACE)
+    await serving_certificate(on.client, ENDPOINT)
     assert on.secret()["data"]["tls.crt"]
 
 
@@ -144,7 +145,7 @@ async def test_of_two_operators_that_make_one_both_serve_with_the_first(
             kept(on, others)
 
     on.kube.refuse = quicker
-    assert await serving_certificate(on.client, PLACE) == others
+    assert await serving_certificate(on.client, ENDPOINT) == others
     assert certificates.of_secret(on.secret()) == others
 
 
@@ -154,7 +155,7 @@ async def test_of_two_operators_that_make_one_both_serve_with_the_first(
 async def test_it_is_registered_where_its_service_is_named_and_kept_so(
     on: Rig, tmp_path: Path
 ) -> None:
-    server = MetricsServer(on.client, app, PLACE)
+    server = MetricsServer(on.client, app, ENDPOINT)
     with pytest.raises(NotFound):
         await server.prepare()
     on.has_authority(tmp_path)
@@ -184,7 +185,7 @@ async def test_only_the_aggregation_layer_may_ask_and_the_socket_is_closed_at_th
 ) -> None:
     files = on.has_authority(tmp_path)
     (port,) = free_ports(1)
-    server = MetricsServer(on.client, app, Place(namespace="ns", host="127.0.0.1", port=port))
+    server = MetricsServer(on.client, app, Endpoint(namespace="ns", host="127.0.0.1", port=port))
     await server.prepare()
     task = asyncio.create_task(server.serve())
     (tmp_path / "ca").write_bytes(certificates.of_secret(on.secret()).certificate)
@@ -213,14 +214,14 @@ async def test_only_the_aggregation_layer_may_ask_and_the_socket_is_closed_at_th
 
 
 async def test_a_server_that_never_served_ends(on: Rig) -> None:
-    await MetricsServer(on.client, app, PLACE).stop()
+    await MetricsServer(on.client, app, ENDPOINT).stop()
 
 
 async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_comes_back(
     on: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(handlers, "RETRY_S", 0.0)
-    monkeypatch.setattr(handlers, "LOOK_S", 0.0)
+    monkeypatch.setattr(service, "RETRY_S", 0.0)
+    monkeypatch.setattr(service, "CHECK_S", 0.0)
     (port,) = free_ports(1)
     registered = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -234,8 +235,8 @@ async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_co
         raise NotLeading
 
     on.kube.seen, on.client.guard = noted, lost
-    place = Place(namespace="ns", host="127.0.0.1", port=port)
-    async with handlers._serving(on.client, place):
+    endpoint = Endpoint(namespace="ns", host="127.0.0.1", port=port)
+    async with service._serving(on.client, AdminClients(), endpoint):
         on.has_authority(tmp_path)
         on.has_api_service()
         async with asyncio.timeout(20):

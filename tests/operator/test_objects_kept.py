@@ -15,15 +15,15 @@ import pytest
 from tests.operator.cluster_world import cluster_of
 from tests.operator.test_sparkjobs_plan import PLACE, job, placed
 
-from magnetar_operator.api_kinds import Object
-from magnetar_operator.cluster.actions import Apply
 from magnetar_operator.cluster.manifests import storage
-from magnetar_operator.cluster.manifests.naming import digest, sealed
+from magnetar_operator.cluster.manifests.names import digest, sealed
 from magnetar_operator.cluster.observed import Observed, Pod
 from magnetar_operator.cluster.plan import plan
+from magnetar_operator.engine.plan import Apply
+from magnetar_operator.kube.kinds import Object
 from magnetar_operator.models.cluster_parts import Offload
 from magnetar_operator.sparkjobs import manifests
-from magnetar_operator.sparkjobs.wanted import Place
+from magnetar_operator.sparkjobs.desired import Place
 
 RECORDED = Path(__file__).parent / "objects.json"
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -27,5 +27,5 @@ def test_requests_of_http_clients_are_not_told_of(caplog: pytest.LogCaptureFixtu
         client.get("http://broker-2/admin/v2/brokers/health")
     for library in QUIET_LIBRARIES:
         logging.getLogger(library).info("a request")
-    logging.getLogger("magnetar_operator.work").info("ours")
+    logging.getLogger("magnetar_operator.engine.queue").info("ours")
     assert [record.message for record in caplog.records] == ["ours"]

@@ -14,7 +14,11 @@ from typing import Any
 import pytest
 from tests.operator.cluster_rig import NAME, Rig, processes, rig
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.cluster.reconciler import ClusterReconciler
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import (
     CLUSTER,
     CONFIG_MAP,
     CRD,
@@ -32,11 +36,8 @@ from magnetar_operator.api_kinds import (
     TOPIC,
     Object,
 )
-from magnetar_operator.cluster.handlers import ClusterHandler
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.leading import HOLD_S, LEASE_S, Leadership, NotLeading
-from magnetar_operator.rbac import CLUSTER_RULES, WATCH, missing, text
+from magnetar_operator.kube.lease import HOLD_S, LEASE_S, Leadership, NotLeading
+from magnetar_operator.kube.rbac import CLUSTER_RULES, WATCH, missing, text
 from magnetar_operator.settings import Settings
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
@@ -208,13 +209,13 @@ async def test_a_reconcile_that_dies_at_any_request_is_taken_up(on: Rig, tmp_pat
         await on.until_condition("Ready", "True")
         for number in range(1, 200):
             await harm(on)
-            handler = ClusterHandler(
-                Settings(image="magnetar:test", etcd_image="etcd:test"), dying, Events(dying)
-            )
+            clients = AdminClients()
+            settings = Settings(image="magnetar:test", etcd_image="etcd:test")
+            handler = ClusterReconciler(settings, dying, Events(dying), clients)
             dying.left = number
             look = asyncio.ensure_future(handler.reconcile(await on.owner()))
             await asyncio.wait({look})
-            await handler.close()
+            await clients.close()
             # The next process needs one look, and then there is nothing to do.
             await on.look()
             await on.look()
@@ -316,7 +317,7 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
     now = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)]
     events = Events(on.asked, lambda: now[0])
     for _ in range(2):
-        await events.tell(await on.owner(), "Told", "twice")
+        await events.record(await on.owner(), "Told", "twice")
         now[0] += datetime.timedelta(minutes=10)
     assert missing(on.asked.requests, ("watched",)) == []
     parts = {
@@ -335,4 +336,4 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
 
 def test_the_charts_roles_are_made_from_the_list() -> None:
     path = Path(__file__).parents[2] / "charts/magnetar/files/operator-rbac.yaml"
-    assert path.read_text() == text(), "python -m magnetar_operator.rbac > " + path.name
+    assert path.read_text() == text(), "python -m magnetar_operator.kube.rbac > " + path.name

@@ -4,19 +4,22 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import httpx
 import pytest
 
-from magnetar_operator.resources.admin_client import (
+from magnetar_operator.admin.client import (
     ATTEMPTS_MAX,
     DOWN_S,
     AdminClient,
+    AdminClients,
     Exists,
     NotFound,
+    Purpose,
     Refused,
     Unreachable,
 )
-from magnetar_operator.resources.cluster_view import FRESH_S, ClusterView, inhabitants
-from magnetar_operator.resources.targets import NAMESPACE, TOPIC, Target
+from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
+from magnetar_operator.admin.view import FRESH_S, ClusterView, inhabitants
 
 Answer = tuple[int, str, dict[str, str]]
 Handler = Callable[[str, str], Answer | Awaitable[Answer]]
@@ -157,8 +160,8 @@ async def test_a_list_is_asked_for_once_while_it_is_fresh() -> None:
         found = await asyncio.gather(*(view.exists(one) for one in targets * 20))
         assert found == [True, True, False] * 20
         assert view.client.requests["GET"] == 2
-        view.made(targets[2])
-        view.gone(targets[0])
+        view.created(targets[2])
+        view.deleted(targets[0])
         assert [await view.exists(one) for one in targets] == [False, True, True]
         assert view.client.requests["GET"] == 2
         time.now += FRESH_S
@@ -167,3 +170,45 @@ async def test_a_list_is_asked_for_once_while_it_is_fresh() -> None:
         view.forget(Target(NAMESPACE, "a/b"))
         assert await inhabitants(view, "a/b") == ["persistent://a/b/p", "persistent://a/b/x"]
         await view.client.close()
+
+
+async def test_each_cluster_has_a_client_for_each_purpose() -> None:
+    clients = AdminClients()
+    first = clients.at("http://a", Purpose.CLUSTERS)
+    assert clients.at("http://a/", Purpose.CLUSTERS) is first
+    assert clients.at("http://a", Purpose.CATALOG) is not first
+    assert clients.at("http://b", Purpose.CLUSTERS) is not first
+
+
+async def test_the_least_recently_used_idle_client_closes_its_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("magnetar_operator.admin.client.CONNECTED_MAX", 1)
+    is_sent, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.host == "slow":
+            is_sent.set()
+            await may_answer.wait()
+        return httpx.Response(200, json=1)
+
+    clients = AdminClients(transport=httpx.MockTransport(answer))
+    slow, idle = (clients.at(f"http://{name}", Purpose.CATALOG) for name in ("slow", "idle"))
+    request = asyncio.create_task(slow.get("/x"))
+    await is_sent.wait()
+    assert await idle.get("/x") == 1
+    https = [slow._http, idle._http]
+    clients.at("http://new", Purpose.CATALOG)
+    assert (slow.connected, idle.connected) == (True, True), "a request is running; the newest"
+    may_answer.set()
+    assert await request == 1
+    clients.at("http://new", Purpose.CATALOG)
+    assert (slow.connected, idle.connected) == (False, True)
+    assert await slow.get("/x") == 1, "it opens its connections again"
+    clients.at("http://new", Purpose.CATALOG)
+    assert slow.connected != idle.connected
+    assert clients.requests() == {"GET": 3}
+    await clients.close()
+    assert all(http is not None and http.is_closed for http in https)
+    assert not slow.connected
+    assert not idle.connected

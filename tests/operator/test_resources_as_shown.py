@@ -9,14 +9,14 @@ from tests.operator.drawn_policies import valid
 
 from magnetar.admin.routers.policies import forms
 from magnetar.admin.routers.policies.documents import LOCAL, shown_document, with_value
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import at
+from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
+from magnetar_operator.catalog.desired import PARTITIONS, Desired, desired_of, policy_of
+from magnetar_operator.catalog.observed import Observed, namespace, topic_fields
+from magnetar_operator.catalog.plan import plan
 from magnetar_operator.models.resources import NamespaceSpec, TopicSpec
-from magnetar_operator.resources.desired import PARTITIONS, Desired, desired_of, policy_of
-from magnetar_operator.resources.observed import Observed, namespace, topic_fields
-from magnetar_operator.resources.plan import plan
-from magnetar_operator.resources.targets import NAMESPACE, TOPIC, Target
 
 CLUSTER = "c1"
 DRAWN_PER_POLICY = 25

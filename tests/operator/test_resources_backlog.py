@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime
-import json
 from typing import Any
 
 import msgspec
@@ -10,12 +9,13 @@ import pytest
 from tests.operator.test_resources_admin_client import Answer, Time, serving
 from tests.support.rest_cluster import RestCluster
 
-from magnetar.managed_ledger.backlog_record import BacklogRecord, Behind, Noticed, record_key
-from magnetar_operator.resources.admin_client import AdminClient
-from magnetar_operator.resources.analyses import FRESH_S, Analyses
-from magnetar_operator.resources.backlog_condition import ANALYSIS_AGE_S_MAX, backlog_growing
-from magnetar_operator.resources.resource_status import Condition
-from magnetar_operator.resources.targets import NAMESPACE, SUBSCRIPTION, TOPIC, Target
+from magnetar.documents.backlog import BacklogRecord, Behind, Noticed
+from magnetar.managed_ledger.backlog_record import record_key
+from magnetar_operator.admin.analyses import FRESH_S, Analyses
+from magnetar_operator.admin.client import AdminClient
+from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TOPIC, Target
+from magnetar_operator.catalog.backlog_condition import ANALYSIS_AGE_S_MAX, backlog_growing
+from magnetar_operator.engine.conditions import Condition
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 AT_MS = int(NOW.timestamp() * 1000) - 300_000
@@ -29,8 +29,8 @@ def behind(topic: str, name: str, trend: str, growth: float | None = None) -> Be
     return Behind(topic, name, 1_200, 34_000, 60.0, trend, growth)
 
 
-def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> dict[str, Any]:
-    """As the brokers answer it; all who are behind are named unless said otherwise."""
+def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> BacklogRecord:
+    """An analysis; by default it names all subscriptions that are behind."""
     trends = [one.trend for one in worst]
     counts = {
         "behind": len(worst),
@@ -39,14 +39,12 @@ def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> 
         "unreadable": 0,
         "unknown": trends.count("unknown"),
     }
-    made = BacklogRecord(
+    return BacklogRecord(
         **{"at_ms": AT_MS, **counts, **given}, worst=[*worst], findings=[*findings]
     )
-    found: dict[str, Any] = json.loads(msgspec.json.encode(made))
-    return found
 
 
-def said(target: Target, document: dict[str, Any]) -> tuple[bool | None, str] | None:
+def said(target: Target, document: BacklogRecord | None) -> tuple[bool | None, str] | None:
     found = backlog_growing(target, document, NOW)
     return None if found is None else (found.holds, found.reason)
 
@@ -74,6 +72,13 @@ def test_a_topic_has_those_of_its_partitions_and_subscriptions() -> None:
     assert said(Target(SUBSCRIPTION, NAME, "s3"), document) == (True, "Stalled")
     for other in (f"{NAME}-2", NAME[:-1], f"{NAME}-partition-1-x"):
         assert said(Target(TOPIC, other), document) == (False, "NotGrowing"), other
+
+
+@pytest.mark.parametrize("name", [f"{NAME}-partition-x", f"{NAME}-partition-", f"{NAME}-partition"])
+def test_a_topic_whose_name_only_looks_like_a_partitions_is_another(name: str) -> None:
+    document = record(behind(name, "audit", "growing", 1.0))
+    assert said(Target(TOPIC, name), document) == (True, "Growing")
+    assert said(A_TOPIC, document) == (False, "NotGrowing")
 
 
 def test_what_cannot_be_read_is_known_by_the_findings() -> None:
@@ -124,19 +129,26 @@ def test_a_topic_is_well_where_all_of_it_is_known_to_be() -> None:
 def test_what_is_not_known_has_no_condition() -> None:
     growing = behind(NAME, "audit", "growing")
     assert said(AUDIT, record(behind(NAME, "audit", "unknown"))) is None, "a first run"
-    assert said(AUDIT, {}) is None
+    assert said(AUDIT, None) is None
     assert said(Target(NAMESPACE, "shop/orders"), record(growing)) is None
     old_ms = int((NOW.timestamp() - ANALYSIS_AGE_S_MAX) * 1000)
     assert said(AUDIT, record(growing, at_ms=old_ms)) == (True, "Growing")
     assert said(AUDIT, record(growing, at_ms=old_ms - 1)) is None
 
 
+def test_an_analysis_with_an_impossible_time_is_none() -> None:
+    assert backlog_growing(AUDIT, BacklogRecord(10**18), NOW) is None
+
+
 @pytest.mark.parametrize(
-    "document",
-    [{"x": 1}, {"atMs": "soon"}, {"atMs": 10**18}, {"atMs": AT_MS, "worst": [{"topic": 3}]}],
+    "answer",
+    ['{"x": 1}', '{"atMs": "soon"}', '{"atMs": 5, "worst": [{"topic": 3}]}', "[]", ""],
 )
-def test_an_answer_that_is_not_understood_is_none(document: dict[str, Any]) -> None:
-    assert backlog_growing(AUDIT, document, NOW) is None
+async def test_an_answer_that_cannot_be_decoded_is_none(answer: str) -> None:
+    async with serving(lambda _method, _path: (200, answer, {})) as url:
+        client = AdminClient(url)
+        assert await Analyses(client).of("shop/orders") is None
+        await client.close()
 
 
 async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes() -> None:
@@ -157,12 +169,12 @@ async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes(
         client = AdminClient(url, time)
         analyses = Analyses(client, time)
 
-        async def found() -> list[Any]:
+        async def read() -> list[BacklogRecord | None]:
             return list(await asyncio.gather(*(analyses.of("shop/orders") for _ in range(9))))
 
-        for known in ({}, {"atMs": 5}, {"atMs": 5}, {}):
-            assert await found() == [known] * 9
-            assert await found() == [known] * 9
+        for record in (None, BacklogRecord(5), BacklogRecord(5), None):
+            assert await read() == [record] * 9
+            assert await read() == [record] * 9
             time.now += FRESH_S
         await client.close()
     assert asked == ["/admin/v2/magnetar/analytics/backlog/shop/orders"] * 4
@@ -171,7 +183,7 @@ async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes(
 async def test_a_cluster_that_does_not_answer_fails_no_look() -> None:
     async with serving(lambda _method, _path: (0, "", {})) as url:
         client = AdminClient(url)
-        assert await Analyses(client).of("shop/orders") == {}
+        assert await Analyses(client).of("shop/orders") is None
         await client.close()
 
 
@@ -180,12 +192,12 @@ async def test_of_real_brokers_of_which_the_leader_has_the_series() -> None:
     await cluster.start(2)
     name = "persistent://public/default/a"
     made = record(behind(name, "s", "growing", 1.0))
-    await cluster.store.put(record_key("public/default"), json.dumps(made).encode())
+    await cluster.store.put(record_key("public/default"), msgspec.json.encode(made))
     for member in cluster.members:
         client = AdminClient(str(member.http.base_url))
         document = await Analyses(client).of("public/default")
-        assert said(Target(TOPIC, name), {**document}) == (True, "Growing")
-        assert await Analyses(client).of("public/none") == {}
+        assert said(Target(TOPIC, name), document) == (True, "Growing")
+        assert await Analyses(client).of("public/none") is None
         await client.close()
     first, second = cluster.members
     while not first.balance.leadership.leading:

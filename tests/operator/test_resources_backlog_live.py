@@ -13,8 +13,9 @@ from tests.operator.resource_rig import Live, operator, until
 from tests.support.kube import Tool
 from tests.support.rest_cluster import RestCluster
 
-from magnetar.managed_ledger.backlog_record import BacklogRecord, Behind, record_key
-from magnetar_operator.resources import analyses
+from magnetar.documents.backlog import BacklogRecord, Behind
+from magnetar.managed_ledger.backlog_record import record_key
+from magnetar_operator.admin import analyses
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(240)]
 

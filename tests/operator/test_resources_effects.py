@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 
-from magnetar_operator.api_kinds import CLUSTER, Object
-from magnetar_operator.models.base import API_VERSION
-from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.admin_client import Refused
-from magnetar_operator.resources.desired import desired_of
-from magnetar_operator.resources.effects import Effect, effect_of, read
-from magnetar_operator.resources.observed import Observed
-from magnetar_operator.resources.plan import Action, plan
-from magnetar_operator.resources.plan_files import (
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.admin.client import Refused
+from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
+from magnetar_operator.catalog.desired import desired_of
+from magnetar_operator.catalog.effects import Effect, effect_of, read
+from magnetar_operator.catalog.observed import Observed
+from magnetar_operator.catalog.plan import Action, plan
+from magnetar_operator.catalog.references import parse_spec
+from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
+from magnetar_operator.plan_manifests import (
     CHANGES,
     FAILED,
     LOSES_DATA,
@@ -22,14 +23,6 @@ from magnetar_operator.resources.plan_files import (
     CannotPlan,
     Findings,
     PlanFiles,
-)
-from magnetar_operator.resources.targets import (
-    NAMESPACE,
-    SUBSCRIPTION,
-    TENANT,
-    TOPIC,
-    Target,
-    parse_spec,
 )
 
 A = Target(TOPIC, "persistent://t1/n1/a")
@@ -144,11 +137,38 @@ async def test_where_the_successor_of_a_limit_is_not_known_neither_is_the_effect
     on: Stage,
 ) -> None:
     gone = steps({}, {"retention": DAY}, ("retention",))
-    assert await effect(on, gone) == (Effect(known=False), {})
+    assert await effect(on, gone) == (Effect(is_certain=False), {})
     of_namespace = steps({}, {"retention": DAY}, ("retention",), target=N1)
     above = {"retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 1}}
-    assert await effect(on, of_namespace, above, N1) == (Effect(known=False), {})
-    assert Effect(known=False).loses
+    assert await effect(on, of_namespace, above, N1) == (Effect(is_certain=False), {})
+    assert Effect(is_certain=False).loses
+
+
+async def test_a_limit_that_goes_harmlessly_keeps_no_other_from_being_asked_about(
+    on: Stage,
+) -> None:
+    """A quota that is gone deletes nothing, whatever comes in its place."""
+    there = {"backlogQuota.destination_storage": quota(10, EVICTS, size=True)}
+    for target in (A, N1):
+        made = steps({"messageTTL": "1m"}, there, (*there,), target=target)
+        assert await effect(on, made, {}, target) == (Effect(), {"messageTTL": "60"})
+
+
+async def test_a_quota_without_a_limit_is_one_without_an_end(on: Stage) -> None:
+    there = {f"backlogQuota.{kind}": quota(1, EVICTS, size=kind == "destination_storage")
+             for kind in ("destination_storage", "message_age")}  # fmt: skip
+    bare = {"policy": EVICTS}
+    above = {"backlog_quota_map": {"destination_storage": bare, "message_age": bare}}
+    made = steps({"messageTTL": "1m"}, there, (*there,))
+    _, asked = await effect(on, made, above)
+    assert (asked["backlogQuotaSize"], asked["backlogQuotaTime"]) == ("-1", "-1")
+
+
+async def test_of_a_policy_that_the_cluster_cannot_foresee_the_effect_is_not_known(
+    on: Stage,
+) -> None:
+    made = steps({"subscriptionExpirationTime": "1h"}, target=N1)
+    assert await effect(on, made, target=N1) == (Effect(is_certain=False), {})
 
 
 async def test_what_can_delete_nothing_is_not_asked_about(on: Stage) -> None:
@@ -169,7 +189,7 @@ async def test_a_cluster_of_another_kind_cannot_say(
             await effect(on, steps({"messageTTL": "1m"}))
     else:
         found, _ = await effect(on, steps({"messageTTL": "1m"}))
-        assert found == Effect(known=False)
+        assert found == Effect(is_certain=False)
 
 
 async def test_a_plan_names_the_effect_once_and_first(on: Stage) -> None:
@@ -188,6 +208,21 @@ async def test_a_plan_names_the_effect_once_and_first(on: Stage) -> None:
     assert (second["losesData"], second["bytes"]) == (True, 0)
     assert "deletes" not in second["text"]
     assert (third["losesData"], third["text"].startswith("properties.a")) == (False, True)
+
+
+async def test_a_plan_names_what_may_delete_data_later_though_no_cluster_foresees_it(
+    on: Stage,
+) -> None:
+    await on.ready("Topic", "a", {"name": "t1/n1/a"})
+    inactive = {"deleteWhileInactive": True, "deleteMode": "delete_when_no_subscriptions",
+                "maxInactiveDuration": "1h"}  # fmt: skip
+    spec = {"name": "t1/n1/a", "policies": {"inactiveTopicPolicies": inactive}}
+    on.apply("Topic", "a", spec, plan="true")
+    await on.look("Topic", "a")
+    (step,) = on.status("Topic", "a")["plan"]
+    assert step["losesData"] is True
+    assert step["text"].endswith("may delete data when it is applied")
+    assert (step["bytes"], step["topics"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -320,10 +355,10 @@ async def test_a_document_without_a_namespace_is_of_the_default_one() -> None:
 
 
 async def test_what_cannot_be_planned_names_its_document(on: Stage) -> None:
-    with pytest.raises(CannotPlan, match=r"Topic ns/x: spec\.name must be"):
+    with pytest.raises(CannotPlan, match=r"Topic ns/x: write spec\.name"):
         await planned(on, document("Topic", "x", {"adminUrl": URL}))
     on.apply(CLUSTER.kind, "c", {"adminUrl": URL})
     with pytest.raises(CannotPlan, match="name the local cluster only"):
         await planned(on, document("Tenant", "x", {"allowedClusters": ["far"]}))
-    with pytest.raises(CannotPlan, match="planned with Kubernetes"):
+    with pytest.raises(CannotPlan, match="only be planned with Kubernetes"):
         await planned(on, document(CLUSTER.kind, "c", {}), kube=False)

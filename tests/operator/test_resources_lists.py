@@ -8,8 +8,8 @@ import httpx
 import pytest
 from tests.operator.resource_stage import URL, Stage, resource_stage
 
-from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.admin_client import (
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.admin.client import (
     ANSWER_TIMEOUT_S,
     AT_ONCE_MAX,
     ATTEMPTS_MAX,
@@ -99,6 +99,16 @@ async def test_a_list_that_is_null_is_an_empty_one(on: Stage) -> None:
     assert on.rest.writes == [("PUT", "/tenants/x")]
 
 
+@pytest.mark.parametrize("answer", [None, {}, {"partitions": None}])
+async def test_a_topic_of_which_no_partitions_are_told_is_deleted_as_one_without(
+    on: Stage, answer: object
+) -> None:
+    await on.ready("Topic", "a", {"name": "t1/n1/a"})
+    on.rest.answers["/persistent/t1/n1/a/partitions"] = answer
+    assert await on.delete("Topic", "a") is None
+    assert ("DELETE", "/persistent/t1/n1/a") in on.rest.writes
+
+
 async def test_a_tenant_may_use_the_clusters_it_names_else_all_there_are(on: Stage) -> None:
     on.rest.answers["/clusters"] = ["b", "a", "global"]
     on.apply("Tenant", "x", {"allowedClusters": ["a"]})
@@ -111,6 +121,37 @@ async def test_a_tenant_may_use_the_clusters_it_names_else_all_there_are(on: Sta
         {"adminRoles": [], "allowedClusters": ["a"]},
         {"adminRoles": ["r"], "allowedClusters": ["a", "b"]},
     ]
+
+
+@pytest.mark.parametrize("clusters", [[], ["a", "b"]])
+async def test_a_namespace_is_read_also_where_no_cluster_is_named_or_several_are(
+    on: Stage, clusters: list[str]
+) -> None:
+    """None of several is taken for the one that answers."""
+    on.rest.answers["/clusters"] = clusters
+    rates = {name: {"dispatchThrottlingRateInMsg": 5} for name in clusters}
+    on.rest.answers["/namespaces/t1/n1"] = {"topicDispatchRate": rates, "bundles": None}
+    spec = {"tenant": "t1", "policies": {"dispatchRate": {"messages": 5}}}
+    on.apply("Namespace", "n1", spec)
+    await on.look("Namespace", "n1")
+    sets = [path for method, path in on.rest.writes if path.startswith("/namespaces/t1/n1/")]
+    assert sets == ["/namespaces/t1/n1/dispatchRate"]
+
+
+async def test_a_tenant_keeps_the_clusters_that_it_has_where_only_its_roles_are_said(
+    on: Stage,
+) -> None:
+    """The admin REST takes the whole document only."""
+    on.rest.answers |= {
+        "/clusters": ["a", "b"],
+        "/tenants": ["x"],
+        "/tenants/x": {"adminRoles": [], "allowedClusters": ["a"]},
+    }
+    on.apply("Tenant", "x", {"adminRoles": ["r"]})
+    await on.look("Tenant", "x")
+    (sent,) = [json.loads(body) for (method, _), body in
+               zip(on.rest.asked, on.rest.bodies, strict=True) if method == "POST"]  # fmt: skip
+    assert sent == {"adminRoles": ["r"], "allowedClusters": ["a"]}
 
 
 async def test_how_many_bundles_there_are_is_the_brokers_affair_unless_it_is_said(
@@ -150,13 +191,15 @@ async def test_a_condition_keeps_the_time_since_which_it_is_so(on: Stage) -> Non
 async def test_requests_of_all_clusters_are_counted_by_method(on: Stage) -> None:
     await on.ready("Tenant", "x", {})
     await on.ready("Tenant", "y", {"adminUrl": "http://other:8080/"})
-    counted = on.clusters.requests()
+    counted = on.opened[-1].requests()
     assert counted["GET"] == sum(method == "GET" for method, _ in on.rest.asked)
     assert counted["PUT"] == sum(method == "PUT" for method, _ in on.rest.asked) == 2
     assert on.clusters.at(URL) is on.clusters.at(f"{URL}/")
     clients = [on.clusters.at(url).client for url in (URL, "http://other:8080")]
-    await on.clusters.close()
-    assert all(each._http.is_closed for each in clients)
+    https = [client._http for client in clients]
+    await on.opened[-1].close()
+    assert all(http is not None and http.is_closed for http in https)
+    assert not any(client.connected for client in clients)
 
 
 async def test_redirects_without_an_end_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +208,7 @@ async def test_redirects_without_an_end_are_no_answer(monkeypatch: pytest.Monkey
     def moves_on(request: httpx.Request) -> httpx.Response:
         return httpx.Response(307, headers={"location": f"{request.url.path}x"})
 
-    client = AdminClient(URL)
-    client._http = httpx.AsyncClient(transport=httpx.MockTransport(moves_on))
+    client = AdminClient(URL, transport=httpx.MockTransport(moves_on))
     with pytest.raises(Unreachable, match="more than 5 redirects"):
         await client.get("/x")
     assert client.requests["GET"] == REDIRECTS_MAX * ATTEMPTS_MAX
@@ -178,9 +220,8 @@ async def test_what_a_broker_failed_at_is_asked_again_and_what_it_refuses_is_not
     monkeypatch: pytest.MonkeyPatch, status: int, attempts: int
 ) -> None:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    client = AdminClient(URL)
     answer = httpx.MockTransport(lambda _: httpx.Response(status, json={"reason": "why"}))
-    client._http = httpx.AsyncClient(transport=answer)
+    client = AdminClient(URL, transport=answer)
     with pytest.raises(AdminError, match="why"):
         await client.get("/x")
     assert client.requests["GET"] == attempts
@@ -198,12 +239,13 @@ async def test_a_request_that_hangs_is_ended_with_its_client(
         await asyncio.Event().wait()
         raise AssertionError
 
-    client = AdminClient(URL)
-    client._http = httpx.AsyncClient(transport=httpx.MockTransport(hangs))
+    client = AdminClient(URL, transport=httpx.MockTransport(hangs))
     task = asyncio.create_task(client.get("/x"))
     await begun.wait()
+    http = client._http
     await client.close()
-    assert client._http.is_closed
+    assert http is not None
+    assert http.is_closed
     with pytest.raises(asyncio.CancelledError):
         await task
     assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -212,6 +254,6 @@ async def test_a_request_that_hangs_is_ended_with_its_client(
 async def test_a_client_asks_with_a_deadline_and_so_many_at_once() -> None:
     client = AdminClient("http://a/")
     assert client.url == "http://a"
-    assert client._http.timeout.read == ANSWER_TIMEOUT_S
     assert client._slots._value == AT_ONCE_MAX
-    await client.close()
+    async with client._open() as http:
+        assert http.timeout.read == ANSWER_TIMEOUT_S

@@ -9,8 +9,8 @@ from tests.operator.resource_rig import Live, manifest, operator, until
 from tests.support.kube import Tool, delete_namespace, fresh_namespace
 from tests.support.server_process import ServerProcess
 
-from magnetar_operator.api_kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC
-from magnetar_operator.rbac import CLUSTER_RULES, WATCH, missing
+from magnetar_operator.kube.kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT, TOPIC
+from magnetar_operator.kube.rbac import CLUSTER_RULES, WATCH, missing
 
 NOT_HERE = {("patch", "events.k8s.io", "events")}
 """An event that is told again: `test_operator_process`."""
@@ -150,7 +150,7 @@ def test_what_exists_already_is_adopted_and_otherwise_left_as_it_is(live: Live) 
     live.apply(
         "Topic", "older", {"name": "shop/orders/older", "policies": {"maxProducersPerTopic": 1}}
     )
-    assert "was there already" in live.event("Adopted", "older")
+    assert "already existed" in live.event("Adopted", "older")
     live.ready("Topic", "older")
     assert live.say("GET", f"{path}/messageTTL") == 60
     assert live.say("GET", f"{path}/maxProducers") == 1
@@ -161,7 +161,7 @@ def test_what_exists_already_is_adopted_and_otherwise_left_as_it_is(live: Live) 
 def test_what_is_refused_says_why_and_what_to_do(live: Live) -> None:
     live.say("PUT", "/persistent/shop/orders/flat")
     live.apply("Topic", "flat", {"name": "shop/orders/flat", "partitions": 2})
-    assert "make a new topic" in live.until("Topic", "flat", "Refused")["message"]
+    assert "create a new topic" in live.until("Topic", "flat", "Refused")["message"]
     live.apply(
         "Topic",
         "schemed",
@@ -184,7 +184,7 @@ def test_a_creation_that_is_refused_leaves_nothing_to_delete(live: Live) -> None
     live.ready("Namespace", "full")
     live.say("PUT", "/persistent/shop/full/first")
     live.apply("Topic", "second", {"name": "shop/full/second"})
-    assert "it cannot be created" in live.until("Topic", "second", "Refused")["message"]
+    assert "the target cannot be created" in live.until("Topic", "second", "Refused")["message"]
     assert "applied" not in live.status("Topic", "second")
     live.say("DELETE", "/persistent/shop/full/first")
     live.ready("Topic", "second")
@@ -268,7 +268,7 @@ def test_a_namespace_goes_when_nothing_is_in_it(live: Live) -> None:
     live.delete("Namespace", "leaving", wait=False)
     blocked = live.until("Namespace", "leaving", "NotEmpty", "DeletionBlocked")
     assert (
-        "nobody's resources, to be deleted by hand: persistent://leaving/leaving/theirs"
+        "delete by hand, they have no resources: persistent://leaving/leaving/theirs"
         in (blocked["message"])
     )
     assert "delete the resources of persistent://leaving/leaving/mine" in blocked["message"]

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from tests.operator.resource_stage import URL, Stage, resource_stage
 
-from magnetar_operator.api_kinds import EVENT, TOPIC
-from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.cluster_view import FRESH_S
-from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, PAUSE_FIRST_S, PAUSE_MAX_S
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.admin.view import FRESH_S
+from magnetar_operator.catalog.memory import OUTAGE_PAUSE_MAX_S, PAUSE_FIRST_S, PAUSE_MAX_S
+from magnetar_operator.kube.kinds import EVENT, TOPIC
 from magnetar_operator.settings import FINALIZER
 
 A = "/persistent/t1/n1/a"
@@ -191,7 +191,7 @@ async def test_a_creation_is_recorded_before_it_and_forgotten_where_it_is_refuse
     ready = on.condition("Namespace", "n")
     assert (ready["reason"], ready["message"]) == (
         "Refused",
-        "it cannot be created: the cluster is full",
+        "the target cannot be created: the cluster is full",
     )
     assert "applied" not in on.status("Namespace", "n")
     assert on.notes("Refused") == [
@@ -241,6 +241,28 @@ async def test_a_topic_follows_its_manifest_and_nothing_else_of_it_is_touched(on
     assert "schemaVersion" in on.status("Topic", "a"), "a schema is never taken away"
 
 
+@pytest.mark.parametrize("kind", ["Topic", "Namespace"])
+async def test_each_quota_of_a_backlog_is_set_and_removed_by_itself(on: Stage, kind: str) -> None:
+    of_size = {"destination_storage": {"size": "1Mi", "policy": "producer_exception"}}
+    of_age = {"message_age": {"time": "60s", "policy": "consumer_backlog_eviction"}}
+    where = {"name": NAME} if kind == "Topic" else {"tenant": "t1"}
+
+    async def there() -> dict[str, tuple[Any, ...]]:
+        path = f"{A}/backlogQuotaMap" if kind == "Topic" else "/namespaces/t1/a/backlogQuotaMap"
+        found = await on.say("GET", path) or {}
+        return {key: (one["limitSize"], one["limitTime"], one["policy"])
+                for key, one in found.items()}  # fmt: skip
+
+    await on.ready(kind, "a", {**where, "policies": {"backlogQuota": {**of_size, **of_age}}})
+    size = ("destination_storage", (1 << 20, -1, "producer_exception"))
+    age = ("message_age", (-1, 60, "consumer_backlog_eviction"))
+    assert await there() == dict([size, age])
+    await on.ready(kind, "a", {**where, "policies": {"backlogQuota": of_age}})
+    assert await there() == dict([age])
+    await on.ready(kind, "a", {**where, "policies": {"backlogQuota": of_size}})
+    assert await there() == dict([size])
+
+
 async def test_a_tenant_a_namespace_and_a_subscription_follow_theirs(on: Stage) -> None:
     await on.ready("Tenant", "m", {"adminRoles": ["a", "b"]})
     spec: dict[str, Any] = {"tenant": "m", "policies": {**HOUR, "encryptionRequired": True}}
@@ -277,7 +299,7 @@ async def test_a_change_by_hand_is_put_back_and_told_unless_it_is_ignored(on: St
     assert await on.look("Topic", "a") is None
     (note,) = on.notes("DriftRepaired")
     assert note == (
-        f"Changed by hand in topic persistent://{NAME}, and put back: "
+        f"Repaired drift of topic persistent://{NAME}: "
         "retention: time 1m, size 1Mi → time 7d, size 1Gi."
     )
     (event,) = [one for one in on.kube.all_of(EVENT) if one["note"] == note]
@@ -311,7 +333,7 @@ async def test_deleted_by_hand_it_is_made_again_empty_and_told_once(
     assert await on.look("Topic", "a") is None
     ready = on.condition("Topic", "a")
     assert (ready["status"], ready["reason"]) == ("False", "Deleted")
-    assert "left so" in ready["message"]
+    assert "stays deleted" in ready["message"]
     assert await on.say("GET", "/persistent/t1/n1") == []
 
 
@@ -321,7 +343,7 @@ async def test_what_exists_already_is_adopted_once_and_otherwise_left_as_it_is(o
     spec = {"name": NAME, "policies": {"maxProducersPerTopic": 1}}
     await on.ready("Topic", "a", spec)
     (note,) = on.notes("Adopted")
-    assert note.startswith(f"topic persistent://{NAME} was there already")
+    assert note.startswith(f"topic persistent://{NAME} already existed")
     await on.look("Topic", "a")
     on.restart()
     await on.look("Topic", "a")
@@ -353,5 +375,5 @@ async def test_a_conflict_that_lasts_is_a_refusal(on: Stage) -> None:
     on.rest.refuse = conflict
     on.apply("Topic", "a", {"name": NAME})
     assert await on.look("Topic", "a") is not None
-    assert on.condition("Topic", "a")["message"] == "it cannot be created: too many topics"
+    assert on.condition("Topic", "a")["message"] == "the target cannot be created: too many topics"
     assert on.rest.asked.count(("PUT", A)) == 2

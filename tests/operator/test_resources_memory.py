@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from magnetar_operator.resources import memory as memory_module
-from magnetar_operator.resources.memory import (
+from magnetar_operator.admin.target import TOPIC, Target, target_token
+from magnetar_operator.catalog import memory as memory_module
+from magnetar_operator.catalog.memory import (
     PAUSE_FIRST_S,
     PAUSE_MAX_S,
     Memory,
     age,
     version_of,
 )
-from magnetar_operator.resources.targets import TOPIC, Target, target_token
-from magnetar_operator.work import Key
+from magnetar_operator.engine.queue import ObjectKey
 
 URL = "http://b:8080"
 TARGET = Target(TOPIC, "persistent://t/n/x")
@@ -24,18 +24,18 @@ class Siblings:
     """The other resources, and which of them are looked at soon."""
 
     def __init__(self) -> None:
-        self.known: dict[Key, Any] = {}
-        self.looked: list[Key] = []
+        self.known: dict[ObjectKey, Any] = {}
+        self.looked: list[ObjectKey] = []
 
-    def latest(self, key: Key) -> Any:
+    def latest(self, key: ObjectKey) -> Any:
         return self.known.get(key)
 
-    def look(self, key: Key, *_: Any, **__: Any) -> None:
+    def enqueue(self, key: ObjectKey, *_: Any, **__: Any) -> None:
         self.looked.append(key)
 
 
-def key(name: str) -> Key:
-    return Key(TOPIC, "k", name)
+def key(name: str) -> ObjectKey:
+    return ObjectKey(TOPIC, "k", name)
 
 
 def resource(name: str, created: str = "1", **status: Any) -> Any:
@@ -80,8 +80,8 @@ def test_pauses_double_to_their_bound_and_begin_again_after_a_success(
     assert pauses[-1] == PAUSE_MAX_S
     assert memory.pause_s(key("a"), 10) == 10
     assert memory.pause_s(key("b")) == PAUSE_FIRST_S
-    memory.went_well(key("a"))
-    memory.went_well(key("c"))
+    memory.succeeded(key("a"))
+    memory.succeeded(key("c"))
     assert memory.pause_s(key("a")) == PAUSE_FIRST_S
 
 
@@ -115,10 +115,10 @@ def test_the_oldest_resource_looks_after_a_target_that_several_claim() -> None:
     assert memory.elder(key("old"), old, TOKEN) is None, "the elder takes it over"
     assert siblings.looked == [key("new")]
     assert memory.elder(key("new"), new, TOKEN) == key("old")
-    memory.let_go(key("new"), TOKEN)
+    memory.release(key("new"), TOKEN)
     assert memory.elder(key("new"), new, TOKEN) == key("old"), "only its holder lets it go"
     siblings.looked.clear()
-    memory.let_go(key("old"), TOKEN)
+    memory.release(key("old"), TOKEN)
     assert siblings.looked == [key("new")]
     assert memory.elder(key("new"), new, TOKEN) is None
 
@@ -144,7 +144,7 @@ def test_a_claim_holds_while_its_resource_is_there_and_means_the_target(
 
 
 def test_what_is_gone_is_forgotten_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "FORGET_EVERY_LOOKS", 2)
+    monkeypatch.setattr(memory_module, "FORGET_EVERY_RECONCILES", 2)
     memory, siblings = made()
     there, gone = resource("there"), resource("gone")
     siblings.known = {key("there"): there, key("gone"): gone}
@@ -154,13 +154,13 @@ def test_what_is_gone_is_forgotten_from_time_to_time(monkeypatch: pytest.MonkeyP
         memory.wait(name, key(name))
         memory.elder(key(name), one, name)
     del siblings.known[key("gone")]
-    memory.forget_gone()
+    memory.forget_deleted()
     assert key("gone") in memory._written
-    memory.forget_gone()
+    memory.forget_deleted()
     for kept in (memory._written, memory._failures):
         assert set(kept) == {key("there")}
     assert set(memory._waiting) == {"there"}
-    assert memory._holders == {"there": key("there")}
+    assert memory._owners == {"there": key("there")}
 
 
 def test_age_is_by_creation_and_then_by_name() -> None:

@@ -9,9 +9,9 @@ from tests.operator.resource_rig import Live, manifest, operator
 from tests.support.kube import Tool
 from tests.support.server_process import ServerProcess
 
-from magnetar_operator.resources.annotations import moved, same_cluster
-from magnetar_operator.resources.placing import Place
-from magnetar_operator.resources.targets import TOPIC, Target
+from magnetar_operator.admin.target import TOPIC, Target
+from magnetar_operator.catalog.claims import moved, owns, same_cluster
+from magnetar_operator.catalog.references import Place
 
 RESOURCES = (("Subscription", "audit"), ("Topic", "created"), ("Namespace", "orders"),
              ("Tenant", "shop"))  # fmt: skip
@@ -248,6 +248,7 @@ STATUS = {**HERE.status, "applied": {"exists": True}}
         ({"cluster": "http://a-broker.ns.svc:8080", "clusterNamespace": ""}, False),
         ({"resolvedName": "persistent://shop/orders/other"}, True),
         ({"resolvedName": "persistent://shop/orders/other", "applied": None}, False),
+        ({"resolvedName": ""}, False),  # its creation was begun, and no more is recorded
         ({"adminUrl": "http://elsewhere:8080", "cluster": "b", "applied": None}, False),
     ],
 )
@@ -258,3 +259,23 @@ def test_which_place_is_another_one(changed: dict[str, object], is_moved: bool) 
 def test_one_name_in_two_kubernetes_namespaces_is_two_clusters() -> None:
     there = Place("http://a-broker.ns2.svc:8080", "a", Target(TOPIC, NAME), "ns2", "a")
     assert not same_cluster(HERE.status, there)
+
+
+@pytest.mark.parametrize(
+    ("changed", "does"),
+    [
+        ({}, True),
+        ({"applied": {"creating": True}}, True),
+        ({"applied": None}, False),
+        ({"applied": {}}, False),
+        ({"adminUrl": "http://elsewhere:8080"}, False),
+        ({"resolvedName": "persistent://shop/orders/other"}, False),
+        ({"resolvedName": ""}, False),
+    ],
+)
+def test_who_created_or_adopted_a_target_looks_after_it(
+    changed: dict[str, object], does: bool
+) -> None:
+    one = {"kind": "Topic", "status": {**STATUS, **changed}}
+    assert owns(one, HERE.url, HERE.target) is does
+    assert not owns({"kind": "Topic"}, HERE.url, HERE.target)

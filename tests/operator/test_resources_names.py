@@ -4,17 +4,18 @@ from typing import Any
 
 import pytest
 
-from magnetar_operator.resources.targets import (
-    NAMESPACE,
-    SUBSCRIPTION,
-    TENANT,
-    TOPIC,
+from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
+from magnetar_operator.catalog.references import (
     BadSpec,
     NotYet,
-    Target,
+    Place,
+    References,
     placed_by,
+    resource_token,
     target_of,
 )
+from magnetar_operator.engine.queue import ObjectKey, ReconcileQueue
+from magnetar_operator.kube.kinds import CLUSTER
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,89 @@ def test_names_follow_references_and_say_what_is_missing() -> None:
     assert placed_by(own, find) is own
     known[NAMESPACE, "ns"]["spec"]["clusterRef"] = {"name": "c"}
     assert placed_by(subscription, find) is known[NAMESPACE, "ns"]
+
+
+# -- where it is
+
+
+def cluster(own: str = "c", namespace: str = "k", **spec: Any) -> dict[str, Any]:
+    found = made(CLUSTER.kind, own, **spec)
+    found["metadata"]["namespace"] = namespace
+    return found
+
+
+def known(*given: dict[str, Any]) -> ReconcileQueue:
+    """What the watches have shown."""
+    work = ReconcileQueue(1, 60.0)
+    for one in given:
+        metadata = one["metadata"]
+        work.changed(ObjectKey(one["kind"], metadata["namespace"], metadata["name"]), one)
+    return work
+
+
+NAMED = {"clusterRef": {"name": "c"}}
+FAR = {"clusterRef": {"name": "c", "namespace": "far"}}
+BROKER = "http://c-broker.k.svc:8080"
+
+
+@pytest.mark.parametrize(
+    ("spec", "clusters", "place"),
+    [
+        ({"adminUrl": "http://a/"}, [cluster()], ("http://a", "http://a", "", "")),
+        ({}, [cluster()], (BROKER, "c", "k", "c")),
+        ({}, [cluster(clusterName="west")], (BROKER, "c", "k", "west")),
+        ({}, [cluster(adminUrl="http://a/")], ("http://a", "c", "k", "c")),
+        ({}, [cluster(), cluster("d", "far")], (BROKER, "c", "k", "c")),
+        ({}, [{**cluster(), "spec": None}], (BROKER, "c", "k", "c")),
+        (NAMED, [cluster(), cluster("d")], (BROKER, "c", "k", "c")),
+        (NAMED, [cluster(), cluster(namespace="far")], (BROKER, "c", "k", "c")),
+        (FAR, [cluster(), cluster(namespace="far")], (BROKER.replace(".k.", ".far."), "c", "far",
+                                                      "c")),
+    ],
+)  # fmt: skip
+async def test_a_place_is_an_address_or_a_cluster_with_its_namespace_and_its_own_name(
+    spec: dict[str, Any], clusters: list[dict[str, Any]], place: tuple[str, str, str, str]
+) -> None:
+    found = await References(None, known(*clusters)).place(made(TENANT, "t", **spec))
+    assert found == Place(*place[:2], Target(TENANT, "t"), *place[2:])
+    assert found.status == {
+        "resolvedName": "t",
+        "cluster": place[1],
+        "clusterNamespace": place[2],
+        "adminUrl": place[0],
+    }
+
+
+async def test_what_a_resource_does_not_say_itself_it_has_from_what_it_refers_to() -> None:
+    """Of its own Kubernetes namespace, the nearest first."""
+    others = [cluster(), cluster("d"), made(NAMESPACE, "n", tenant="t", clusterRef={"name": "d"})]
+    topic = made(TOPIC, "x", namespaceRef={"name": "n"})
+    one = made(SUBSCRIPTION, "s", topicRef={"name": "x"})
+    found = await References(None, known(*others, topic)).place(one)
+    assert (found.cluster, found.target.full_name) == ("d", "persistent://t/n/x/subscription/s")
+    topic["spec"] |= NAMED
+    assert (await References(None, known(*others, topic)).place(one)).cluster == "c"
+    elsewhere = {**topic, "metadata": {"name": "x", "namespace": "far"}}
+    with pytest.raises(NotYet, match="no Topic resource 'x' in this Kubernetes namespace"):
+        await References(None, known(*others, elsewhere)).place(one)
+
+
+@pytest.mark.parametrize(
+    ("spec", "clusters", "error", "said"),
+    [
+        ({}, [], NotYet, "no MagnetarCluster in namespace k"),
+        ({}, [cluster(namespace="far")], NotYet, "no MagnetarCluster in namespace k"),
+        ({}, [cluster(), cluster("b")], BadSpec, r"several .* namespace k \(b, c\)"),
+        (NAMED, [cluster("b")], NotYet, "no MagnetarCluster k/c: create it"),
+        (FAR, [cluster()], NotYet, "no MagnetarCluster far/c: create it"),
+    ],
+)
+async def test_a_place_that_there_is_not_says_what_to_do(
+    spec: dict[str, Any], clusters: list[dict[str, Any]], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said) as raised:
+        await References(None, known(*clusters)).place(made(TENANT, "t", **spec))
+    if isinstance(raised.value, NotYet):
+        named = "far" if spec == FAR else "k"
+        wanted = resource_token(CLUSTER.kind, named, "c") if spec else ""
+        assert (raised.value.reason, raised.value.token) == ("WaitingForCluster", wanted)

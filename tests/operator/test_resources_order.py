@@ -3,9 +3,9 @@
 import pytest
 from tests.operator.test_resources_plan import TARGET
 
-from magnetar_operator.resources.desired import PARTITIONS, POLICIES, PROPERTIES, SCHEMA, Desired
-from magnetar_operator.resources.observed import Observed
-from magnetar_operator.resources.plan import Verb, plan
+from magnetar_operator.catalog.desired import PARTITIONS, POLICIES, PROPERTIES, SCHEMA, Desired
+from magnetar_operator.catalog.observed import Observed
+from magnetar_operator.catalog.plan import Verb, plan
 
 FIELDS = {
     f"{POLICIES}maxProducersPerTopic": 3,
@@ -42,7 +42,7 @@ def test_steps_say_what_they_change_and_nothing_of_a_schemas_digest() -> None:
     assert [one.text for one in created.steps] == [
         f"create topic {TARGET.name} with 4 partitions",
         "set properties.team to red",
-        "set schema to the given one",
+        "set schema to the given schema",
         "set maxProducersPerTopic to 3",
         "set messageTTL to 1m",
     ]

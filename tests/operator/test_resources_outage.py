@@ -44,7 +44,7 @@ def test_deletion_waits_and_says_so_and_can_be_forced(live: Live, server: Server
         assert 'annotate the resource with magnetar.io/force-delete="true"' in blocked["message"]
     live.annotate("Topic", "forced", "magnetar.io/force-delete=true")
     live.gone("topic", "forced")
-    assert "may be in the cluster still" in live.event("LetGo", "forced")
+    assert "may still be in the cluster" in live.event("LetGo", "forced")
     server.start()
     live.gone("topic", "waits")
     assert not live.has("/persistent/shop/orders/waits/stats")
@@ -63,7 +63,7 @@ def test_what_waits_goes_on_when_the_brokers_are_back(live: Live, server: Server
 
 
 def several_looks(running: Operator, more: int = 5) -> None:
-    looks = running.context.work.looks
+    looks = running.context.queue.reconciles
     seen = looks.copy()
     kinds = ("Tenant", "Namespace", "Topic", "Subscription")
     until("looks", lambda: all(looks[kind] > seen[kind] + more for kind in kinds))

@@ -9,13 +9,11 @@ from tests.operator.memory_kube import Refusal
 from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 from tests.unit.admin.support import Admin, entry
 
-from magnetar_operator.api_kinds import CLUSTER, Object
-from magnetar_operator.events import SERIES_INTERVAL_S
-from magnetar_operator.models.base import API_VERSION
-from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.desired import INACTIVE, desired_of
-from magnetar_operator.resources.placing import admin_url
-from magnetar_operator.resources.targets import parse_spec
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.catalog.desired import INACTIVE, desired_of
+from magnetar_operator.catalog.references import admin_url, parse_spec
+from magnetar_operator.kube.events import SERIES_INTERVAL_S
+from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
 
 A = "/persistent/t1/n1/a"
 NAME = "t1/n1/a"
@@ -106,7 +104,7 @@ async def test_a_named_cluster_may_be_in_another_namespace_and_is_waited_for(on:
     )
     assert await on.look("Tenant", "x") is None
     assert on.reason("Tenant", "x") == "InvalidSpec"
-    assert "may not look into namespace elsewhere: " in on.condition("Tenant", "x")["message"]
+    assert "may not read namespace elsewhere: " in on.condition("Tenant", "x")["message"]
     on.kube.refuse = lambda _: None
     on.kube.put(cluster(namespace="elsewhere", spec={"adminUrl": URL}))
     assert await on.look("Tenant", "x") is None
@@ -268,7 +266,7 @@ async def test_a_topic_of_the_same_name_elsewhere_is_nobodys_resource_here(on: S
     on.kube.put({**one, "status": {**one["status"], "adminUrl": "http://other:8080"}})
     await on.delete("Namespace", "m")
     message = on.condition("Namespace", "m", "DeletionBlocked")["message"]
-    assert "nobody's resources, to be deleted by hand: persistent://t1/m/a" in message
+    assert "delete by hand, they have no resources: persistent://t1/m/a" in message
 
 
 async def test_what_holds_a_deletion_up_for_long_is_one_event(on: Stage) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.policies.registry import BY_MANIFEST
-from magnetar_operator.models.resources import NamespaceSpec, Placed, TenantSpec, TopicSpec
-from magnetar_operator.resources.desired import (
+from magnetar_operator.admin.target import TOPIC, Target
+from magnetar_operator.catalog.desired import (
     INACTIVE,
     KEPT_WHILE_INACTIVE,
     PARTITIONS,
@@ -21,8 +21,8 @@ from magnetar_operator.resources.desired import (
     policy_of,
     unsupported,
 )
-from magnetar_operator.resources.observed import Observed, namespace
-from magnetar_operator.resources.plan import (
+from magnetar_operator.catalog.observed import Observed, namespace
+from magnetar_operator.catalog.plan import (
     Action,
     Plan,
     Risk,
@@ -35,7 +35,8 @@ from magnetar_operator.resources.plan import (
     plan,
     remembered,
 )
-from magnetar_operator.resources.targets import TOPIC, BadSpec, Target
+from magnetar_operator.catalog.references import BadSpec
+from magnetar_operator.models.resources import NamespaceSpec, Placed, TenantSpec, TopicSpec
 
 TARGET = Target(TOPIC, "persistent://shop/orders/created")
 HOUR = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 100}
@@ -188,7 +189,7 @@ def test_a_new_value_is_no_drift_even_where_drift_is_ignored() -> None:
 
 @pytest.mark.parametrize(
     ("there", "wanted", "why"),
-    [(4, 2, "only grow"), (0, 3, "make a new topic"), (3, 0, "say so in spec.partitions")],
+    [(4, 2, "only grow"), (0, 3, "create a new topic"), (3, 0, "set spec.partitions")],
 )
 def test_partitions_only_grow(there: int, wanted: int, why: str) -> None:
     made = plan(TARGET, Desired({PARTITIONS: wanted}, {}), Observed({PARTITIONS: there}), {})

@@ -15,14 +15,16 @@ from tests.operator.resource_rig import manifest, until
 from tests.support.raw_client import RawClient
 from tests.support.server_process import ServerProcess
 
-from magnetar_operator.resources.annotations import key_of
-from magnetar_operator.resources.carrying_out import CarryingOut
-from magnetar_operator.resources.cluster_view import Clusters
-from magnetar_operator.resources.desired import desired_of
-from magnetar_operator.resources.effects import Effect, human_bytes, read
-from magnetar_operator.resources.looking import look
-from magnetar_operator.resources.plan import plan
-from magnetar_operator.resources.plan_files import (
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.admin.view import Clusters
+from magnetar_operator.catalog.act import CatalogExecutor
+from magnetar_operator.catalog.desired import desired_of
+from magnetar_operator.catalog.effects import Effect, human_bytes, read
+from magnetar_operator.catalog.observe import observe
+from magnetar_operator.catalog.plan import plan
+from magnetar_operator.catalog.references import parse_spec, target_of
+from magnetar_operator.engine.queue import key_of
+from magnetar_operator.plan_manifests import (
     CHANGES,
     FAILED,
     LOSES_DATA,
@@ -32,7 +34,6 @@ from magnetar_operator.resources.plan_files import (
     PlanFiles,
     read_documents,
 )
-from magnetar_operator.resources.targets import parse_spec, target_of
 
 MESSAGES = 120
 MESSAGE = b"x" * 65_536
@@ -58,7 +59,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 async def apply(url: str, documents: list[dict[str, Any]]) -> None:
     """As the operator carries it out."""
-    clusters = Clusters()
+    clients = AdminClients()
+    clusters = Clusters(clients)
     found = {key_of(one): one for one in documents}
     for one in documents:
         target = target_of(one, lambda kind, name: next(
@@ -66,13 +68,13 @@ async def apply(url: str, documents: list[dict[str, Any]]) -> None:
         ))  # fmt: skip
         desired = desired_of(parse_spec(one))
         view = clusters.at(url)
-        observed = await look(view, target, desired, None)
+        observed = await observe(view, target, desired, None)
         made = plan(target, desired, observed, None)
-        outcome = await CarryingOut(view, target, desired, observed).run(made.steps)
-        assert not outcome.refused
-        again = plan(target, desired, await look(view, target, desired, None), None)
+        outcome = await CatalogExecutor(view, target, desired, observed).carry_out(made.steps)
+        assert not outcome.failed
+        again = plan(target, desired, await observe(view, target, desired, None), None)
         assert again.actions == ()
-    await clusters.close()
+    await clients.close()
 
 
 async def planned(url: str, documents: list[dict[str, Any]]) -> Findings:
@@ -230,7 +232,7 @@ def test_effects_are_told_in_words() -> None:
     )
     assert Effect().text == "deletes nothing now"
     assert not Effect().loses
-    assert Effect(known=False).loses
+    assert Effect(is_certain=False).loses
     assert [human_bytes(size) for size in (1, 999, 1_500, 10**13)] == [
         "1 byte", "999 bytes", "1.5 kB", "10 TB",
     ]  # fmt: skip

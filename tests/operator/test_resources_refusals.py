@@ -1,5 +1,6 @@
 """What a look at a resource refuses, leaves undone, and meets on its way."""
 
+import datetime
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -7,10 +8,10 @@ import pytest
 from tests.operator.memory_kube import Asked, Refusal
 from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 
-from magnetar_operator.api_kinds import EVENT, NAMESPACE, TENANT
-from magnetar_operator.events import SERIES_INTERVAL_S
-from magnetar_operator.resources import admin_client
-from magnetar_operator.resources.reconcile import CHANGED_S
+from magnetar_operator.admin import client as admin_client
+from magnetar_operator.engine.reconciler import CHANGED_S
+from magnetar_operator.kube.events import SERIES_ENDS_S, SERIES_INTERVAL_S, Events
+from magnetar_operator.kube.kinds import EVENT, NAMESPACE, TENANT
 
 A = "/persistent/t1/n1/a"
 NAME = "t1/n1/a"
@@ -55,11 +56,26 @@ async def test_a_refused_policy_is_told_and_keeps_no_other_from_being_set(on: St
     assert await on.say("GET", f"{A}/maxProducers") == 3
 
 
+@pytest.mark.parametrize(("status", "default"), [(403, False), (405, True)])
+async def test_a_policy_that_cannot_be_unset_gets_its_default_and_one_that_may_not_be_is_left(
+    on: Stage, status: int, default: bool
+) -> None:
+    """With 405 a cluster says that the policy always has a value."""
+    await on.ready("Topic", "a", {"name": NAME, "policies": HOUR})
+    on.rest.refuse = lambda method, path: (
+        (status, "no") if method == "DELETE" and path.endswith("/messageTTL") else None
+    )
+    on.apply("Topic", "a", {"name": NAME})
+    assert (await on.look("Topic", "a") is None) is default
+    assert await on.say("GET", f"{A}/messageTTL") == (0 if default else 3600)
+    assert on.reason("Topic", "a") == ("AsSpecified" if default else "Refused")
+
+
 async def test_of_what_cannot_be_created_nothing_is_set(on: Stage) -> None:
     on.rest.refuse = lambda method, path: (412, "full") if (method, path) == ("PUT", A) else None
     on.apply("Topic", "a", {"name": NAME, "policies": HOUR, "properties": {"team": "red"}})
     assert await on.look("Topic", "a") is not None
-    assert on.condition("Topic", "a")["message"] == "it cannot be created: full"
+    assert on.condition("Topic", "a")["message"] == "the target cannot be created: full"
     assert on.rest.writes == [("PUT", A)]
 
 
@@ -71,9 +87,9 @@ async def test_what_cannot_be_is_refused_without_trying_and_without_being_asked_
     assert await on.look("Topic", "a") is None
     ready = on.condition("Topic", "a")
     assert ready["reason"] == "Refused"
-    assert "make a new topic" in ready["message"]
+    assert "create a new topic" in ready["message"]
     assert on.reason("Topic", "a", "PolicyReady") == "AsSpecified"
-    assert "make a new topic" in on.notes("Refused")[0]
+    assert "create a new topic" in on.notes("Refused")[0]
     on.apply("Topic", "bad", {"name": "no-namespace"})
     assert await on.look("Topic", "bad") is None
     assert on.reason("Topic", "bad") == "InvalidSpec"
@@ -102,7 +118,7 @@ async def test_a_refusal_of_the_cluster_while_it_is_looked_at_is_told(on: Stage)
     assert await on.look("Tenant", "x") is not None
     ready = on.condition("Tenant", "x")
     assert ready["reason"] == "Refused"
-    assert ready["message"].startswith("the cluster says: you may not")
+    assert ready["message"].startswith("the cluster refuses it: you may not")
 
 
 # -- annotations
@@ -156,6 +172,43 @@ async def test_an_event_that_cannot_be_written_holds_nothing_up(on: Stage) -> No
     on.kube.refuse = no_events
     await on.say("PUT", A)
     await on.ready("Topic", "a", {"name": NAME})
+
+
+async def test_news_that_are_remembered_are_bounded_and_the_oldest_are_forgotten(
+    on: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar_operator.kube.events.RECENT_MAX", 2)
+    events = Events(on.client, lambda: on.now)
+    one = on.apply("Topic", "a", {"name": NAME})
+
+    def created() -> list[str]:
+        return [each.body["note"] for each in on.kube.writes_of(EVENT) if each.method == "POST"]
+
+    for note in ("x", "y", "x", "z", "x", "y"):
+        await events.record(one, "Told", note)
+    assert created() == ["x", "y", "z", "y"], "what is told again is no older than its last time"
+
+
+@pytest.mark.parametrize(
+    ("after_s", "made", "counted"),
+    [
+        (SERIES_INTERVAL_S - 1, 1, 0),
+        (SERIES_INTERVAL_S, 1, 1),
+        (SERIES_ENDS_S - 1, 1, 1),
+        (SERIES_ENDS_S, 2, 0),
+    ],
+)
+async def test_news_are_counted_for_a_while_after_which_they_are_new_ones(
+    on: Stage, after_s: float, made: int, counted: int
+) -> None:
+    """Kubernetes forgets Events after an hour: one that is never made anew would not be seen."""
+    events = Events(on.client, lambda: on.now)
+    one = on.apply("Topic", "a", {"name": NAME})
+    await events.record(one, "Told", "x")
+    on.now += datetime.timedelta(seconds=after_s)
+    await events.record(one, "Told", "x")
+    methods = [each.method for each in on.kube.writes_of(EVENT)]
+    assert (methods.count("POST"), methods.count("PATCH")) == (made, counted)
 
 
 async def test_news_that_come_again_are_counted_and_written_now_and_then(on: Stage) -> None:

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from magnetar_operator.resources.desired import (
+from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
+from magnetar_operator.catalog.desired import (
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
     PARTITIONS,
@@ -13,8 +14,8 @@ from magnetar_operator.resources.desired import (
     SCHEMA,
     Desired,
 )
-from magnetar_operator.resources.effects import Effect, count, human_bytes, read
-from magnetar_operator.resources.observed import (
+from magnetar_operator.catalog.effects import Effect, count, human_bytes, read
+from magnetar_operator.catalog.observed import (
     Observed,
     namespace,
     subscription_facts,
@@ -22,7 +23,7 @@ from magnetar_operator.resources.observed import (
     topic_facts,
     topic_fields,
 )
-from magnetar_operator.resources.plan import (
+from magnetar_operator.catalog.plan import (
     APPLIED_CREATING,
     APPLIED_EXISTS,
     APPLIED_FIELDS,
@@ -42,11 +43,6 @@ from magnetar_operator.resources.plan import (
     plan,
     remembered,
     shown,
-)
-from magnetar_operator.resources.targets import (
-    NAMESPACE,
-    TOPIC,
-    Target,
 )
 
 TARGET = Target(TOPIC, "persistent://shop/orders/created")
@@ -72,7 +68,7 @@ def steps(found: Plan) -> list[tuple[Verb, str, Any, Any]]:
         (3, 3, None, ""),
         (4, 3, Verb.GROW, "partitions: 3 → 4"),
         (2, 3, Verb.REFUSE, "can only grow"),
-        (0, 3, Verb.REFUSE, "say so in spec.partitions"),
+        (0, 3, Verb.REFUSE, "set spec.partitions"),
         (1, 0, Verb.REFUSE, "exists without partitions"),
     ],
 )
@@ -262,8 +258,16 @@ def quota(size: int, policy: str = "consumer_backlog_eviction") -> dict[str, Any
         ("backlogQuota.destination_storage", quota(10), quota(9, "producer_exception"), False),
         ("backlogQuota.destination_storage", quota(10), None, False),
         ("encryptionRequired", False, True, False),
+        ("subscriptionExpirationTime", 60, 59, True),
+        ("subscriptionExpirationTime", 60, 61, False),
+        ("subscriptionExpirationTime", 60, 0, False),
+        ("subscriptionExpirationTime", 60, None, True),
+        ("inactiveTopicPolicies", None, {"deleteWhileInactive": True}, True),
+        ("inactiveTopicPolicies", {"deleteWhileInactive": True}, {"deleteWhileInactive": False},
+         False),
+        ("inactiveTopicPolicies", {"deleteWhileInactive": False}, None, True),
     ],
-)
+)  # fmt: skip
 def test_what_keeps_less_may_delete(field: str, before: Any, after: Any, may: bool) -> None:
     assert may_delete(f"{POLICIES}{field}", before, after) is may
     assert not may_delete(TEAM, before, after)
@@ -271,7 +275,7 @@ def test_what_keeps_less_may_delete(field: str, before: Any, after: Any, may: bo
 
 def test_values_are_shown_as_a_manifest_says_them() -> None:
     assert shown(TEAM, None) == shown(ADMIN_ROLES, []) == "not set"
-    assert shown(SCHEMA, "digest") == "the given one"
+    assert shown(SCHEMA, "digest") == "the given schema"
     assert shown(ADMIN_ROLES, ["a", "b"]) == "a, b"
     assert shown(TEAM, "red") == "red"
     assert shown(f"{POLICIES}encryptionRequired", True) == "true"
@@ -292,13 +296,13 @@ def test_an_effect_is_read_and_told() -> None:
     assert read({"deletes": deletes, "topics_affected": 5}).topics == 5
     assert read({"expires": {"a": 1}}).topics == 1
     assert read({"evicts": {"a": 1}}).expires == 1
-    nothing = read({"deletes": None, "expires": None, "evicts": {"a": 0}})
+    nothing = read({"evicts": {"a": 0}})
     assert nothing == Effect()
     assert (nothing.loses, nothing.text) == (False, "deletes nothing now")
     blocked = read({"blocks_producers": True})
     assert (blocked.loses, blocked.text) == (False, "blocks producers")
-    assert Effect(known=False).loses
-    assert "not known" in Effect(known=False).text
+    assert Effect(is_certain=False).loses
+    assert "is unknown" in Effect(is_certain=False).text
 
 
 @pytest.mark.parametrize(
@@ -333,7 +337,8 @@ def test_facts_of_a_topic_are_those_of_all_its_partitions() -> None:
         "storageBytes": 70,
         "backlog": {"messages": 9, "bytes": 30, "oldestAgeSeconds": 12},
     }
-    empty = topic_facts(0, {"ownerBroker": "c", "backlogSize": 30})
+    behind = {"backlogSize": 30, "oldestBacklogMessageAgeSeconds": 12}
+    empty = topic_facts(0, {"ownerBroker": "c", **behind})
     assert empty["brokers"] == ["c"]
     assert empty["backlog"] == {"messages": 0, "bytes": 0, "oldestAgeSeconds": 0}
     for age_s, told_s in ((-1, 0), (0, 0), (1, 1), ("x", 0)):

@@ -1,14 +1,16 @@
 """Who waits for a cluster that does not answer: not for long, and all go on with the first."""
 
-from magnetar_operator.resources.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory
-from magnetar_operator.work import Key, Work
+from magnetar_operator.catalog.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory
+from magnetar_operator.engine.queue import ObjectKey, ReconcileQueue
 
 URL = "http://brokers:8080"
-FIRST, SECOND, OTHER = (Key("Topic", "default", name) for name in ("first", "second", "other"))
+FIRST, SECOND, OTHER = (
+    ObjectKey("Topic", "default", name) for name in ("first", "second", "other")
+)
 
 
 async def test_pauses_grow_and_stay_short_in_an_outage() -> None:
-    memory = Memory(Work(1, 60.0))
+    memory = Memory(ReconcileQueue(1, 60.0))
     long = [memory.pause_s(FIRST) for _ in range(20)]
     assert long[0] < long[3] < long[-1]
     assert PAUSE_MAX_S / 2 < long[-1] <= PAUSE_MAX_S
@@ -17,10 +19,10 @@ async def test_pauses_grow_and_stay_short_in_an_outage() -> None:
 
 
 async def test_the_first_that_gets_through_wakes_all_who_wait_for_that_cluster() -> None:
-    work = Work(1, 60.0)
+    work = ReconcileQueue(1, 60.0)
     memory = Memory(work)
     for key in (FIRST, SECOND, OTHER):
-        work.seen(key, {"metadata": {"name": key.name}})
+        work.changed(key, {"metadata": {"name": key.name}})
         work._due_at.clear()
         memory.wait_for_cluster("http://elsewhere:8080" if key is OTHER else URL, key)
     memory.answered(URL, FIRST)

@@ -14,17 +14,18 @@ import pytest
 from kubernetes import client, config
 from tests.support.kube import Tool, wait_allowed
 
-from magnetar_operator.api_kinds import API_SERVICE, Object
+from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.autoscale.api import GROUP, VERSION
-from magnetar_operator.autoscale.serving import API_SERVICE_NAME, MetricsServer, Place
-from magnetar_operator.context import Context
-from magnetar_operator.events import Events
-from magnetar_operator.kube import Forbidden, KubeClient
-from magnetar_operator.leading import Leadership
+from magnetar_operator.autoscale.server import API_SERVICE_NAME, Endpoint, MetricsServer
+from magnetar_operator.engine.context import Context
+from magnetar_operator.engine.queue import ReconcileQueue
+from magnetar_operator.kube.client import Forbidden, KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import API_SERVICE, Object
+from magnetar_operator.kube.lease import Leadership
+from magnetar_operator.kube.rbac import RULES, granted, role_rules
 from magnetar_operator.main import PARTS
-from magnetar_operator.rbac import RULES, granted, role_rules
 from magnetar_operator.settings import Settings
-from magnetar_operator.work import Work
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(180)]
 
@@ -124,11 +125,11 @@ async def test_lease_certificate_and_registration_need_each_right_and_no_other(
         """Nobody asks."""
 
     # With other names than before the certificate is made anew.
-    for place in (
-        Place(service="before", namespace=kube_namespace),
-        Place(namespace=kube_namespace),
+    for endpoint in (
+        Endpoint(service="before", namespace=kube_namespace),
+        Endpoint(namespace=kube_namespace),
     ):
-        server = MetricsServer(bound, app, place)
+        server = MetricsServer(bound, app, endpoint)
         await server.prepare()
     assert await server.register()
     await leadership.release()
@@ -143,7 +144,7 @@ async def test_lease_certificate_and_registration_need_each_right_and_no_other(
 
 async def test_what_may_be_watched_is_what_is_watched() -> None:
     kube = KubeClient.connect()
-    context = Context(Settings(), kube, Events(kube), Work(1, 60.0))
+    context = Context(Settings(), kube, Events(kube), ReconcileQueue(1, 60.0), AdminClients())
     for part in PARTS:
         import_module(part).register(context)
     watched = {

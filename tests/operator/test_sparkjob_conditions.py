@@ -16,11 +16,12 @@ from tests.operator.test_sparkjobs_tables import (
     shown,
 )
 
-from magnetar_operator.sparkjobs import figures
+from magnetar_operator.sparkjobs import metrics as figures
 from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule
+from magnetar_operator.sparkjobs.desired import EXECUTOR
 from magnetar_operator.sparkjobs.plan import Problem
 from magnetar_operator.sparkjobs.runs import runs
-from magnetar_operator.sparkjobs.wanted import EXECUTOR
+from magnetar_operator.sparkjobs.status import RUNS_MAX
 
 LOGS = "(kubectl logs job/r)"
 AGAIN = 'to run it again: kubectl annotate mspark cold --overwrite magnetar.io/run="$(date +%s)"'
@@ -33,7 +34,7 @@ WAITING: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("spec", "jobs", "how", "ready"),
     [
-        ({}, [], {}, ("False", "Waiting", "its run is not there yet")),
+        ({}, [], {}, ("False", "Waiting", "its run has not started yet")),
         (
             {},
             [],
@@ -44,25 +45,29 @@ WAITING: dict[str, Any] = {
             {},
             [ran("r")],
             {},
-            ("False", "RunStarting", "r (starting, try 1): its pod is not there yet"),
+            ("False", "RunStarting", "r (starting, attempt 1): its pod does not exist yet"),
         ),
         (
             {},
             [ran("r")],
             {"pods": (pod("p", "r"),)},
-            ("True", "RunStarting", "r (starting, try 1)"),
+            ("True", "RunStarting", "r (starting, attempt 1)"),
         ),
         (
             {},
             [ran("r", failed=1)],
             {"pods": (pod("p", "r", **WAITING),)},
-            ("False", "RunStarting", "r (starting, try 2): ErrImagePull; 1 of its tries failed"),
+            (
+                "False",
+                "RunStarting",
+                "r (starting, attempt 2): ErrImagePull; 1 of its attempts failed",
+            ),
         ),
         (
             {},
             [ran("r")],
             {"pods": (pod("p", "r", phase="Running"),)},
-            ("True", "Running", "r (running, try 1); kubectl logs -f job/r"),
+            ("True", "Running", "r (running, attempt 1); kubectl logs -f job/r"),
         ),
         ({}, [ran("r", "Complete")], {}, ("True", "Succeeded", f"r succeeded: done {LOGS}")),
         ({}, [ran("r", "Failed")], {}, ("False", "RunFailed", f"r failed:  {LOGS}; {AGAIN}")),
@@ -200,3 +205,19 @@ def test_a_pod_of_the_drivers_that_is_no_executor_holds_no_run_up() -> None:
     stuck = pod("x", role="", meta={"ownerReferences": [{"uid": "u-p"}]}, **WAITING)
     (told,) = runs([], [ran("r")], [pod("p", "r", phase="Running"), stuck], AT)
     assert told.message == ""
+
+
+def test_the_next_run_is_due_by_the_time_zone_of_the_schedule() -> None:
+    one = job(**SCHEDULED, timeZone="America/New_York")
+    assert shown(one, cron=cron_of(one))[0]["nextRunAt"] == "2026-03-02T08:00:00Z"
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_a_status_has_no_more_runs_than_its_schema_lets_it_have(more: int) -> None:
+    """The API server would refuse the whole status; the newest runs are told of."""
+    jobs = [ran(f"r{at:03}", at=f"2026-03-01T{at // 60:02}:{at % 60:02}:00Z")
+            for at in range(RUNS_MAX + more)]  # fmt: skip
+    told, _ = shown(job(), *jobs)
+    assert len(told["runs"]) == min(RUNS_MAX, RUNS_MAX + more)
+    assert told["runs"][0]["name"] == f"r{RUNS_MAX + more - 1:03}"
+    assert told["active"] == RUNS_MAX + more

@@ -6,21 +6,20 @@ from typing import Any
 import pytest
 from tests.operator.test_sparkjobs_plan import PLACE, job, made, owner, starts
 
-from magnetar_operator.api_kinds import Object
+from magnetar_operator.engine.plan import Apply, Remove
+from magnetar_operator.kube.kinds import Object
 from magnetar_operator.sparkjobs import manifests
+from magnetar_operator.sparkjobs.desired import DRIVER, EXECUTOR, ROLE_LABEL, Job
 from magnetar_operator.sparkjobs.plan import (
     SOON_S,
     WAITING_S,
-    Apply,
     Observed,
     Problem,
-    Remove,
     Start,
     Suspend,
     plan,
 )
 from magnetar_operator.sparkjobs.runs import JOB_NAME, orphans, runs
-from magnetar_operator.sparkjobs.wanted import DRIVER, EXECUTOR, ROLE_LABEL, Job
 
 NOW = "2026-03-01T12:00:00Z"
 NIGHTLY: dict[str, Any] = {"schedule": "0 3 * * *"}
@@ -47,7 +46,7 @@ def removed(found: Any) -> list[str]:
 def test_a_run_waits_for_a_cluster_whose_metadata_store_is_not_ready() -> None:
     one = job(place=dataclasses.replace(PLACE, is_ready=False))
     found = plan(one, owner(), Observed())
-    assert (starts(found), found.request, found.again_s) == ([], None, WAITING_S)
+    assert (starts(found), found.request, found.requeue_s) == ([], None, WAITING_S)
     assert [each.reason for each in found.problems] == ["WaitingForCluster"]
 
 
@@ -59,16 +58,19 @@ def test_a_suspended_job_starts_nothing_that_is_asked_for_either() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "started", "gone"),
-    [("Forbid", [], []), ("Allow", ["2"], []), ("Replace", ["2"], ["running"])],
+    [("Forbid", [], []), ("Allow", ["2"], []), ("Replace", ["2"], ["running", "beside"])],
 )
 def test_beside_a_run_another_waits_goes_or_takes_its_place(
     policy: str, started: list[str], gone: list[str]
 ) -> None:
-    """A run that is over is in nobody's way, and stays in the history."""
+    """A run that is over is in nobody's way, and stays in the history.
+
+    There are two under way where the policy was Allow before.
+    """
     one = job(concurrencyPolicy=policy)
     over = [made("done", "Succeeded"), made("broken", "Failed")]
     there = owner("2", lastRequest="")
-    found = plan(one, there, Observed(jobs=[*over, made("running")]))
+    found = plan(one, there, Observed(jobs=[*over, made("running"), made("beside")]))
     assert (starts(found), removed(found)) == (started, gone)
     found = plan(one, there, Observed(jobs=over))
     assert (starts(found), removed(found)) == (["2"], [])
@@ -77,7 +79,7 @@ def test_beside_a_run_another_waits_goes_or_takes_its_place(
 def test_a_run_beside_a_schedule_is_the_schedules_own() -> None:
     one = job(**NIGHTLY)
     early = plan(one, owner("2"), Observed())
-    assert (starts(early), early.again_s) == ([], SOON_S), "the schedule is made first"
+    assert (starts(early), early.requeue_s) == ([], SOON_S), "the schedule is made first"
     found = plan(one, owner("2"), Observed(cron=cron_of(one)))
     (start,) = [each for each in found.actions if isinstance(each, Start)]
     (reference,) = start.manifest["metadata"]["ownerReferences"]
@@ -96,7 +98,7 @@ def test_a_schedule_pauses_once_while_its_cluster_is_away_and_only_its_own() -> 
     ):
         found = plan(one, owner(), Observed(cron=cron), absent)
         assert any(isinstance(each, Suspend) for each in found.actions) is pauses
-        assert found.again_s == WAITING_S
+        assert found.requeue_s == WAITING_S
 
 
 def test_an_object_of_somebody_else_is_left_alone_and_named() -> None:
@@ -166,6 +168,6 @@ def test_a_run_is_told_by_its_newest_pod_and_counts_its_tries() -> None:
     pods = [pod("new", DRIVER, "Running", at=9), pod("old", DRIVER, "Failed", at=1)]
     (found,) = runs([], [one], pods, NOW)
     assert (found.state, found.attempt) == ("Running", 3)
-    assert found.message == "2 of its tries failed"
+    assert found.message == "2 of its attempts failed"
     (lost,) = runs([{"name": "j1", "state": "Running", "attempt": 3}], [], [], NOW)
     assert (lost.state, lost.attempt, lost.ended_at) == ("Stopped", 3, NOW)

@@ -6,7 +6,8 @@ import pytest
 from tests.operator.memory_kube import Asked, MemoryKube, Refusal
 from tests.operator.sparkjob_stage import NAME, NIGHTLY, NS, Stage
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.kube.client import Forbidden, Invalid, Unreachable
+from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CLUSTER,
     CRON_JOB,
@@ -16,16 +17,15 @@ from magnetar_operator.api_kinds import (
     SERVICE_ACCOUNT,
     SPARK_JOB,
 )
-from magnetar_operator.kube import Forbidden, Invalid, Unreachable
-from magnetar_operator.leading import NotLeading
-from magnetar_operator.sparkjobs.handlers import RIGHTS
+from magnetar_operator.kube.lease import NotLeading
+from magnetar_operator.sparkjobs.desired import JOB_LABEL, ROLE_LABEL
+from magnetar_operator.sparkjobs.observe import RIGHTS
 from magnetar_operator.sparkjobs.plan import SOON_S, WAITING_S
-from magnetar_operator.sparkjobs.wanted import JOB_LABEL, ROLE_LABEL
 
 
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    monkeypatch.setattr("magnetar_operator.kube.BACKOFF_FIRST_S", 0.0)
+    monkeypatch.setattr("magnetar_operator.kube.client.BACKOFF_FIRST_S", 0.0)
     kube = MemoryKube()
     client = kube.client()
     yield Stage(kube, client)
@@ -128,6 +128,9 @@ async def test_jobs_of_another_with_the_same_label_are_not_ours(on: Stage) -> No
     unled = {**other, "metadata": {**other["metadata"], "name": "unled"}}
     unled["metadata"]["ownerReferences"] = [{"uid": on.owner()["metadata"]["uid"]}]
     on.kube.put(unled)
+    by_hand = {**other, "metadata": {**other["metadata"], "name": "by-hand"}}
+    del by_hand["metadata"]["ownerReferences"]
+    on.kube.put(by_hand)
     await on.look()
     assert len(on.status()["runs"]) == 1
 
@@ -190,7 +193,7 @@ async def test_a_schedule_pauses_while_its_cluster_is_away(on: Stage) -> None:
 async def test_it_waits_for_the_only_cluster_of_its_namespace(on: Stage) -> None:
     on.apply()
     on.cluster(namespace="elsewhere")
-    assert await on.look() == SOON_S, "what drivers may do is made meanwhile"
+    assert await on.look() == SOON_S, "rights of drivers is made meanwhile"
     assert await on.look() == WAITING_S
     ready = on.condition()
     assert ready["reason"] == "WaitingForCluster"
@@ -222,7 +225,7 @@ async def test_a_named_cluster_may_be_in_another_namespace(on: Stage) -> None:
     )
     await on.look()
     assert on.condition()["reason"] == "InvalidSpec"
-    assert "may not look into elsewhere" in on.condition()["message"]
+    assert "may not read namespace elsewhere" in on.condition()["message"]
     on.kube.refuse = lambda _: None
     on.cluster(namespace="elsewhere")
     await on.look()
@@ -324,6 +327,15 @@ async def test_an_operator_that_leads_no_longer_does_nothing_more(on: Stage) -> 
     with pytest.raises(NotLeading):
         await on.look()
     assert on.kube.writes == []
+
+
+async def test_the_status_is_of_that_very_job(on: Stage) -> None:
+    on.cluster()
+    on.apply()
+    await on.look()
+    uid = on.owner()["metadata"]["uid"]
+    written = [each for each in on.kube.writes if each.path.endswith(f"sparkjobs/{NAME}/status")]
+    assert [each.body["metadata"]["uid"] for each in written] == [uid]
 
 
 async def test_what_is_deleted_or_another_by_now_is_left_alone(on: Stage) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from tests.operator.sparkjob_rig import LOOKS_MAX, NIGHTLY, SETTINGS, Rig, rig
 
-from magnetar_operator.api_kinds import SPARK_JOB, Object
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.sparkjobs.handlers import SparkJobHandler
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import SPARK_JOB, Object
+from magnetar_operator.sparkjobs.reconciler import SparkJobReconciler
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(400)]
 
@@ -62,7 +62,7 @@ class Process:
 
     async def settle(self, name: str) -> bool:
         """Looks until there is nothing to do soon; whether it was broken off."""
-        handler = SparkJobHandler(SETTINGS, self.kube, Events(self.kube))
+        handler = SparkJobReconciler(SETTINGS, self.kube, Events(self.kube))
         try:
             for _ in range(LOOKS_MAX):
                 one = await self.kube.get(SPARK_JOB, name, self._namespace)

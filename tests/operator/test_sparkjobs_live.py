@@ -18,7 +18,7 @@ from tests.operator.sparkjob_rig import (
 )
 from tests.support.kube import Tool
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CLUSTER,
     CRON_JOB,
@@ -29,8 +29,8 @@ from magnetar_operator.api_kinds import (
     SPARK_JOB,
     Object,
 )
-from magnetar_operator.rbac import DRIVER_RIGHTS, GIVEN_ON, JOB_RULES, WATCH, missing
-from magnetar_operator.sparkjobs.wanted import EXECUTOR, JOB_LABEL, ROLE_LABEL
+from magnetar_operator.kube.rbac import DRIVER_RIGHTS, DRIVER_RULE, JOB_RULES, WATCH, missing
+from magnetar_operator.sparkjobs.desired import EXECUTOR, JOB_LABEL, ROLE_LABEL
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
@@ -117,7 +117,7 @@ async def test_a_failure_is_explained_after_its_tries(on: Rig) -> None:
     await on.settle()
     (run,) = (await on.status())["runs"]
     assert (run["state"], run["attempt"]) == ("Starting", 2)
-    assert "1 of its tries failed" in run["message"]
+    assert "1 of its attempts failed" in run["message"]
     await on.fail(name, "bucket demo-cold: access denied")
     await on.until_over(name)
     await on.settle()
@@ -415,7 +415,7 @@ async def test_rights_are_what_a_whole_life_asks_and_nothing_else(on: Rig, kubec
     granted = {
         (verb, rule.kind.group, rule.resource)
         for rule in JOB_RULES
-        if rule is not GIVEN_ON
+        if rule is not DRIVER_RULE
         for verb in rule.verbs
     }
     watched = {(verb, kind.group, kind.plural) for kind in (SPARK_JOB, BATCH_JOB) for verb in WATCH}
@@ -426,7 +426,7 @@ async def test_rights_are_what_a_whole_life_asks_and_nothing_else(on: Rig, kubec
     assert {"pods"} == {name for one in DRIVER_RIGHTS for name in one["resources"]}
     account = f"--as=system:serviceaccount:{on.namespace}:{NAME}-spark"
     mine = kubectl.within(on.namespace)
-    for verb in GIVEN_ON.verbs:
+    for verb in DRIVER_RULE.verbs:
         assert mine.run("auth", "can-i", verb, "pods", account).stdout.strip() == "yes", verb
     for verb, what in (("get", "secrets"), ("create", "deployments"), ("patch", "pods")):
         assert mine.run("auth", "can-i", verb, what, account).stdout.strip() == "no", what

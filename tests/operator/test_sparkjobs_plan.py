@@ -6,19 +6,21 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from tests.operator.cluster_world import cluster_of
 
-from magnetar_operator.api_kinds import Object
-from magnetar_operator.cluster.manifests.naming import SPARK_OF
+from magnetar_operator.cluster.manifests.names import SPARK_OF
+from magnetar_operator.engine.plan import Apply, Remove
+from magnetar_operator.kube.kinds import Object
 from magnetar_operator.models.cluster_parts import Offload
 from magnetar_operator.models.sparkjob import SparkJobSpec
-from magnetar_operator.sparkjobs import figures, manifests, submit
+from magnetar_operator.sparkjobs import manifests, submit
+from magnetar_operator.sparkjobs import metrics as figures
 from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule
-from magnetar_operator.sparkjobs.plan import Apply, Observed, Problem, Remove, Start, plan
+from magnetar_operator.sparkjobs.desired import Job, Place, place_in
+from magnetar_operator.sparkjobs.plan import Observed, Problem, Start, plan
 from magnetar_operator.sparkjobs.status import status
-from magnetar_operator.sparkjobs.wanted import Job, Place, place_in
 
 UTC = datetime.UTC
 NOW = datetime.datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -84,9 +86,9 @@ def test_the_drivers_command() -> None:
     [
         ({"sparkConf": {"spark.kubernetes.namespace": "x"}}, "is set by the operator"),
         ({"sparkConf": {"spark.kubernetes.authenticate.oauthToken": "x"}}, "is set by the op"),
-        ({"sparkConf": {"master": "x"}}, "no setting of Spark's"),
+        ({"sparkConf": {"master": "x"}}, "not a setting of Spark"),
         ({"options": {"--bad": "x"}}, "must be the name of an option"),
-        ({"options": {"metadataUrl": "x"}}, "comes from elsewhere in the spec"),
+        ({"options": {"metadataUrl": "x"}}, "another field of the spec sets"),
         ({"executor": {"memory": "512Mi"}}, "spec.executor.memory: 512Mi is too little"),
     ],
 )
@@ -98,9 +100,11 @@ def test_what_cannot_be_carried_out_names_the_field(spec: dict[str, Any], told: 
     assert not [one for one in found.actions if isinstance(one, Start)]
 
 
+@example("$$")
+@example("$$(POD_NAME)")
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=40))
 def test_users_texts_reach_the_job_as_they_are(text: str) -> None:
-    """Kubernetes replaces $(NAME), and makes $$ before it one $."""
+    """Kubernetes replaces $(NAME), and turns any $$ into a single $."""
     words = submit.options({"key": text})
     if text in ("true", "false"):
         return

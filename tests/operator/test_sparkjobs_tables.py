@@ -1,21 +1,30 @@
 """SparkJobs decided by tables: which run begins, what is removed, and what the status tells."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.operator.test_sparkjobs_plan import NOW, job
 
-from magnetar_operator.api_kinds import Object
+from magnetar_operator.engine.plan import Apply, Remove
+from magnetar_operator.kube.kinds import Object
 from magnetar_operator.sparkjobs import manifests
+from magnetar_operator.sparkjobs.desired import (
+    DRIVER,
+    EXECUTOR,
+    ROLE_LABEL,
+    RUN,
+    SPEC_DIGEST,
+    Job,
+    Place,
+)
 from magnetar_operator.sparkjobs.plan import (
     SOON_S,
     WAITING_S,
-    Apply,
     Observed,
     Plan,
     Problem,
-    Remove,
     Start,
     Suspend,
     plan,
@@ -28,15 +37,6 @@ from magnetar_operator.sparkjobs.runs import (
     trouble,
 )
 from magnetar_operator.sparkjobs.status import status
-from magnetar_operator.sparkjobs.wanted import (
-    DRIVER,
-    EXECUTOR,
-    ROLE_LABEL,
-    RUN,
-    SPEC_DIGEST,
-    Job,
-    Place,
-)
 
 AT = "2026-03-01T12:00:00Z"
 SCHEDULED: dict[str, Any] = {"schedule": "0 3 * * *"}
@@ -138,16 +138,16 @@ def test_nothing_begins_without_a_cluster_that_is_ready_or_with_a_problem() -> N
     assert [(each.reason, each.message) for each in found.problems] == [
         ("WaitingForCluster", "the metadata store of demo is not ready")
     ]
-    assert (found.again_s, found.request) == (WAITING_S, None)
+    assert (found.requeue_s, found.request) == (WAITING_S, None)
     absent = Problem("NoCluster", "x")
     found = planned(job(None), absent=absent)
-    assert (started(found), found.problems, found.again_s) == ([], [absent], WAITING_S)
+    assert (started(found), found.problems, found.requeue_s) == ([], (absent,), WAITING_S)
     bad = planned(job(sparkConf={"master": "x"}))
     assert (started(bad), bad.problems[0].reason) == ([], "InvalidSpec")
     one = job(**SCHEDULED)
     found = planned(one, of=owner("1"))
     assert started(found) == []
-    assert found.again_s == SOON_S, "the CronJob is made first"
+    assert found.requeue_s == SOON_S, "the CronJob is made first"
     assert [type(each) for each in found.actions] == [Apply]
 
 
@@ -173,7 +173,7 @@ def test_a_run_beside_another_follows_the_policy(
 def test_a_schedule_is_applied_repaired_and_paused_without_its_cluster() -> None:
     one = job(**SCHEDULED)
     cron = cron_of(one)
-    assert planned(one, cron=cron).actions == []
+    assert not planned(one, cron=cron).actions
     (apply,) = planned(one, cron=cron_of(one, schedule="1 1 * * *")).actions
     assert isinstance(apply, Apply)
     assert (apply.verb, apply.step.target) == ("repair", "CronJob cold")
@@ -183,14 +183,14 @@ def test_a_schedule_is_applied_repaired_and_paused_without_its_cluster() -> None
     others = cron_of(one)
     others["metadata"]["ownerReferences"] = [{"uid": "another"}]
     found = planned(one, cron=others)
-    assert (found.actions, found.problems[0].reason) == ([], "NameTaken")
+    assert (found.actions, found.problems[0].reason) == ((), "NameTaken")
     away = job(None, **SCHEDULED)
     absent = Problem("NoCluster", "x")
     found = planned(away, cron=cron, absent=absent)
     assert [type(each) for each in found.actions] == [Suspend]
-    assert planned(away, cron=cron_of(one, suspend=True), absent=absent).actions == []
-    assert planned(away, cron=others, absent=absent).actions == []
-    assert planned(away, absent=absent).actions == []
+    assert not planned(away, cron=cron_of(one, suspend=True), absent=absent).actions
+    assert not planned(away, cron=others, absent=absent).actions
+    assert not planned(away, absent=absent).actions
 
 
 def test_rights_are_made_and_kept() -> None:
@@ -215,11 +215,11 @@ def test_runs_beyond_the_history_go_once_the_status_has_their_end() -> None:
     told = [{"name": "old", "state": "Failed"}, {"name": "older", "state": "Running"}]
     found = planned(one, *jobs, of=owner(lastRequest="", runs=told))
     assert removed(found) == ["old"]
-    assert found.again_s == SOON_S, "what the other said is not in the status yet"
+    assert found.requeue_s == SOON_S, "what the other said is not in the status yet"
     told[1]["state"] = "Succeeded"
     found = planned(one, *jobs, of=owner(lastRequest="", runs=told))
     assert removed(found) == ["old", "older"]
-    assert found.again_s is None
+    assert found.requeue_s is None
     jobs[1]["metadata"]["deletionTimestamp"] = AT
     assert removed(planned(one, *jobs, of=owner(lastRequest="", runs=told))) == ["older"]
     (remove,) = planned(one, *jobs, of=owner(lastRequest="", runs=told)).actions
@@ -294,7 +294,7 @@ def test_a_failure_is_explained_by_the_jobs_word_or_kubernetes() -> None:
 def test_a_run_under_way_says_what_it_waits_for() -> None:
     live = ran("r")
     (told,) = runs([], [live], [], AT)
-    assert (told.state, told.message, told.attempt) == ("Starting", "its pod is not there yet", 1)
+    assert (told.state, told.message, told.attempt) == ("Starting", "its pod does not exist yet", 1)
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no image"}}
     stuck = pod("p", "r", containerStatuses=[{"state": waiting}])
     (told,) = runs([], [live], [stuck], AT)
@@ -308,7 +308,7 @@ def test_a_run_under_way_says_what_it_waits_for() -> None:
     )
     (told,) = runs([], [ran("r", failed=2)], [driver, executor], AT)
     assert told.state == "Running"
-    assert told.message == "an executor cannot begin: Unschedulable; 2 of its tries failed"
+    assert told.message == "an executor cannot start: Unschedulable; 2 of its attempts failed"
     assert told.attempt == 3
     (told,) = runs([], [live], [driver], AT)
     assert told.message == ""
@@ -348,7 +348,7 @@ def shown(one: Job, *jobs: Object, of: Object | None = None, **how: Any) -> tupl
     problems = how.pop("problems", [])
     observed = observed_of(one, *jobs, **how)
     found = plan(one, of, observed)
-    found.problems += problems
+    found = replace(found, problems=[*found.problems, *problems])
     told = status(one, of, observed, found, NOW, is_plan_only=is_plan_only).status
     return told, {each["type"]: each for each in told["conditions"]}
 
@@ -394,6 +394,8 @@ def test_a_schedule_tells_when_the_next_run_is_due() -> None:
     told, by_type = shown(never, cron=cron_of(never))
     assert "nextRunAt" not in told
     assert by_type["Ready"]["message"] == "no run will ever be due"
+    wrong = job(schedule="61 3 * * *")
+    assert "nextRunAt" not in shown(wrong, cron=cron_of(wrong))[0], "the API server says why"
     paused = job(**SCHEDULED, suspend=True)
     assert "nextRunAt" not in shown(paused, cron=cron_of(paused))[0]
     told, by_type = shown(one, ran("r", "Failed"), cron=cron_of(one))

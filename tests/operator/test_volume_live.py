@@ -11,11 +11,11 @@ from tests.operator.cluster_rig import NAME, SETTINGS, Processes, Rig, processes
 from tests.operator.test_cluster_live import complete, publish, read_all
 from tests.operator.test_operator_process import until
 
-from magnetar_operator.api_kinds import PDB, PVC, Object
-from magnetar_operator.cluster.handlers import ClusterHandler
-from magnetar_operator.events import Events
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.resources.admin_client import AdminClient
+from magnetar_operator.admin.client import AdminClient, AdminClients
+from magnetar_operator.cluster.reconciler import ClusterReconciler
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import PDB, PVC, Object
 
 pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
@@ -148,10 +148,11 @@ async def test_an_operator_that_dies_of_its_every_write_replaces_it_all_the_same
         async def dies_and_is_followed() -> bool:
             nonlocal deaths
             mortal = Mortal.connect()
-            handler = ClusterHandler(SETTINGS, mortal, Events(mortal))
+            clients = AdminClients()
+            handler = ClusterReconciler(SETTINGS, mortal, Events(mortal), clients)
             look = asyncio.ensure_future(handler.reconcile(await on.owner()))
             await asyncio.wait({look})
-            await handler.close()
+            await clients.close()
             await mortal.close()
             deaths += look.cancelled()
             await on.kubelet()

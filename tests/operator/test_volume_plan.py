@@ -9,19 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.operator.cluster_world import World, cluster_of
 
+from magnetar.documents.bookies import Drain, DrainState
 from magnetar_operator.cluster.actions import (
-    Apply,
     BeginDrain,
     ClearRequest,
     DeleteVolume,
     EndDrain,
     ReplacePod,
 )
-from magnetar_operator.cluster.manifests.naming import REPLACE_VOLUME
-from magnetar_operator.cluster.observed import Drain
+from magnetar_operator.cluster.manifests.names import REPLACE_VOLUME
 from magnetar_operator.cluster.plan import Plan
-from magnetar_operator.cluster.replacing import decide
 from magnetar_operator.cluster.status import status
+from magnetar_operator.cluster.volume_replacement import decide
+from magnetar_operator.engine.plan import Apply
 
 LEDGERS = 6
 
@@ -212,7 +212,7 @@ def test_a_volume_that_is_lost_or_deleted_is_replaced_unasked(trouble: str) -> N
 
 def test_what_somebody_else_empties_is_left_to_them() -> None:
     world = made()
-    world.drains["c-bookie-1"] = Drain("c-bookie-1", "removable", reason="by hand")
+    world.drains["c-bookie-1"] = Drain("c-bookie-1", DrainState.REMOVABLE, reason="by hand")
     world.request = "c-bookie-1"
     found = world.plan()
     assert not found.replace.actions
@@ -261,7 +261,7 @@ def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> N
     budget = world.objects["PodDisruptionBudget", "c-bookie"]
     assert budget["spec"]["maxUnavailable"] == 0
     drain = world.drains["c-bookie-1"]
-    world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state="proving")
+    world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state=DrainState.PROVING)
     world.cluster = cluster_of(bookie={"replicas": 3}, image="image:2")
     world.act(world.plan().actions)
     world._stateful_set(world.objects["StatefulSet", "c-etcd"])
@@ -273,7 +273,7 @@ def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> N
         restarted = [one.name for one in found.actions if isinstance(one, ReplacePod)]
         assert not any("bookie" in one for one in restarted)
         world.act(found.actions)
-    world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state="copying")
+    world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state=DrainState.COPYING)
     world.settle(200)
     assert world.replaced == ["c-bookie-1"]
     assert world.removed == ["c-bookie-3"]
@@ -337,7 +337,7 @@ def test_whatever_happens_meanwhile_it_converges_and_no_volume_goes_unproven(
     assert world.request == ""
     assert world.drains == {}
     assert world._dying() == []
-    assert world.plan().actions == []
+    assert not world.plan().actions
     assert all(len(held) >= 2 for held in world.ledgers.values())
 
 
@@ -351,7 +351,9 @@ def test_a_bookie_whose_claim_is_deleted_unproven_keeps_its_pod(drained: str) ->
     if drained:
         reason = f"magnetar-operator: volume {claim['uid']} of {bookie} is replaced"
         now_ms = int(world.now.timestamp() * 1000)
-        world.drains[bookie] = Drain(bookie, drained, now_ms, reason, refused="no room")
+        world.drains[bookie] = Drain(
+            bookie, DrainState(drained), now_ms, reason=reason, refused="no room"
+        )
     found = world.plan()
     budget = next(
         one.manifest

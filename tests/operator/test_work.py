@@ -5,14 +5,20 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.unit.ownership.stage import in_virtual_time
+from tests.unit.broker.ownership.stage import in_virtual_time
 
-from magnetar_operator.api_kinds import Object
-from magnetar_operator.kube import Unreachable
-from magnetar_operator.work import LOOK_S_MAX, PAUSE_FIRST_S, PAUSE_MAX_S, Key, Work
+from magnetar_operator.engine.queue import (
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    RECONCILE_S_MAX,
+    ObjectKey,
+    ReconcileQueue,
+)
+from magnetar_operator.kube.client import Unreachable
+from magnetar_operator.kube.kinds import Object
 
 RESYNC_S = 1_000.0
-A, B, C = (Key("Topic", "ns", name) for name in "abc")
+A, B, C = (ObjectKey("Topic", "ns", name) for name in "abc")
 
 
 def one(name: str = "a", generation: int = 1, **status: object) -> Object:
@@ -24,7 +30,7 @@ class Looks:
     """A reconciler that notes when it looks at what."""
 
     def __init__(self, workers: int = 4) -> None:
-        self.work = Work(workers, RESYNC_S)
+        self.work = ReconcileQueue(workers, RESYNC_S)
         self.seen: list[tuple[float, str, int]] = []
         self.under_way: list[str] = []
         self.most = 0
@@ -73,10 +79,10 @@ async def passed(seconds: float = 0.1) -> None:
 @in_virtual_time
 async def test_what_is_seen_is_looked_at_and_again_after_the_resync_interval() -> None:
     async with Looks() as on:
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed(RESYNC_S * 2.5)
         assert on.times == [0.0, 1_100.0, 2_200.0]
-        assert on.work.looks == {"Topic": 3}
+        assert on.work.reconciles == {"Topic": 3}
         assert on.work.waiting == 0
 
 
@@ -89,7 +95,7 @@ async def test_a_look_comes_back_when_it_asks_to() -> None:
             return asked.pop(0)
 
         on.answer = soon
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed(10)
         assert on.times == [0.0, 5.0, 5.5]
 
@@ -97,11 +103,11 @@ async def test_a_look_comes_back_when_it_asks_to() -> None:
 @in_virtual_time
 async def test_the_earliest_wish_counts_and_a_later_one_adds_no_look() -> None:
     async with Looks() as on:
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed()
-        on.work.look(A, 50.0)
-        on.work.look(A, 20.0)
-        on.work.look(A, 60.0)
+        on.work.enqueue(A, 50.0)
+        on.work.enqueue(A, 20.0)
+        on.work.enqueue(A, 60.0)
         await passed(100)
         assert on.times == [0.0, 20.1]
 
@@ -109,9 +115,9 @@ async def test_the_earliest_wish_counts_and_a_later_one_adds_no_look() -> None:
 @in_virtual_time
 async def test_only_a_change_of_what_is_wanted_asks_for_a_look() -> None:
     async with Looks() as on:
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed()
-        on.work.seen(A, one(phase="Ready"))
+        on.work.changed(A, one(phase="Ready"))
         await passed()
         assert len(on.seen) == 1
         assert on.work.latest(A) == one(phase="Ready")
@@ -119,12 +125,12 @@ async def test_only_a_change_of_what_is_wanted_asks_for_a_look() -> None:
             changed = one()
             changed["metadata"][field] = ["new"]
             before = len(on.seen)
-            on.work.seen(A, changed)
+            on.work.changed(A, changed)
             await passed()
             assert len(on.seen) == before + 1, field
-            on.work.seen(A, one())
+            on.work.changed(A, one())
             await passed()
-        on.work.seen(A, one(generation=2))
+        on.work.changed(A, one(generation=2))
         await passed()
         assert on.seen[-1][2] == 2
 
@@ -139,11 +145,11 @@ async def test_what_changes_while_it_is_looked_at_is_looked_at_once_more_as_it_i
             return None
 
         on.answer = slow
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed()
-        on.work.seen(A, one(generation=2))
-        on.work.seen(A, one(generation=3))
-        on.work.look(A, 5.0)
+        on.work.changed(A, one(generation=2))
+        on.work.changed(A, one(generation=3))
+        on.work.enqueue(A, 5.0)
         await passed()
         assert len(on.seen) == 1
         ends.set()
@@ -162,7 +168,7 @@ async def test_many_objects_are_looked_at_at_once_and_no_more_than_there_are_wor
 
         on.answer = slow
         for key in (A, B, C):
-            on.work.seen(key, one(key.name))
+            on.work.changed(key, one(key.name))
         await passed()
         assert on.under_way == ["a", "b"]
         ends.set()
@@ -179,11 +185,11 @@ async def test_what_fails_is_tried_again_with_a_growing_pause_until_it_changes()
             raise Unreachable(0, "", "away")
 
         on.answer = fails
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed(PAUSE_FIRST_S * 15.5)
         assert on.times == [0.0, 1.0, 3.0, 7.0, 15.0]
         assert on.work.failures == {"Topic": 5}
-        on.work.seen(A, one(generation=2))
+        on.work.changed(A, one(generation=2))
         await passed(PAUSE_FIRST_S + 0.5)
         assert on.times[-2:] == [15.5, 16.5], "a change begins the pauses anew"
         await passed(20 * PAUSE_MAX_S)
@@ -196,7 +202,7 @@ async def test_what_fails_is_tried_again_with_a_growing_pause_until_it_changes()
         on.answer = well
         await passed(PAUSE_MAX_S)
         on.answer = fails
-        on.work.look(A)
+        on.work.enqueue(A)
         await passed(PAUSE_FIRST_S + 0.5)
         assert on.times[-1] - on.times[-2] == pytest.approx(PAUSE_FIRST_S), "it went well between"
     logging.disable(logging.NOTSET)
@@ -212,9 +218,9 @@ async def test_a_look_that_hangs_is_broken_off_and_tried_again() -> None:
             return None
 
         on.answer = hangs
-        on.work.seen(A, one())
-        await passed(LOOK_S_MAX + PAUSE_FIRST_S + 1)
-        assert on.times == [0.0, LOOK_S_MAX + PAUSE_FIRST_S]
+        on.work.changed(A, one())
+        await passed(RECONCILE_S_MAX + PAUSE_FIRST_S + 1)
+        assert on.times == [0.0, RECONCILE_S_MAX + PAUSE_FIRST_S]
         assert on.under_way == ["a"]
     assert on.under_way == [], "an end breaks it off, too"
     logging.disable(logging.NOTSET)
@@ -226,18 +232,18 @@ async def test_what_is_gone_is_looked_at_no_more() -> None:
 
         async def again(found: Object) -> float | None:
             if found["metadata"]["name"] == "b":
-                on.work.gone(B)
+                on.work.deleted(B)
             return 1.0
 
         on.answer = again
-        on.work.seen(A, one())
-        on.work.seen(B, one("b"))
+        on.work.changed(A, one())
+        on.work.changed(B, one("b"))
         await passed(2.5)
         assert [name for _, name, _ in on.seen].count("b") == 1
-        on.work.gone(A)
+        on.work.deleted(A)
         before = len(on.seen)
-        on.work.look(A)
-        on.work.look(C)
+        on.work.enqueue(A)
+        on.work.enqueue(C)
         await passed(RESYNC_S)
         assert len(on.seen) == before
         assert (on.work.latest(A), on.work.all_of("Topic")) == (None, [])
@@ -246,21 +252,21 @@ async def test_what_is_gone_is_looked_at_no_more() -> None:
 @in_virtual_time
 async def test_what_was_put_in_for_another_time_and_then_went_and_came_is_looked_at_once() -> None:
     async with Looks() as on:
-        on.work.seen(A, one())
+        on.work.changed(A, one())
         await passed()
-        on.work.look(A, 10.0)
-        on.work.gone(A)
-        on.work.seen(A, one())
+        on.work.enqueue(A, 10.0)
+        on.work.deleted(A)
+        on.work.changed(A, one())
         await passed(50)
         assert on.times == [0.0, 0.1]
 
 
 async def test_objects_are_listed_by_kind_and_namespace() -> None:
-    work = Work(1, RESYNC_S)
-    far = Key("Topic", "far", "a")
-    work.seen(A, one())
-    work.seen(far, one("far"))
-    work.seen(Key("Tenant", "ns", "x"), one("x"))
+    work = ReconcileQueue(1, RESYNC_S)
+    far = ObjectKey("Topic", "far", "a")
+    work.changed(A, one())
+    work.changed(far, one("far"))
+    work.changed(ObjectKey("Tenant", "ns", "x"), one("x"))
     assert work.all_of("Topic") == [one(), one("far")]
     assert work.all_of("Topic", "far") == [one("far")]
     assert work.waiting == 3
@@ -270,6 +276,6 @@ async def test_objects_are_listed_by_kind_and_namespace() -> None:
 @in_virtual_time
 async def test_a_kind_that_nobody_looks_at_is_left_alone() -> None:
     async with Looks() as on:
-        on.work.seen(Key("Tenant", "ns", "x"), one("x"))
+        on.work.changed(ObjectKey("Tenant", "ns", "x"), one("x"))
         await passed(10)
-        assert on.work.looks == {}
+        assert on.work.reconciles == {}

@@ -3,10 +3,10 @@
 from collections.abc import Awaitable
 from typing import Final
 
-from magnetar.admin.deletion import delete_namespace, delete_topic
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.admin.deletion import LocalRemover, delete_namespace, delete_topic
+from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.ownership.ownership import ClusterOwnership
-from magnetar.broker.ownership.splitting import RANGE, TOPIC_COUNT
+from magnetar.broker.ownership.split_algorithms import RANGE, TOPIC_COUNT
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import MagnetarError, NotFound, SubscriptionNotFound
@@ -52,7 +52,9 @@ class Admin:
     async def delete_namespace(self, namespace: str) -> MagnetarError | None:
         """Deletes a namespace that must hold no topics."""
         name = NamespaceName.parse(namespace)
-        return await _answer(delete_namespace(self._service, name, force=False))
+        return await _answer(
+            delete_namespace(self._service, LocalRemover(self._service), name, force=False)
+        )
 
     async def create_namespace(self, namespace: str) -> MagnetarError | None:
         """Creates a namespace with the default policies."""

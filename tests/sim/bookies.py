@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Final
 from tests.sim.metadata import MetadataClient
 from tests.sim.nodes import DATA_DIR, Node
 
-from magnetar.autorecovery.former_copies import FormerCopies
-from magnetar.autorecovery.ledger_check import LedgerChecker
-from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.check.ledger_check import LedgerChecker
+from magnetar.autorecovery.check.prover import Prover
 from magnetar.autorecovery.rate import ByteRate
+from magnetar.autorecovery.repair.former_copies import FormerCopies
 from magnetar.autorecovery.service import Autorecovery
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.service import BookieService, BookieServiceSettings
-from magnetar.bookie.settings import KIB, BookieSettings
+from magnetar.bookie.settings import BookieSettings
+from magnetar.core.units import KIB
 from magnetar.ledger.registered_bookies import RegisteredBookies, RegisteredSettings
 from magnetar.metadata.session import MetadataSession
 

@@ -1,7 +1,8 @@
 """A broker's life in the simulation, wired as its process wires it."""
 
+import socket
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from tests.sim.admin import Admin
 from tests.sim.bookies import SESSION_TTL_S, registered_bookies
@@ -10,15 +11,14 @@ from tests.sim.metadata import MetadataClient, MetadataServer
 from tests.sim.nodes import Node
 from tests.sim.transport import SimSocket
 
-from magnetar.broker.defaults import ensure_defaults
-from magnetar.broker.resources import Resources
-from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
+from magnetar.broker.assemble import assemble, describe_broker
+from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.catalog.resources import Resources
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import LedgerSettings
-from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.session import MetadataSession
+from magnetar.settings.broker import BrokerSettings
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -56,16 +56,6 @@ async def broker_main(node: Node, world: "World") -> None:
     store = MetadataClient(world.metadata, clock)
     bookies = registered_bookies(node, store)
     ledgers = LedgerClient(store, bookies, clock, ledger_settings(world), rng=node.rng)
-    factory = ManagedLedgerFactory(
-        store,
-        ledgers,
-        clock,
-        ManagedLedgerSettings(
-            rollover_entries_max=plan.rollover_entries,
-            rollover_ms_min=0,
-            cache_bytes_max=CACHE_BYTES,
-        ),
-    )
     session = MetadataSession(store, SESSION_TTL_S, clock, node.name)
     settings = SETTINGS
     if plan.ages:
@@ -81,18 +71,34 @@ async def broker_main(node: Node, world: "World") -> None:
             backlog_quota_action="consumer_backlog_eviction",
             backlog_quota_check_interval_s=AGES_EVERY_S,
         )
-    service = BrokerService(settings, store, factory, clock, session=session)
+    listener = cast("socket.socket", SimSocket(node.name, BROKER_PORT))
     await bookies.start()
-    await service.start(
-        SimSocket(node.name, BROKER_PORT),  # type: ignore[arg-type]  # has what is asked of it
+    record = await describe_broker(
+        store,
+        clock,
+        listener,
         service_url=f"pulsar://{node.name}:{BROKER_PORT}",
         http_url=f"http://{node.name}:8080",
     )
-    node.service, node.store, node.ledgers = service, store, factory
+    service = assemble(
+        settings,
+        store,
+        ledgers,
+        clock,
+        record,
+        session=session,
+        managed_ledger=ManagedLedgerSettings(
+            rollover_entries_max=plan.rollover_entries,
+            rollover_ms_min=0,
+            cache_bytes_max=CACHE_BYTES,
+        ),
+    )
+    await service.start(listener)
+    node.service, node.store, node.ledgers = service, store, service.ledgers
 
     async def stop() -> None:
         await service.stop()
-        await factory.close()
+        await service.ledgers.close()
         await bookies.stop()
         await store.close()
 

@@ -27,7 +27,7 @@ from tests.sim.history import SubscriptionHistory
 from tests.sim.recording import Session, answered
 from tests.sim.workload import BACKOFF_S, EARLIEST, EXCLUSIVE, LATEST, SHARED, Consumer
 
-from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import cursor_key

@@ -14,8 +14,8 @@ from tests.sim.offloads import prepare_offloads
 from tests.sim.plan import TopicPlan
 from tests.sim.quorum_watch import watch_quorums
 
-from magnetar.broker.namespace_policies import default_policies
-from magnetar.broker.resources import Resources
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.resources import Resources
 from magnetar.core.names import NamespaceName
 from magnetar.managed_ledger import cursor_log
 

@@ -17,11 +17,11 @@ from tests.sim.metadata import MetadataClient
 from tests.sim.nodes import Node
 from tests.sim.plan import FaultPlan
 
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.ownership.bundles import Bundle, Ring
 from magnetar.broker.ownership.rings import namespace_key, policies_of
-from magnetar.broker.ownership.splitting import RANGE
-from magnetar.broker.resources import Resources
+from magnetar.broker.ownership.split_algorithms import RANGE
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.store import Record
@@ -77,14 +77,14 @@ def _start(node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def _take(world: "World", node: Node, bundle: Bundle) -> None:
     """Claims the bundle, as a lookup does that has chosen this broker."""
     with suppress(MagnetarError):
-        if await node.service.cluster_ownership.claims.take(bundle) is None:
+        if await node.service.cluster_ownership.claims.acquire(bundle) is None:
             world.watching.counts["a claim came too late"] += 1
 
 
 async def _split(node: Node, bundle: Bundle) -> None:
     ownership = node.service.cluster_ownership
     with suppress(MagnetarError):
-        await ownership.claims.take(bundle)
+        await ownership.claims.acquire(bundle)
         if ownership.has(bundle):
             await ownership.split(bundle, RANGE)
 

@@ -16,10 +16,10 @@ from tests.sim.metadata import MetadataClient
 from tests.sim.nodes import Node
 from tests.sim.plan import LOSSY, FaultPlan
 
-from magnetar.autorecovery import drains
-from magnetar.autorecovery.decommission import Decommission
-from magnetar.autorecovery.ledger_check import LedgerChecker
-from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.check.ledger_check import LedgerChecker
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.drain import drains
+from magnetar.autorecovery.drain.decommission import Decommission
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.core.errors import MagnetarError
 
@@ -73,7 +73,7 @@ async def _emptied(world: "World", operator: Node, leaving: Node) -> bool:
     while True:
         with suppress(*PASSING):
             if not marked:
-                if (await job.look_first()).problem:
+                if (await job.preflight()).problem:
                     return False
                 await job.mark()
                 marked = True
@@ -81,10 +81,10 @@ async def _emptied(world: "World", operator: Node, leaving: Node) -> bool:
             if not summary.exit_code:
                 await _judge(world, leaving, job.held)
                 world.watching.counts["a decommission was proven"] += 1
-                left = await job.look()
-                late = await job.late() if not left.ledgers else left
+                left = await job.remaining()
+                late = await job.late_arrivals() if not left.ledgers else left
                 if not (late.ledgers or late.unproven or late.unreadable):
-                    return await job.still_marked()
+                    return await job.is_still_marked()
         await asyncio.sleep(BETWEEN_PROOFS_S)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests.sim.loop import PROCESS
 from tests.sim.nodes import Node
 
-from magnetar.broker.ownership.ownership import topic_of_ledger
+from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.core.errors import MagnetarError
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import cursor_key

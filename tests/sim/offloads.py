@@ -38,10 +38,12 @@ from magnetar.offload.records import (
     parse_offload_key,
 )
 from magnetar.offload.trash import empty_trash
-from magnetar_spark.jobs.offload import lease, leftovers, releasing, writing
+from magnetar_spark.jobs.offload import file_writer as writing
+from magnetar_spark.jobs.offload import lease, leftovers
+from magnetar_spark.jobs.offload import release as releasing
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
 from magnetar_spark.log.access import Log
-from magnetar_spark.log.planning import Range
+from magnetar_spark.log.ranges import Range
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -53,7 +55,7 @@ FILES_MAX: Final = 16
 """Of one run: each costs some milliseconds."""
 READ_BYTES: Final = 1 << 20
 STEPS: Final = ("offload", "_offload", "_write", "_verify", "_give_up")
-WRITER: Final[Any] = awaiting(writing.LedgerWriter, STEPS, ("read",))
+WRITER: Final[Any] = awaiting(writing.LedgerOffloader, STEPS, ("read",))
 CLUSTER_ID: Final = "sim"
 LAGS_MS: Final = (0, 0, 1_500)
 PASSING: Final = (MagnetarError, TimeoutError, OSError)
@@ -162,7 +164,7 @@ class Job:
     async def run(self) -> None:
         """One run of the job."""
         store, name = self._log.store, f"{self._node.name}-{self._node.rng.getrandbits(32):08x}"
-        async with lease.living(store, name):
+        async with lease.job_lease(store, name):
             await leftovers.remove_attempts(store, name, all_tasks_over=False)
             await empty_trash(store)
             records = await store.list(MANAGED_LEDGERS_PREFIX)

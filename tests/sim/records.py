@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from tests.sim.offloads import offloaded
 
-from magnetar.broker.ownership.ownership import topic_of_ledger
+from magnetar.broker.catalog.topic_names import ledger_name, topic_of_ledger
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (

@@ -1,5 +1,4 @@
-"""What the job `backlog` tells of a cluster in memory, and what Spark does with its sums, in
-plain Python."""
+"""Runs the job `backlog` on a cluster in memory, with Spark's aggregation in plain Python."""
 
 import json
 import pickle
@@ -16,21 +15,23 @@ from tests.spark.job_stage import JobCluster, append, entry
 from tests.unit.ledger.stage import ManualClock
 
 from magnetar.bookie.registration import BookieRegistration
+from magnetar.core.ids import EARLIEST
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.offload.policy import namespace_key
 from magnetar_spark.jobs.backlog import job
-from magnetar_spark.jobs.backlog.partials import (
+from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     SCANNED,
     UNREAD,
     UNREAD_BY_KEY,
+    SumRow,
 )
-from magnetar_spark.jobs.backlog.scan import scanned
-from magnetar_spark.jobs.backlog.scan_plan import ScanRange
-from magnetar_spark.jobs.backlog.sums import KEYS_MAX, Scanned, minutes_max, sorted_out
+from magnetar_spark.jobs.backlog.scan.plan import ScanRange
+from magnetar_spark.jobs.backlog.scan.scan import scan_ranges
+from magnetar_spark.jobs.backlog.scan.sums import KEYS_MAX, Scanned, grouped_by_kind, minutes_max
 from magnetar_spark.jobs.progress import Progress
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
@@ -146,9 +147,9 @@ class Backlogs:
         found: list[Row] = []
         for task in tasks:
             given = pickle.loads(pickle.dumps((settings, task, tuple(bookies))))  # noqa: S301
-            for batch in scanned(*given):
+            for batch in scan_ranges(*given):
                 found += batch.to_pylist()
-        return sorted_out(ranked(found, minutes_max(tasks)))
+        return grouped_by_kind(map(SumRow.of, ranked(found, minutes_max(tasks))))
 
     def run(self, *arguments: str) -> dict[str, Any]:
         """The job on the namespace; its summary."""
@@ -184,7 +185,7 @@ class Backlogs:
             async with self.cluster.broker(dies=True) as factory:
                 ledger = await factory.open(log_name(parse_topic(topic)))
                 opened = {
-                    name: await ledger.open_cursor(name, initial="earliest") for name in cursors
+                    name: await ledger.open_cursor(name, initial=EARLIEST) for name in cursors
                 }
                 for each in entries:
                     await append(ledger, [each])
@@ -210,7 +211,7 @@ def _told(cursor: Cursor) -> Row:
         "oldest_entry": None if oldest is None else oldest.entry_id,
         "acked_beyond": cursor.holes_count,
         "acked_ranges": cursor.ranges_count,
-        "partial_entries": cursor.batches_count,
+        "partial_entries": len(cursor.batches),
     }
 
 
@@ -224,7 +225,8 @@ def acked(ledger_id: int, entry_id: int) -> Any:
 
 def holes(cursor: Cursor) -> None:
     """Of two ledgers some are acknowledged, out of order."""
-    cursor.ack_many([(1, 0), (1, 2), (2, 1), (2, 2), (3, 0)])
+    for place in ((1, 0), (1, 2), (2, 1), (2, 2), (3, 0)):
+        cursor.ack(*place)
 
 
 def message(number: int, time_ms: int) -> bytes:

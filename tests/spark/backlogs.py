@@ -1,4 +1,4 @@
-"""A namespace with every kind of backlog, on a real cluster, and what its broker says of it."""
+"""A namespace with every kind of backlog on a real cluster, and its broker's stats."""
 
 import contextlib
 import io
@@ -15,11 +15,11 @@ from tests.support.cluster_processes import brokers, wait_for
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.core.names import parse_topic
 from magnetar.offload.cold_files import ColdFiles
-from magnetar_spark.jobs.backlog.policies import Keeping
-from magnetar_spark.jobs.backlog.topic_state import TopicState, topic_state
+from magnetar_spark.jobs.backlog.gather.policies import Keeping
+from magnetar_spark.jobs.backlog.gather.topic_state import TopicState, topic_state
 from magnetar_spark.jobs.main import main
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.running import run
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 NAMESPACE: Final = "public/backlogs"
@@ -210,8 +210,6 @@ class World:
             for number in range(DEAD_LETTERS):
                 producer.send(f"poison {number}".encode(), properties=properties)
             producer.send(b"no dead letter")
-
-    # -- what stands
 
     def state(self, topic: str) -> TopicState:
         return state_of(self.cluster, topic)

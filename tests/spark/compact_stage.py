@@ -1,4 +1,4 @@
-"""What the job `compact` leaves on a cluster in memory, and Spark's part in it."""
+"""Runs the job `compact` on a cluster in memory, with Spark's part in plain Python."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from magnetar.compaction import records
 from magnetar.compaction.records import CompactionRecord, CompactionRequest
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
-from magnetar_spark.jobs.compact import engine, pieces, plan
+from magnetar_spark.jobs.compact import chunks, engine, plan
 from magnetar_spark.jobs.compact.engine import Compacted
 from magnetar_spark.jobs.compact.second_pass import Writing
 from magnetar_spark.jobs.progress import Progress
@@ -42,7 +42,7 @@ def by_spark(spark: Any, writing: Writing, settled: Position, progress: Progress
     assert progress is not None
     seen: list[tuple[int, int, int, int]] = []
     first = engine._first_pass(
-        writing, lambda c: seen.append((c.entries, c.bytes, c.messages, c.pieces))
+        writing, lambda c: seen.append((c.entries, c.bytes, c.messages, c.chunks))
     )
     numbers = range(len(writing.parts))
     latest: dict[bytes, int] = {}
@@ -50,11 +50,11 @@ def by_spark(spark: Any, writing: Writing, settled: Position, progress: Progress
         for row in mapped(first, [number]):
             latest[row["key"]] = max(latest.get(row["key"], 0), row["place"])
     places = {place for place in latest.values() if place & 1}
-    entries, size, count, chunks = map(sum, zip(*seen, strict=True))
-    if chunks:
-        found = engine._pieces(writing, settled)
-        rows = [pieces.PieceRow(**row) for number in numbers for row in mapped(found, [number])]
-        places |= pieces.staying(rows, places)
+    entries, size, count, chunk_count = map(sum, zip(*seen, strict=True))
+    if chunk_count:
+        found = engine._chunks(writing, settled)
+        rows = [chunks.ChunkRow(**row) for number in numbers for row in mapped(found, [number])]
+        places |= chunks.staying(rows, places)
     files: list[records.CompactedFile] = []
     for number in numbers:
         some = sorted(place for place in places if place >> plan.PART_SHIFT == number)
@@ -77,7 +77,7 @@ def record(cluster: JobCluster, name: str = NAME) -> CompactionRecord | None:
     return None if stored is None else records.decode_compaction(key, stored.value)
 
 
-def artefact(cluster: JobCluster, name: str = NAME) -> list[LogEntry]:
+def artifact(cluster: JobCluster, name: str = NAME) -> list[LogEntry]:
     found = record(cluster, name)
     assert found is not None
     return [

@@ -21,7 +21,6 @@ from tests.unit.ledger.stage import publish
 
 from magnetar.bookie.api import BookieIdentity, BookieUnavailable
 from magnetar.bookie.registration import BookieRegistration, registration_key
-from magnetar.bookie.registration import encode as encode_registration
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
@@ -39,6 +38,7 @@ from magnetar.managed_ledger.record import (
 )
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode as encode_registration
 from magnetar.metadata.store import Delete, Lease, Operation, Put
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
@@ -47,9 +47,9 @@ from magnetar.wire.batch import build_batch
 from magnetar.wire.entry import build_entry
 from magnetar_spark.jobs.main import main
 from magnetar_spark.jobs.session import Sessions
-from magnetar_spark.jobs.sweeping import CLUSTER_KEY
+from magnetar_spark.jobs.sweeper import CLUSTER_KEY
 from magnetar_spark.log import access
-from magnetar_spark.log.running import run
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.topics import log_name
 
 TOPIC = "persistent://public/default/t"
@@ -217,8 +217,6 @@ class JobCluster:
         self.sessions += 1
         return self
 
-    # -- what runs
-
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return run(coroutine)
 
@@ -230,8 +228,6 @@ class JobCluster:
         found: dict[str, Any] = json.loads(self._capsys.readouterr().out)
         assert [each.name for each in self.connections if each.closed != 1] == []
         return {**found, "code": code}
-
-    # -- topics
 
     @asynccontextmanager
     async def broker(self, *, dies: bool = False) -> AsyncIterator[ManagedLedgerFactory]:
@@ -289,8 +285,6 @@ class JobCluster:
 
     def keys(self, prefix: str) -> list[str]:
         return [each.key for each in self.run(self.store.list(prefix))]
-
-    # -- files
 
     @property
     def spec(self) -> StoreSpec:

@@ -19,15 +19,16 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.bookies import BookieInfo, BookieLost
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata import Ensemble, LedgerMetadata, encode, ledger_key
+from magnetar.ledger.metadata import Ensemble, LedgerMetadata, ledger_key
 from magnetar.managed_ledger import record as managed
 from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar_spark import planner, stream, values
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.access import Log
 from magnetar_spark.log.ends import Admin
-from magnetar_spark.log.planning import Range
+from magnetar_spark.log.ranges import Range
 from magnetar_spark.log.settings import LEDGER_SETTINGS
 from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
@@ -96,7 +97,7 @@ class MemoryLog:
     def topic(self, *items: LedgerItem, trimmed_to: Position = EARLIEST, name: str = TOPIC) -> None:
         """The record of the topic's log."""
         made = ManagedLedgerRecord(1, 1, items, last_position=trimmed_to)
-        self.put(managed.managed_ledger_key(log_name(parse_topic(name))), managed.encode(made))
+        self.put(managed.managed_ledger_key(log_name(parse_topic(name))), encode(made))
 
     def closed(self, ledger_id: int, entries: int) -> LedgerItem:
         """A closed ledger, which no bookie needs to be asked about."""

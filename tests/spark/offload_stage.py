@@ -1,4 +1,4 @@
-"""What the job `offload` leaves on a cluster in memory, and Spark's part in it."""
+"""Runs the job `offload` on a cluster in memory, with Spark's part in plain Python."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -9,7 +9,8 @@ from tests.spark.job_stage import TOPIC, JobCluster, entry
 from magnetar.core.names import parse_topic
 from magnetar.offload.records import OffloadRecord, decode_offload, offloads_prefix
 from magnetar_spark.jobs.context import JobContext
-from magnetar_spark.jobs.offload import job, writing
+from magnetar_spark.jobs.offload import file_writer as writing
+from magnetar_spark.jobs.offload import job
 from magnetar_spark.jobs.offload.job import slices_of
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome
 from magnetar_spark.log.topics import log_name
@@ -32,7 +33,7 @@ def on_this_process(monkeypatch: pytest.MonkeyPatch, cluster: JobCluster) -> Job
         assert spark is cluster
         return [outcome for some in slices_of(tasks, 1) for outcome in work(some)]
 
-    monkeypatch.setattr(job, "_by_spark", by_spark)
+    monkeypatch.setattr(job, "_write_by_spark", by_spark)
     monkeypatch.setattr(writing, "open_store", cluster.opened_store)
     return cluster
 

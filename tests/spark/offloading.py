@@ -1,4 +1,4 @@
-"""Topics with ledgers in files, and the job that puts them there, for tests."""
+"""Topics with offloaded ledgers, and the job that offloads them, for tests."""
 
 import json
 from contextlib import closing
@@ -15,26 +15,26 @@ from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar.offload.records import (
     OffloadRecord,
     OffloadRequest,
     attempts_prefix,
     decode_request,
-    encode,
     request_key,
 )
+from magnetar.offload.repository import OffloadRepository
+from magnetar.offload.stores import parse_store
 from magnetar_spark.jobs.main import main
-from magnetar_spark.jobs.offload.planning import (
+from magnetar_spark.jobs.offload.file_writer import offload_ledgers
+from magnetar_spark.jobs.offload.plan import (
     Override,
-    live_records,
-    parse_store,
     topic_works,
 )
 from magnetar_spark.jobs.offload.work import LedgerTask, Outcome
-from magnetar_spark.jobs.offload.writing import offload_ledgers
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.reading import EntryReader
-from magnetar_spark.log.running import run
+from magnetar_spark.log.entry_reader import EntryReader
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
@@ -98,7 +98,8 @@ class Offload:
             assert record is not None
             items = decode_managed_ledger(key, record.value).ledgers
             files = {
-                each: file for each, (file, _) in (await live_records(log.store, name)).items()
+                ledger_id: file.record
+                for ledger_id, file in (await OffloadRepository(log.store).files(name)).items()
             }
             there = [i.ledger_id for i in items if await log.store.get(ledger_key(i.ledger_id))]
             attempts = [each.key for each in await log.store.list(attempts_prefix(name))]

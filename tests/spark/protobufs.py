@@ -1,4 +1,4 @@
-"""Protobuf schemas that are made as tests need them: descriptors, their definitions, classes."""
+"""Builds Protobuf schemas for tests: descriptors, their definitions, classes."""
 
 import json
 from base64 import b64encode

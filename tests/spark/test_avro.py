@@ -1,4 +1,4 @@
-"""Avro values: read by the version they were made by, for the columns of the newest."""
+"""Avro values: read with the version they were written with, into columns of the newest."""
 
 import io
 from datetime import UTC, date, datetime

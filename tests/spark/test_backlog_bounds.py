@@ -1,4 +1,4 @@
-"""How much the job `backlog` reads, what holds for topics, and what it leaves in metadata."""
+"""The bounds of the job `backlog`, the policies it applies, and its records in metadata."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ from tests.spark.backlog_stage import (
 )
 
 from magnetar.offload.policy import topic_policies_key
-from magnetar_spark.jobs.backlog import sums
+from magnetar_spark.jobs.backlog.scan import sums
 
 
 @pytest.fixture
@@ -27,9 +27,6 @@ def backlogs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Backlogs:
     return Backlogs(monkeypatch, tmp_path, capsys)
-
-
-# -- how much is read
 
 
 def test_a_bound_of_nothing_reads_nothing_and_starts_no_spark(backlogs: Backlogs) -> None:
@@ -95,9 +92,6 @@ def test_minutes_of_many_topics_are_fewer_of_each(monkeypatch: pytest.MonkeyPatc
     assert sums.minutes_max([(one, one), (one,)]) == sums.MINUTES_MAX
     monkeypatch.setattr(sums, "MINUTE_ROWS_MAX", 0)
     assert sums.minutes_max([(one,)]) == 1
-
-
-# -- limits that are not set
 
 
 def test_what_other_limits_would_free(backlogs: Backlogs) -> None:
@@ -169,9 +163,6 @@ def test_what_holds_where_nothing_is_set(
     backlogs.clock.advance(1)
     backlogs.run(*arguments)
     assert backlogs.row("topics")["ttl_s"] == 7
-
-
-# -- what is left in metadata
 
 
 def trace(backlogs: Backlogs) -> Any:

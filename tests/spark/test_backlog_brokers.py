@@ -1,4 +1,4 @@
-"""What the job `backlog` asks of brokers, and what it tells where they do not answer."""
+"""The requests of the job `backlog` to brokers, and its report if they do not answer."""
 
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def test_a_broker_that_does_not_answer_leaves_what_metadata_says(
     )
     page = (backlogs.output / "report.html").read_text()
     assert "Of some topics no broker answered for stats." in page
-    assert "defaults of retention and TTL are not known" in page
+    assert "defaults of retention and TTL are unknown" in page
     assert backlogs.rows("consumers") == []
 
 
@@ -143,7 +143,7 @@ def test_defaults_that_were_given_are_not_asked_for(
     assert backlogs.row("topics")["ttl_s"] == 9
     page = (backlogs.output / "report.html").read_text()
     assert "no broker answered" not in page
-    assert "defaults of retention and TTL are not known" not in page
+    assert "defaults of retention and TTL are unknown" not in page
 
 
 def test_a_broker_that_says_no_defaults_is_no_reason_to_trim(

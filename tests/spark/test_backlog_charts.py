@@ -1,13 +1,13 @@
-"""The page around the sections of a backlog report, its charts, and its numbers for people."""
+"""The page, the charts and the number formats of a backlog report."""
 
 import pytest
 from tests.spark.test_backlog_page import AT, AT_MS, KIB, A, B, below, of, parsed, text_of
 from tests.spark.test_backlog_report import subscription, topic
 
-from magnetar_spark.jobs.backlog import charts, report
-from magnetar_spark.jobs.backlog.attention import Finding, Severity
-from magnetar_spark.jobs.backlog.charts import Bar, Segment
-from magnetar_spark.jobs.backlog.shown import (
+from magnetar_spark.jobs.backlog.analyse.attention import Finding, Severity
+from magnetar_spark.jobs.backlog.report import charts, report
+from magnetar_spark.jobs.backlog.report.charts import Bar, Segment
+from magnetar_spark.jobs.backlog.report.numbers import (
     bytes_text,
     count_text,
     duration_text,
@@ -40,7 +40,7 @@ def test_tiles_are_sums_of_what_is_known() -> None:
         "2topics and partitions",
         "3subscriptions",
     ]
-    rows["subscriptions"][0] |= {"messages_exact": False, "bytes_exact": False}
+    rows.subscriptions[0].messages_exact = rows.subscriptions[0].bytes_exact = False
     assert tiles()[1:3] == ["≈ 6messages unread", "≈ 2.0 KiBbytes unread"]
 
 
@@ -78,11 +78,8 @@ def test_the_page_says_when_it_is_of_and_what_was_read() -> None:
     assert "The first run in this output" in report.html(rows, [], [], AT_MS, None, 5)
     assert items(report._notes(rows, ["A note."]))[0] == "A note."
     assert "20 of 15 entries that were read." in report._notes(rows, [])
-    rows["topics"][1]["scanned_entries"] = 4
+    rows.topics[1].scanned_entries = 4
     assert "14 of 15 entries that were read (≈ marks what is estimated" in report._notes(rows, [])
-
-
-# -- charts
 
 
 def rects(markup: str) -> list[dict[str, float]]:

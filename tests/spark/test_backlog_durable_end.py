@@ -1,12 +1,12 @@
-"""Where a backlog's newest ledger ends: what an ack quorum holds, and nothing that fewer do."""
+"""The durable end of an open ledger: entries that an ack quorum holds, and no others."""
 
 import pytest
 from tests.spark.memory_log import ENTRY, MemoryLog
 
 from magnetar.bookie.api import BookieError
 from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
-from magnetar_spark.jobs.backlog import durable_end as durable_end_module
-from magnetar_spark.jobs.backlog.durable_end import DurableEnd, durable_end
+from magnetar_spark.jobs.backlog.gather import durable_end as durable_end_module
+from magnetar_spark.jobs.backlog.gather.durable_end import DurableEnd, durable_end
 
 LEDGER = 7
 

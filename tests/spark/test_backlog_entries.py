@@ -1,4 +1,4 @@
-"""What a scan counts of entries that are compressed, encrypted, chunked, markers, or none."""
+"""The scan's counts of compressed, encrypted, chunked and malformed entries, and of markers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from magnetar.wire._pb.PulsarApi_pb2 import (
 from magnetar.wire.batch import build_batch
 from magnetar.wire.compression import compress
 from magnetar.wire.entry import build_entry
-from magnetar_spark.jobs.backlog.partials import (
+from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
@@ -24,9 +24,9 @@ from magnetar_spark.jobs.backlog.partials import (
     UNREAD,
     KeySums,
 )
-from magnetar_spark.jobs.backlog.scan import RangeScan
-from magnetar_spark.jobs.backlog.scan_plan import ScanRange, View
-from magnetar_spark.log.planning import Range
+from magnetar_spark.jobs.backlog.scan.plan import ScanRange, View
+from magnetar_spark.jobs.backlog.scan.scan import RangeScan
+from magnetar_spark.log.ranges import Range
 
 TOPIC = "persistent://a/b/c"
 LZ4 = CompressionType.Value("LZ4")
@@ -182,7 +182,7 @@ def test_what_is_taken_on_the_way_is_counted_once() -> None:
 def test_sums_by_key_are_handed_on_before_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from magnetar_spark.jobs.backlog import partials
+    from magnetar_spark.jobs.backlog.scan import partials
 
     monkeypatch.setattr(partials, "KEYS_PENDING_MAX", 3)
     whole = Range(TOPIC, -1, LedgerMetadata(7, (), 1), 0, 9, 1)

@@ -1,26 +1,28 @@
-"""When a backlog needs attention, what is said of it, and what is published: at every boundary."""
+"""Findings about backlogs, and the published summaries, at every boundary."""
 
 from typing import Any
 
 import pytest
 from tests.spark.test_backlog_report import NOW_MS, blank, nothing, subscription, topic
 
-from magnetar.managed_ledger.backlog_record import WORST
-from magnetar_spark.jobs.backlog import attention, metrics
-from magnetar_spark.jobs.backlog.attention import FINDINGS_MAX, Finding, Severity, findings
-from magnetar_spark.jobs.backlog.published import published, total, worst
+from magnetar.documents.backlog import WORST
+from magnetar_spark.jobs.backlog.analyse import attention
+from magnetar_spark.jobs.backlog.analyse.attention import FINDINGS_MAX, Finding, Severity, findings
+from magnetar_spark.jobs.backlog.analyse.published import published, total, worst
+from magnetar_spark.jobs.backlog.report import metrics
+from magnetar_spark.jobs.backlog.tables.tables import Rows
 
 A, B = "persistent://acme/shop/a", "persistent://acme/other/b"
 NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
 
-def of(row: dict[str, Any], **topic_fields: Any) -> list[Finding]:
+def of(row: Any, **topic_fields: Any) -> list[Finding]:
     """What is found of one subscription."""
     about = topic(A, **topic_fields)
-    return findings({**nothing(), "topics": [about], "subscriptions": [row]})
+    return findings(Rows(topics=[about], subscriptions=[row]))
 
 
-def kinds(row: dict[str, Any], **topic_fields: Any) -> list[tuple[Severity, str]]:
+def kinds(row: Any, **topic_fields: Any) -> list[tuple[Severity, str]]:
     return [(each.severity, each.kind) for each in of(row, **topic_fields)]
 
 
@@ -103,27 +105,27 @@ def test_what_will_outlive_the_ttl_is_told(fields: dict[str, Any], expires: bool
 
 
 def test_what_nothing_keeps_is_summed_by_topic() -> None:
-    def held(name: str, size: int, cause: str = "untrimmed") -> dict[str, Any]:
+    def held(name: str, size: int, cause: str = "untrimmed") -> Any:
         return blank("storage", topic=name, cause=cause, bytes_on_bookies=size)
 
     half = attention.UNTRIMMED_BYTES // 2
     rows = nothing()
-    rows["storage"] = [held(A, half), held(A, half), held(B, half), held(B, half, "retention")]
+    rows.storage = [held(A, half), held(A, half), held(B, half), held(B, half, "retention")]
     (found,) = findings(rows)
     assert (found.severity, found.kind, found.topic) == (WARNING, "untrimmed", A)
     assert (found.subscription, found.weight) == ("", float(2 * half))
     assert found.text == "64.0 MiB on bookies that nothing keeps"
-    rows["storage"][1] = held(A, half - 1)
+    rows.storage[1] = held(A, half - 1)
     assert findings(rows) == []
 
 
 def test_dead_letters_are_told_with_their_origin() -> None:
-    def flow(**fields: Any) -> dict[str, Any]:
+    def flow(**fields: Any) -> Any:
         more = {"kind": "dead-letter", "origin": B, "subscription": "s", "messages": 3}
         return blank("flows", topic=A, **{**more, "whole": True, **fields})
 
     rows = nothing()
-    rows["flows"] = [flow(), flow(whole=False), flow(kind="retry"), flow(messages=0)]
+    rows.flows = [flow(), flow(whole=False), flow(kind="retry"), flow(messages=0)]
     found = findings(rows)
     assert [(each.severity, each.kind, each.topic) for each in found] == [
         (WARNING, "dead-letters", A)
@@ -139,7 +141,7 @@ def skew(**fields: Any) -> list[Finding]:
     numbers = {"top1_share": 0.2, "keyed_messages": 1_000, "keys": 11, "partition_ratio": None}
     row = blank("key_skew", topic=A, **{**numbers, **fields})
     entries = 999 if fields.get("partition_ratio") == 2.5 else 1_000
-    return findings({**nothing(), "topics": [topic(A, entries=entries)], "key_skew": [row]})
+    return findings(Rows(topics=[topic(A, entries=entries)], key_skew=[row]))
 
 
 def test_a_hot_key_is_one_of_many_with_much_of_many_messages() -> None:
@@ -165,25 +167,22 @@ def test_a_partition_is_skewed_at_twice_the_mean() -> None:
 
 def test_findings_are_few_and_the_worst_first() -> None:
     rows = nothing()
-    rows["topics"] = [topic(A), topic(B)]
-    rows["subscriptions"] = [
+    rows.topics = [topic(A), topic(B)]
+    rows.subscriptions = [
         subscription(f"s{n:03d}", name, entries=5, trend="stalled", since_s=1.0, age_s=0.0)
         for n in range(FINDINGS_MAX)
         for name in (B, A)
     ]
-    rows["subscriptions"][7] |= {"error": "lost", "entries": None}
+    rows.subscriptions[7].error, rows.subscriptions[7].entries = "lost", None
     found = findings(rows)
     assert len(found) == FINDINGS_MAX
     assert found[0].kind == "unreadable"
     assert [(each.topic, each.subscription) for each in found[1:3]] == [(B, "s000"), (B, "s001")]
 
 
-# -- what is published
-
-
 def test_the_furthest_behind_are_named_first() -> None:
     rows = nothing()
-    rows["subscriptions"] = [
+    rows.subscriptions = [
         subscription("caught-up", A),
         subscription("small", A, entries=9, bytes=5),
         subscription("large", A, entries=2, bytes=50, age_s=7.0, trend="growing",
@@ -208,9 +207,9 @@ def test_the_furthest_behind_are_named_first() -> None:
 
 def test_a_namespaces_record_is_of_its_own_topics_alone() -> None:
     rows = nothing()
-    rows["topics"] = [topic(A, bytes_on_bookies=7), topic(B, namespace="acme/other")]
+    rows.topics = [topic(A, bytes_on_bookies=7), topic(B, namespace="acme/other")]
     other = {"namespace": "acme/other"}
-    rows["subscriptions"] = [
+    rows.subscriptions = [
         subscription("g", A, entries=3, messages=5, bytes=30, trend="growing", age_s=9.0,
                      drains_in_s=4.0, holds_bytes=100),
         subscription("s", A, entries=2, messages=2, bytes=20, trend="stalled", age_s=8.0,
@@ -237,7 +236,8 @@ def test_a_namespaces_record_is_of_its_own_topics_alone() -> None:
     assert (first.severity, first.kind, first.topic, first.subscription) == (
         "warning", "stalled", A, "s"
     )  # fmt: skip
-    rows["subscriptions"][3] |= {"error": "lost", "messages": None, "drains_in_s": None}
+    lost = rows.subscriptions[3]
+    lost.error, lost.messages, lost.drains_in_s = "lost", None, None
     record = published("acme/shop", rows, [], NOW_MS)
     assert (record.unreadable, record.unknown, record.backlog_messages) == (1, 0, None)
     assert record.drains_in_seconds is None
@@ -250,9 +250,6 @@ def test_a_part_of_a_sum_is_no_sum() -> None:
     assert (total([1, 2]), total([1, None]), total([])) == (3, None, 0)
 
 
-# -- metrics
-
-
 def lines_of(name: str, lines: list[str]) -> list[str]:
     full = f"magnetar_backlog_{name}"
     return [line.removeprefix(full) for line in lines if line.startswith((f"{full}{{", f"{full} "))]
@@ -260,27 +257,27 @@ def lines_of(name: str, lines: list[str]) -> list[str]:
 
 def test_every_figure_is_a_series_of_its_subscription_or_topic() -> None:
     rows = nothing()
-    rows["topics"] = [
+    rows.topics = [
         topic(A, bytes_on_bookies=5, bytes_cold=6, sampled=True),
         topic(B, bytes_on_bookies=9, scanned_entries=0, namespace="acme/other"),
     ]
-    rows["subscriptions"] = [
+    rows.subscriptions = [
         subscription("s", A, entries=3, messages=4, bytes=30, age_s=1.5, expires_in_s=7.0,
                      growth_per_s=-0.5, consumed_per_s=2.0, drains_in_s=6.0, acked_ranges=2,
                      holds_bytes=11, trend="draining"),
         subscription("lost", A, entries=None, messages=None, bytes=None, error="gone",
                      bytes_exact=None, messages_exact=False),
     ]  # fmt: skip
-    rows["storage"] = [
+    rows.storage = [
         blank("storage", topic=A, cause=cause, bytes_on_bookies=size)
         for cause, size in (("open", 2), ("retention", 3), ("open", 4))
     ]
-    rows["what_if"] = [
+    rows.what_if = [
         blank("what_if", topic=A, scenario=name, bytes_on_bookies=size)
         for name, size in (("now", 8), ("ttl=1h", 9))
     ]
-    rows["key_skew"] = [blank("key_skew", topic=A, top1_share=0.25)]
-    rows["flows"] = [blank("flows", topic=A, kind="retry", origin=B, messages=12)]
+    rows.key_skew = [blank("key_skew", topic=A, top1_share=0.25)]
+    rows.flows = [blank("flows", topic=A, kind="retry", origin=B, messages=12)]
     lines = metrics.text(rows, NOW_MS).splitlines()
     of_topic = f'namespace="acme/shop",topic="{A}"'
     s, lost = (f'{{{of_topic},subscription="{name}"}}' for name in ("s", "lost"))
@@ -326,14 +323,15 @@ def test_every_figure_is_a_series_of_its_subscription_or_topic() -> None:
 def test_of_many_the_largest_have_series(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "SERIES_MAX", 1)
     rows = nothing()
-    rows["topics"] = [topic(A, bytes_on_bookies=5), topic(B, bytes_on_bookies=9)]
-    rows["subscriptions"] = [
+    rows.topics = [topic(A, bytes_on_bookies=5), topic(B, bytes_on_bookies=9)]
+    rows.subscriptions = [
         subscription(name, A, entries=entries) for name, entries in (("a", 1), ("b", 3), ("c", 2))
     ]
     for table, fields in (("storage", {"cause": "open"}), ("what_if", {"scenario": "now"})):
-        rows[table] = [blank(table, topic=name, bytes_on_bookies=1, **fields) for name in (A, B)]
-    rows["flows"] = [blank("flows", topic=A, kind="retry", origin=B, messages=12)]
-    rows["key_skew"] = [blank("key_skew", topic=A, top1_share=0.25)]
+        held = [blank(table, topic=name, bytes_on_bookies=1, **fields) for name in (A, B)]
+        setattr(rows, table, held)
+    rows.flows = [blank("flows", topic=A, kind="retry", origin=B, messages=12)]
+    rows.key_skew = [blank("key_skew", topic=A, top1_share=0.25)]
     lines = metrics.text(rows, NOW_MS).splitlines()
     assert ['"b"' in line for line in lines_of("entries", lines)] == [True]
     assert lines_of("total_entries", lines) == [" 6"]

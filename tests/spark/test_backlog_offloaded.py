@@ -1,4 +1,4 @@
-"""Job `backlog` on a topic of which the older half is in an object store, with its output there."""
+"""The job `backlog` on a partly offloaded topic, with its output in an object store."""
 
 import os
 from collections.abc import Iterator
@@ -23,15 +23,15 @@ from magnetar.bookie.api import BookieError, ProofKind
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
-from magnetar.ledger.asking import ask_proofs
+from magnetar.ledger.bookie_calls import ask_proofs
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs.backlog.ages import LogAges
-from magnetar_spark.jobs.backlog.policies import Keeping
-from magnetar_spark.jobs.backlog.tables import SCHEMAS, TABLES
-from magnetar_spark.jobs.backlog.topic_state import topic_state
+from magnetar_spark.jobs.backlog.gather.policies import Keeping
+from magnetar_spark.jobs.backlog.gather.topic_state import topic_state
+from magnetar_spark.jobs.backlog.scan.ages import LogAges
+from magnetar_spark.jobs.backlog.tables.tables import SCHEMAS, TABLES
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.running import run
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 TOPIC = "persistent://public/default/half-cold"

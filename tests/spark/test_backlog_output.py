@@ -1,4 +1,4 @@
-"""Where a run of the job `backlog` puts its files, what the next run finds, and its last words."""
+"""The output of the job `backlog`: files, the earlier run, flows, and the summary."""
 
 import json
 from pathlib import Path
@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from magnetar.core.errors import MagnetarError
-from magnetar_spark.jobs.backlog.flows import flow_sums, kind_of, merged, subscription_of
-from magnetar_spark.jobs.backlog.output import Output, run_ms, run_name
-from magnetar_spark.jobs.backlog.partials import FLOW
-from magnetar_spark.jobs.backlog.tables import SCHEMAS, table
+from magnetar_spark.jobs.backlog.report.output import Output, run_ms, run_name
+from magnetar_spark.jobs.backlog.scan.flows import Flow, flow_sums, kind_of, merged, subscription_of
+from magnetar_spark.jobs.backlog.scan.partials import FLOW, SumRow
+from magnetar_spark.jobs.backlog.tables.tables import SCHEMAS, SizeRow, arrow_table
 from magnetar_spark.jobs.summary import DETAILS_MAX, ERROR_CHARS_MAX, State, Summary
 
 AT_MS = 1_700_000_000_123
 
 
-def size(below: int, topic: str = "t") -> dict[str, Any]:
-    return {"topic": topic, "below_bytes": below, "messages": 1, "bytes": 2}
+def size(below: int, topic: str = "t") -> SizeRow:
+    return SizeRow(topic=topic, below_bytes=below, messages=1, bytes=2)
 
 
 def test_a_run_is_found_again_by_the_next(tmp_path: Path) -> None:
@@ -25,12 +25,12 @@ def test_a_run_is_found_again_by_the_next(tmp_path: Path) -> None:
     assert output.run_before(AT_MS) is None
     name = run_name(AT_MS)
     assert (name, run_ms(name)) == ("20231114T221320123Z", AT_MS)
-    output.put_table("sizes", name, table("sizes", [size(8)]))
+    output.put_table("sizes", name, arrow_table("sizes", [size(8)]))
     assert output.run_before(AT_MS + 1) is None, "it has no subscriptions yet"
     output.put_table("subscriptions", name, SCHEMAS["subscriptions"].empty_table())
     assert output.run_before(AT_MS) is None, "only what was before"
     assert output.run_before(AT_MS + 1) == name
-    assert output.rows("sizes", name) == [size(8)]
+    assert output.rows(SizeRow, name) == [size(8)]
     later = run_name(AT_MS + 5)
     output.put_table("subscriptions", later, SCHEMAS["subscriptions"].empty_table())
     (tmp_path / "tables" / "subscriptions" / "run=somebody's").mkdir()
@@ -42,7 +42,7 @@ def test_a_run_is_found_again_by_the_next(tmp_path: Path) -> None:
 def test_what_the_store_refuses_names_the_file(tmp_path: Path) -> None:
     output = Output(str(tmp_path))
     with pytest.raises(MagnetarError, match=f"{tmp_path}/tables/sizes/run=x/part-0.parquet"):
-        output.rows("sizes", "x")
+        output.rows(SizeRow, "x")
     (tmp_path / "report.html").mkdir()
     with pytest.raises(MagnetarError, match=f"{tmp_path}/report.html"):
         output.put("report.html", b"page")
@@ -50,28 +50,31 @@ def test_what_the_store_refuses_names_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b.txt").read_bytes() == b"whole"
 
 
-# -- messages that come again
-
-
-def flow(messages: int, number: int, **fields: Any) -> dict[str, Any]:
-    more = {"topic": "t", "key": b"origin", "bytes": 5, "oldest_ms": 7, "newest_ms": 9}
-    return {"kind": FLOW, "messages": messages, "number": number, **more, **fields}
+def flow(messages: int, number: int, **fields: Any) -> SumRow:
+    more: dict[str, Any] = {
+        "topic": "t",
+        "key": b"origin",
+        "bytes": 5,
+        "oldest_ms": 7,
+        "newest_ms": 9,
+    }
+    return SumRow(**{"kind": FLOW, "messages": messages, "number": number, **more, **fields})
 
 
 def test_redeliveries_are_a_mean_over_messages() -> None:
-    assert merged([flow(1, 3)])[0]["redeliveries_mean"] == 3.0
+    assert merged([flow(1, 3)])[0].redeliveries_mean == 3.0
     (one,) = merged([flow(3, 1, oldest_ms=4), flow(1, 5, newest_ms=20)])
-    assert one == {
-        "topic": "t",
-        "origin": "origin",
-        "messages": 4,
-        "bytes": 10,
-        "oldest_ms": 4,
-        "newest_ms": 20,
-        "redeliveries_max": 5,
-        "redeliveries_mean": 2.0,
-    }
-    names = [row["origin"] for row in merged([flow(1, 1, key=b"z"), flow(1, 1, key=b"\xff")])]
+    assert one == Flow(
+        topic="t",
+        origin="origin",
+        messages=4,
+        size_bytes=10,
+        oldest_ms=4,
+        newest_ms=20,
+        redeliveries_max=5,
+        redeliveries_mean=2.0,
+    )
+    names = [found.origin for found in merged([flow(1, 1, key=b"z"), flow(1, 1, key=b"\xff")])]
     assert names == ["z", "\ufffd"]
 
 
@@ -95,7 +98,7 @@ def test_what_a_topics_name_says(name: str, kind: str, subscription: str) -> Non
 def test_of_many_origins_the_rest_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    from magnetar_spark.jobs.backlog import flows
+    from magnetar_spark.jobs.backlog.scan import flows
     from magnetar_spark.table import PROPERTIES, PUBLISH_TIME, VALUE
 
     monkeypatch.setattr(flows, "ORIGINS_MAX", 2)
@@ -122,9 +125,6 @@ def test_of_many_origins_the_rest_is_one(monkeypatch: pytest.MonkeyPatch) -> Non
         b"(others)": [2, 1, 0, 3_000, 4_000],
     }
     assert list(flow_sums("t", batch.slice(0, 0))) == []
-
-
-# -- the summary
 
 
 def test_a_summary_for_people() -> None:

@@ -1,4 +1,4 @@
-"""What the report of the job `backlog` shows of rows: every cell, bar and tip."""
+"""The sections of the backlog report: every cell, bar and tooltip."""
 
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from tests.spark.test_backlog_report import blank, nothing, subscription, topic
 
-from magnetar_spark.jobs.backlog import report_parts, report_scanned
-from magnetar_spark.jobs.backlog.tables import Rows
+from magnetar_spark.jobs.backlog.report import parts as report_parts
+from magnetar_spark.jobs.backlog.report import scanned as report_scanned
+from magnetar_spark.jobs.backlog.tables.tables import Rows
 
 A, B, C = (f"persistent://acme/shop/{name}" for name in "abc")
 KIB = 1024
@@ -58,11 +59,8 @@ def legend_of(markup: str) -> list[str]:
     return [text_of(each) for each in parsed(markup).iter("span") if each.get("class") == "key"]
 
 
-def of(**tables: list[dict[str, Any]]) -> Rows:
-    return {**nothing(), **tables}
-
-
-# -- made of cursors and ledgers
+def of(**tables: list[Any]) -> Rows:
+    return Rows(**tables)
 
 
 def test_backlogs_are_shown_by_bytes_and_what_is_not_known_as_such() -> None:
@@ -109,7 +107,7 @@ def test_backlogs_are_shown_by_bytes_and_what_is_not_known_as_such() -> None:
     assert "Every subscription has acknowledged everything." in text_of(parsed(empty))
 
 
-def moving(name: str, trend: str, growth: float, **fields: Any) -> dict[str, Any]:
+def moving(name: str, trend: str, growth: float, **fields: Any) -> Any:
     more = {"entries": 5, "published_per_s": 3.0, "consumed_per_s": 3.0 - growth, **fields}
     return subscription(name, A, trend=trend, growth_per_s=growth, **more)
 
@@ -154,7 +152,7 @@ def test_growth_is_shown_the_fastest_first() -> None:
     assert "there is no earlier run to compare" in text_of(parsed(unknown))
 
 
-def held(name: str, cause: str, size: int, who: str = "") -> dict[str, Any]:
+def held(name: str, cause: str, size: int, who: str = "") -> Any:
     return blank("storage", topic=name, cause=cause, bytes_on_bookies=size, subscription=who)
 
 
@@ -190,7 +188,7 @@ def test_bytes_are_shown_by_topic_and_cause() -> None:
     assert [line[0] for line in cells(whole)[1:]] == ["acme/shop/b", "acme/shop/a", "acme/shop/c"]
     assert [line[-1] for line in cells(whole)[1:]] == ["-", "5.0 KiB", "-"]
     assert len(labels(whole)) == 3
-    rows["topics"] = [topic(A), topic(B), topic(C)]
+    rows.topics = [topic(A), topic(B), topic(C)]
     warm = report_parts.storage(rows, 3)
     assert cells(warm)[0] == ["Topic", "slowest subscription", "open ledger"]
     assert "more are in the object store" not in text_of(parsed(warm))
@@ -198,7 +196,7 @@ def test_bytes_are_shown_by_topic_and_cause() -> None:
     assert "None." in text_of(parsed(nowhere))
 
 
-def freed(name: str, scenario: str, **fields: Any) -> dict[str, Any]:
+def freed(name: str, scenario: str, **fields: Any) -> Any:
     numbers = {"ledgers": 1, "bytes_on_bookies": KIB, "bytes_cold": 0, "expired": []}
     return blank("what_if", topic=name, scenario=scenario, **{**numbers, **fields})
 
@@ -252,10 +250,7 @@ def test_holes_are_shown_with_the_oldest_of_them() -> None:
     assert "nothing is acknowledged out of order" in text_of(parsed(nobody))
 
 
-# -- made of what was read
-
-
-def unread(key: str | None, oldest: int | None, rank: int, **fields: Any) -> dict[str, Any]:
+def unread(key: str | None, oldest: int | None, rank: int, **fields: Any) -> Any:
     more = {"subscription": "s", "messages": 5, "ledger_id": 3, "entry_id": 4, "held_by": "c"}
     return blank(
         "unread_keys", topic=A, key_text=key, oldest=oldest, rank_oldest=rank,
@@ -281,11 +276,11 @@ def test_the_oldest_unread_keys_come_first() -> None:
 
 
 def test_hot_keys_are_shown_with_their_share() -> None:
-    def key(name: str, count: int) -> dict[str, Any]:
+    def key(name: str, count: int) -> Any:
         share = count / 10
         return blank("keys", topic=A, key_text=name, messages=count, bytes=KIB, share=share)
 
-    def skew(name: str, share: float, ratio: float | None, keys: int = 3) -> dict[str, Any]:
+    def skew(name: str, share: float, ratio: float | None, keys: int = 3) -> Any:
         shares = {"top1_share": share, "top10_share": 0.5, "top100_share": 1.0}
         more = {"keyed_messages": 10, "keys": keys, "partition_ratio": ratio}
         return blank("key_skew", topic=name, **shares, **more)
@@ -308,15 +303,15 @@ def test_hot_keys_are_shown_with_their_share() -> None:
         ["acme/shop/a", "10", "3", "25.0%", "50.0%", "100.0%", "-"],
     ]  # fmt: skip
     assert "Of acme/shop/a a sample was read: counts are the sample's." in text_of(parsed(shown))
-    rows["topics"] = [topic(A, sampled=True), topic(B, sampled=True)]
+    rows.topics = [topic(A, sampled=True), topic(B, sampled=True)]
     assert "Of 2 topics a sample was read" in text_of(parsed(report_scanned.hot_keys(rows, 2)))
-    rows["topics"] = [topic(A)]
+    rows.topics = [topic(A)]
     assert "sample" not in text_of(parsed(report_scanned.hot_keys(rows, 2)))
-    assert report_scanned.hot_keys(of(key_skew=rows["key_skew"]), 2) == ""
+    assert report_scanned.hot_keys(of(key_skew=rows.key_skew), 2) == ""
 
 
 def test_dead_letters_are_shown_with_where_they_were_sent_first() -> None:
-    def flow(name: str, count: int, **fields: Any) -> dict[str, Any]:
+    def flow(name: str, count: int, **fields: Any) -> Any:
         more = {"kind": "dead-letter", "origin": B, "subscription": "", "last": AT_MS}
         means = {"redeliveries_mean": 2.25, "redeliveries_max": 5, "whole": True}
         return blank("flows", topic=name, messages=count, **{**more, **means, **fields})
@@ -333,7 +328,7 @@ def test_dead_letters_are_shown_with_where_they_were_sent_first() -> None:
     assert "None in what was read." in text_of(parsed(report_scanned.flows(nothing(), 2)))
 
 
-def minute(name: str, at: int, count: int) -> dict[str, Any]:
+def minute(name: str, at: int, count: int) -> Any:
     return blank("rates", topic=name, minute=AT_MS + at * 60_000, messages=count, bytes=count)
 
 
@@ -373,7 +368,7 @@ def test_of_many_topics_the_busiest_have_a_colour_of_their_own() -> None:
 
 
 def test_sizes_are_shown_without_a_gap() -> None:
-    def sized(name: str, below: int, count: int) -> dict[str, Any]:
+    def sized(name: str, below: int, count: int) -> Any:
         return blank("sizes", topic=name, below_bytes=below, messages=count, bytes=count * KIB)
 
     rows = of(sizes=[sized(A, 256, 2), sized(B, 256, 1), sized(A, 1024, 4)])

@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.backlog_stage import ranked
 
-from magnetar_spark.jobs.backlog import sums
-from magnetar_spark.jobs.backlog.partials import (
+from magnetar_spark.jobs.backlog.scan import sums
+from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,

@@ -1,35 +1,43 @@
-"""The report, the metrics and the findings of job `backlog`, made of rows alone."""
+"""The report, the metrics and the findings of the job `backlog`, from rows alone."""
 
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from magnetar_spark.jobs.backlog import metrics, report
-from magnetar_spark.jobs.backlog.attention import Severity, expiring, findings
-from magnetar_spark.jobs.backlog.causes import Cause
-from magnetar_spark.jobs.backlog.charts import nice_ceiling, shortened
-from magnetar_spark.jobs.backlog.published import published
-from magnetar_spark.jobs.backlog.report_parts import CAUSES
-from magnetar_spark.jobs.backlog.shown import bytes_text, count_text, duration_text
-from magnetar_spark.jobs.backlog.tables import SCHEMAS, TABLES, Rows, described, table
+from magnetar_spark.jobs.backlog.analyse.attention import Severity, expiring, findings
+from magnetar_spark.jobs.backlog.analyse.causes import Cause
+from magnetar_spark.jobs.backlog.analyse.published import published
+from magnetar_spark.jobs.backlog.report import metrics, report
+from magnetar_spark.jobs.backlog.report.charts import nice_ceiling, shortened
+from magnetar_spark.jobs.backlog.report.numbers import bytes_text, count_text, duration_text
+from magnetar_spark.jobs.backlog.report.parts import CAUSES
+from magnetar_spark.jobs.backlog.tables.tables import (
+    ROW_TYPES,
+    SCHEMAS,
+    Rows,
+    SizeRow,
+    arrow_table,
+    described,
+    rows_from,
+)
 
 NOW_MS = 1_795_300_000_000
 TOPIC = "persistent://acme/shop/orders"
 HOSTILE = '</title><script>alert("1")</script>&\n\\'
-DOCS = Path(__file__).parents[2] / "docs" / "backlog.md"
+DOCS = Path(__file__).parents[2] / "docs" / "run" / "backlog.md"
 
 
-def blank(name: str, **given: Any) -> dict[str, Any]:
-    """A row with nothing in it but what is given."""
-    row: dict[str, Any] = dict.fromkeys(SCHEMAS[name].names)
-    return {**row, "topic": TOPIC, **given}
+def blank(name: str, **given: Any) -> Any:
+    """A row of a table with nothing in it but what is given."""
+    columns: dict[str, Any] = dict.fromkeys(SCHEMAS[name].names)
+    return ROW_TYPES[name](**{**columns, "topic": TOPIC, **given})
 
 
-def topic(name: str = TOPIC, **given: Any) -> dict[str, Any]:
+def topic(name: str = TOPIC, **given: Any) -> Any:
     numbers = {"entries": 10, "bytes": 100, "bytes_on_bookies": 200, "bytes_cold": 0}
     scanned = {
         "sampled": False,
@@ -41,7 +49,7 @@ def topic(name: str = TOPIC, **given: Any) -> dict[str, Any]:
     return blank("topics", **{**numbers, **scanned, **about, **given})
 
 
-def subscription(name: str, topic_name: str = TOPIC, **given: Any) -> dict[str, Any]:
+def subscription(name: str, topic_name: str = TOPIC, **given: Any) -> Any:
     about = {"topic": topic_name, "parent": topic_name, "partition": -1, "namespace": "acme/shop"}
     numbers = {"entries": 0, "messages": 0, "bytes": 0, "holds_bytes": 0, "acked_ranges": 0}
     more = {"messages_exact": True, "bytes_exact": True, "error": "", "trend": "unknown"}
@@ -50,7 +58,7 @@ def subscription(name: str, topic_name: str = TOPIC, **given: Any) -> dict[str, 
 
 
 def nothing() -> Rows:
-    return {name: [] for name in TABLES}
+    return Rows()
 
 
 def page(rows: Rows, top: int = 20) -> ET.Element:
@@ -67,13 +75,13 @@ def test_a_cluster_without_topics_has_a_report() -> None:
 
 def test_names_cannot_break_out() -> None:
     rows = nothing()
-    rows["topics"] = [topic(HOSTILE)]
-    rows["subscriptions"] = [
+    rows.topics = [topic(HOSTILE)]
+    rows.subscriptions = [
         subscription(
             HOSTILE, HOSTILE, entries=3, bytes=30, trend="stalled", since_s=60.0, age_s=9.0
         )
     ]
-    rows["keys"] = [
+    rows.keys = [
         blank("keys", topic=HOSTILE, key_text=HOSTILE, messages=3, bytes=3, share=1.0, rank=1)
     ]
     whole = page(rows)
@@ -90,8 +98,8 @@ def test_names_cannot_break_out() -> None:
 
 def test_the_first_are_shown_and_the_rest_summed() -> None:
     rows = nothing()
-    rows["topics"] = [topic()]
-    rows["subscriptions"] = [
+    rows.topics = [topic()]
+    rows.subscriptions = [
         subscription(f"s{number}", entries=number, bytes=number * 1024) for number in range(1, 11)
     ]
     text = " ".join("".join(page(rows, top=3).itertext()).split())
@@ -103,8 +111,8 @@ def test_the_first_are_shown_and_the_rest_summed() -> None:
 
 def test_findings_are_in_order_of_weight() -> None:
     rows = nothing()
-    rows["topics"] = [topic(ttl_s=100)]
-    rows["subscriptions"] = [
+    rows.topics = [topic(ttl_s=100)]
+    rows.subscriptions = [
         subscription("slow", entries=5, trend="growing", growth_per_s=1.0, published_per_s=3.0,
                      consumed_per_s=2.0),
         subscription("dead", entries=9, trend="stalled", since_s=60.0, age_s=7200.0, consumers=0,
@@ -130,8 +138,8 @@ def test_every_cause_has_its_colour_and_its_number() -> None:
     assert {cause for cause, _, _ in CAUSES} == on_bookies
     assert len({css for _, css, _ in CAUSES}) == len(CAUSES)
     rows = nothing()
-    rows["topics"] = [topic(bytes_cold=5 << 20)]
-    rows["storage"] = [
+    rows.topics = [topic(bytes_cold=5 << 20)]
+    rows.storage = [
         blank("storage", cause=cause.value, subscription="", bytes_on_bookies=(n + 1) << 10)
         for n, cause in enumerate(sorted(on_bookies))
     ]
@@ -143,7 +151,7 @@ def test_rates_are_shared_out_by_minutes() -> None:
     """Minutes without a message between others count, too."""
     rows = nothing()
     minutes = {0: 1, 1: 6, 4: 7, 5: 4}
-    rows["rates"] = [
+    rows.rates = [
         blank("rates", minute=NOW_MS // 60_000 * 60_000 + at * 60_000, messages=n, bytes=n)
         for at, n in minutes.items()
     ]
@@ -162,14 +170,14 @@ def test_what_will_outlive_its_ttl() -> None:
     assert not expiring(row, 0), "there is no TTL"
     assert not expiring(row, 1000)
     assert "is read in 30 min at this rate; the TTL is 16 min" in expiring(
-        {**row, "entries": 1800}, 1000
+        replace(row, entries=1800), 1000
     )
-    assert "15 min old" in expiring({**row, "age_s": 900.0, "expires_in_s": 100.0}, 1000)
-    assert not expiring({**row, "entries": 0, "expires_in_s": None}, 1000)
+    assert "15 min old" in expiring(replace(row, age_s=900.0, expires_in_s=100.0), 1000)
+    assert not expiring(replace(row, entries=0, expires_in_s=None), 1000)
     rows = nothing()
-    rows["topics"] = [topic(ttl_s=1000)]
-    late = {**row, "entries": 1800, "trend": "growing", "holds_bytes": 7}
-    rows["subscriptions"] = [late, {**row, "trend": "stalled", "holds_bytes": 5}]
+    rows.topics = [topic(ttl_s=1000)]
+    late = replace(row, entries=1800, trend="growing", holds_bytes=7)
+    rows.subscriptions = [late, replace(row, trend="stalled", holds_bytes=5)]
     record = published("acme/shop", rows, [], NOW_MS)
     assert (record.expiring, record.held_bytes, record.stalled) == (1, 5, 1)
 
@@ -177,9 +185,9 @@ def test_what_will_outlive_its_ttl() -> None:
 def test_estimates_say_that_they_are() -> None:
     """In the report with a sign, in metrics as series of their own, and in no sum that hides it."""
     rows = nothing()
-    rows["topics"] = [topic(sampled=True)]
+    rows.topics = [topic(sampled=True)]
     given: dict[str, Any] = {"entries": 1000, "bytes": 10_000}
-    rows["subscriptions"] = [
+    rows.subscriptions = [
         subscription("counted", **given, messages=7000),
         subscription("guessed", **given, messages=7123, messages_exact=False),
         subscription("unread", **given, messages=None, messages_exact=False, bytes_exact=False),
@@ -200,7 +208,7 @@ def test_estimates_say_that_they_are() -> None:
         "".join(each.itertext()) for each in page(rows).iter("div") if each.get("class") == "tile"
     }
     assert any(each.startswith("?") and "messages unread" in each for each in tiles)
-    del rows["subscriptions"][2]
+    del rows.subscriptions[2]
     tiles = {
         "".join(each.itertext()) for each in page(rows).iter("div") if each.get("class") == "tile"
     }
@@ -209,8 +217,8 @@ def test_estimates_say_that_they_are() -> None:
 
 def test_what_is_not_known_is_no_metric() -> None:
     rows = nothing()
-    rows["topics"] = [topic()]
-    rows["subscriptions"] = [subscription("s", entries=7, bytes=70)]
+    rows.topics = [topic()]
+    rows.subscriptions = [subscription("s", entries=7, bytes=70)]
     lines = metrics.text(rows, NOW_MS).splitlines()
     labels = f'{{namespace="acme/shop",topic="{TOPIC}",subscription="s"}}'
     assert f"magnetar_backlog_entries{labels} 7" in lines
@@ -220,11 +228,11 @@ def test_what_is_not_known_is_no_metric() -> None:
     assert names <= set(metrics.names())
 
 
-def test_rows_have_exactly_the_columns() -> None:
-    whole = table("sizes", [blank("sizes", below_bytes=8, messages=1, bytes=5)])
-    assert whole.schema.equals(SCHEMAS["sizes"])
-    with pytest.raises(ValueError, match="other columns: extra"):
-        table("sizes", [blank("sizes", extra=1)])
+def test_rows_become_tables_and_come_back() -> None:
+    rows = [blank("sizes", below_bytes=8, messages=1, bytes=5)]
+    table = arrow_table("sizes", rows)
+    assert table.schema.equals(SCHEMAS["sizes"])
+    assert rows_from(SizeRow, table) == rows
 
 
 def test_docs_have_every_table_column_and_metric() -> None:

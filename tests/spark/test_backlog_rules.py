@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from magnetar.compaction.records import (
     CompactedFile,
@@ -12,7 +13,6 @@ from magnetar.compaction.records import (
     CompactionRequest,
     RequestState,
     compaction_key,
-    encode,
     request_key,
 )
 from magnetar.core.clock import SystemClock
@@ -22,23 +22,25 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
-from magnetar.managed_ledger.trimming import trimmable
+from magnetar.managed_ledger.trim_plan import trimmable
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.backlog.causes import Cause, Mark, held_by_cause, slowest
-from magnetar_spark.jobs.backlog.flows import FlowKind, kind_of, merged, subscription_of
-from magnetar_spark.jobs.backlog.growth import Before, Trend, appended_since, progress
-from magnetar_spark.jobs.backlog.holes import Consumer, holders, holes
-from magnetar_spark.jobs.backlog.output import run_ms, run_name, store_of
-from magnetar_spark.jobs.backlog.policies import (
+from magnetar_spark.jobs.backlog.analyse.causes import Cause, Mark, held_by_cause, slowest
+from magnetar_spark.jobs.backlog.analyse.growth import Before, Trend, appended_since, progress
+from magnetar_spark.jobs.backlog.analyse.holes import Consumer, holders, holes
+from magnetar_spark.jobs.backlog.analyse.what_if import NOW, Scenario, freed, parse_scenarios
+from magnetar_spark.jobs.backlog.gather.policies import (
     KEEPS_ALL,
     Keeping,
     effective,
     parse_retention,
     parse_time_ms,
 )
-from magnetar_spark.jobs.backlog.trim_limits import Compacted, compacted
-from magnetar_spark.jobs.backlog.what_if import NOW, Scenario, freed, parse_scenarios
+from magnetar_spark.jobs.backlog.gather.trim_limits import Compacted, compacted
+from magnetar_spark.jobs.backlog.report.output import run_ms, run_name, store_of
+from magnetar_spark.jobs.backlog.scan.flows import FlowKind, kind_of, merged, subscription_of
+from magnetar_spark.jobs.backlog.scan.partials import FLOW, SumRow
 
 NOW_MS = 1_000_000
 DAY_MS = 86_400_000
@@ -62,7 +64,8 @@ def states(draw: st.DrawFn) -> tuple[LedgerIndex, AckState]:
     index = draw(indexes())
     places = [Position(info.ledger_id, e) for info in index.infos for e in range(info.entries)]
     acks = AckState(index, index.first_position, tracked=False)
-    acks.ack_many(draw(st.lists(st.sampled_from(places), max_size=len(places))))
+    for place in draw(st.lists(st.sampled_from(places), max_size=len(places))):
+        acks.ack(*place)
     return index, acks
 
 
@@ -311,11 +314,13 @@ def test_flows() -> None:
     assert kind_of("orders") is FlowKind.OTHER
     assert subscription_of("orders-shipping-DLQ", "orders") == "shipping"
     assert subscription_of("elsewhere-DLQ", "orders") == ""
-    row = {"topic": "t", "key": b"o", "messages": 2, "bytes": 10, "oldest_ms": 5, "newest_ms": 9}
-    later = {**row, "messages": 1, "oldest_ms": 3, "newest_ms": 20, "number": 7}
-    (found,) = merged([{**row, "number": 1}, later])
-    assert (found["messages"], found["oldest_ms"], found["newest_ms"]) == (3, 3, 20)
-    assert (found["redeliveries_max"], found["redeliveries_mean"]) == (7, 3.0)
+    row = SumRow(
+        kind=FLOW, topic="t", key=b"o", number=1, messages=2, bytes=10, oldest_ms=5, newest_ms=9
+    )
+    later = replace(row, number=7, messages=1, oldest_ms=3, newest_ms=20)
+    (found,) = merged([row, later])
+    assert (found.messages, found.oldest_ms, found.newest_ms) == (3, 3, 20)
+    assert (found.redeliveries_max, found.redeliveries_mean) == (7, 3.0)
 
 
 @settings(deadline=None)

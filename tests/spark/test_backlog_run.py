@@ -21,8 +21,8 @@ from tests.spark.job_stage import COPIES, batch, entry
 
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.record import cursor_key, decode_cursor
-from magnetar_spark.jobs.backlog.shown import time_text
-from magnetar_spark.jobs.backlog.tables import TABLES
+from magnetar_spark.jobs.backlog.report.numbers import time_text
+from magnetar_spark.jobs.backlog.tables.tables import TABLES
 
 
 @pytest.fixture
@@ -30,9 +30,6 @@ def backlogs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> Backlogs:
     return Backlogs(monkeypatch, tmp_path, capsys)
-
-
-# -- one run
 
 
 def test_every_count_is_the_brokers_own(backlogs: Backlogs) -> None:
@@ -290,9 +287,6 @@ def test_dead_letters_are_told_with_where_they_came_from(backlogs: Backlogs) -> 
         "whole": True,
     }
     assert found["metrics"]["deadLetters"] == 2
-
-
-# -- the run after
 
 
 def test_the_next_run_tells_how_backlogs_moved(backlogs: Backlogs) -> None:

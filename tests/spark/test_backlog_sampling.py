@@ -1,13 +1,13 @@
-"""Samples of a log that is too large to be read whole: at even distances, from end to end."""
+"""Samples of a large log: evenly spaced, from end to end."""
 
 from dataclasses import replace
 
 import pytest
 
 from magnetar.ledger.metadata import LedgerMetadata
-from magnetar_spark.jobs.backlog import scan_plan
-from magnetar_spark.jobs.backlog.scan_plan import sampled
-from magnetar_spark.log.planning import Range
+from magnetar_spark.jobs.backlog.scan import plan as scan_plan
+from magnetar_spark.jobs.backlog.scan.plan import sampled
+from magnetar_spark.log.ranges import Range
 
 
 def ranged(ledger_id: int, entries: int, entry_bytes: int = 10, first: int = 0) -> Range:

@@ -1,4 +1,4 @@
-"""What a scan counts of any entries and any acknowledgements, against counting them one by one."""
+"""The scan's counts for any entries and acknowledgements, against counting them singly."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.batch import build_batch
 from magnetar.wire.entry import build_entry
-from magnetar_spark.jobs.backlog.partials import (
+from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
@@ -26,9 +26,9 @@ from magnetar_spark.jobs.backlog.partials import (
     UNREAD_BY_KEY,
     KeySums,
 )
-from magnetar_spark.jobs.backlog.scan import RangeScan
-from magnetar_spark.jobs.backlog.scan_plan import RUN_BYTES, RUNS_WANTED, ScanRange, View, sampled
-from magnetar_spark.log.planning import Range
+from magnetar_spark.jobs.backlog.scan.plan import RUN_BYTES, RUNS_WANTED, ScanRange, View, sampled
+from magnetar_spark.jobs.backlog.scan.scan import RangeScan
+from magnetar_spark.log.ranges import Range
 
 FIRST = 3
 KEYS = ("", "a", "b")

@@ -1,4 +1,4 @@
-"""What the job `backlog` makes of topics that are partly cold, broken, compacted or away."""
+"""The job `backlog` on topics that are partly cold, broken, compacted or unavailable."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -26,16 +26,12 @@ from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import decode, ledger_key
-from magnetar.managed_ledger.record import (
-    cursor_key,
-    decode_cursor,
-    encode,
-    managed_ledger_key,
-)
+from magnetar.managed_ledger.record import cursor_key, decode_cursor, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.records import OffloadRecord
-from magnetar_spark.jobs.backlog import cursors
-from magnetar_spark.jobs.backlog.entry_times import EntryTimes
+from magnetar_spark.jobs.backlog.gather import cursors
+from magnetar_spark.jobs.backlog.scan.entry_times import EntryTimes
 from magnetar_spark.log.topics import log_name
 
 
@@ -59,9 +55,6 @@ def moved(backlogs: Backlogs, ledger_id: int, *, release: bool) -> OffloadRecord
         return file
 
     return cluster.run(moving())
-
-
-# -- ledgers in files
 
 
 def test_a_position_that_its_file_does_not_have_has_no_time(backlogs: Backlogs) -> None:
@@ -140,10 +133,7 @@ def test_a_file_that_cannot_be_read_is_told_and_all_that_metadata_knows_stays(
     assert "Of 1 topics not all could be read" in (backlogs.output / "report.html").read_text()
 
 
-# -- what lies beside the list
-
-
-def test_ledgers_that_are_to_be_deleted_and_the_artefact_take_space_too(
+def test_ledgers_that_are_to_be_deleted_and_the_artifact_take_space_too(
     backlogs: Backlogs,
 ) -> None:
     data = messages(backlogs, 14)
@@ -159,10 +149,10 @@ def test_ledgers_that_are_to_be_deleted_and_the_artefact_take_space_too(
         compaction.CompactedFile(f"{n}", 10 + n, 0, Position(n, 0), Position(n, 5), 5, 5, 50)
         for n in range(2)
     )
-    artefact = compaction.CompactionRecord(
+    artifact = compaction.CompactionRecord(
         Position(3, 1), record.created_ms, "a" * 32, backlogs.cluster.spec, 5, files
     )
-    backlogs.put(compaction.compaction_key(NAME), compaction.encode(artefact))
+    backlogs.put(compaction.compaction_key(NAME), encode(artifact))
     backlogs.run()
     beside = {
         (row["cause"], row["ledger_id"]): (row["bytes"], row["copies"], row["bytes_cold"])
@@ -183,7 +173,7 @@ def test_ledgers_that_are_to_be_deleted_and_the_artefact_take_space_too(
 
 
 @pytest.mark.parametrize("threshold", [0, 100])
-def test_a_topic_that_is_compacted_by_policy_keeps_what_no_artefact_has(
+def test_a_topic_that_is_compacted_by_policy_keeps_what_no_artifact_has(
     backlogs: Backlogs, threshold: int
 ) -> None:
     policies(backlogs, compaction_threshold=threshold)
@@ -192,9 +182,6 @@ def test_a_topic_that_is_compacted_by_policy_keeps_what_no_artefact_has(
     causes = [row["cause"] for row in backlogs.rows("storage") if row["ledger_id"] > 0]
     assert causes == [*(["compaction"] if threshold else ["untrimmed"]) * 2, "open"]
     assert [row["ledgers"] for row in backlogs.rows("what_if")] == [0 if threshold else 2]
-
-
-# -- cursors
 
 
 def test_a_cursor_that_cannot_be_read_counts_as_needing_everything(
@@ -305,9 +292,6 @@ def test_a_subscription_without_acks_stands_where_its_record_says(backlogs: Back
     )
     assert (record.mark_delete, row["oldest"]) == (EARLIEST, None)
     assert backlogs.rows("storage", cause="cursors") == []
-
-
-# -- topics that are away
 
 
 def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_told(backlogs: Backlogs) -> None:

@@ -1,11 +1,11 @@
-"""What the driver makes of tasks' sums: tasks of a bounded size, and rows by their kind."""
+"""The driver's part of the scan: tasks of bounded size, and rows by kind."""
 
 from typing import Any
 
 import pytest
 
 from magnetar.ledger.metadata import LedgerMetadata
-from magnetar_spark.jobs.backlog.partials import (
+from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
@@ -14,10 +14,11 @@ from magnetar_spark.jobs.backlog.partials import (
     SCANNED,
     UNREAD,
     UNREAD_BY_KEY,
+    SumRow,
 )
-from magnetar_spark.jobs.backlog.scan_plan import ScanRange
-from magnetar_spark.jobs.backlog.sums import TASK_BYTES, sorted_out, tasks_of
-from magnetar_spark.log.planning import Range
+from magnetar_spark.jobs.backlog.scan.plan import ScanRange
+from magnetar_spark.jobs.backlog.scan.sums import TASK_BYTES, KeySkew, grouped_by_kind, tasks_of
+from magnetar_spark.log.ranges import Range
 
 METADATA = LedgerMetadata(7, (), 1)
 
@@ -46,12 +47,10 @@ def test_ranges_are_gathered_up_to_a_tasks_size(sizes: list[int], counts: list[i
     assert [each for task in tasks for each in task] == ranges
 
 
-def row(kind: int, topic: str = "t", **fields: Any) -> dict[str, Any]:
-    every = {
+def row(kind: int, topic: str = "t", **fields: Any) -> SumRow:
+    every: dict[str, Any] = {
         "kind": kind,
         "topic": topic,
-        "subscription": None,
-        "key": None,
         "number": 7,
         "group": 70,
         "messages": 1,
@@ -62,11 +61,11 @@ def row(kind: int, topic: str = "t", **fields: Any) -> dict[str, Any]:
         "keys": 3,
         "keyed_messages": 9,
     }
-    return every | fields
+    return SumRow(**every | fields)
 
 
 def test_each_row_is_found_by_its_kind() -> None:
-    found = sorted_out(
+    found = grouped_by_kind(
         [
             row(SCANNED, "a"),
             row(SCANNED, "b"),
@@ -81,18 +80,18 @@ def test_each_row_is_found_by_its_kind() -> None:
     )
     assert list(found.topics) == ["a", "b"]
     assert list(found.unread) == [("a", "s"), ("a", "r")]
-    assert [(each["kind"], each["number"]) for each in found.sizes] == [(BY_SIZE, 70)]
-    assert [(each["kind"], each["number"]) for each in found.flows] == [(FLOW, 70)]
-    assert {topic: [each["number"] for each in rows] for topic, rows in found.minutes.items()} == {
+    assert [(each.kind, each.number) for each in found.sizes] == [(BY_SIZE, 70)]
+    assert [(each.kind, each.number) for each in found.flows] == [(FLOW, 70)]
+    assert {topic: [each.number for each in rows] for topic, rows in found.minutes.items()} == {
         "a": [70, 71],
         "b": [70],
     }
-    assert found.topics["a"]["number"] == 7
+    assert found.topics["a"].number == 7
     assert [found.keys, found.unread_keys, found.failures, found.skew] == [[], [], [], {}]
 
 
 def test_one_failure_of_a_topic_is_told() -> None:
-    found = sorted_out(
+    found = grouped_by_kind(
         [
             row(FAILED, "a", key=b"first"),
             row(FAILED, "a", key=b"second"),
@@ -103,7 +102,7 @@ def test_one_failure_of_a_topic_is_told() -> None:
 
 
 def test_keys_come_by_rank_and_unread_ones_by_age() -> None:
-    found = sorted_out(
+    found = grouped_by_kind(
         [
             row(BY_KEY, "b", key=b"1"),
             row(BY_KEY, "a", key=b"2", rank_messages=2),
@@ -113,22 +112,22 @@ def test_keys_come_by_rank_and_unread_ones_by_age() -> None:
             row(UNREAD_BY_KEY, "a", subscription="r", key=b"x", rank_oldest=9),
         ]
     )
-    assert [(each["topic"], each["key"]) for each in found.keys] == [
+    assert [(each.topic, each.key) for each in found.keys] == [
         ("a", b"1"),
         ("a", b"2"),
         ("b", b"1"),
     ]
-    assert [each["key"] for each in found.unread_keys] == [b"x", b"old", b"new"]
-    assert [each["oldest_ms"] for each in found.unread_keys] == [2, 2, 2], "the key's own oldest"
+    assert [each.key for each in found.unread_keys] == [b"x", b"old", b"new"]
+    assert [each.oldest_ms for each in found.unread_keys] == [2, 2, 2], "the key's own oldest"
 
 
 def test_the_share_of_the_hottest_keys() -> None:
-    found = sorted_out(
+    found = grouped_by_kind(
         [row(BY_KEY, "a", rank_messages=rank, messages=10 ** (rank > 1)) for rank in (1, 2, 10, 11)]
         + [row(BY_KEY, "a", rank_messages=rank, messages=1000) for rank in (100, 101)]
         + [row(BY_KEY, "b", rank_messages=2, messages=5, keys=1, keyed_messages=5)]
     )
     assert found.skew == {
-        "a": {"keys": 3, "keyed_messages": 9, "top1": 1, "top10": 21, "top100": 1031},
-        "b": {"keys": 1, "keyed_messages": 5, "top1": 0, "top10": 5, "top100": 5},
+        "a": KeySkew(3, 9, {1: 1, 10: 21, 100: 1031}),
+        "b": KeySkew(1, 5, {1: 0, 10: 5, 100: 5}),
     }

@@ -1,4 +1,4 @@
-"""The job `backlog` on tables: how backlogs move, what is kept, and who holds a hole."""
+"""The analyses of the job `backlog`: growth, policies, and holders of ack holes."""
 
 import pytest
 
@@ -6,12 +6,19 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.documents.stats import ConsumerSummary
 from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 from magnetar.metadata.memory import MemoryStore
 from magnetar.offload.policy import NAMESPACES_PREFIX, TOPIC_POLICIES_PREFIX
-from magnetar_spark.jobs.backlog.growth import SECONDS_MIN, Before, Progress, Trend, progress
-from magnetar_spark.jobs.backlog.holes import HOLDERS_SHOWN_MAX, Consumer, holders
-from magnetar_spark.jobs.backlog.policies import (
+from magnetar_spark.jobs.backlog.analyse.growth import (
+    SECONDS_MIN,
+    Before,
+    Progress,
+    Trend,
+    progress,
+)
+from magnetar_spark.jobs.backlog.analyse.holes import HOLDERS_SHOWN_MAX, Consumer, holders
+from magnetar_spark.jobs.backlog.gather.policies import (
     KEEPS_ALL,
     KEEPS_NOTHING,
     Keeping,
@@ -62,9 +69,6 @@ def test_nothing_is_guessed_of_a_first_run_or_one_too_soon() -> None:
     soon = AT_MS + int(SECONDS_MIN * 1000)
     assert progress(before, 5, 5, soon - 1) == Progress(Trend.UNKNOWN)
     assert progress(before, 5, 5, soon).trend is Trend.DRAINING
-
-
-# -- what is kept ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -183,9 +187,6 @@ async def test_records_of_namespaces_are_read_once() -> None:
     assert (await reader.of(parse_topic("persistent://a/b/t"))).ttl_s == 1
 
 
-# -- holders --------------------------------------------------------------------------------------
-
-
 def consumer(name: str, unacked: int, *ranges: tuple[int, int]) -> Consumer:
     return Consumer(name, unacked, 0, "", 0, ranges)
 
@@ -216,14 +217,7 @@ def test_of_keys_the_consumer_of_their_range_holds_it() -> None:
         assert holders([low, high], None, sticky=sticky) == "high, low"
 
 
-def test_a_consumer_as_a_broker_tells_of_it() -> None:
-    assert Consumer.of({}) == Consumer("", 0, 0, "", 0)
-    told = {
-        "consumerName": "c",
-        "unackedMessages": 1,
-        "lastAckedTimestamp": 2,
-        "address": "a",
-        "availablePermits": 3,
-        "keyHashRangeArrays": [[0, 5], [9, 11]],
-    }
-    assert Consumer.of(told) == Consumer("c", 1, 2, "a", 3, ((0, 5), (9, 11)))
+def test_a_consumer_of_a_brokers_stats() -> None:
+    assert Consumer.of(ConsumerSummary()) == Consumer("", 0, 0, "", 0)
+    summary = ConsumerSummary("c", 1, 2, "a", 3, ((0, 5), (9, 11)))
+    assert Consumer.of(summary) == Consumer("c", 1, 2, "a", 3, ((0, 5), (9, 11)))

@@ -1,4 +1,4 @@
-"""What a batch read plans of topics in memory: ends, times, filters, and what was lost."""
+"""Plans of batch reads of topics in memory: ends, times, filters, and losses."""
 
 import pytest
 from pyspark.sql.datasource import EqualTo
@@ -7,7 +7,7 @@ from tests.spark.memory_log import TOPIC, MemoryLog, positions
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST, ID_MAX, Position
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.planning import Interval, Range
+from magnetar_spark.log.ranges import Interval, Range
 from magnetar_spark.planner import Plan, before, behind, plan_read, times_from
 
 OTHER = f"{TOPIC}-other"

@@ -1,4 +1,4 @@
-"""Topics of a real cluster, written by the official client, row by row as it reads them itself."""
+"""Topics of a real cluster, compared row by row with the official client."""
 
 from collections.abc import Callable
 from contextlib import closing

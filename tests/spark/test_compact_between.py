@@ -1,4 +1,4 @@
-"""What happens between the steps of the job `compact`, and what is left where one fails."""
+"""Events between the steps of the job `compact`, and its leftovers if a step fails."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.spark.compact_stage import (
     NAME,
-    artefact,
+    artifact,
     by_spark,
     compact,
     counts,
@@ -26,8 +26,9 @@ from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.managed_ledger.record import managed_ledger_key
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import MetadataUnavailable
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.compact import job, second_pass, swap
@@ -49,7 +50,7 @@ def test_every_step_is_on_record_before_the_next_begins(cluster: JobCluster) -> 
     cluster.write(TOPIC, keyed(0, 6))
     keys = {
         "log": managed_ledger_key(NAME),
-        "artefact": records.compaction_key(NAME),
+        "artifact": records.compaction_key(NAME),
         "status": records.request_key(NAME),
     }
     during: list[tuple[CompactionRequest, set[str], list[str]]] = []
@@ -62,7 +63,7 @@ def test_every_step_is_on_record_before_the_next_begins(cluster: JobCluster) -> 
         during.append((asked, cluster.files(), jobs))
 
     cluster.store.before(puts(records.ATTEMPTS_PREFIX), look)
-    cluster.store.before(puts(keys["artefact"]), look)
+    cluster.store.before(puts(keys["artifact"]), look)
     cluster.store.writes.clear()
     found = compact(cluster)
     (asked, nothing, jobs), (_, files, _) = during
@@ -74,7 +75,7 @@ def test_every_step_is_on_record_before_the_next_begins(cluster: JobCluster) -> 
         jobs,
         [keys["status"]],
         [attempt],
-        [f"?{keys['log']}", keys["artefact"], f"-{attempt}"],
+        [f"?{keys['log']}", keys["artifact"], f"-{attempt}"],
         [keys["status"]],
     ]
     assert cluster.store.writes[5:] == []
@@ -85,7 +86,7 @@ def test_every_step_is_on_record_before_the_next_begins(cluster: JobCluster) -> 
 
 
 def theirs_of(cluster: JobCluster) -> CompactionRecord:
-    """Another job's artefact, which reaches further."""
+    """Another job's artifact, which reaches further."""
     created_ms = cluster.record().created_ms
     return CompactionRecord(Position(10_000, 0), created_ms, "b" * 32, cluster.spec, 5)
 
@@ -93,7 +94,7 @@ def theirs_of(cluster: JobCluster) -> CompactionRecord:
 def test_of_two_jobs_the_slower_one_takes_its_files_along(cluster: JobCluster) -> None:
     cluster.write(TOPIC, keyed(0, 6))
     theirs = theirs_of(cluster)
-    put = lambda: cluster.store.put(records.compaction_key(NAME), records.encode(theirs))  # noqa: E731
+    put = lambda: cluster.store.put(records.compaction_key(NAME), encode(theirs))  # noqa: E731
     cluster.store.before(puts(records.compaction_key(NAME)), put)
     found = compact(cluster)
     assert (found["code"], counts(found, "topicsCompactedByOthers", "topicsCompacted")) == (
@@ -124,7 +125,7 @@ def test_a_commit_that_is_not_answered_is_found_out_by_asking(
     when(puts(records.compaction_key(NAME)), lost)
     found = compact(cluster)
     assert (found["code"], counts(found, "topicsCompacted", "failed")) == (0, [1, None])
-    assert messages(artefact(cluster)) == compacted(readable(cluster))
+    assert messages(artifact(cluster)) == compacted(readable(cluster))
     assert cluster.keys(records.ATTEMPTS_PREFIX) == []
 
 
@@ -133,8 +134,8 @@ def test_an_attempt_that_another_cleaner_has_claimed_stays_with_it(cluster: JobC
         cluster.spec, records.attempt_folder(NAME, "a" * 32), 5, "dead"
     )
     key = records.attempt_key(NAME, "a" * 32)
-    cluster.run(cluster.store.put(key, records.encode(attempt)))
-    claimed = lambda: cluster.store.put(key, records.encode(attempt))  # noqa: E731
+    cluster.run(cluster.store.put(key, encode(attempt)))
+    claimed = lambda: cluster.store.put(key, encode(attempt))  # noqa: E731
     cluster.store.before(deletes(key), claimed)
     assert cluster.run(clean_attempts(cluster.store)).errors == []
     assert cluster.keys(records.ATTEMPTS_PREFIX) == [key]
@@ -142,12 +143,12 @@ def test_an_attempt_that_another_cleaner_has_claimed_stays_with_it(cluster: JobC
     assert cluster.keys(records.ATTEMPTS_PREFIX) == []
 
 
-def test_an_artefact_that_came_live_since_the_plan_is_not_compacted_over(
+def test_an_artifact_that_came_live_since_the_plan_is_not_compacted_over(
     cluster: JobCluster,
 ) -> None:
     cluster.write(TOPIC, keyed(0, 6))
     theirs = theirs_of(cluster)
-    put = lambda: cluster.store.put(records.compaction_key(NAME), records.encode(theirs))  # noqa: E731
+    put = lambda: cluster.store.put(records.compaction_key(NAME), encode(theirs))  # noqa: E731
     cluster.store.before(puts(records.request_key(NAME)), put)
     found = compact(cluster)
     assert counts(found, "topicsCompactedByOthers", "topicsCompacted") == [1, 0]
@@ -155,7 +156,7 @@ def test_an_artefact_that_came_live_since_the_plan_is_not_compacted_over(
     assert cluster.keys(records.ATTEMPTS_PREFIX) == []
 
 
-def test_a_topic_that_is_deleted_meanwhile_gets_no_artefact(cluster: JobCluster) -> None:
+def test_a_topic_that_is_deleted_meanwhile_gets_no_artifact(cluster: JobCluster) -> None:
     cluster.write(TOPIC, keyed(0, 6))
     log = msgspec.structs.replace(cluster.record(), deleted=True)
     deleted = lambda: cluster.store.put(managed_ledger_key(NAME), encode_log(log))  # noqa: E731
@@ -177,14 +178,14 @@ def test_a_job_whose_lease_is_lost_and_whose_attempt_is_cleaned_up_commits_nothi
         (stored,) = await cluster.store.list(records.ATTEMPTS_PREFIX)
         attempt = records.decode_attempt(stored.key, stored.value)
         nobodys = msgspec.structs.replace(attempt, job="")
-        await cluster.store.put(stored.key, records.encode(nobodys), expected=stored.revision)
+        await cluster.store.put(stored.key, encode(nobodys), expected=stored.revision)
 
     cluster.store.before(puts(records.compaction_key(NAME)), clean_up)
     found = compact(cluster)
     assert counts(found, "topicsCompactedByOthers", "topicsCompacted") == [1, 0]
     assert (record(cluster), cluster.files()) == (None, set())
     assert compact(cluster)["metrics"]["topicsCompacted"] == 1
-    assert messages(artefact(cluster)) == compacted(readable(cluster))
+    assert messages(artifact(cluster)) == compacted(readable(cluster))
 
 
 @pytest.mark.parametrize("fails", ["here", "in Spark"])
@@ -273,11 +274,8 @@ def test_a_ledger_that_cannot_be_found_is_not_left_out(cluster: JobCluster) -> N
     assert (record(cluster), cluster.files()) == (None, set())
 
 
-# -- an artefact whose files are gone
-
-
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
     cluster: JobCluster, trimmed: bool
 ) -> None:
     cluster.write(TOPIC, keyed(0, 9))
@@ -301,7 +299,7 @@ def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
         assert record(cluster) == first
         return
     assert found["state"] == "succeeded"
-    assert messages(artefact(cluster)) == compacted(
+    assert messages(artifact(cluster)) == compacted(
         [each for each in cluster.log() if each.position <= record(cluster).horizon]  # type: ignore[union-attr]
     )
     again = record(cluster)

@@ -1,4 +1,4 @@
-"""What a compaction reads, of which topics, and where to: plans, places, flags, policies, marks."""
+"""The choices of a compaction: parts, places, policies, marks, folders."""
 
 from pathlib import Path
 from typing import Any
@@ -15,29 +15,27 @@ from magnetar.compaction.records import (
     RetiredFile,
     attempt_folder,
     compaction_key,
-    encode,
     job_key,
     request_key,
 )
 from magnetar.core.clock import SystemClock
-from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.offload.policy import OffloadDefaults, namespace_key, topic_policies_key
 from magnetar.offload.records import DEFAULTS_KEY
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
-from magnetar_spark.jobs.compact import pieces, plan
-from magnetar_spark.jobs.compact.choosing import parse_store, said_of, threshold_of
-from magnetar_spark.jobs.compact.folders import clean_folders
-from magnetar_spark.jobs.compact.pieces import (
+from magnetar_spark.jobs.compact import chunks, plan
+from magnetar_spark.jobs.compact.chunks import (
     OPEN_MS_MAX,
-    PieceRow,
+    ChunkRow,
     as_batches,
     mark_of,
     settled,
     staying,
 )
+from magnetar_spark.jobs.compact.folders import clean_folders
 from magnetar_spark.jobs.compact.plan import (
     PART_BYTES_MAX,
     PART_BYTES_MIN,
@@ -49,7 +47,8 @@ from magnetar_spark.jobs.compact.plan import (
     parts_of,
     place_of,
 )
-from magnetar_spark.log.planning import Range
+from magnetar_spark.jobs.compact.selection import threshold_of, topic_settings
+from magnetar_spark.log.ranges import Range
 
 NAME = "public/default/persistent/t"
 METADATA = LedgerMetadata(7, (), 1)
@@ -67,9 +66,6 @@ def old(path: str, size: int, entries: int = 1) -> CompactedFile:
 
 def record(*files: CompactedFile, **fields: Any) -> CompactionRecord:
     return CompactionRecord(Position(1, 9), 1, "a" * 32, HERE, 1, files, **fields)
-
-
-# -- places and parts -----------------------------------------------------------------------------
 
 
 def test_later_messages_have_greater_places() -> None:
@@ -111,7 +107,7 @@ def test_pieces_are_gathered_up_to_a_parts_size() -> None:
     assert part.size_bytes == 10
 
 
-def test_files_of_the_old_artefact_come_first_and_share_no_part_with_the_log() -> None:
+def test_files_of_the_old_artifact_come_first_and_share_no_part_with_the_log() -> None:
     files = (old("1", 4), old("2", 4))
     parts = parts_of(record(*files), [ranged(1)], 100)
     assert [part.pieces for part in parts] == [
@@ -133,30 +129,6 @@ def test_the_log_is_read_from_behind_the_horizon() -> None:
     assert behind(Position(3, 7)) == Position(3, 8)
 
 
-# -- flags and policies ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("s3://b", StoreSpec("aws-s3", "b", "r", "http://e")),
-        ("s3://b/p/q/", StoreSpec("aws-s3", "b", "r", "http://e", "p/q")),
-        ("file:///a%20b", StoreSpec(FILESYSTEM, "/a b")),
-        ("/folder", StoreSpec(FILESYSTEM, "/folder")),
-    ],
-)
-def test_stores_on_the_command_line(text: str, expected: StoreSpec) -> None:
-    assert parse_store(text, endpoint="http://e", region="r") == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["", "folder", "s3://", "s3:///p", "http:///a", "file:a", "x:///a"]
-)
-def test_a_store_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(PreconditionFailed, match="write s3://BUCKET"):
-        parse_store(text)
-
-
 def test_the_threshold_of_the_topic_is_over_that_of_its_namespace() -> None:
     namespace = {"compaction_threshold": 30}
     local, shared = (
@@ -174,18 +146,18 @@ def test_the_threshold_of_the_topic_is_over_that_of_its_namespace() -> None:
 
 async def test_what_metadata_says_of_a_topic() -> None:
     store = MemoryStore(SystemClock())
-    nothing = await said_of(store, NAME)
+    nothing = await topic_settings(store, NAME)
     assert (nothing.store, nothing.threshold_bytes) == (None, 0)
     assert (nothing.requested, nothing.revision) == (None, 0)
     defaults = OffloadDefaults(driver=FILESYSTEM, folder="/default")
     await store.put(DEFAULTS_KEY, msgspec.json.encode(defaults))
-    said = await said_of(store, NAME)
+    said = await topic_settings(store, NAME)
     assert said.store == StoreSpec(FILESYSTEM, "/default")
     await store.put(namespace_key(NAME), b'{"compaction_threshold":5}')
     own = b'{"local":{"offload":{"managedLedgerOffloadBucket":"/own"},"compaction_threshold":6}}'
-    assert (await said_of(store, NAME)).threshold_bytes == 5
+    assert (await topic_settings(store, NAME)).threshold_bytes == 5
     await store.put(topic_policies_key(NAME), own)
-    said = await said_of(store, NAME)
+    said = await topic_settings(store, NAME)
     assert said.store == StoreSpec(FILESYSTEM, "/own")
     assert said.threshold_bytes == 6
 
@@ -201,12 +173,9 @@ async def test_a_request_is_taken_up_unless_it_is_done_or_a_job_is_at_it() -> No
         (CompactionRequest(1, RequestState.ERROR), False),
     ):
         revision = await store.put(request_key(NAME), encode(request))
-        said = await said_of(store, NAME)
+        said = await topic_settings(store, NAME)
         assert said.requested == (request if taken else None)
         assert said.revision == revision
-
-
-# -- chunks ---------------------------------------------------------------------------------------
 
 
 def marked(marked_ms: int) -> CompactionRecord:
@@ -232,8 +201,8 @@ def test_a_mark_stays_until_it_has_settled() -> None:
     assert mark_of(marked(NOW_MS + 1), horizon, NOW_MS) == anew, "a clock was wrong"
 
 
-def row(message: str, place: int, *, last: bool = False, is_open: bool = False) -> PieceRow:
-    return PieceRow(message.encode(), place, last, is_open)
+def row(message: str, place: int, *, last: bool = False, is_open: bool = False) -> ChunkRow:
+    return ChunkRow(message.encode(), place, last, is_open)
 
 
 def test_a_chunk_stays_with_the_last_chunk_behind_it() -> None:
@@ -252,17 +221,14 @@ def test_a_chunk_without_a_last_one_stays_while_it_is_open() -> None:
 
 
 def test_rows_go_to_spark_in_batches_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "ROWS_MAX", 2)
+    monkeypatch.setattr(chunks, "ROWS_MAX", 2)
     rows = [row("a", place, last=place == 1, is_open=place == 2) for place in range(5)]
     batches = list(as_batches(rows))
     assert [batch.num_rows for batch in batches] == [2, 2, 1]
-    found = [PieceRow(**each) for batch in batches for each in batch.to_pylist()]
+    found = [ChunkRow(**each) for batch in batches for each in batch.to_pylist()]
     assert found == rows
     assert [batch.num_rows for batch in as_batches(rows[:4])] == [2, 2]
     assert list(as_batches([])) == []
-
-
-# -- what tasks have left -------------------------------------------------------------------------
 
 
 def there(folder: Path) -> list[str]:

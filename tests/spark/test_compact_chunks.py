@@ -145,7 +145,7 @@ def test_by_spark_and_over_the_horizon(
     whole |= {"superseded": b"by this", "kept": value_of("kept", 3), "first": value_of("first", 2)}
     names = {"superseded", "late", "end", *(f"k{number}" for number in range(30))}
     names |= {"kept/0", "kept/1", "kept/2", "first/0", "first/1", "open/0", "open/1"}
-    assert {places[each.position] for each in rig.artefact(topic)} == names
+    assert {places[each.position] for each in rig.artifact(topic)} == names
     assert done["metrics"]["messagesKept"] == len(whole) + 2
     assert read(client, topic, b"end") == {**whole, "late": b"early", "end": b"end"}
     # What completes it comes: from then on it is the value, over the seam and below it.
@@ -157,7 +157,7 @@ def test_by_spark_and_over_the_horizon(
     monkeypatch.setattr(job, "part_bytes", part_bytes)
     rig.compact(*spark, capsys=capsys)
     names -= {"late", "kept/0", "kept/1", "kept/2"}
-    assert {places[each.position] for each in rig.artefact(topic)} == names | {"open/2"}
+    assert {places[each.position] for each in rig.artifact(topic)} == names | {"open/2"}
     del whole["kept"]
     assert read(client, topic, b"the end") == {
         **whole,

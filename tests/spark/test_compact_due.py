@@ -1,4 +1,4 @@
-"""Which topics the job `compact` compacts, where to, and what it cleans up on its way."""
+"""The topics that the job `compact` selects, the stores it uses, and its clean-up."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.spark.compact_stage import (
     NAME,
-    artefact,
+    artifact,
     by_spark,
     compact,
     counts,
@@ -25,6 +25,7 @@ from magnetar.compaction import records
 from magnetar.compaction.records import CompactionAttempt, CompactionRequest, RequestState
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.policy import namespace_key
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
@@ -52,11 +53,8 @@ def threshold(cluster: JobCluster, size: int, **policies: Any) -> None:
 
 
 def ask(cluster: JobCluster, **fields: Any) -> None:
-    asked = records.encode(CompactionRequest(1, **fields))
+    asked = encode(CompactionRequest(1, **fields))
     cluster.run(cluster.store.put(records.request_key(NAME), asked))
-
-
-# -- what is due
 
 
 def test_of_a_namespace_nothing_is_due_that_nobody_asked_for(cluster: JobCluster) -> None:
@@ -118,7 +116,7 @@ def test_a_partition_is_compacted_where_its_topic_is_named(cluster: JobCluster) 
     assert [each["topic"] for each in found["details"]] == [str(topic.partition(1))]
 
 
-def test_artefacts_go_where_the_policies_say_and_flags_are_over_them(
+def test_artifacts_go_where_the_policies_say_and_flags_are_over_them(
     cluster: JobCluster, tmp_path: Path
 ) -> None:
     cluster.write(TOPIC, keyed(0, 6))
@@ -146,7 +144,7 @@ def test_where_nothing_says_where_to_nothing_is_begun(cluster: JobCluster) -> No
     cluster.write(TOPIC, keyed(0, 6))
     found = cluster.job("compact", "--topic", TOPIC)
     assert (found["code"], counts(found, "failed")) == (3, [1])
-    assert f"{TOPIC}: nothing says where artefacts go" in found["error"]
+    assert f"{TOPIC}: no store for artifacts" in found["error"]
     told = status(cluster)
     assert told is not None
     assert (told.state, told.error) == (RequestState.ERROR, found["error"])
@@ -165,9 +163,6 @@ def test_an_empty_topic_is_up_to_date(cluster: JobCluster) -> None:
     assert counts(compact(cluster), "topicsUpToDate", "topicsCompacted") == [1, 0]
 
 
-# -- what is cleaned up
-
-
 def whole(cluster: JobCluster, path: str, horizon: Position, cluster_id: str = CLUSTER_ID) -> Path:
     file = cluster.folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +179,7 @@ def attempted(cluster: JobCluster, letter: str, job_id: str) -> str:
     folder = records.attempt_folder(NAME, letter * 32)
     attempt = CompactionAttempt(cluster.spec, folder, 5, job_id)
     key = records.attempt_key(NAME, letter * 32)
-    cluster.run(cluster.store.put(key, records.encode(attempt)))
+    cluster.run(cluster.store.put(key, encode(attempt)))
     return f"{folder}/00000-{letter * 32}.parquet"
 
 
@@ -215,7 +210,7 @@ def test_what_dead_jobs_left_goes_before_anything_is_written(cluster: JobCluster
     assert cluster.keys(records.ATTEMPTS_PREFIX) == [records.attempt_key(NAME, "e" * 32)]
 
 
-def test_a_whole_artefact_of_a_dead_job_goes_once_the_topic_is_compacted_as_far(
+def test_a_whole_artifact_of_a_dead_job_goes_once_the_topic_is_compacted_as_far(
     cluster: JobCluster,
 ) -> None:
     """It may be what metadata named that was restored since."""
@@ -225,7 +220,7 @@ def test_a_whole_artefact_of_a_dead_job_goes_once_the_topic_is_compacted_as_far(
     found = of_namespace(cluster)
     assert (counts(found, "leftoversDeleted", "leftoversKept"), file.exists()) == ([0, 1], True)
     assert found["details"][0]["leftover"] == f"{cluster.spec}/{path.rpartition('/')[0]}"
-    assert "none of its topic reaches as far" in found["details"][0]["note"]
+    assert "no artifact of its topic reaches as far" in found["details"][0]["note"]
     found = compact(cluster)
     assert counts(found, "topicsCompacted", "leftoversDeleted", "leftoversKept") == [1, 1, None]
     assert not file.exists()
@@ -260,15 +255,15 @@ def test_old_files_of_nobody_go_from_wherever_the_topic_has_files(
     assert cluster.files() == {each.path for each in made.files}
     cluster.folder = here
     assert cluster.files() == {each.path for each in before.files} | {nobodys[1], nobodys[2]}
-    assert messages(compactions := artefact_in(cluster, tmp_path / "elsewhere")) == compacted(
+    assert messages(compactions := artifact_in(cluster, tmp_path / "elsewhere")) == compacted(
         [each for each in cluster.log() if each.position <= made.horizon]
     )
     assert compactions
 
 
-def artefact_in(cluster: JobCluster, folder: Path) -> Any:
+def artifact_in(cluster: JobCluster, folder: Path) -> Any:
     cluster.folder = folder
-    return artefact(cluster)
+    return artifact(cluster)
 
 
 def test_a_store_that_holds_replaced_files_alone_may_be_gone(
@@ -281,7 +276,7 @@ def test_a_store_that_holds_replaced_files_alone_may_be_gone(
     gone = StoreSpec("no driver", "bucket")
     retired = records.RetiredFile(gone, "x/y.parquet", cluster.clock.now_ms())
     changed = msgspec.structs.replace(made, retired=(retired,))
-    cluster.run(cluster.store.put(records.compaction_key(NAME), records.encode(changed)))
+    cluster.run(cluster.store.put(records.compaction_key(NAME), encode(changed)))
     found = compact(cluster)
     assert (found["code"], found["state"]) == (0, "succeeded")
     assert counts(found, "topicsUpToDate", "leftoversKept", "failed")[::2] == [1, None]

@@ -17,18 +17,18 @@ from magnetar.wire.batch import build_batch, messages_of
 from magnetar.wire.compression import compress
 from magnetar.wire.entry import build_entry, parse_metadata, with_broker_entry_metadata
 from magnetar.wire.framing import MalformedEntry
-from magnetar_spark.jobs.compact.entries import Kind, parse, without_others
-from magnetar_spark.jobs.compact.first_pass import Counts, latest_places
-from magnetar_spark.jobs.compact.pieces import (
+from magnetar_spark.jobs.compact.chunks import (
     OPEN_MS_MAX,
+    chunks_of,
     mark_of,
-    pieces_of,
     settled,
     staying,
 )
+from magnetar_spark.jobs.compact.entries import Kind, parse, without_others
+from magnetar_spark.jobs.compact.first_pass import Counts, latest_places
+from magnetar_spark.jobs.compact.part_entries import PlacedEntry
 from magnetar_spark.jobs.compact.plan import PART_SHIFT
-from magnetar_spark.jobs.compact.reading import PlacedEntry
-from magnetar_spark.jobs.compact.second_pass import left_of, survivors_of
+from magnetar_spark.jobs.compact.second_pass import kept_entries, survivors_of
 
 KEYS = st.sampled_from(["a", "b", "c", "schlüssel", ""])
 VALUES = st.one_of(st.none(), st.binary(max_size=12))
@@ -92,13 +92,13 @@ def compact(*parts: list[LogEntry], settled: Position = EARLIEST) -> list[LogEnt
             latest |= found
     places = {place for place in latest.values() if place & 1}
     rows = [
-        row for number, part in enumerate(parts) for row in pieces_of(number, placed(part), settled)
+        row for number, part in enumerate(parts) for row in chunks_of(number, placed(part), settled)
     ]
     places |= staying(rows, places)
     left: list[LogEntry] = []
     for number, part in enumerate(parts):
         some = sorted(place for place in places if place >> PART_SHIFT == number)
-        for ledger_id, entry_id, data, count in left_of(placed(part), survivors_of(some)):
+        for ledger_id, entry_id, data, count in kept_entries(placed(part), survivors_of(some)):
             left.append(LogEntry(Position(ledger_id, entry_id), data))
             assert count == _count(data)
     return left
@@ -107,7 +107,7 @@ def compact(*parts: list[LogEntry], settled: Position = EARLIEST) -> list[LogEnt
 def _count(entry: bytes) -> int:
     """Messages that are left of it; of one that cannot be read as many as it says. A chunked one
     counts once."""
-    if parse(entry).kind is Kind.PIECE:
+    if parse(entry).kind is Kind.CHUNK:
         return 0
     try:
         return len(messages([LogEntry(Position(0, 0), entry)]))
@@ -196,7 +196,7 @@ def chunks(key: str, uuid: str, count: int) -> list[bytes]:
 def test_chunks_stay_together() -> None:
     old, new = chunks("a", "u1", 3), chunks("a", "u2", 2)
     log = log_of([old[0], new[0], old[1], single("b", b"1"), old[2], new[1]])
-    assert parse(old[0]).kind is Kind.PIECE
+    assert parse(old[0]).kind is Kind.CHUNK
     assert compact(log) == [log[1], log[3], log[5]]
     # Over parts, too; and the last chunk alone counts: u2's came first.
     assert compact(log[:2], log[2:4], log[4:]) == [log[1], log[3], log[5]]

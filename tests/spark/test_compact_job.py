@@ -1,4 +1,4 @@
-"""The job `compact` against a real cluster: its artefacts, the swap, and what it leaves behind."""
+"""The job `compact` against a real cluster: artifacts, the swap, and leftovers."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,6 @@ from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
     RequestState,
-    encode,
     request_key,
 )
 from magnetar.core.errors import PersistenceError
@@ -25,7 +24,8 @@ from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
-from magnetar.managed_ledger.record import encode as encode_log
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import MetadataStore
 from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.jobs.compact import job as compact_job
@@ -75,17 +75,17 @@ def test_by_spark_step_by_step(
     assert (done["code"], done["state"], done["metrics"]["topicsCompacted"]) == (0, "succeeded", 1)
     first, log = rig.record(topic), rig.raw(topic)
     assert first is not None
-    assert messages(rig.artefact(topic)) == compacted(log)
+    assert messages(rig.artifact(topic)) == compacted(log)
     assert first.horizon == log[-1].position
     assert done["metrics"]["messagesRead"] == len(messages(log))
     assert first.messages_removed == len(messages(log)) - len(compacted(log))
-    # More is written: only that is read of the log, and the old artefact's files.
+    # More is written: only that is read of the log, and the old artifact's files.
     write(client, topic, history(5, 30, 60), compression_type=zstd)
     monkeypatch.setattr(engine, "LOCAL_KEYS_MAX", 3)  # too many keys for this process
     done = rig.compact("--topic", topic, capsys=capsys)
     second, log = rig.record(topic), rig.raw(topic)
     assert second is not None
-    assert messages(rig.artefact(topic)) == compacted(log)
+    assert messages(rig.artifact(topic)) == compacted(log)
     behind = [each for each in log if each.position > first.horizon]
     assert done["metrics"]["entriesRead"] == first.entries + len(behind) < len(log)
     # The replaced files stay for a while, for who reads them; nothing else is there.
@@ -103,8 +103,8 @@ def test_small_topics_without_spark(
     write(client, topic, history(2, 25, 15))
     done = rig.compact("--topic", topic, capsys=capsys)
     assert done["state"] == "succeeded"
-    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
-    # All keys go: the artefact is there, and empty.
+    assert messages(rig.artifact(topic)) == compacted(rig.raw(topic))
+    # All keys go: the artifact is there, and empty.
     write(client, topic, [[(f"key-{number}", b"") for number in range(15)]])
     rig.compact("--topic", topic, capsys=capsys)
     record = rig.record(topic)
@@ -113,11 +113,11 @@ def test_small_topics_without_spark(
     assert record.last is None
     write(client, topic, [[("key-1", b"again")]])
     rig.compact("--topic", topic, capsys=capsys)
-    assert [each[3] for each in messages(rig.artefact(topic))] == [b"again"]
+    assert [each[3] for each in messages(rig.artifact(topic))] == [b"again"]
 
 
 @pytest.mark.parametrize("trimmed", ["never", "before", "as the job begins"])
-def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
     rig: CompactRig,
     client: pulsar.Client,
     topic: str,
@@ -144,7 +144,7 @@ def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
         await store.put(stored.key, encode_log(record), expected=stored.revision)
 
     async def read_after_retention(log: access.Log, name: TopicName) -> TopicLog:
-        """Retention trims what the artefact covers until the new one is live."""
+        """Retention trims what the artifact covers until the new one is live."""
         await trim(log.store)
         return await whole_log(log, name)
 
@@ -160,7 +160,7 @@ def test_an_artefact_whose_files_are_gone_is_made_anew_from_a_whole_log(
         assert rig.record(topic) == first
         return
     assert done["state"] == "succeeded", done
-    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
+    assert messages(rig.artifact(topic)) == compacted(rig.raw(topic))
 
 
 def test_a_ledger_that_cannot_be_found_is_not_left_out(
@@ -185,7 +185,7 @@ def test_a_ledger_that_cannot_be_found_is_not_left_out(
     assert (told.state, told.failed_ms > 0) == (RequestState.ERROR, True)
     rig.in_store(lambda store: store.put(ledger_key(first), value))
     assert rig.compact("--topic", topic, capsys=capsys)["state"] == "succeeded"
-    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
+    assert messages(rig.artifact(topic)) == compacted(rig.raw(topic))
 
 
 def test_two_at_once(
@@ -212,7 +212,7 @@ def test_two_at_once(
     record = rig.record(topic)
     assert record is not None
     assert rig.files() == {each.path for each in record.files}
-    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
+    assert messages(rig.artifact(topic)) == compacted(rig.raw(topic))
 
 
 def test_requests(
@@ -274,4 +274,4 @@ def test_what_a_task_of_spark_raises_is_its_topics_failure(
     told = rig.request(failed)
     assert told is not None
     assert (told.state, told.error) == (RequestState.ERROR, done["error"])
-    assert messages(rig.artefact(other)) == compacted(rig.raw(other))
+    assert messages(rig.artifact(other)) == compacted(rig.raw(other))

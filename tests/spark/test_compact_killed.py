@@ -1,4 +1,4 @@
-"""Jobs that are killed at any moment: the artefact stays whole, and nothing is left behind.
+"""Jobs that are killed at any moment: the artifact stays whole, and nothing is left behind.
 
 Each is a process of its own that gets SIGKILL. Its lease is ended at once, as it would be by
 itself a minute later; the next job finds what it has left. The long form kills 50 of them.
@@ -78,7 +78,7 @@ def check(rig: CompactRig, topic: str, capsys: pytest.CaptureFixture[str]) -> No
     end_leases(rig)
     done = rig.compact("--topic", topic, capsys=capsys)
     assert done["state"] == "succeeded", done
-    assert messages(rig.artefact(topic)) == compacted(rig.raw(topic))
+    assert messages(rig.artifact(topic)) == compacted(rig.raw(topic))
     record = rig.record(topic)
     assert record is not None
     live, retired = {one.path for one in record.files}, {one.path for one in record.retired}

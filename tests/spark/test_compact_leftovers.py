@@ -1,4 +1,4 @@
-"""Files of compactions that nobody names: which go, and which are kept."""
+"""Unnamed files of compactions: which are deleted, and which are kept."""
 
 import uuid
 from pathlib import Path
@@ -14,18 +14,18 @@ from magnetar.compaction.records import (
     attempt_folder,
     attempt_key,
     compaction_key,
-    encode,
 )
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
-from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import object_path
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact.leftovers import clean_attempts, sweep
-from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER, PROPERTY_HORIZON
+from magnetar_spark.jobs.sweeper import PROPERTY_CLUSTER, PROPERTY_HORIZON
 
 NAME = "public/default/persistent/t"
 PLACE = Position(7, 0)
@@ -104,7 +104,7 @@ def record_to(spec: StoreSpec, horizon: Position) -> bytes:
 
 
 @pytest.mark.parametrize("horizon", [None, Position(7, 5)])
-async def test_an_artefact_from_before_metadata_was_restored_is_kept(
+async def test_an_artifact_from_before_metadata_was_restored_is_kept(
     store: MemoryStore, spec: StoreSpec, horizon: Position | None
 ) -> None:
     """Its record is an older one again, which says nothing of it; or still that of its attempt."""
@@ -124,7 +124,7 @@ async def test_an_artefact_from_before_metadata_was_restored_is_kept(
             await store.put(compaction_key(NAME), record_to(spec, older))
         swept = await sweep(store, spec, NAME, "here", age_s=-60)
         assert ([what for what, _ in swept.kept], swept.files) == ([f"{spec}/{unnamed}"], 0)
-        assert (await clean_attempts(store, tell_kept=False)).kept == []
+        assert (await clean_attempts(store, report_kept=False)).kept == []
         cleaned = await clean_attempts(store)
         assert ([what for what, _ in cleaned.kept], cleaned.files) == (
             [f"{spec}/{attempt.folder}"],

@@ -1,4 +1,4 @@
-"""Which messages of an entry compaction counts, keeps and drops: kind by kind, at each boundary."""
+"""The messages that compaction counts, keeps and drops, by kind and at each boundary."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ from magnetar_spark.jobs.compact.entries import (
     without_others,
 )
 from magnetar_spark.jobs.compact.first_pass import Counts, as_batches, latest_places
+from magnetar_spark.jobs.compact.part_entries import PlacedEntry
 from magnetar_spark.jobs.compact.plan import place_of
-from magnetar_spark.jobs.compact.reading import PlacedEntry
-from magnetar_spark.jobs.compact.second_pass import Survivors, left_of, survivors_of
+from magnetar_spark.jobs.compact.second_pass import Survivors, kept_entries, survivors_of
 
 
 def sealed(metadata: MessageMetadata) -> MessageMetadata:
@@ -42,7 +42,7 @@ def sealed(metadata: MessageMetadata) -> MessageMetadata:
         (sealed(metadata_of(num_messages_in_batch=1)), Kind.OPAQUE),
         (sealed(metadata_of(partition_key="k")), Kind.SINGLE),
         (metadata_of(partition_key="k", num_chunks_from_msg=1, chunk_id=0), Kind.SINGLE),
-        (metadata_of(partition_key="k", num_chunks_from_msg=2, chunk_id=0), Kind.PIECE),
+        (metadata_of(partition_key="k", num_chunks_from_msg=2, chunk_id=0), Kind.CHUNK),
         (metadata_of(partition_key="k", num_chunks_from_msg=2, chunk_id=1), Kind.SINGLE),
         (metadata_of(num_chunks_from_msg=2, chunk_id=0), Kind.NOTHING),
     ],
@@ -145,9 +145,6 @@ def test_what_is_no_batch_stays_and_counts_as_it_says() -> None:
     assert without_others(piece, {0}) == (piece, 0)
 
 
-# -- the first pass
-
-
 def test_what_a_task_counts() -> None:
     whole = batch([("a", b"1"), ("a", b"2"), (None, b"3")])
     left, _ = without_others(whole, {0, 1})
@@ -155,12 +152,12 @@ def test_what_a_task_counts() -> None:
     marker = build_entry(metadata_of(marker_type=1), b"")
     entries = [whole, left, single("b", b"x"), single(None, b"y"), piece, marker]
     told: list[Counts] = []
-    counts = Counts(told=told.append)
+    counts = Counts(report=told.append)
     (latest,) = latest_places(1, placed(log_of(entries)), counts)
     assert told == [counts]
     assert (counts.entries, counts.bytes) == (6, sum(map(len, entries)))
     assert counts.messages == 3 + 2 + 1 + 1 + 0 + 1
-    assert counts.pieces == 1
+    assert counts.chunks == 1
     assert latest == {
         b"ka": place_of(1, 1, 1, alive=True),
         b"kb": place_of(1, 2, 0, alive=True),
@@ -197,9 +194,6 @@ def test_rows_go_to_spark_in_batches_of_a_bounded_size(monkeypatch: pytest.Monke
     assert batches[0].schema.names == ["key", "place"]
 
 
-# -- the second pass
-
-
 def test_survivors_are_gathered_by_entry() -> None:
     places = [
         place_of(0, 0, 0, alive=True),
@@ -225,9 +219,9 @@ def test_reading_ends_behind_the_last_survivor() -> None:
             yield each
 
     wanted = [Survivors(0, 1, frozenset({0})), Survivors(0, 3, frozenset({0}))]
-    left = list(left_of(entries(), iter(wanted)))
+    left = list(kept_entries(entries(), iter(wanted)))
     assert [(each.entry_id, each.messages) for each in left] == [(1, 1), (3, 1)]
     assert seen == [0, 1, 2, 3]
-    assert list(left_of(entries(), iter([]))) == []
+    assert list(kept_entries(entries(), iter([]))) == []
     with pytest.raises(AssertionError, match="entry 99 of part 4 was not read again"):
-        list(left_of(entries(), iter([Survivors(4, 99, frozenset({0}))])))
+        list(kept_entries(entries(), iter([Survivors(4, 99, frozenset({0}))])))

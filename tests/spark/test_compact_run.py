@@ -1,4 +1,4 @@
-"""Runs of the job `compact` from what is due to the artefact, on a cluster in memory."""
+"""Runs of the job `compact` from what is due to the artifact, on a cluster in memory."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.spark.compact_stage import (
     KEYS,
     NAME,
-    artefact,
+    artifact,
     by_spark,
     compact,
     counts,
@@ -21,9 +21,10 @@ from tests.support.compaction import compacted, messages
 from magnetar.compaction import records
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import open_object_store
-from magnetar_spark.jobs.compact import engine, job, pieces, plan
+from magnetar_spark.jobs.compact import chunks, engine, job, plan
 from magnetar_spark.log.topics import log_name
 
 
@@ -36,7 +37,7 @@ def cluster(
 
 
 @pytest.mark.parametrize("spark", [False, True])
-def test_the_latest_value_of_each_key_becomes_the_artefact(
+def test_the_latest_value_of_each_key_becomes_the_artifact(
     cluster: JobCluster, spark: bool
 ) -> None:
     cluster.write(TOPIC, keyed(0, 18))
@@ -46,7 +47,7 @@ def test_the_latest_value_of_each_key_becomes_the_artefact(
     assert not any(disk.ledger(newest).fenced for disk in cluster.bookies.disks)
     log, made = readable(cluster), record(cluster)
     kept = compacted(log)
-    assert messages(artefact(cluster)) == kept
+    assert messages(artifact(cluster)) == kept
     assert made is not None
     assert made.horizon == log[-1].position
     assert (made.store, made.log_created_ms) == (cluster.spec, cluster.record().created_ms)
@@ -90,7 +91,7 @@ def test_the_latest_value_of_each_key_becomes_the_artefact(
     assert cluster.keys(records.ATTEMPTS_PREFIX) == cluster.keys(records.JOBS_PREFIX) == []
 
 
-def test_a_later_run_reads_the_artefact_and_what_came_behind_its_horizon(
+def test_a_later_run_reads_the_artifact_and_what_came_behind_its_horizon(
     cluster: JobCluster,
 ) -> None:
     cluster.write(TOPIC, keyed(0, 18))
@@ -103,7 +104,7 @@ def test_a_later_run_reads_the_artefact_and_what_came_behind_its_horizon(
     cluster.write(TOPIC, keyed(18, 7))
     found, second = compact(cluster), record(cluster)
     assert second is not None
-    assert messages(artefact(cluster)) == compacted(
+    assert messages(artifact(cluster)) == compacted(
         [each for each in cluster.log() if each.data != NEWEST or each.position < second.horizon]
     )
     behind = [e for e in cluster.log() if first.horizon < e.position <= second.horizon]
@@ -120,13 +121,13 @@ def test_a_later_run_reads_the_artefact_and_what_came_behind_its_horizon(
             for each in second.retired
         ),
     )
-    cluster.run(cluster.store.put(records.compaction_key(NAME), records.encode(old)))
+    cluster.run(cluster.store.put(records.compaction_key(NAME), encode(old)))
     cleaned = compact(cluster)
     assert counts(cleaned, "leftoversDeleted", "topicsUpToDate") == [len(first.files), 1]
     assert cluster.files() == {each.path for each in second.files}
 
 
-def test_where_all_keys_are_removed_the_artefact_is_empty(cluster: JobCluster) -> None:
+def test_where_all_keys_are_removed_the_artifact_is_empty(cluster: JobCluster) -> None:
     cluster.write(
         TOPIC, [entry(n, key=f"k{n % 2}", value=b"" if n > 2 else b"x") for n in range(5)]
     )
@@ -136,7 +137,7 @@ def test_where_all_keys_are_removed_the_artefact_is_empty(cluster: JobCluster) -
     assert cluster.files() == set()
     cluster.write(TOPIC, keyed(0, 5))
     compact(cluster)
-    assert [each[2] for each in messages(artefact(cluster))] == ["k0", "k1", "k2", "k4"]
+    assert [each[2] for each in messages(artifact(cluster))] == ["k0", "k1", "k2", "k4"]
 
 
 def chunk(message: str, key: str, number: int, of: int) -> bytes:
@@ -159,16 +160,16 @@ def test_a_chunked_message_stays_whole_or_not_at_all(cluster: JobCluster, spark:
     cluster.write(TOPIC, [*old, new[0], unfinished, new[1]])
     found = compact(cluster, *(["--always-spark"] if spark else []))
     assert found["state"] == "succeeded"
-    assert [each.data for each in artefact(cluster)] == [new[0], unfinished, new[1]]
+    assert [each.data for each in artifact(cluster)] == [new[0], unfinished, new[1]]
     assert counts(found, "messagesRead", "messagesKept", "entriesKept") == [2, 1, 3]
     # A week after the first run what was never completed goes.
     made = record(cluster)
     assert made is not None
-    marked = msgspec.structs.replace(made, marked_ms=made.marked_ms - pieces.OPEN_MS_MAX)
-    cluster.run(cluster.store.put(records.compaction_key(NAME), records.encode(marked)))
+    marked = msgspec.structs.replace(made, marked_ms=made.marked_ms - chunks.OPEN_MS_MAX)
+    cluster.run(cluster.store.put(records.compaction_key(NAME), encode(marked)))
     cluster.write(TOPIC, keyed(0, 1))
     compact(cluster, *(["--always-spark"] if spark else []))
-    assert [each.data for each in artefact(cluster)] == [*new, *keyed(0, 1)]
+    assert [each.data for each in artifact(cluster)] == [*new, *keyed(0, 1)]
 
 
 def test_what_is_large_or_has_many_keys_is_sparks(
@@ -189,7 +190,7 @@ def test_what_is_large_or_has_many_keys_is_sparks(
             assert compact(cluster, topic=topic)["state"] == "succeeded"
         assert cluster.sessions == started, (name, bound)
         name = log_name(parse_topic(topic))
-        assert messages(artefact(cluster, name)) == compacted(readable(cluster, topic))
+        assert messages(artifact(cluster, name)) == compacted(readable(cluster, topic))
     size = sum(len(each.data) for each in readable(cluster, f"{TOPIC}-0"))
     for bound, started in ((size, 2), (size - 1, 3)):
         topic = f"{TOPIC}-of-{bound}"
@@ -207,7 +208,7 @@ def test_a_large_log_is_cut_into_parts_of_a_file_each(
     found = compact(cluster, "--always-spark")
     log, made = readable(cluster), record(cluster)
     assert made is not None
-    assert messages(artefact(cluster)) == compacted(log)
+    assert messages(artifact(cluster)) == compacted(log)
     assert counts(found, "files", "messagesKept") == [len(made.files), 16]
     bound = sum(len(each.data) for each in log) // (2 * plan.PARTS_PER_CORE)
     sizes = [each.length_bytes for each in made.files]

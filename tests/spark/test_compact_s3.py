@@ -1,4 +1,4 @@
-"""Artefacts on an S3 server: written and read again by jobs, served by brokers, and deleted."""
+"""Artifacts on an S3 server: written and read again by jobs, served by brokers, and deleted."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -53,8 +53,8 @@ def test_written_served_replaced_and_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rig = CompactRig(log, cluster, tmp_path / "unused")
-    there = ("--store", f"s3://{BUCKET}/{PREFIX}", "--store-endpoint", s3.endpoint)
-    compact = ("--topic", topic, "--always-spark", *there, "--store-region", s3.region)
+    url = f"s3://{BUCKET}/{PREFIX}?endpoint={s3.endpoint}&region={s3.region}"
+    compact = ("--topic", topic, "--always-spark", "--store", url)
     write(client, topic, batches(1))
     assert rig.compact(*compact, capsys=capsys)["state"] == "succeeded"
     first = rig.record(topic)
@@ -65,7 +65,7 @@ def test_written_served_replaced_and_deleted(
     write(client, topic, batches(2))
     assert rig.compact(*compact, capsys=capsys)["state"] == "succeeded"
     expected = compacted(rig.raw(topic))
-    assert messages(rig.artefact(topic)) == expected
+    assert messages(rig.artifact(topic)) == expected
     # The broker has nothing else to serve once the log is empty.
     rest = f"{brokers(cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}"
     httpx.delete(f"{rest}/truncate", timeout=30).raise_for_status()
@@ -86,6 +86,8 @@ def test_written_served_replaced_and_deleted(
     assert second is not None
     assert objects(s3) == {f"{PREFIX}/{each.path}" for each in second.files}
     httpx.delete(rest, params={"force": "true"}, timeout=30).raise_for_status()
-    rig.compact("--namespace", "public/default", *there, capsys=capsys)  # what was not deleted yet
+    rig.compact(
+        "--namespace", "public/default", "--store", url, capsys=capsys
+    )  # what was not deleted yet
     assert objects(s3) == set()
     assert not rig.folder.exists()

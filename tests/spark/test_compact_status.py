@@ -1,18 +1,13 @@
-"""What a job tells of a topic, while others ask for it, delete it, or compact it as well."""
+"""The status of a compaction while other processes request, delete or compact the topic."""
 
 import pytest
 
-from magnetar.compaction.records import (
-    CompactionRequest,
-    RequestState,
-    decode_request,
-    encode,
-    request_key,
-)
+from magnetar.compaction.records import CompactionRequest, RequestState, decode_request, request_key
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT
-from magnetar_spark.jobs.compact.status import ToldStatus
+from magnetar_spark.jobs.compact.status import CompactionStatus
 
 NAME = "public/default/persistent/t"
 KEY = request_key(NAME)
@@ -24,8 +19,8 @@ def store() -> MemoryStore:
     return MemoryStore(SystemClock())
 
 
-def told(store: MemoryStore, job: str, revision: int) -> ToldStatus:
-    status = ToldStatus(store, NAME, job, SystemClock())
+def told(store: MemoryStore, job: str, revision: int) -> CompactionStatus:
+    status = CompactionStatus(store, NAME, job, SystemClock())
     status.read(revision)
     return status
 
@@ -41,15 +36,15 @@ async def ask(store: MemoryStore) -> int:
 
 async def test_from_asked_for_to_done(store: MemoryStore) -> None:
     status = told(store, "one", await ask(store))
-    await status.tell(RUNNING)
+    await status.update(RUNNING)
     running = await found(store)
     assert running is not None
     assert (running.state, running.job, running.requested_ms) == (RUNNING, "one", 7)
-    await status.tell(RequestState.ERROR, "x" * 9_000)
+    await status.update(RequestState.ERROR, "x" * 9_000)
     failed = await found(store)
     assert failed is not None
     assert (failed.failed_ms > 0, len(failed.error)) == (True, 500)
-    await status.tell(SUCCESS)
+    await status.update(SUCCESS)
     done = await found(store)
     assert done is not None
     assert (done.state, done.error, done.failed_ms) == (SUCCESS, "", failed.failed_ms)
@@ -63,7 +58,7 @@ async def test_what_is_asked_for_after_the_job_has_looked_waits(
     status = told(store, "one", await ask(store) if asked_before else ABSENT)
     await ask(store)
     for state in (RUNNING, SUCCESS):
-        await status.tell(state)
+        await status.update(state)
         waiting = await found(store)
         assert waiting is not None
         assert (waiting.state, waiting.job) == (RequestState.PENDING, "")
@@ -71,17 +66,17 @@ async def test_what_is_asked_for_after_the_job_has_looked_waits(
 
 async def test_of_two_jobs_the_later_one_tells(store: MemoryStore) -> None:
     one = told(store, "one", await ask(store))
-    await one.tell(RUNNING)
+    await one.update(RUNNING)
     stored = await store.get(KEY)
     assert stored is not None
     two = told(store, "two", stored.revision)
-    await two.tell(RUNNING)
-    await one.tell(SUCCESS)
+    await two.update(RUNNING)
+    await one.update(SUCCESS)
     running = await found(store)
     assert running is not None
     assert (running.state, running.job) == (RUNNING, "two")
     # Which finds itself superseded: whoever comes next looks again.
-    await two.tell(RequestState.PENDING)
+    await two.update(RequestState.PENDING)
     left = await found(store)
     assert left is not None
     assert (left.state, left.job, left.requested_ms) == (RequestState.PENDING, "", 7)
@@ -89,16 +84,16 @@ async def test_of_two_jobs_the_later_one_tells(store: MemoryStore) -> None:
 
 async def test_of_a_topic_that_was_deleted_nothing_is_told(store: MemoryStore) -> None:
     status = told(store, "one", await ask(store))
-    await status.tell(RUNNING)
+    await status.update(RUNNING)
     await store.delete(KEY)
-    await status.tell(SUCCESS)
+    await status.update(SUCCESS)
     assert await found(store) is None
 
 
 async def test_a_first_run_that_nobody_asked_for(store: MemoryStore) -> None:
     status = told(store, "one", ABSENT)
-    await status.tell(RUNNING)
-    await status.tell(SUCCESS)
+    await status.update(RUNNING)
+    await status.update(SUCCESS)
     done = await found(store)
     assert done is not None
     assert (done.state, done.job) == (SUCCESS, "one")

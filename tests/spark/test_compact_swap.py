@@ -1,4 +1,4 @@
-"""How an artefact becomes live: what is deleted and what is not where that goes wrong."""
+"""The commit of an artifact: files that are deleted, and kept, if it fails."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.compaction.deleting import delete_folder
+from magnetar.compaction.deletion import delete_folder
 from magnetar.compaction.records import (
     ATTEMPTS_PREFIX,
     CompactedFile,
@@ -17,18 +17,18 @@ from magnetar.compaction.records import (
     attempt_key,
     compaction_key,
     decode_compaction,
-    encode,
 )
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
-from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import swap
 from magnetar_spark.jobs.compact.folders import clean_folders
-from magnetar_spark.jobs.compact.job import told_by_spark
+from magnetar_spark.jobs.compact.job import spark_error_text
 from magnetar_spark.jobs.compact.leftovers import clean_attempts
 from magnetar_spark.jobs.compact.swap import Attempt, Superseded
 
@@ -120,7 +120,7 @@ async def test_what_came_after_a_cleaner_goes_too(store: Late, tmp_path: Path) -
     assert not (tmp_path / file.path).exists()
 
 
-async def test_what_tasks_left_beside_an_artefact_goes_and_nothing_else(
+async def test_what_tasks_left_beside_an_artifact_goes_and_nothing_else(
     store: Late, tmp_path: Path
 ) -> None:
     """Of an executor that was killed, or of two tasks that wrote the same part."""
@@ -140,7 +140,7 @@ async def test_what_tasks_left_beside_an_artefact_goes_and_nothing_else(
     assert (await clean_folders(store, NAME)).files == 0
 
 
-async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(
+async def test_a_plan_from_before_a_newer_artifact_or_log_is_not_gone_on_with(
     store: Late, tmp_path: Path
 ) -> None:
     spec, planned = StoreSpec("filesystem", str(tmp_path)), await swap.live(store, NAME)
@@ -155,7 +155,7 @@ async def test_a_plan_from_before_a_newer_artefact_or_log_is_not_gone_on_with(
     assert await store.list(ATTEMPTS_PREFIX) == []
 
 
-async def test_a_log_that_was_trimmed_beyond_the_horizon_gets_no_artefact(
+async def test_a_log_that_was_trimmed_beyond_the_horizon_gets_no_artifact(
     store: Late, tmp_path: Path
 ) -> None:
     """Retention may go as far as it likes where nothing was compacted yet."""
@@ -214,7 +214,7 @@ def test_what_spark_says_names_the_error_of_the_task() -> None:
         'aborted\nTraceback (most recent call last):\n  File "x.py"\n'
         "magnetar.core.errors.PersistenceError: entry 7:1 cannot be decoded: no metadata\n\tat x\n"
     )
-    said = told_by_spark(RuntimeError(text))
+    said = spark_error_text(RuntimeError(text))
     assert said == "magnetar.core.errors.PersistenceError: entry 7:1 cannot be decoded: no metadata"
-    assert told_by_spark(RuntimeError("\nno JVM\nat x")) == "no JVM"
-    assert told_by_spark(KeyError()) == "KeyError"
+    assert spark_error_text(RuntimeError("\nno JVM\nat x")) == "no JVM"
+    assert spark_error_text(KeyError()) == "KeyError"

@@ -20,7 +20,7 @@ from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder
 from magnetar_spark.decode.heads import walked
 from magnetar_spark.decode.rows import Rows
-from magnetar_spark.log.planning import Interval, Range
+from magnetar_spark.log.ranges import Interval, Range
 from magnetar_spark.table import schema_of
 from magnetar_spark.values import Values
 

@@ -1,4 +1,4 @@
-"""Filters against the rows they are about: what is taken is kept exactly, the rest is Spark's."""
+"""Filters against rows: supported filters are applied exactly, others are left to Spark."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -26,7 +26,7 @@ from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.file_layout import TIME_MS_MAX, time_or_none
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
-from magnetar_spark.log.planning import CLOCKS_APART_MS, Interval, Window, ranges_of
+from magnetar_spark.log.ranges import CLOCKS_APART_MS, Interval, Window, ranges_of
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ["persistent://a/b/t-partition-0", "persistent://a/b/t-partition-1", "persistent://a/b/c"]

@@ -1,4 +1,4 @@
-"""How jobs end where something fails: what is told, what goes on, and what is left as it is."""
+"""Failures of jobs: what is reported, what continues, and what is left alone."""
 
 import asyncio
 import json
@@ -19,7 +19,9 @@ from tests.support.held_store import HeldStore, puts
 
 from magnetar.core.errors import MetadataError
 from magnetar.ledger.metadata import ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, MetadataUnavailable
+from magnetar.offload import repository
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import (
     ATTEMPTS_PREFIX,
@@ -27,18 +29,16 @@ from magnetar.offload.records import (
     OffloadRecord,
     attempt_key,
     decode_attempt,
-    encode,
     object_path,
     offload_key,
 )
+from magnetar.offload.repository import Attempt, CommitResult, OffloadRepository
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs import sweeping
+from magnetar_spark.jobs import sweeper as sweeping
 from magnetar_spark.jobs.main import main
-from magnetar_spark.jobs.offload import attempts, job
-from magnetar_spark.jobs.offload.attempts import Attempt
+from magnetar_spark.jobs.offload import job
 from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
-from magnetar_spark.jobs.offload.work import LedgerTask, Result
-from magnetar_spark.jobs.sweeping import CLUSTER_KEY
+from magnetar_spark.jobs.sweeper import CLUSTER_KEY
 
 TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
 
@@ -60,7 +60,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def fails(*_: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(job, "_by_spark", fails)
+    monkeypatch.setattr(job, "_write_by_spark", fails)
 
 
 def test_what_spark_says_is_the_jobs_failure(
@@ -97,7 +97,7 @@ def test_a_mistake_of_ours_is_told_and_not_hidden(
     out, err = capsys.readouterr()
     assert "offload: failed" in out
     assert "KeyError: 'x'" in out
-    assert "offload failed where it should not" in err
+    assert "offload failed unexpectedly" in err
     assert cluster.keys("/offload-jobs/") == [], "also then the lease is given up"
 
 
@@ -116,15 +116,15 @@ def test_a_signal_to_end_ends_the_job_and_its_handler(
     cluster.store.after(puts("/offload-jobs/"), killed)
     message = tmp_path / "message"
     found = offload(cluster, *TO_FILES, "--termination-message", str(message))
-    assert (found["code"], found["error"]) == (143, "broken off by SIGTERM")
-    assert json.loads(message.read_bytes())["error"] == "broken off by SIGTERM"
+    assert (found["code"], found["error"]) == (143, "interrupted by SIGTERM")
+    assert json.loads(message.read_bytes())["error"] == "interrupted by SIGTERM"
     assert (live(cluster), cluster.files(), stopped) == ({}, set(), [True])
     assert signal.getsignal(signal.SIGTERM) is before
     assert not [t for t in asyncio.all_tasks(_loop()) if not t.done()], "none is left"
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    from magnetar_spark.log.running import event_loop
+    from magnetar_spark.log.event_loop import event_loop
 
     return event_loop()
 
@@ -146,7 +146,7 @@ def test_what_a_compaction_cannot_clean_up_keeps_no_topic_from_its_turn(
     async def fails(*_: Any, **__: Any) -> Any:
         raise MetadataError("not now")
 
-    monkeypatch.setattr(compact_job, "emptied_trash", fails)
+    monkeypatch.setattr(compact_job, "empty_trash", fails)
     monkeypatch.setattr(compact_job, "clean_attempts", fails)
     cluster.write(TOPIC, [entry(1, key="a")])
     found = cluster.job("compact", "--topic", TOPIC, "--store", cluster.folder.as_uri())
@@ -155,13 +155,10 @@ def test_what_a_compaction_cannot_clean_up_keeps_no_topic_from_its_turn(
     assert errors == ["leftovers: not now"] * 3
 
 
-# -- attempts
-
-
 async def test_a_commit_that_never_succeeds_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     store = HeldStore()
     attempt = await begun(store)
-    monkeypatch.setattr(attempts, "COMMIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(repository, "COMMIT_TIMEOUT_S", 0.2)
     tried = 0
 
     async def refused(_: Any) -> int:
@@ -196,7 +193,7 @@ async def test_a_claimed_attempt_that_was_committed_before_counts(whose: str) ->
         return found
 
     store.get = committed_meanwhile  # type: ignore[method-assign]
-    expected = Result.OFFLOADED if whose == "mine" else Result.ALREADY
+    expected = CommitResult.OFFLOADED if whose == "mine" else CommitResult.ALREADY
     assert await committing(store, attempt) is expected
 
 
@@ -209,18 +206,17 @@ async def test_an_attempt_of_another_revision_is_not_given_up(tmp_path: Path) ->
     files = open_object_store(StoreSpec("filesystem", str(tmp_path)))
     other = Attempt(attempt.key, attempt.attempt, attempt.path, attempt.revision + 5)
     with pytest.raises(BadRevision):
-        await attempts.give_up(store, files, other)
+        await OffloadRepository(store).discard_attempt(files, other)
     assert await store.get(attempt.key) is not None
-    await attempts.give_up(store, files, attempt)
-    await attempts.give_up(store, files, attempt)
+    await OffloadRepository(store).discard_attempt(files, attempt)
+    await OffloadRepository(store).discard_attempt(files, attempt)
     assert await store.get(attempt.key) is None
 
 
 async def test_an_attempt_says_where_whose_and_since_when() -> None:
     store = HeldStore()
     await store.put(ledger_key(LEDGER), b"x")
-    task = LedgerTask(NAME_OF_RACES, TOPIC, -1, LEDGER, 30, 1, 9, SPEC)
-    made = await attempts.begin(store, task, "job", 77)
+    made = await OffloadRepository(store).begin_attempt(NAME_OF_RACES, LEDGER, SPEC, "job", 77)
     stored = await store.get(made.key)
     assert stored is not None
     record = decode_attempt(made.key, stored.value)
@@ -228,12 +224,9 @@ async def test_an_attempt_says_where_whose_and_since_when() -> None:
     assert made.key == attempt_key(NAME_OF_RACES, LEDGER, made.attempt)
     assert made.path == object_path(NAME_OF_RACES, LEDGER, made.attempt)
     assert made.revision == stored.revision
-    again = await attempts.take_back(store, made, "next")
+    again = await OffloadRepository(store).reclaim_attempt(made, "next")
     assert again is not None
     assert again.revision > made.revision
-
-
-# -- leftovers
 
 
 async def test_a_leftover_that_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:

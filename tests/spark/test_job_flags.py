@@ -1,4 +1,4 @@
-"""The flags of every job: their names, what they take, and what they mean to a job."""
+"""The flags of every job: names, values, and their meaning."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs import main as frame
 from magnetar_spark.jobs import progress, session
 from magnetar_spark.jobs.context import JobContext
-from magnetar_spark.jobs.offload.planning import Override
+from magnetar_spark.jobs.offload.plan import Override
 from magnetar_spark.jobs.session import Sessions
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import Selection
@@ -37,7 +37,7 @@ COMMON = {
 }
 OWN = {
     "offload": {
-        "offload (by default as the policies say)": [
+        "offload (default: the offload policies)": [
             "--store URL",
             "--threshold BYTES",
             "--threshold-age S",
@@ -57,10 +57,8 @@ OWN = {
         ]
     },
     "compact": {
-        "compact (by default as the offload policies say)": [
+        "compact (default: the offload policies)": [
             "--store URL",
-            "--store-endpoint URL",
-            "--store-region NAME",
             "--parallelism N",
             "--always-spark",
         ]
@@ -90,7 +88,7 @@ def test_every_flag_is_listed_with_what_it_takes_and_what_it_is_for(kind: str) -
         group.title: [
             " ".join([*action.option_strings, *([str(action.metavar)] if action.metavar else [])])
             for action in group._group_actions
-            if action.dest != "help"
+            if action.dest != "help" and action.help is not argparse.SUPPRESS
         ]
         for group in kinds()[kind]._action_groups
     }
@@ -151,9 +149,6 @@ def test_numbers_are_numbers() -> None:
     for given in (("offload", "--threshold", "x"), ("compact", "--parallelism", "x")):
         with pytest.raises(SystemExit):
             parsed(*given)
-
-
-# -- what a job has in its hands
 
 
 def context(*arguments: str) -> JobContext:
@@ -219,9 +214,6 @@ def test_a_password_is_the_first_line_of_its_file(tmp_path: Path) -> None:
 def test_a_setting_of_spark_has_a_name_and_a_value(conf: str) -> None:
     with pytest.raises(PreconditionFailed, match="write NAME=VALUE"):
         context("offload", "--all", "--conf", conf)
-
-
-# -- the session
 
 
 def test_a_driver_that_is_this_process_is_bounded_and_listens_to_nobody() -> None:
@@ -294,9 +286,6 @@ def test_forks_do_not_run_grpcs_handlers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "1")
     session.prepare()
     assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "0"
-
-
-# -- progress
 
 
 def test_lines_tell_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

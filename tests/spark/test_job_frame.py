@@ -23,7 +23,7 @@ NOWHERE = "etcd:http://127.0.0.1:1"
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["offload"], "say which topics"),
+        (["offload"], "select topics with"),
         (["offload", "--all", "--conf", "x"], "write NAME=VALUE"),
         (["offload", "--all", "--metadata-password-file", "none"], "--metadata-password-file none"),
         (["unknown"], "invalid choice"),

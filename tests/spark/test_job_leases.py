@@ -1,4 +1,4 @@
-"""The key by which a job lives: while the job does, and no longer."""
+"""The key that marks a job as running exists exactly while the job runs."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ Living = Callable[[MetadataStore, str], AbstractAsyncContextManager[object]]
 BOTH = pytest.mark.parametrize(
     ("living", "key", "lease_s"),
     [
-        (offload_lease.living, offload.job_key(JOB), offload_lease.LEASE_S),
+        (offload_lease.job_lease, offload.job_key(JOB), offload_lease.LEASE_S),
         (swap.job_lease, compaction.job_key(JOB), swap.LEASE_S),
     ],
     ids=["offload", "compact"],
@@ -140,7 +140,7 @@ def test_a_store_that_is_away_for_less_than_the_lease_costs_the_job_nothing(
 def test_an_offload_whose_lease_is_lost_lives_on_under_a_new_one() -> None:
     async def job() -> None:
         store, key = Leases(), offload.job_key(JOB)
-        async with offload_lease.living(store, JOB):
+        async with offload_lease.job_lease(store, JOB):
             await store.granted[0].revoke()
             assert await store.get(key) is None
             await asyncio.sleep(offload_lease.LEASE_S)

@@ -1,4 +1,4 @@
-"""A job as a process: with a session of Spark that is there already, and ended by a signal."""
+"""A job as a process: in an existing Spark session, and ended by a signal."""
 
 import json
 import signal
@@ -37,4 +37,4 @@ def test_a_signal_ends_the_job(number: signal.Signals, code: int) -> None:
             process.wait()
     assert process.returncode == code
     found = json.loads(output)
-    assert (found["state"], found["error"]) == ("failed", f"broken off by {number.name}")
+    assert (found["state"], found["error"]) == ("failed", f"interrupted by {number.name}")

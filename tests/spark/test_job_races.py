@@ -1,4 +1,4 @@
-"""What changes at the moment when a job writes its result decides whether that result counts."""
+"""Changes at the moment when a job writes its result decide whether the result counts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -15,17 +15,22 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError, TopicNotFound
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import parse_topic
-from magnetar.ledger.metadata import Ensemble, LedgerMetadata, encode, ledger_key
+from magnetar.ledger.metadata import Ensemble, LedgerMetadata, ledger_key
 from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
-from magnetar.managed_ledger.record import encode as encode_log
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.offload import records as offload
 from magnetar.offload.policy import OffloadPlan
+from magnetar.offload.repository import (
+    Attempt,
+    CommitResult,
+    OffloadRepository,
+    OpenRequest,
+)
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import swap
-from magnetar_spark.jobs.offload import attempts, requests
-from magnetar_spark.jobs.offload.planning import Override, TopicWork, topic_works
-from magnetar_spark.jobs.offload.work import LedgerTask, Result
-from magnetar_spark.log.ledgers import live_file
+from magnetar_spark.jobs.offload import requests
+from magnetar_spark.jobs.offload.plan import Override, TopicWork, topic_works
 from magnetar_spark.log.topics import log_name
 
 TOPIC = parse_topic("persistent://public/default/t")
@@ -53,27 +58,23 @@ async def meanwhile(
     return await task
 
 
-# -- a ledger's file becomes live
-
-
 def closed(length: int = 30) -> LedgerMetadata:
     return LedgerMetadata(LEDGER, (Ensemble(0, (BookieIdentity("b", "1"),)),), 1).closed(
         2, length, 9
     )
 
 
-async def begun(store: HeldStore, job: str = JOB) -> attempts.Attempt:
+async def begun(store: HeldStore, job: str = JOB) -> Attempt:
     await store.put(ledger_key(LEDGER), encode(closed()))
-    task = LedgerTask(NAME, str(TOPIC), -1, LEDGER, 30, 1, 9, SPEC)
-    return await attempts.begin(store, task, job, 5)
+    return await OffloadRepository(store).begin_attempt(NAME, LEDGER, SPEC, job, 5)
 
 
-def file_of(attempt: attempts.Attempt) -> offload.OffloadRecord:
+def file_of(attempt: Attempt) -> offload.OffloadRecord:
     return offload.OffloadRecord(LEDGER, attempt.attempt, SPEC, attempt.path, 1, 3, 30, 0, 1, 9, 10)
 
 
-def committing(store: HeldStore, attempt: attempts.Attempt) -> Awaitable[Result]:
-    return attempts.commit(store, attempt, NAME, file_of(attempt))
+def committing(store: HeldStore, attempt: Attempt) -> Awaitable[CommitResult]:
+    return OffloadRepository(store).commit(NAME, attempt, file_of(attempt))
 
 
 OFFLOADS = f"/offloads/{NAME}/"
@@ -82,8 +83,10 @@ OFFLOADS = f"/offloads/{NAME}/"
 async def test_a_ledger_that_is_trimmed_at_that_moment_gets_no_file(store: HeldStore) -> None:
     attempt = await begun(store)
     trimmed = lambda: store.delete(ledger_key(LEDGER))  # noqa: E731
-    assert await meanwhile(store, OFFLOADS, committing(store, attempt), trimmed) is Result.GONE
-    assert await live_file(store, NAME, LEDGER) is None
+    assert (
+        await meanwhile(store, OFFLOADS, committing(store, attempt), trimmed) is CommitResult.GONE
+    )
+    assert await OffloadRepository(store).file(NAME, LEDGER) is None
 
 
 async def test_a_file_that_another_job_commits_first_stays(store: HeldStore) -> None:
@@ -91,17 +94,17 @@ async def test_a_file_that_another_job_commits_first_stays(store: HeldStore) -> 
     result = await meanwhile(
         store, OFFLOADS, committing(store, attempt), lambda: committing(store, other)
     )
-    assert result is Result.ALREADY
-    assert await live_file(store, NAME, LEDGER) == file_of(other)
+    assert result is CommitResult.ALREADY
+    assert await OffloadRepository(store).file(NAME, LEDGER) == file_of(other)
 
 
 async def test_an_attempt_that_is_claimed_at_that_moment_does_not_count(store: HeldStore) -> None:
     attempt = await begun(store)
     record = offload.AttemptRecord(SPEC, attempt.path, 5, JOB)
-    claimed = lambda: attempts.claim(store, attempt, record, "cleaner")  # noqa: E731
+    claimed = lambda: OffloadRepository(store).claim_attempt(attempt, record, "cleaner")  # noqa: E731
     with pytest.raises(PersistenceError, match="cleaned up"):
         await meanwhile(store, OFFLOADS, committing(store, attempt), claimed)
-    assert await live_file(store, NAME, LEDGER) is None
+    assert await OffloadRepository(store).file(NAME, LEDGER) is None
 
 
 @pytest.mark.parametrize("of", ["another length", "an open ledger"])
@@ -115,21 +118,18 @@ async def test_a_file_that_is_not_of_the_whole_ledger_does_not_count(
     await store.put(ledger_key(LEDGER), encode(other))
     with pytest.raises(PersistenceError, match="not closed" if "open" in of else "31 bytes"):
         await committing(store, attempt)
-    assert await live_file(store, NAME, LEDGER) is None
+    assert await OffloadRepository(store).file(NAME, LEDGER) is None
 
 
-# -- what was asked for
-
-
-def work(asked: tuple[offload.OffloadRequest, int] | None, **fields: Any) -> TopicWork:
+def work(asked: OpenRequest | None, **fields: Any) -> TopicWork:
     plan = OffloadPlan(fields.pop("target", SPEC), -1, -1, -1, "tiered-storage-first")
     items = tuple(LedgerItem(each, 1, 9, 3, 30) for each in (3, 5, 7))
     return TopicWork(TOPIC, NAME, plan, items, {}, asked, ())
 
 
-async def asked_for(store: HeldStore, **fields: Any) -> tuple[offload.OffloadRequest, int]:
+async def asked_for(store: HeldStore, **fields: Any) -> OpenRequest:
     request = offload.OffloadRequest(**{"up_to": Position(7, 0), "requested_ms": 1, **fields})
-    return request, await store.put(offload.request_key(NAME), offload.encode(request))
+    return OpenRequest(request, await store.put(offload.request_key(NAME), encode(request)))
 
 
 async def stored_request(store: HeldStore) -> offload.OffloadRequest:
@@ -141,7 +141,7 @@ async def stored_request(store: HeldStore) -> offload.OffloadRequest:
 async def offloaded(store: HeldStore, *ledger_ids: int) -> None:
     for each in ledger_ids:
         file = offload.OffloadRecord(each, "a", SPEC, "p", 1, 3, 30, 0, 1, 9, 10)
-        await store.put(offload.offload_key(NAME, each), offload.encode(file))
+        await store.put(offload.offload_key(NAME, each), encode(file))
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ async def test_a_request_that_came_since_is_not_ended_by_an_older_job(
 ) -> None:
     asked = work(await asked_for(store))
     newer = offload.OffloadRequest(LATEST, 2)
-    again = lambda: store.put(offload.request_key(NAME), offload.encode(newer))  # noqa: E731
+    again = lambda: store.put(offload.request_key(NAME), encode(newer))  # noqa: E731
     if late:
         ending = requests.finish(store, asked, 9, [])
         await meanwhile(store, offload.request_key(NAME), ending, again)
@@ -190,8 +190,8 @@ async def test_a_request_that_another_job_took_up_first_is_theirs(store: HeldSto
     theirs = msgspec.structs.replace(
         await stored_request(store), state=offload.RequestState.RUNNING, job="other"
     )
-    await store.put(offload.request_key(NAME), offload.encode(theirs))
-    await requests.take_up(store, asked, JOB)
+    await store.put(offload.request_key(NAME), encode(theirs))
+    await requests.mark_running(store, asked, JOB)
     assert await stored_request(store) == theirs
 
 
@@ -217,8 +217,6 @@ async def test_a_finished_request_asks_for_nothing(
     assert await topic_works(store, [TOPIC], Override(store=SPEC, threshold_bytes=0), 10) == []
 
 
-# -- an artefact becomes live
-
 HORIZON = Position(7, 9)
 COMPACTION = compaction.compaction_key(NAME)
 
@@ -234,7 +232,7 @@ async def compacting(store: HeldStore, folder: Path) -> swap.Attempt:
     return await swap.begin(store, NAME, "a" * 32, spec, JOB, CLOCK, planned=planned)
 
 
-def committing_artefact(
+def committing_artifact(
     store: HeldStore, attempt: swap.Attempt
 ) -> Awaitable[compaction.CompactionRecord]:
     return swap.commit(store, attempt, HORIZON, (), removed=0, clock=CLOCK)
@@ -254,7 +252,7 @@ async def live_attempt(store: HeldStore) -> str:
         ({"created_ms": 2}, TopicNotFound),
     ],
 )
-async def test_a_log_that_is_not_what_was_read_gets_no_artefact(
+async def test_a_log_that_is_not_what_was_read_gets_no_artifact(
     store: HeldStore, tmp_path: Path, change: dict[str, Any], error: type[Exception]
 ) -> None:
     attempt = await compacting(store, tmp_path)
@@ -262,27 +260,27 @@ async def test_a_log_that_is_not_what_was_read_gets_no_artefact(
         await meanwhile(
             store,
             COMPACTION,
-            committing_artefact(store, attempt),
+            committing_artifact(store, attempt),
             lambda: log_is(store, **change),
         )
     assert await live_attempt(store) == ""
 
 
-async def test_a_log_that_only_grew_or_was_trimmed_to_the_horizon_gets_its_artefact(
+async def test_a_log_that_only_grew_or_was_trimmed_to_the_horizon_gets_its_artifact(
     store: HeldStore, tmp_path: Path
 ) -> None:
     attempt = await compacting(store, tmp_path)
     await meanwhile(
         store,
         COMPACTION,
-        committing_artefact(store, attempt),
+        committing_artifact(store, attempt),
         lambda: log_is(store, last_position=HORIZON),
     )
     assert await live_attempt(store) == attempt.number
     assert await store.list(compaction.ATTEMPTS_PREFIX) == []
 
 
-async def test_an_artefact_that_another_job_commits_first_stays(
+async def test_an_artifact_that_another_job_commits_first_stays(
     store: HeldStore, tmp_path: Path
 ) -> None:
     attempt = await compacting(store, tmp_path)
@@ -291,13 +289,13 @@ async def test_an_artefact_that_another_job_commits_first_stays(
         await meanwhile(
             store,
             COMPACTION,
-            committing_artefact(store, attempt),
-            lambda: store.put(COMPACTION, compaction.encode(theirs)),
+            committing_artifact(store, attempt),
+            lambda: store.put(COMPACTION, encode(theirs)),
         )
     assert await live_attempt(store) == theirs.attempt
 
 
-async def test_an_artefact_whose_attempt_is_cleaned_up_at_that_moment_does_not_count(
+async def test_an_artifact_whose_attempt_is_cleaned_up_at_that_moment_does_not_count(
     store: HeldStore, tmp_path: Path
 ) -> None:
     attempt = await compacting(store, tmp_path)
@@ -307,8 +305,8 @@ async def test_an_artefact_whose_attempt_is_cleaned_up_at_that_moment_does_not_c
         await meanwhile(
             store,
             COMPACTION,
-            committing_artefact(store, attempt),
-            lambda: store.put(key, compaction.encode(nobodys)),
+            committing_artifact(store, attempt),
+            lambda: store.put(key, encode(nobodys)),
         )
     assert await live_attempt(store) == ""
 
@@ -324,9 +322,9 @@ async def test_replaced_files_stay_named_until_their_grace_is_over(
     )
     file = compaction.CompactedFile("live", 1, 0, EARLIEST, HORIZON, 1, 1, 1)
     before = compaction.CompactionRecord(EARLIEST, 1, "b" * 32, spec, 5, (file,), retired)
-    await store.put(COMPACTION, compaction.encode(before))
+    await store.put(COMPACTION, encode(before))
     attempt = await compacting(store, tmp_path)
-    record = await committing_artefact(store, attempt)
+    record = await committing_artifact(store, attempt)
     assert [each.path for each in record.retired] == [*(each.path for each in retired), "live"]
     removed = await swap.clean_retired(store, NAME, now_ms)
     assert (removed.files, removed.kept) == (1, [])

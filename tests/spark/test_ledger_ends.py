@@ -1,4 +1,4 @@
-"""Where open ledgers end: an answer only with coverage of the ack quorum."""
+"""The ends of open ledgers: known only if answers cover the ack quorum."""
 
 from collections.abc import Callable, Coroutine
 from itertools import combinations
@@ -11,7 +11,7 @@ from magnetar.bookie.api import BookieUnavailable
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.quorum import answers_cover, write_sets
-from magnetar_spark.jobs.backlog.durable_end import durable_end
+from magnetar_spark.jobs.backlog.gather.durable_end import durable_end
 from magnetar_spark.log.ends import end_of
 
 Reader = Callable[[LedgerContext, LedgerMetadata], Coroutine[Any, Any, int]]

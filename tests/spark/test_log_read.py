@@ -1,4 +1,4 @@
-"""What a read touches: which ledgers, no broker, no subscription, nothing in the metadata store."""
+"""The side effects of a read: only needed ledgers, no broker, no write to metadata."""
 
 import asyncio
 import time
@@ -17,9 +17,9 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotFound
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.metadata.opening import open_store
+from magnetar.metadata.store_url import open_store
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.reading import EntryReader
+from magnetar_spark.log.entry_reader import EntryReader
 from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.source import PulsarDataSource

@@ -1,4 +1,4 @@
-"""What happens while the job `offload` writes a ledger, and what is left where it fails."""
+"""Events while the job `offload` writes a ledger, and its leftovers if it fails."""
 
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,19 @@ from tests.support.held_store import puts
 
 from magnetar.ledger.metadata import decode as decode_ledger
 from magnetar.ledger.metadata import ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import MetadataUnavailable
+from magnetar.offload import repository
 from magnetar.offload.records import (
     ATTEMPTS_PREFIX,
     JOBS_PREFIX,
     OffloadRecord,
     decode_attempt,
-    encode,
     offload_key,
 )
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.main import Terminated
-from magnetar_spark.jobs.offload import attempts, writing
+from magnetar_spark.jobs.offload import file_writer as writing
 
 
 @pytest.fixture
@@ -134,7 +135,7 @@ def test_a_commit_that_is_not_answered_is_found_out_by_asking(
 def test_where_nobody_knows_whether_a_commit_happened_its_file_stays(
     cluster: JobCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempts, "COMMIT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(repository, "COMMIT_TIMEOUT_S", 0.0)
     ledger_id = only_the_first(cluster)
 
     async def lost() -> None:
@@ -159,7 +160,7 @@ def test_a_process_that_is_interrupted_takes_its_file_along(
     cluster.store.before(puts(offload_key(NAME, ledger_id)), interrupted)
     found = offload(cluster, *TO_FILES)
     assert (found["code"], found["state"]) == (128 + number, "failed")
-    assert found["error"] == f"broken off by {'SIGINT' if number == 2 else 'SIGTERM'}"
+    assert found["error"] == f"interrupted by {'SIGINT' if number == 2 else 'SIGTERM'}"
     assert (live(cluster), cluster.files()) == ({}, set())
     assert cluster.keys(ATTEMPTS_PREFIX) == cluster.keys(JOBS_PREFIX) == []
 

@@ -1,4 +1,4 @@
-"""Attempts of the job `offload`: what a commit needs, and what is left where it fails."""
+"""Attempts of the job `offload`: conditions of a commit, and leftovers of failures."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +11,11 @@ import pytest
 from magnetar.bookie.api import BookieIdentity, StoredEntry
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError
-from magnetar.ledger.metadata import Ensemble, LedgerMetadata, encode, ledger_key
+from magnetar.ledger.metadata import Ensemble, LedgerMetadata, ledger_key
 from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
-from magnetar.managed_ledger.record import encode as encode_log
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import (
@@ -25,25 +26,16 @@ from magnetar.offload.records import (
     job_key,
     offload_key,
 )
-from magnetar.offload.records import encode as encode_record
+from magnetar.offload.repository import Attempt, CommitResult, OffloadRepository
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs import sweeping
-from magnetar_spark.jobs.offload.attempts import (
-    Attempt,
-    begin,
-    claim,
-    commit,
-    give_up,
-    take_back,
-)
+from magnetar_spark.jobs import sweeper as sweeping
+from magnetar_spark.jobs.offload.file_writer import LedgerOffloader
 from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
 from magnetar_spark.jobs.offload.work import LedgerTask, Result
-from magnetar_spark.jobs.offload.writing import LedgerWriter
 from magnetar_spark.jobs.summary import State, Summary
-from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER
-from magnetar_spark.log.ledgers import live_file
-from magnetar_spark.log.reading import EntryReader
-from magnetar_spark.log.running import run
+from magnetar_spark.jobs.sweeper import PROPERTY_CLUSTER
+from magnetar_spark.log.entry_reader import EntryReader
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 NAME = "public/default/persistent/t"
@@ -71,6 +63,21 @@ def ledger() -> LedgerMetadata:
 def task(folder: Path) -> LedgerTask:
     spec = StoreSpec("filesystem", str(folder))
     return LedgerTask(NAME, "persistent://public/default/t", -1, LEDGER, 30, 1, 9, spec)
+
+
+async def begin(store: MemoryStore, ledger_task: LedgerTask, job: str, now_ms: int) -> Attempt:
+    return await OffloadRepository(store).begin_attempt(
+        ledger_task.name, ledger_task.ledger_id, ledger_task.store, job, now_ms
+    )
+
+
+async def commit(store: MemoryStore, attempt: Attempt, file: OffloadRecord) -> CommitResult:
+    return await OffloadRepository(store).commit(NAME, attempt, file)
+
+
+async def discard(store: MemoryStore, folder: Path, attempt: Attempt) -> None:
+    files = open_object_store(task(folder).store)
+    await OffloadRepository(store).discard_attempt(files, attempt)
 
 
 def file_of(attempt: Attempt, folder: Path) -> OffloadRecord:
@@ -112,46 +119,48 @@ async def test_a_commit_puts_the_record_and_takes_the_attempt(
 ) -> None:
     attempt = await begin(store, task(tmp_path), "job", 5)
     file = file_of(attempt, tmp_path)
-    assert await commit(store, attempt, NAME, file) is Result.OFFLOADED
-    assert await live_file(store, NAME, LEDGER) == file
+    assert await commit(store, attempt, file) is CommitResult.OFFLOADED
+    assert await OffloadRepository(store).file(NAME, LEDGER) == file
     assert await store.list(ATTEMPTS_PREFIX) == []
 
 
 async def test_a_commit_that_is_not_answered_counts_once(store: Silent, tmp_path: Path) -> None:
     attempt = await begin(store, task(tmp_path), "job", 5)
     store.silent = 1
-    assert await commit(store, attempt, NAME, file_of(attempt, tmp_path)) is Result.OFFLOADED
+    assert await commit(store, attempt, file_of(attempt, tmp_path)) is CommitResult.OFFLOADED
 
 
 async def test_of_two_attempts_one_is_live(store: Silent, tmp_path: Path) -> None:
     first = await begin(store, task(tmp_path), "a", 5)
     second = await begin(store, task(tmp_path), "b", 6)
     assert first.path != second.path
-    assert await commit(store, second, NAME, file_of(second, tmp_path)) is Result.OFFLOADED
-    assert await commit(store, first, NAME, file_of(first, tmp_path)) is Result.ALREADY
+    assert await commit(store, second, file_of(second, tmp_path)) is CommitResult.OFFLOADED
+    assert await commit(store, first, file_of(first, tmp_path)) is CommitResult.ALREADY
     loser = written(tmp_path, first.path)
-    await give_up(store, open_object_store(task(tmp_path).store), first)
+    await discard(store, tmp_path, first)
     assert not loser.exists()
     assert await store.list(ATTEMPTS_PREFIX) == []
-    await give_up(store, open_object_store(task(tmp_path).store), first)  # again: no error
+    await OffloadRepository(store).discard_attempt(
+        open_object_store(task(tmp_path).store), first
+    )  # again: no error
 
 
 async def test_what_is_given_up_cannot_be_committed_any_more(store: Silent, tmp_path: Path) -> None:
     """A task that is interrupted in its commit does not know whether that is on its way."""
     late, done = [await begin(store, task(tmp_path), "job", 5) for _ in range(2)]
-    assert await take_back(store, late, "job") is not None
+    assert await OffloadRepository(store).reclaim_attempt(late, "job") is not None
     with pytest.raises(PersistenceError, match="was cleaned up"):
-        await commit(store, late, NAME, file_of(late, tmp_path))
-    assert await take_back(store, late, "job") is None
-    assert await commit(store, done, NAME, file_of(done, tmp_path)) is Result.OFFLOADED
-    assert await take_back(store, done, "job") is None
+        await commit(store, late, file_of(late, tmp_path))
+    assert await OffloadRepository(store).reclaim_attempt(late, "job") is None
+    assert await commit(store, done, file_of(done, tmp_path)) is CommitResult.OFFLOADED
+    assert await OffloadRepository(store).reclaim_attempt(done, "job") is None
 
 
 async def test_a_ledger_that_was_trimmed_gets_no_file(store: Silent, tmp_path: Path) -> None:
     attempt = await begin(store, task(tmp_path), "job", 5)
     await store.delete(ledger_key(LEDGER))
-    assert await commit(store, attempt, NAME, file_of(attempt, tmp_path)) is Result.GONE
-    assert await live_file(store, NAME, LEDGER) is None
+    assert await commit(store, attempt, file_of(attempt, tmp_path)) is CommitResult.GONE
+    assert await OffloadRepository(store).file(NAME, LEDGER) is None
 
 
 async def test_a_ledger_that_got_another_bookie_is_offloaded(store: Silent, tmp_path: Path) -> None:
@@ -168,7 +177,7 @@ async def test_a_ledger_that_got_another_bookie_is_offloaded(store: Silent, tmp_
         return await transact(operations)
 
     store.transact = first_moved  # type: ignore[method-assign]
-    assert await commit(store, attempt, NAME, file_of(attempt, tmp_path)) is Result.OFFLOADED
+    assert await commit(store, attempt, file_of(attempt, tmp_path)) is CommitResult.OFFLOADED
 
 
 async def test_a_file_of_another_length_is_no_file_of_the_ledger(
@@ -177,7 +186,7 @@ async def test_a_file_of_another_length_is_no_file_of_the_ledger(
     attempt = await begin(store, task(tmp_path), "job", 5)
     short = msgspec.structs.replace(file_of(attempt, tmp_path), entries=2)
     with pytest.raises(PersistenceError, match="3 entries of 30 bytes, its file 2"):
-        await commit(store, attempt, NAME, short)
+        await commit(store, attempt, short)
 
 
 async def test_what_a_cleaner_has_claimed_cannot_be_committed(
@@ -185,11 +194,11 @@ async def test_what_a_cleaner_has_claimed_cannot_be_committed(
 ) -> None:
     attempt = await begin(store, task(tmp_path), "dead", 5)
     record = decode_attempt(attempt.key, (await store.list(ATTEMPTS_PREFIX))[0].value)
-    claimed = await claim(store, attempt, record, "cleaner")
+    claimed = await OffloadRepository(store).claim_attempt(attempt, record, "cleaner")
     with pytest.raises(PersistenceError, match="was cleaned up"):
-        await commit(store, attempt, NAME, file_of(attempt, tmp_path))
+        await commit(store, attempt, file_of(attempt, tmp_path))
     with pytest.raises(BadRevision):
-        await claim(store, attempt, record, "another cleaner")
+        await OffloadRepository(store).claim_attempt(attempt, record, "another cleaner")
     assert claimed.revision > attempt.revision
 
 
@@ -220,7 +229,7 @@ async def test_attempts_of_dead_jobs_go_with_their_files(store: Silent, tmp_path
 async def test_a_cleaner_that_died_is_cleaned_up_after(store: Silent, tmp_path: Path) -> None:
     attempt = await begin(store, task(tmp_path), "dead", 5)
     record = AttemptRecord(task(tmp_path).store, attempt.path, 5, "dead")
-    await claim(store, attempt, record, "dead cleaner")
+    await OffloadRepository(store).claim_attempt(attempt, record, "dead cleaner")
     assert (await remove_attempts(store, "mine", all_tasks_over=False)).files == 1
     assert await store.list(ATTEMPTS_PREFIX) == []
 
@@ -230,7 +239,7 @@ async def test_the_sweep_takes_what_nobody_names_and_this_cluster_wrote(
 ) -> None:
     spec = task(tmp_path).store
     live, begun, lost, foreign = [await begin(store, task(tmp_path), "job", 5) for _ in range(4)]
-    assert await commit(store, live, NAME, file_of(live, tmp_path)) is Result.OFFLOADED
+    assert await commit(store, live, file_of(live, tmp_path)) is CommitResult.OFFLOADED
     for nameless in (lost, foreign):
         await store.delete(nameless.key)
     paths: dict[str, Path] = {}
@@ -266,7 +275,7 @@ async def test_a_torn_file_of_nobody_is_kept_and_told_and_the_sweep_goes_on(
     assert (swept.files, swept.errors) == (3, [])
     assert [path for path in paths if path.exists()] == sorted(torn, key=paths.index)
     summary = Summary("offload")
-    swept.tell(summary, "leftoversRemoved")
+    swept.report(summary, "leftoversRemoved")
     assert (summary.state, summary.exit_code) == (State.SUCCEEDED, 0)
     assert summary.metrics == {"leftoversRemoved": 3, "leftoversKept": 2}
     told = "\n".join(summary.lines())
@@ -321,12 +330,12 @@ async def test_a_file_from_before_metadata_was_restored_is_kept_while_it_may_be_
     assert [what for what, _ in swept.kept] == [f"{spec}/{unnamed.path}"]
     assert all(path.exists() for path in paths)
     summary = Summary("offload")
-    last.tell(summary, "leftoversRemoved")
+    last.report(summary, "leftoversRemoved")
     assert (summary.state, summary.exit_code) == (State.SUCCEEDED, 0)
     if ends == "offloaded":
         again = await begin(store, task(tmp_path), "again", 5)
         await store.delete(again.key)
-        await store.put(offload_key(NAME, LEDGER), encode_record(file_of(again, tmp_path)))
+        await store.put(offload_key(NAME, LEDGER), encode(file_of(again, tmp_path)))
     else:
         await store.delete(ledger_key(LEDGER))
         await store.delete(managed_ledger_key(NAME))
@@ -346,7 +355,7 @@ def test_whatever_goes_wrong_with_a_ledger_is_its_failure_alone(tmp_path: Path) 
             raise OverflowError("beyond what an entry takes")
 
     with Broken(settings, ()) as reader:
-        writer = LedgerWriter(settings, "job", "here", store, reader)
+        writer = LedgerOffloader(settings, "job", "here", store, reader)
         outcome = writer.offload(task(tmp_path))
     assert outcome.result is Result.FAILED
     assert outcome.error == "OverflowError: beyond what an entry takes"

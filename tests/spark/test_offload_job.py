@@ -1,4 +1,4 @@
-"""The job `offload`, as `magnetar job offload` runs it: files, records, and what readers see."""
+"""The job `offload` on a real cluster: files, records, and readers."""
 
 import asyncio
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from magnetar.core.ids import Position
 from magnetar.offload.records import RequestState
 from magnetar_spark.jobs.offload import job
 from magnetar_spark.jobs.offload.work import Result
-from magnetar_spark.log.running import run
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 COUNT = 120
@@ -271,15 +271,15 @@ def test_a_deletion_lag_set_while_ledgers_are_written_holds_for_the_release(
 
     publish(client, topic, COUNT)
     set_lag(0)
-    written = job._written
+    write_files = job._write_files
 
     async def write_and_set(*arguments: Any) -> Any:
-        outcomes = await written(*arguments)
+        outcomes = await write_files(*arguments)
         await asyncio.to_thread(set_lag, -1)
         return outcomes
 
     with monkeypatch.context() as during:
-        during.setattr(job, "_written", write_and_set)
+        during.setattr(job, "_write_files", write_and_set)
         code, summary = offload.run(topic, "--threshold", "0")
     metrics = summary["metrics"]
     assert (code, metrics["ledgersReleased"]) == (0, 0), summary

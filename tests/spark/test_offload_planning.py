@@ -1,4 +1,4 @@
-"""Which ledgers are due, and what the command line says of it."""
+"""The ledgers that are due for offload, and the flags that select them."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from magnetar.managed_ledger.record import LedgerItem
 from magnetar.offload.policy import NO_DEFAULTS, OffloadPlan, effective
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.offload.job import TASKS_PER_CORE, slices_of
-from magnetar_spark.jobs.offload.planning import Override, due, parse_position, parse_store
+from magnetar_spark.jobs.offload.plan import Override, due, parse_position
 from magnetar_spark.jobs.offload.requests import first_unoffloaded
 from magnetar_spark.jobs.offload.work import LedgerTask
 
@@ -85,7 +85,7 @@ def test_flags_take_the_place_of_policies() -> None:
     )
     nothing = Override.of(flags())
     assert nothing.over(said) == said
-    assert not nothing.asks
+    assert not nothing.selects_ledgers
     found = Override.of(flags(threshold=0, store="file:///cold")).over(said)
     assert (found.store, found.threshold_bytes, found.threshold_s) == (STORE, 0, -1)
     lag = Override.of(flags(deletion_lag=60)).over(said)
@@ -97,28 +97,6 @@ def test_flags_take_the_place_of_policies() -> None:
 def flags(**given: object) -> argparse.Namespace:
     names = ("store", "threshold", "threshold_age", "deletion_lag", "up_to")
     return argparse.Namespace(**{**dict.fromkeys(names), **given})
-
-
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("s3://b", StoreSpec("aws-s3", "b")),
-        (
-            "s3://b/some/prefix/?region=eu-west-1&endpoint=http://127.0.0.1:9000",
-            StoreSpec("aws-s3", "b", "eu-west-1", "http://127.0.0.1:9000", "some/prefix"),
-        ),
-        ("gs://b/p", StoreSpec("google-cloud-storage", "b", prefix="p")),
-        ("file:///a%20b/c", StoreSpec("filesystem", "/a b/c")),
-    ],
-)
-def test_stores_on_the_command_line(url: str, expected: StoreSpec) -> None:
-    assert parse_store(url) == expected
-
-
-@pytest.mark.parametrize("url", ["", "b", "http://b", "s3://", "s3:///b", "s3://b?zone=1"])
-def test_a_store_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(PreconditionFailed, match="write s3://BUCKET"):
-        parse_store(url)
 
 
 def test_a_position_that_is_none_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Bookies let go of a ledger while its file is there, and once two clocks say that it is due."""
+"""Bookies delete a ledger only if its file exists, and two clocks agree that it is due."""
 
 import os
 import time
@@ -14,10 +14,11 @@ from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import ledger_key
 from magnetar.ledger.settings import SINGLE
-from magnetar.offload.records import OffloadRecord, decode_offload, encode, offload_key
+from magnetar.metadata.records import encode
+from magnetar.offload.records import OffloadRecord, decode_offload, offload_key
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.offload import releasing
-from magnetar_spark.jobs.offload.releasing import release
+from magnetar_spark.jobs.offload import release as releasing
+from magnetar_spark.jobs.offload.release import release
 from magnetar_spark.log.access import Log
 
 HOUR_MS = 3_600_000
@@ -82,8 +83,8 @@ async def test_a_host_whose_clock_is_a_year_off_lets_go_of_nothing(
     assert found.ledgers == 0
     ((_, ledger_id, error),) = found.errors
     assert ledger_id == moved.ledger_id
-    assert "8,760.0 h old by the clocks of jobs' hosts" in error
-    assert f"0.0 h by the clock of filesystem:{moved.whole.parent}" in error
+    assert "8,760.0 h old by the clocks of the jobs' hosts" in error
+    assert f"0.0 h old by the clock of filesystem:{moved.whole.parent}" in error
     assert await moved.on_bookies()
 
 

@@ -21,6 +21,7 @@ from tests.support.held_store import puts
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import ledger_key
+from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.policy import namespace_key
 from magnetar.offload.records import (
@@ -31,13 +32,12 @@ from magnetar.offload.records import (
     RequestState,
     attempt_key,
     decode_request,
-    encode,
     object_path,
     offload_key,
     request_key,
 )
+from magnetar.offload.repository import OffloadRepository
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs.offload import attempts
 from magnetar_spark.jobs.offload.job import (
     METRICS,
     TASK_BYTES,
@@ -161,9 +161,6 @@ def test_an_attempt_is_on_record_before_its_first_byte_and_goes_with_the_commit(
     assert steps[5:] == []
 
 
-# -- what was asked for
-
-
 def ask(cluster: JobCluster, up_to: Position) -> None:
     request = encode(OffloadRequest(up_to, 5))
     cluster.run(cluster.store.put(request_key(NAME), request))
@@ -235,7 +232,7 @@ def test_what_is_asked_for_and_can_be_put_nowhere_is_told(
         ask(cluster, Position(cluster.closed()[1], 0))
     found = cluster.job("offload", "--topic", TOPIC, *arguments)
     assert (found["code"], counts(found, "failed")) == (3 * told, [told])
-    assert ["nothing says where" in each["error"] for each in found["details"]] == [True] * told
+    assert ["no store to offload to" in each["error"] for each in found["details"]] == [True] * told
     assert [each["topic"] for each in found["details"]] == [TOPIC] * told
     assert (live(cluster), cluster.sessions) == ({}, 0)
 
@@ -247,9 +244,6 @@ def test_topics_that_are_not_there_are_an_error_by_name_alone(cluster: JobCluste
     assert "does not exist" in found["error"]
     found = cluster.job("offload", "--namespace", "public/none")
     assert (found["code"], counts(found, "topics")) == (0, [0])
-
-
-# -- what bookies let go
 
 
 def test_bookies_let_go_of_what_has_been_live_for_the_deletion_lag(cluster: JobCluster) -> None:
@@ -295,13 +289,14 @@ def test_a_file_that_is_gone_keeps_its_ledger_and_is_told(cluster: JobCluster) -
     assert cluster.on_bookies()[:-1] == [first]
 
 
-# -- what others have left
-
-
 def test_a_dead_jobs_half_file_goes_before_new_ones_are_written(cluster: JobCluster) -> None:
     ledger_id = only_the_first(cluster)
     task = LedgerTask(NAME, TOPIC, -1, ledger_id, 9, 1, 2, cluster.spec)
-    dead = cluster.run(attempts.begin(cluster.store, task, "dead", 5))
+    dead = cluster.run(
+        OffloadRepository(cluster.store).begin_attempt(
+            task.name, task.ledger_id, task.store, "dead", 5
+        )
+    )
     half = cluster.folder / dead.path
     half.parent.mkdir(parents=True)
     half.write_bytes(b"PAR1 half")
@@ -360,9 +355,6 @@ def test_old_files_of_nobody_go_from_wherever_the_topic_has_files(
     assert cluster.files() == set()
     cluster.folder = elsewhere
     assert cluster.files() == {first.path, lost[1]}
-
-
-# -- what Spark gets
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the job `offload` finds to do of topics, and what it tells of requests."""
+"""Plans of the job `offload`, and the states of requests."""
 
 import dataclasses
 from typing import Any
@@ -15,10 +15,9 @@ from magnetar.managed_ledger.record import (
     ManagedLedgerRecord,
     managed_ledger_key,
 )
-from magnetar.managed_ledger.record import (
-    encode as encode_log,
-)
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_log
 from magnetar.offload.policy import OffloadDefaults, namespace_key, topic_policies_key
 from magnetar.offload.records import (
     DEFAULTS_KEY,
@@ -26,25 +25,23 @@ from magnetar.offload.records import (
     OffloadRequest,
     RequestState,
     decode_request,
-    encode,
     offload_key,
     request_key,
 )
+from magnetar.offload.repository import OffloadRepository
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
-from magnetar_spark.jobs.offload import planning
-from magnetar_spark.jobs.offload.planning import (
+from magnetar_spark.jobs.offload import plan as planning
+from magnetar_spark.jobs.offload.plan import (
     Override,
     TopicWork,
-    live_records,
-    open_request,
     topic_works,
 )
-from magnetar_spark.jobs.offload.releasing import (
+from magnetar_spark.jobs.offload.release import (
     CLOCKS_APART_MS_MAX,
-    _agreed,
     _is_due,
+    _store_agrees,
 )
-from magnetar_spark.jobs.offload.requests import finish, first_unoffloaded, take_up
+from magnetar_spark.jobs.offload.requests import finish, first_unoffloaded, mark_running
 from magnetar_spark.jobs.offload.work import LedgerTask
 from magnetar_spark.log.topics import log_name
 
@@ -116,7 +113,7 @@ async def test_live_files_are_not_written_again(store: MemoryStore) -> None:
     work = await work_of(store)
     assert due(work) == [2]
     assert work.files == {1: (file(1), revision)}
-    assert await live_records(store, NAME) == work.files
+    assert await OffloadRepository(store).files(NAME) == work.files
 
 
 async def test_policies_of_the_topic_are_over_its_namespaces(store: MemoryStore) -> None:
@@ -153,9 +150,6 @@ async def test_without_a_store_there_are_no_tasks(store: MemoryStore) -> None:
     assert (work.tasks, work.store_missing) == ((), True)
 
 
-# -- requests -------------------------------------------------------------------------------------
-
-
 async def on_record(store: MemoryStore) -> OffloadRequest:
     stored = await store.get(request_key(NAME))
     assert stored is not None
@@ -165,19 +159,19 @@ async def on_record(store: MemoryStore) -> OffloadRequest:
 async def asked(store: MemoryStore) -> TopicWork:
     await store.put(request_key(NAME), encode(OffloadRequest(Position(3, 0), 5)))
     work = await work_of(store)
-    await take_up(store, work, "j")
+    await mark_running(store, work, "j")
     return work
 
 
 async def test_a_request_is_taken_up_by_the_first_job(store: MemoryStore) -> None:
-    await take_up(store, await work_of(store), "j")
+    await mark_running(store, await work_of(store), "j")
     assert await store.get(request_key(NAME)) is None
     work = await asked(store)
     running = await on_record(store)
     assert (running.state, running.job) == (RequestState.RUNNING, "j")
-    await take_up(store, work, "late")
+    await mark_running(store, work, "late")
     assert (await on_record(store)).job == "j"
-    assert await open_request(store, NAME) is not None
+    assert await OffloadRepository(store).open_request(NAME) is not None
 
 
 async def test_a_request_is_done_when_all_before_it_is_in_files(store: MemoryStore) -> None:
@@ -243,9 +237,6 @@ def test_the_first_position_in_no_file_is_at_most_the_one_asked_for() -> None:
         assert first_unoffloaded(ITEMS, offloaded, up_to) == expected
 
 
-# -- when bookies let go --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("lag_ms", "age_ms", "due"),
     [(-1, 1 << 40, False), (0, 0, True), (0, -5, True), (10, 10, True), (10, 9, False)],
@@ -275,6 +266,6 @@ def test_the_shorter_of_two_ages_counts(by_store: int, by_hosts: int, agreed: bo
     stored_ms = store_now_ms - by_store
     if agreed is None:
         with pytest.raises(Exception, match="set the clock that is wrong"):
-            _agreed(one, stored_ms, LAG_MS, now_ms, store_now_ms)
+            _store_agrees(one, stored_ms, LAG_MS, now_ms, store_now_ms)
     else:
-        assert _agreed(one, stored_ms, LAG_MS, now_ms, store_now_ms) is agreed
+        assert _store_agrees(one, stored_ms, LAG_MS, now_ms, store_now_ms) is agreed

@@ -1,4 +1,4 @@
-"""Protobuf messages as rows, against what the messages themselves say they hold."""
+"""Protobuf messages as rows, against the messages' own contents."""
 
 import pickle
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Consumers with `read_compacted` over a swap of artefacts, by the official client and REST.
+"""Consumers with `read_compacted` over a swap of artifacts, by the official client and REST.
 
 The wheel's C++ hands out what was compacted out of a batch as empty messages without a key, where
 it is sent them: consumers are (so they are by Pulsar), and leave those out here; readers are not.
@@ -71,7 +71,7 @@ def rounds(number: int) -> list[list[tuple[str | None, bytes]]]:
     return [*made, [(f"k{number}", b""), (None, b"nobody"), ("k9", b"x")]]
 
 
-def test_the_artefact_and_then_the_log_without_a_seam(
+def test_the_artifact_and_then_the_log_without_a_seam(
     rig: CompactRig, client: pulsar.Client, topic: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(8):
@@ -84,7 +84,7 @@ def test_the_artefact_and_then_the_log_without_a_seam(
         write(client, topic, rounds(0))
         behind = [(key or "", value) for inside in rounds(0) for key, value in inside]
         assert read(source) == behind
-    # A reader of its own half-way through: the new artefact takes over where it is.
+    # A reader of its own half-way through: the new artifact takes over where it is.
     with closing(reader(client, topic, receiver_queue_size=1)) as source:
         first = source.read_next(RECEIVE_MS)
         rig.compact("--topic", topic, capsys=capsys)
@@ -101,7 +101,7 @@ def test_the_artefact_and_then_the_log_without_a_seam(
         assert count == 9 * 12
 
 
-def test_what_was_trimmed_is_read_from_the_artefact(
+def test_what_was_trimmed_is_read_from_the_artifact(
     rig: CompactRig,
     cluster: LocalCluster,
     client: pulsar.Client,
@@ -220,7 +220,7 @@ def test_rest(
     assert admin.ask("PUT", "/compaction") == (204, None)
     rig.compact("--namespace", "public/default", capsys=capsys)
     assert admin.ask("GET", "/compaction")[1]["status"] == "SUCCESS"
-    # With the topic go its artefact and what says that there is one.
+    # With the topic go its artifact and what says that there is one.
     assert admin.ask("DELETE", "?force=true")[0] == 204
     assert rig.record(topic) is None
     assert rig.request(topic) is None

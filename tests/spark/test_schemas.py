@@ -1,4 +1,4 @@
-"""Topics with a schema: their values as columns, each by the version that it was made by."""
+"""Topics with a schema: columns of values, each read with its own version."""
 
 import json
 from contextlib import closing

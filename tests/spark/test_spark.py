@@ -1,4 +1,4 @@
-"""Spark itself: the format, its filters, and streams that are stopped and started again."""
+"""Spark itself: the format, its filters, and streams that are stopped and restarted."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Micro-batches: the same offsets are the same rows, and what is gone is never passed over."""
+"""Micro-batches: equal offsets give equal rows, and losses are never skipped silently."""
 
 from typing import Any
 
@@ -19,12 +19,8 @@ from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotF
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.managed_ledger.record import (
-    LedgerItem,
-    ManagedLedgerRecord,
-    encode,
-    managed_ledger_key,
-)
+from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.topics import log_name
@@ -128,9 +124,6 @@ def test_a_ledger_without_an_end_before_the_offset_fails_the_plan(log: MemoryLog
     log.topic(log.open(5, (11, 10)), log.closed(6, 3))
     with pytest.raises(PersistenceError, match="ledger 5 has no end yet"):
         log.stream().partitions({TOPIC: "5:4"}, {TOPIC: "6:2"})
-
-
-# -- what is gone
 
 
 def lost(log: MemoryLog, start: dict[str, str], end: dict[str, str], text: str) -> None:
@@ -274,9 +267,6 @@ def test_a_named_topic_that_was_deleted_does_not_exist(log: MemoryLog) -> None:
         latest(log.stream(), {TOPIC: "5:4"})
 
 
-# -- where a query began
-
-
 def test_the_first_micro_batch_is_the_same_after_a_restart(log: MemoryLog) -> None:
     """Spark asks for an initial offset again if the first micro-batch was not committed."""
     log.topic(log.open(5, (6, 5), (6, 5)))
@@ -334,9 +324,6 @@ def test_a_stream_refuses_an_end(log: MemoryLog, option: dict[str, str]) -> None
         PulsarDataSource({**named, **option}).streamReader(schema_of([]))
 
 
-# -- what comes later
-
-
 def test_partitions_and_topics_that_come_later_are_read_from_their_beginning(
     log: MemoryLog,
 ) -> None:
@@ -362,9 +349,6 @@ def test_a_partition_without_its_partitioned_topic_does_not_end_a_pattern(log: M
         TOPIC,
         "persistent://public/default/lone-partition-0",
     }
-
-
-# -- batches
 
 
 def test_a_ledger_that_is_trimmed_while_the_log_is_read_is_no_loss_to_the_earliest(
@@ -418,7 +402,7 @@ def test_a_ledger_that_is_gone_amid_the_log_fails_a_batch(log: MemoryLog) -> Non
 def test_a_bookie_that_is_away_is_not_an_empty_ledger(log: MemoryLog) -> None:
     log.topic(log.open(5, (11, 10)))  # only b0 has entries
     log.bookies.away = {"b0"}
-    with pytest.raises(BookieUnavailable, match="where ledger 5 ends is not known"):
+    with pytest.raises(BookieUnavailable, match="the end of ledger 5 is unknown"):
         log.batch()
     with pytest.raises(BookieUnavailable):
         log.stream().initialOffset()

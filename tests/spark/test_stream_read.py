@@ -1,4 +1,4 @@
-"""A stream that runs while its topics change: read as Spark's workers do, in this process."""
+"""A stream whose topics change while it runs, in this process."""
 
 import json
 import pickle

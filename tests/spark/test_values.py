@@ -1,4 +1,4 @@
-"""JSON values, primitives, and which schema a value is read by: wrong rows are refused."""
+"""JSON values, primitives, and the choice of a value's schema: wrong rows are refused."""
 
 import base64
 import struct

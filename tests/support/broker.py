@@ -4,19 +4,30 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from magnetar.bookie.memory import MemoryBookie
-from magnetar.broker.namespace_policies import default_policies
+from tests.support.memory_bookie import MemoryBookie
+
+from magnetar.broker.assemble import assemble, describe_broker
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.names import NamespaceName
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
-from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.memory import MemoryStore
+from magnetar.settings.broker import BrokerSettings
 
 HOST = "127.0.0.1"
+
+RECORD = BrokerRecord(
+    "127.0.0.1:8080",
+    1,
+    HOST,
+    6650,
+    Urls(f"pulsar://{HOST}:6650", f"http://{HOST}:8080"),
+)
+"""Of a broker that no other reaches."""
 
 
 @asynccontextmanager
@@ -29,22 +40,23 @@ async def running_broker(
     clock = SystemClock()
     store = store or MemoryStore(clock)
     bookie = bookie or MemoryBookie()
-    factory = ManagedLedgerFactory(
-        store, LedgerClient(store, LocalBookies([bookie]), clock, SINGLE), clock
+    ledgers = LedgerClient(store, LocalBookies([bookie]), clock, SINGLE)
+    listener = socket.create_server((HOST, 0))
+    listener.setblocking(False)
+    port = listener.getsockname()[1]
+    record = await describe_broker(
+        store, clock, listener, service_url=f"pulsar://{HOST}:{port}", http_url=f"http://{HOST}"
     )
-    service = BrokerService(settings or BrokerSettings(), store, factory, clock)
+    service = assemble(settings or BrokerSettings(), store, ledgers, clock, record)
     tenant = {"adminRoles": [], "allowedClusters": [service.cluster]}
     await service.resources.create_tenant("public", tenant)
     await service.resources.create_namespace(
         NamespaceName("public", "default"), default_policies(service.cluster)
     )
-    listener = socket.create_server((HOST, 0))
-    listener.setblocking(False)
-    port = listener.getsockname()[1]
-    await service.start(listener, service_url=f"pulsar://{HOST}:{port}", http_url=f"http://{HOST}")
+    await service.start(listener)
     try:
         yield service, port
     finally:
         await service.stop()
-        await factory.close()
+        await service.ledgers.close()
         await store.close()

@@ -13,22 +13,21 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tests.support.memory_bookie import MemoryBookie
 from tests.support.raw_client import RawClient
 
-from magnetar.bookie.memory import MemoryBookie
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.assemble import assemble, describe_broker
+from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import Urls
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import ServerError
 from magnetar.core.names import NamespaceName, parse_topic
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
-from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.leases import LocalLease
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
@@ -41,6 +40,7 @@ from magnetar.metadata.store import (
     Watch,
     WatchEvent,
 )
+from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -315,24 +315,24 @@ class Cluster:
         """Starts another one."""
         view = View(self.store)
         clock = StoppableClock(view.running)
-        factory = ManagedLedgerFactory(
-            view, LedgerClient(view, LocalBookies([self.bookie]), clock, SINGLE), clock
-        )
+        ledgers = LedgerClient(view, LocalBookies([self.bookie]), clock, SINGLE)
         session = MetadataSession(view, self.ttl_s, clock, f"broker {len(self.nodes)}")
-        service = BrokerService(
-            settings or BrokerSettings(shutdown_timeout_ms=5_000), view, factory, clock, session
-        )
         rest = Rest()
         session.add_listener(rest)
         listener = socket.create_server((HOST, port))
         listener.setblocking(False)
         port = listener.getsockname()[1]
-        await service.start(
+        record = await describe_broker(
+            view,
+            clock,
             listener,
             service_url=f"pulsar://{HOST}:{port}",
             http_url=f"http://{HOST}:{port}",
             listeners=listeners,
         )
+        settings = settings or BrokerSettings(shutdown_timeout_ms=5_000)
+        service = assemble(settings, view, ledgers, clock, record, session=session)
+        await service.start(listener)
         node = Node(service, port, view, session, rest)
         self.nodes.append(node)
         return node

@@ -14,6 +14,7 @@ Settings are any role's, as in a file of settings: `running_cluster(path, sessio
 
 import contextlib
 import json
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from magnetar.cluster.local import process
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.cluster.local.members import Member, Role
 from magnetar.core.errors import Conflict, PreconditionFailed
@@ -52,7 +54,15 @@ def running_cluster(
         if failed():
             show_logs(cluster)
     finally:
-        cluster.kill_all()
+        kill_all(cluster)
+
+
+def kill_all(cluster: LocalCluster) -> None:
+    """Kills all members at once; their data may be left in any state."""
+    for member in cluster.members:
+        process.send(member.process, signal.SIGKILL)
+    for member in cluster.members:
+        process.wait_end(member.process, process.KILL_TIMEOUT_S)
 
 
 def _started(
@@ -72,7 +82,7 @@ def _started(
         try:
             cluster.up()
         except (PreconditionFailed, Conflict) as error:
-            cluster.kill_all()
+            kill_all(cluster)
             if attempt == START_TRIES or "in use" not in str(error):
                 show_logs(cluster)
                 raise

@@ -26,8 +26,8 @@ from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import open_object_store
 from magnetar_spark.jobs import main as jobs
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.reading import EntryReader
-from magnetar_spark.log.running import run
+from magnetar_spark.log.entry_reader import EntryReader
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 
@@ -92,8 +92,8 @@ class CompactRig:
 
         return self.in_store(read)
 
-    def artefact(self, topic: str) -> list[LogEntry]:
-        """Every entry of the live artefact, checked, in order."""
+    def artifact(self, topic: str) -> list[LogEntry]:
+        """Every entry of the live artifact, checked, in order."""
         record = self.record(topic)
         assert record is not None
 

@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 
 from magnetar.cluster.local.ports import choose
 from magnetar.core.clock import SystemClock
-from magnetar.metadata.etcd.calls import COMPACT, STATUS
+from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.endpoints import Method
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.etcd.store import EtcdStore, open_etcd
@@ -41,6 +41,9 @@ FLAGS: Final = {
     "log-level": "error",
     "logger": "zap",
 }
+
+COMPACT: Final = Method("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
+STATUS: Final = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)

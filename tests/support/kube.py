@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from kubernetes import client, config
 
+from magnetar_operator.kube.kinds import Kind
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 CRDS: Final = ROOT / "crds"
 CALL_TIMEOUT_S: Final = 60.0
@@ -28,6 +30,7 @@ RIGHTS_S_MAX: Final = 60.0
 POLL_S: Final = 0.1
 SIMULATED_NODE: Final = "kwok.x-k8s.io/node"
 """The annotation of nodes that start nothing, though their pods turn Running."""
+NODE: Final = Kind("v1", "Node", "nodes", namespaced=False)
 TEST_LABEL: Final = "magnetar.io/test"
 TOOLS_NAME: Final = "magnetar-tools:"
 SPARK_NAME: Final = "magnetar-spark:"

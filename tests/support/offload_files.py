@@ -6,9 +6,10 @@ import obstore
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerState, decode, ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, Check, MetadataStore, Put
 from magnetar.offload.file_format import EntryFileWriter
-from magnetar.offload.records import OffloadRecord, encode, object_path, offload_key
+from magnetar.offload.records import OffloadRecord, object_path, offload_key
 from magnetar.offload.stores import StoreSpec, open_object_store
 from magnetar.offload.verify import verify_file
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata

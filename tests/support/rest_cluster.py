@@ -5,25 +5,25 @@ from dataclasses import dataclass, field
 
 import httpx
 import msgspec
+from tests.support.memory_bookie import MemoryBookie
 
-from magnetar.admin.cluster.routing import InCluster, OwnershipRouting
-from magnetar.admin.server import AdminServer
-from magnetar.bookie.memory import MemoryBookie
-from magnetar.broker.balance.service import Balance, Place
-from magnetar.broker.defaults import ensure_defaults
+from magnetar.admin.cluster.routing import ClusterParts, OwnershipRouting
+from magnetar.admin.http.server import AdminServer
+from magnetar.broker.assemble import assemble, describe_broker
+from magnetar.broker.balance.service import Balance, LocalBroker, Reports
+from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings_balance import BalancedBrokerSettings
 from magnetar.cluster.broker_balance import BrokerWork
 from magnetar.core.clock import SystemClock
 from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
-from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
 from magnetar.observe.listen import bind
+from magnetar.settings.balance import BalancedBrokerSettings
 
 SETTINGS = BalancedBrokerSettings(
     cluster_name="c1",
@@ -44,7 +44,6 @@ class Member:
     balance: Balance
     admin: AdminServer
     http: httpx.AsyncClient
-    factory: ManagedLedgerFactory
 
     @property
     def ownership(self) -> ClusterOwnership:
@@ -77,7 +76,7 @@ class Member:
         await self.balance.stop()
         await self.admin.stop()
         await self.service.stop()
-        await self.factory.close()
+        await self.service.ledgers.close()
 
 
 @dataclass(slots=True)
@@ -100,32 +99,35 @@ class RestCluster:
         http_url = f"http://{broker_id}"
         session = MetadataSession(self.store, TTL_S, self.clock, broker_id)
         ledgers = LedgerClient(self.store, LocalBookies([self.bookie]), self.clock, SINGLE)
-        factory = ManagedLedgerFactory(self.store, ledgers, self.clock)
-        service = BrokerService(SETTINGS, self.store, factory, self.clock, session)
+        record = await describe_broker(
+            self.store, self.clock, binary, service_url=service_url, http_url=http_url
+        )
+        service = assemble(SETTINGS, self.store, ledgers, self.clock, record, session=session)
         await ensure_defaults(
             service.resources, "c1", service_url=service_url, http_url=http_url, only_broker=False
         )
-        work = BrokerWork(service)
+        assert service.cluster_ownership is not None
+        work = BrokerWork(service, service.cluster_ownership)
         balance = Balance(
             SETTINGS,
             self.store,
             session,
             self.clock,
-            Place(
+            LocalBroker(
                 broker_id=broker_id, http_url=http_url, serving=work, owner=work, living=work.living
             ),
+            Reports(self.store),
         )
-        await service.start(binary, service_url=service_url, http_url=http_url)
+        await service.start(binary)
         balance.start()
-        assert service.cluster_ownership is not None
         admin = AdminServer()
         await admin.start(
             service, "127.0.0.1", 0, http,
-            cluster=InCluster(OwnershipRouting(service.cluster_ownership), balance),
+            cluster=ClusterParts(OwnershipRouting(service.cluster_ownership), balance),
         )  # fmt: skip
         await admin.ready()
         client = httpx.AsyncClient(base_url=http_url, timeout=20, trust_env=False)
-        member = Member(service, balance, admin, client, factory)
+        member = Member(service, balance, admin, client)
         self.members.append(member)
         return member
 

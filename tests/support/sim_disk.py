@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from magnetar.bookie.files import Append, DataDirLocked, DiskUsage
-from magnetar.bookie.index_store import Batch, MemoryIndexStore
+from tests.support.memory_index import MemoryIndexStore
+
+from magnetar.bookie.index.store import Batch
+from magnetar.disk.files import Append, DataDirLocked, DiskUsage
 
 SECTOR_BYTES = 512
 

@@ -21,9 +21,9 @@ from magnetar.cli.policies_page import policies_page
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE_ROOTS = ("services", "operator", "spark-jobs", "tests")
-FILE_LINES_MAX = 450
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-CONTRIBUTING_LINES_MAX = 80
+CONTRIBUTING_LINES_MAX = 110
 
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".proto", ".xml", ".java", ".sh"}
 # This file alone holds what it looks for.
@@ -142,12 +142,12 @@ def test_layers_import_only_downward() -> None:
 
 
 def test_the_configuration_page_is_fresh() -> None:
-    page = (ROOT / "docs" / "configuration.md").read_text()
+    page = (ROOT / "docs" / "run" / "configuration.md").read_text()
     assert page == markdown(), "run `make docs`"
 
 
 def test_the_page_of_policies_is_fresh() -> None:
-    page = (ROOT / "docs" / "policies.md").read_text()
+    page = (ROOT / "docs" / "use" / "policies.md").read_text()
     assert page == policies_page(), "run `make docs`"
 
 

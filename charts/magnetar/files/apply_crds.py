@@ -1,7 +1,7 @@
-"""Applies the files of a folder server-side, as this pod's account: the operator's CRDs.
+"""Applies the operator's CRDs (the files of a folder) server-side, with this pod's account.
 
-Takes CRDS, the folder, from the environment, and API_URL, TOKEN_FILE and CA_FILE where it does not
-run in a pod. Exits with 1, and a line for each that was refused.
+The environment has CRDS, the folder, and outside of a pod API_URL, TOKEN_FILE and CA_FILE. Exits
+with 1 and a line per refused file.
 """
 # ruff: noqa: S310, T201 (the URL is the API server's; what is printed is the Job's log)
 

@@ -1,7 +1,7 @@
-"""`helm test`: asks the admin REST for its health, then sends messages and reads them again.
+"""`helm test`: checks the health of the admin REST, then sends messages and reads them.
 
-Takes ADMIN_URL, SERVICE_URL, MESSAGES and TIMEOUT_S from the environment. Exits with 1, and a line
-that says what went wrong.
+The environment has ADMIN_URL, SERVICE_URL, MESSAGES and TIMEOUT_S. Exits with 1 and a line that
+describes the error.
 """
 # ruff: noqa: S310, T201 (the URL is the brokers'; what is printed is the test's log)
 
@@ -16,7 +16,7 @@ PAUSE_S = 1.0
 
 
 def healthy(url: str, deadline: float) -> None:
-    """Waits until a message went through a broker's own health topic."""
+    """Waits until a broker has sent a message through its own health topic."""
     while True:
         try:
             with urllib.request.urlopen(url, timeout=REQUEST_TIMEOUT_S) as answer:

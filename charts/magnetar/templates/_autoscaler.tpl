@@ -1,4 +1,4 @@
-{{/* Brokers by load, where the operator does not make it. */}}
+{{/* The brokers' autoscaler, if the operator does not create it. */}}
 {{- define "magnetar.brokerAutoscaler" -}}
 {{- $name := include "magnetar.name" . -}}
 {{- $scaling := .Values.broker.autoscaling -}}
@@ -30,7 +30,7 @@ spec:
     {{- if $scaling.behavior }}
     {{- toYaml $scaling.behavior | nindent 4 }}
     {{- else }}
-    # Up at once; down one at a time, whose bundles are taken over before the next one goes.
+    # Up at once; down one at a time: its bundles are taken over before the next one ends.
     scaleUp:
       stabilizationWindowSeconds: 0
       selectPolicy: Max

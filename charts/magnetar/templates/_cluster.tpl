@@ -1,4 +1,4 @@
-{{/* What a MagnetarCluster says of a component's pods. Takes root, values. */}}
+{{/* The fields of a MagnetarCluster for a component's pods. Takes root, values. */}}
 {{- define "magnetar.clusterPods" -}}
 resources:
   {{- toYaml .values.resources | nindent 2 }}

@@ -1,14 +1,14 @@
-{{/* The cluster's name: what all objects' names begin with. */}}
+{{/* The cluster's name, with which all objects' names begin. */}}
 {{- define "magnetar.name" -}}
 {{- .Values.fullnameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* "true" where this chart makes the pods itself; else the operator does, or there is no cluster. */}}
+{{/* "true" if this chart creates the pods itself; else the operator does, or there is no cluster. */}}
 {{- define "magnetar.plain" -}}
 {{- if not (and .Values.operator.enabled .Values.operator.cluster) -}}true{{- end -}}
 {{- end -}}
 
-{{/* Where a component's pods are chosen by. It can never change for a StatefulSet. */}}
+{{/* The selector of a component's pods. It can never change for a StatefulSet. */}}
 {{- define "magnetar.selector" -}}
 app: magnetar
 cluster: {{ include "magnetar.name" .root }}
@@ -35,7 +35,7 @@ app.kubernetes.io/instance: {{ include "magnetar.name" .root }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
-{{/* REPOSITORY:TAG of a role; what it does not say is the default image's. */}}
+{{/* REPOSITORY:TAG of a role; parts that it does not set come from the default image. */}}
 {{- define "magnetar.image" -}}
 {{- $image := index .root.Values.images .role -}}
 {{- $tag := $image.tag | default .root.Values.defaultImageTag | default .root.Chart.AppVersion -}}
@@ -46,12 +46,12 @@ app.kubernetes.io/component: {{ .component }}
 {{- (index .root.Values.images .role).pullPolicy | default .root.Values.defaultPullPolicy -}}
 {{- end -}}
 
-{{/* How names inside Kubernetes end. */}}
+{{/* The domain of names inside Kubernetes. */}}
 {{- define "magnetar.domain" -}}
 {{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}
 {{- end -}}
 
-{{/* metadata_url: every member of etcd by its own name, so that any of them may be away. */}}
+{{/* metadata_url: every member of etcd by its own name, so that any of them may be down. */}}
 {{- define "magnetar.metadataUrl" -}}
 {{- $root := . -}}
 {{- $urls := list -}}

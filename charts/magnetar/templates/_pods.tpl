@@ -1,9 +1,9 @@
-{{/* What the pods of every component have in common. Takes root, component, values, role. */}}
+{{/* What the pods of all components share. Takes root, component, values, role. */}}
 {{- define "magnetar.pod" -}}
 {{- $root := .root -}}
 serviceAccountName: {{ include "magnetar.name" $root }}-{{ .component }}
 automountServiceAccountToken: {{ .token | default false }}
-# Variables such as MAGNETAR_BROKER_PORT, of a Service of that name, are no settings.
+# Variables such as MAGNETAR_BROKER_PORT, made for a Service of that name, are not settings.
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ .values.gracePeriod }}
 securityContext:

@@ -6,7 +6,7 @@
 {{- ceil (mulf (float64 $number) (index $factors $unit)) | int64 -}}
 {{- end -}}
 
-{{/* Size of a bookie's one volume: common.size, else what Pulsar's two volumes have together. */}}
+{{/* Size of a bookie's one volume: common.size, else the sum of Pulsar's two volumes. */}}
 {{- define "magnetar.bookieVolume" -}}
 {{- $volumes := .Values.bookkeeper.volumes -}}
 {{- if $volumes.common.size -}}

@@ -1,6 +1,6 @@
 {{/*
-What the schema cannot say, or not well: parts of Pulsar's chart that have no place here, with what
-to use instead, and values that do not go together. All that is wrong is told at once.
+Checks that the schema cannot express: values of Pulsar's chart that this chart does not have, with
+their replacement, and values that exclude each other. One error lists all problems.
 */}}
 {{- define "magnetar.refusals" -}}
 zookeeper: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
@@ -21,7 +21,7 @@ kube-prometheus-stack: "install it on its own, and remove this; broker.podMonito
 victoria-metrics-k8s-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
 {{- end -}}
 
-{{/* Settings that the chart makes itself, with where to set them. */}}
+{{/* Settings that the chart sets itself, and where to set them. */}}
 {{- define "magnetar.reservedKeys" -}}
 metadataStoreUrl: etcd.replicaCount or etcd.external
 metadataServiceUri: etcd.replicaCount or etcd.external
@@ -146,7 +146,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- toYaml $errors -}}
 {{- end -}}
 
-{{/* What a MagnetarCluster does not have. */}}
+{{/* Values that a MagnetarCluster does not support. */}}
 {{- define "magnetar.validateOperator" -}}
 {{- $errors := list -}}
 {{- $values := .Values -}}
@@ -188,7 +188,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- toYaml $errors -}}
 {{- end -}}
 
-{{/* What cannot be changed of a cluster that runs; nothing is known to `helm template`. */}}
+{{/* Values that cannot change while a cluster runs; `helm template` knows no cluster. */}}
 {{- define "magnetar.validateChange" -}}
 {{- $errors := list -}}
 {{- $name := include "magnetar.name" . -}}

@@ -1,6 +1,6 @@
-"""Brokers by load, bookies by disk.
+"""Scales brokers by load, and advises on bookies by disk use.
 
-`figures` asks the clusters how far their subscriptions are behind, `metrics` makes values of it,
-`api` and `serving` give them to HorizontalPodAutoscalers as external metrics, without a Prometheus.
-`hpa` writes the autoscaler's metrics, `bookies` says when disks call for another bookie.
+`figures` reads the backlogs from the clusters, `metrics` computes values from them, and `api` and
+`server` serve these to HorizontalPodAutoscalers as external metrics, without a Prometheus. `hpa`
+builds the autoscaler's metrics, and `bookies` decides when disk use calls for another bookie.
 """

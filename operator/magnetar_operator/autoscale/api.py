@@ -1,8 +1,9 @@
 """The external metrics API (`external.metrics.k8s.io/v1beta1`), as an ASGI application.
 
-The API server's aggregation layer sends here what HorizontalPodAutoscalers ask. It says who asks by
-headers, and proves itself by a client certificate, which `serving` insists on; whoever may ask for
-external metrics is decided by the API server's RBAC before. Errors are `Status` objects.
+The API server's aggregation layer forwards the requests of HorizontalPodAutoscalers. It names the
+requester in headers and authenticates with a client certificate, which `server` requires. The API
+server has already checked by RBAC that the requester may read external metrics. Errors are `Status`
+objects.
 """
 
 import logging
@@ -15,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from magnetar_operator.autoscale.figures import Figures, NoFigure
-from magnetar_operator.autoscale.metrics import NAMES, MetricRefused, asked, value_list
+from magnetar_operator.autoscale.metrics import NAMES, MetricRefused, parse_question, value_list
 
 GROUP: Final = "external.metrics.k8s.io"
 VERSION: Final = "v1beta1"
@@ -49,7 +50,7 @@ _RESOURCES: Final = {
 
 
 def status(code: int, reason: str, message: str) -> JSONResponse:
-    """A failure, as Kubernetes tells it."""
+    """An error in Kubernetes' form."""
     body: dict[str, Any] = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -63,7 +64,7 @@ def status(code: int, reason: str, message: str) -> JSONResponse:
 
 
 def application(figures: Figures) -> Starlette:
-    """Serves values made of these figures."""
+    """The ASGI application that serves the metrics computed from these figures."""
 
     async def group(_: Request) -> JSONResponse:
         return JSONResponse(_GROUP)
@@ -72,21 +73,21 @@ def application(figures: Figures) -> Starlette:
         return JSONResponse(_RESOURCES)
 
     async def value(request: Request) -> JSONResponse:
-        where = request.path_params
+        path = request.path_params
         selector = request.query_params.get("labelSelector", "")
         try:
-            question = asked(where["metric"], where["namespace"], selector)
-            found = await figures.value(question)
+            question = parse_question(path["metric"], path["namespace"], selector)
+            number = await figures.value(question)
         except MetricRefused as error:
             return status(400, "BadRequest", str(error))
         except NoFigure as error:
             log.warning("no figure for an autoscaler: %s", error)
             return status(503, "ServiceUnavailable", str(error))
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return JSONResponse(value_list(question, found, at))
+        return JSONResponse(value_list(question, number, at))
 
     async def unknown(request: Request, _: Exception) -> JSONResponse:
-        return status(404, "NotFound", f"there is no {request.url.path} here")
+        return status(404, "NotFound", f"{request.url.path} does not exist")
 
     return Starlette(
         routes=[

@@ -1,8 +1,9 @@
-"""The serving certificate of the metrics API: made here, kept in a Secret, renewed in time.
+"""The serving certificate of the metrics API: created here, kept in a Secret, renewed in time.
 
-The API server trusts it because the APIService that names our Service carries it as its CA bundle:
-no outside authority, and nothing in the chart. Whoever finds none (or one that ends soon) makes
-one; of two who do so at once one wins by the Secret's resourceVersion, and the other takes that.
+The API server trusts the certificate because the APIService of our Service carries it as its CA
+bundle. That needs no other authority, and nothing in the chart. If there is no certificate, or it
+expires soon, the operator creates one. If two operators do so at once, the Secret's resourceVersion
+decides, and both use the certificate that was stored.
 """
 
 import base64
@@ -16,27 +17,27 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from magnetar_operator.api_kinds import Object
+from magnetar_operator.kube.kinds import Object
 
 LIFETIME_DAYS: Final = 365
 RENEWED_BEFORE_DAYS: Final = 60
 BACKDATED_MINUTES: Final = 10
-"""For clocks that differ."""
+"""Allows for clocks that differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A certificate that is its own authority, with its key; both PEM."""
+    """A self-signed certificate and its key, both PEM."""
 
     certificate: bytes
     key: bytes
 
 
-def make(names: list[str], now: datetime) -> Serving:
-    """For the DNS names."""
+def create(names: list[str], now: datetime) -> Serving:
+    """Creates a self-signed certificate for the DNS names."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "magnetar-metrics")])
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
@@ -50,7 +51,7 @@ def make(names: list[str], now: datetime) -> Serving:
         .sign(key, hashes.SHA256())
     )
     return Serving(
-        made.public_bytes(serialization.Encoding.PEM),
+        certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -59,20 +60,20 @@ def make(names: list[str], now: datetime) -> Serving:
     )
 
 
-def good(serving: Serving, names: list[str], now: datetime) -> bool:
-    """Whether it can serve these names for a while yet."""
+def is_usable(serving: Serving, names: list[str], now: datetime) -> bool:
+    """Whether the certificate is for these names and does not expire soon."""
     try:
-        found = x509.load_pem_x509_certificate(serving.certificate)
+        certificate = x509.load_pem_x509_certificate(serving.certificate)
         serialization.load_pem_private_key(serving.key, None)
-        there = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        subject = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, TypeError, x509.ExtensionNotFound):
         return False
-    ends_late = found.not_valid_after_utc > now + timedelta(days=RENEWED_BEFORE_DAYS)
-    return ends_late and set(names) <= set(there.get_values_for_type(x509.DNSName))
+    renew_at = certificate.not_valid_after_utc - timedelta(days=RENEWED_BEFORE_DAYS)
+    return renew_at > now and set(names) <= set(subject.get_values_for_type(x509.DNSName))
 
 
 def secret(name: str, namespace: str, serving: Serving) -> Object:
-    """As it is kept."""
+    """The Secret that stores the certificate."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -85,9 +86,9 @@ def secret(name: str, namespace: str, serving: Serving) -> Object:
     }
 
 
-def of_secret(found: Mapping[str, object]) -> Serving:
-    """As it was kept; empty texts where there is none."""
-    data = found.get("data")
+def of_secret(stored: Mapping[str, object]) -> Serving:
+    """The certificate in a Secret; both texts are empty if the Secret has none."""
+    data = stored.get("data")
     fields = data if isinstance(data, dict) else {}
     return Serving(
         base64.b64decode(fields.get("tls.crt", "")), base64.b64decode(fields.get("tls.key", ""))
@@ -99,5 +100,5 @@ def utc_now() -> datetime:
 
 
 def bundle(serving: Serving) -> str:
-    """The certificate as an APIService has it."""
+    """The certificate as the CA bundle of an APIService."""
     return base64.b64encode(serving.certificate).decode()

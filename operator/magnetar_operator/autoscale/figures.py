@@ -1,8 +1,8 @@
-"""What autoscalers are told, asked of the clusters' admin REST and kept for a moment.
+"""Figures for autoscalers, read from the clusters' admin REST and cached for FRESH_S.
 
-Each figure is asked for at most once per FRESH_S, however many autoscalers want it: who asks while
-an answer is on its way waits for that one. A cluster that does not answer is an error, never a
-zero: an autoscaler then leaves things as they are.
+Each figure is read at most once per FRESH_S, however many autoscalers need it: further requests
+wait for the running one. If a cluster does not answer, the result is an error and never a zero, so
+that the autoscaler changes nothing.
 """
 
 import asyncio
@@ -11,30 +11,31 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
+from magnetar_operator.admin.client import AdminClients, AdminError, Purpose
 from magnetar_operator.autoscale.metrics import (
     OF_ANALYTICS,
     OF_CLUSTER,
     OF_SUBSCRIPTION,
     AnalyticsFigures,
-    Asked,
     DrainFigures,
+    Question,
     SubscriptionFigures,
 )
 
 FRESH_S: Final = 5.0
-KEPT_MAX: Final = 10_000
+CACHED_MAX: Final = 10_000
 TIMEOUT_S: Final = 10.0
+"""Of one request, with its retries."""
 
 AdminUrl = Callable[[str, str], Awaitable[str | None]]
-"""The admin REST of a cluster: of which Kubernetes namespace, of which name; None: no such one."""
+"""The address of a cluster's admin REST by Kubernetes namespace and name; None: no such cluster."""
 T = TypeVar("T")
 
 
 class NoFigure(Exception):
-    """There is no figure now; the text says why."""
+    """A figure is not available now; the text says why."""
 
 
 class _Backlog(msgspec.Struct, rename="camel"):
@@ -47,30 +48,30 @@ class _Stats(msgspec.Struct):
 
 
 class Figures:
-    """See the module's text."""
+    """Reads figures of clusters, each at most once per FRESH_S."""
 
     def __init__(
         self,
         admin_url: AdminUrl,
-        client: httpx.AsyncClient | None = None,
-        now: Callable[[], float] = time.monotonic,
+        clients: AdminClients,
+        monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._admin_url = admin_url
-        self._client = client or httpx.AsyncClient(timeout=TIMEOUT_S, follow_redirects=True)
-        self._now = now
+        self._clients = clients
+        self._monotonic = monotonic
         self._wall = wall
-        self._kept: dict[tuple[str, ...], tuple[float, asyncio.Task[object]]] = {}
+        self._cached: dict[tuple[str, ...], tuple[float, asyncio.Task[object]]] = {}
+        """The time of each request, and its task, which keeps the answer."""
 
     async def close(self) -> None:
-        """Ends what is under way."""
-        for _, task in self._kept.values():
+        """Cancels running requests."""
+        for _, task in self._cached.values():
             task.cancel()
-        await asyncio.gather(*(task for _, task in self._kept.values()), return_exceptions=True)
-        await self._client.aclose()
+        await asyncio.gather(*(task for _, task in self._cached.values()), return_exceptions=True)
 
-    async def value(self, question: Asked) -> float:
-        """Raises NoFigure."""
+    async def value(self, question: Question) -> float:
+        """The value that answers the question. Raises NoFigure."""
         if question.of_subscription:
             return OF_SUBSCRIPTION[question.metric](await self._subscription(question))
         if question.of_analytics:
@@ -79,52 +80,54 @@ class Figures:
         figures = await self._once(key, lambda: self._drain(*key), DrainFigures)
         return OF_CLUSTER[question.metric](figures, question.drain_s)
 
-    async def _subscription(self, question: Asked) -> SubscriptionFigures:
+    async def _subscription(self, question: Question) -> SubscriptionFigures:
         labels = question.labels
         name = labels["subscription"]
         key = (question.namespace, question.cluster,
                *(labels[part] for part in ("tenant", "namespace", "topic")))  # fmt: skip
         stats = await self._once(key, lambda: self._topic(*key), _Stats)
-        found = stats.subscriptions.get(name)
-        if found is None:
+        backlog = stats.subscriptions.get(name)
+        if backlog is None:
             raise NoFigure(f"{'/'.join(key[2:])} has no subscription {name}")
-        return SubscriptionFigures(found.msg_backlog, found.backlog_size)
+        return SubscriptionFigures(backlog.msg_backlog, backlog.backlog_size)
 
-    async def _analytics(self, question: Asked) -> float:
-        """An old figure is none: nobody is to be scaled by what was true then."""
+    async def _analytics(self, question: Question) -> float:
+        """A figure of the last analysis. An old one is refused: nothing must scale by old data."""
         tenant, local = question.labels["tenant"], question.labels["namespace"]
         key = (question.namespace, question.cluster, tenant, local)
-        found = await self._once(key, lambda: self._backlog(*key), AnalyticsFigures)
-        age_s = self._wall() - found.at_ms / 1000
+        figures = await self._once(key, lambda: self._backlog(*key), AnalyticsFigures)
+        age_s = self._wall() - figures.at_ms / 1000
         if age_s > question.fresh_s:
-            raise NoFigure(f"the backlog job looked at {tenant}/{local} {age_s:.0f} s ago")
-        value = OF_ANALYTICS[question.metric](found)
+            raise NoFigure(f"the backlog job analyzed {tenant}/{local} {age_s:.0f} s ago")
+        value = OF_ANALYTICS[question.metric](figures)
         if value is None:
-            raise NoFigure(f"the backlog job does not know {question.metric} of {tenant}/{local}")
+            raise NoFigure(f"the backlog job has no {question.metric} of {tenant}/{local}")
         return value
 
     async def _once(
-        self, key: tuple[str, ...], ask: Callable[[], Awaitable[T]], kind: type[T]
+        self, key: tuple[str, ...], request: Callable[[], Awaitable[T]], kind: type[T]
     ) -> T:
-        """What was asked less than FRESH_S ago, or is being asked, else a new answer."""
-        now = self._now()
-        kept = self._kept.get(key)
-        if kept is None or (kept[1].done() and (now - kept[0] >= FRESH_S or _failed(kept[1]))):
-            if len(self._kept) >= KEPT_MAX:
+        """The answer that is younger than FRESH_S, else that of the running or of a new request."""
+        now = self._monotonic()
+        cached = self._cached.get(key)
+        if cached is None or (
+            cached[1].done() and (now - cached[0] >= FRESH_S or _failed(cached[1]))
+        ):
+            if len(self._cached) >= CACHED_MAX:
                 self._forget(now)
-            if len(self._kept) >= KEPT_MAX:
-                raise NoFigure(f"{KEPT_MAX} figures are asked for at once: try again")
-            task: asyncio.Task[object] = asyncio.create_task(_of(ask), name=f"figures {key}")
-            kept = self._kept[key] = (now, task)
-        # Shielded: who gives up waiting does not take the answer from the others.
-        found = await asyncio.shield(kept[1])
-        assert isinstance(found, kind)  # noqa: S101 - a key always has the same kind of answer
-        return found
+            if len(self._cached) >= CACHED_MAX:
+                raise NoFigure(f"{CACHED_MAX} figures are requested at once: try again")
+            task: asyncio.Task[object] = asyncio.create_task(_of(request), name=f"figures {key}")
+            cached = self._cached[key] = (now, task)
+        # Shielded: other callers may wait for the same answer.
+        answer = await asyncio.shield(cached[1])
+        assert isinstance(answer, kind)  # noqa: S101 - a key always has the same kind of answer
+        return answer
 
     def _forget(self, now: float) -> None:
-        self._kept = {
+        self._cached = {
             key: (at, task)
-            for key, (at, task) in self._kept.items()
+            for key, (at, task) in self._cached.items()
             if not task.done() or now - at < FRESH_S
         }
 
@@ -152,15 +155,17 @@ class Figures:
         if url is None:
             raise NoFigure(f"there is no MagnetarCluster {namespace}/{cluster}")
         try:
-            answer = await self._client.get(url.rstrip("/") + path)
-            answer.raise_for_status()
-            return msgspec.json.decode(answer.content, type=kind)
-        except (httpx.HTTPError, msgspec.DecodeError) as error:
-            raise NoFigure(f"{cluster} does not tell {path}: {error!r}") from error
+            async with asyncio.timeout(TIMEOUT_S):
+                content = await self._clients.at(url, Purpose.AUTOSCALING).get(path)
+            return msgspec.convert(content, kind)
+        except TimeoutError as error:
+            raise NoFigure(f"{cluster} did not answer GET {path} within {TIMEOUT_S} s") from error
+        except (AdminError, msgspec.ValidationError) as error:
+            raise NoFigure(f"{cluster} has no figures at {path}: {error}") from error
 
 
-async def _of(ask: Callable[[], Awaitable[T]]) -> T:
-    return await ask()
+async def _of(request: Callable[[], Awaitable[T]]) -> T:
+    return await request()
 
 
 def _failed(task: "asyncio.Task[object]") -> bool:

@@ -1,9 +1,9 @@
-"""The metrics and the behaviour of the brokers' HorizontalPodAutoscaler (`autoscaling/v2`).
+"""Builds the metrics and the behavior of the brokers' HorizontalPodAutoscaler (`autoscaling/v2`).
 
-CPU as a share of the request, and the drain pressure (see `metrics`): the autoscaler takes
-whichever asks for more brokers. Up at once, doubled at most each half minute; down one broker a
-minute and not before five quiet minutes, so that a step of load is answered by one way up and one
-way down.
+The metrics are CPU as a share of the request, and the drain pressure (see `metrics`); the
+autoscaler follows the one that needs more brokers. It scales up at once, at most doubling every 30
+seconds. It scales down by one broker a minute, after five quiet minutes, so that a step of load
+causes one rise and one fall.
 """
 
 from typing import Any, Final
@@ -35,14 +35,14 @@ BEHAVIOR: Final[dict[str, Any]] = {
 def metrics(cluster: str, autoscaling: Autoscaling) -> list[dict[str, Any]]:
     """`spec.metrics` for a MagnetarCluster of that name."""
     target = {"type": "Utilization", "averageUtilization": autoscaling.target_cpu_percent}
-    found: list[dict[str, Any]] = [
+    built: list[dict[str, Any]] = [
         {"type": "Resource", "resource": {"name": "cpu", "target": target}}
     ]
     if autoscaling.backlog.enabled:
         drain_s = max(1, round(seconds(autoscaling.backlog.time_to_drain)))
         labels = {CLUSTER: cluster, TIME_TO_DRAIN: str(drain_s)}
         metric = {"name": PRESSURE_METRIC, "selector": {"matchLabels": labels}}
-        found.append(
+        built.append(
             {
                 "type": "External",
                 "external": {
@@ -51,10 +51,10 @@ def metrics(cluster: str, autoscaling: Autoscaling) -> list[dict[str, Any]]:
                 },
             }
         )
-    return found
+    return built
 
 
 def behavior(autoscaling: Autoscaling) -> dict[str, Any]:
     """`spec.behavior`."""
-    given: dict[str, Any] | None = autoscaling.behavior
-    return BEHAVIOR if given is None else given
+    custom: dict[str, Any] | None = autoscaling.behavior
+    return BEHAVIOR if custom is None else custom

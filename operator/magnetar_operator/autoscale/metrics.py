@@ -1,24 +1,25 @@
-"""The external metrics that autoscalers can ask for, and how each is made of figures.
+"""The external metrics for autoscalers, and how each is computed from figures. Pure: no IO.
 
-All are asked with the label `cluster` (a MagnetarCluster of the asker's namespace).
+Every request has the label `cluster`, a MagnetarCluster in the requester's namespace.
 
-- `magnetar_drain_pressure_percent`: by how much reading must be faster so that what consumers wait
-  for is read within `timeToDrain` seconds (a label, too; DRAIN_S_DEFAULT): 100 * (bytes per second
-  in + backlog / timeToDrain) / bytes per second out. It is proportional to the brokers needed, as
-  an autoscaler's arithmetic takes for granted; a time is not: it is endless the moment that reading
-  is as slow as writing. Without a backlog it is 0, and CPU decides alone.
+- `magnetar_drain_pressure_percent`: the read rate that is needed to drain the backlog within
+  `timeToDrain` seconds (also a label; DRAIN_S_DEFAULT), in percent of the present one:
+  100 * (bytes per second in + backlog / timeToDrain) / bytes per second out. It is proportional to
+  the number of brokers that are needed, which an autoscaler's arithmetic requires. The time to
+  drain is not: it is infinite as soon as reading is no faster than writing. Without a backlog the
+  pressure is 0, and CPU alone decides.
 - `magnetar_time_to_drain_seconds`: that time, for people and for their own rules.
 - `magnetar_backlog_bytes`, `magnetar_backlog_entries`: of all subscriptions of the cluster.
-- `magnetar_subscription_backlog_entries`, `magnetar_subscription_backlog_bytes`: of one, with the
-  labels `tenant`, `namespace`, `topic` and `subscription`: what consumers' own Deployments scale
-  on. A partitioned topic counts as a whole.
+- `magnetar_subscription_backlog_entries`, `magnetar_subscription_backlog_bytes`: of one
+  subscription (labels `tenant`, `namespace`, `topic` and `subscription`), for the Deployments of
+  consumers. A partitioned topic counts as a whole.
 - `magnetar_analytics_backlog_messages`, `…_oldest_unacked_age_seconds`, `…_time_to_drain_seconds`:
-  of a namespace (labels `tenant`, `namespace`), as the last run of the backlog job found them;
-  brokers have no such figures at hand. They are as old as that run: no answer where it was more
-  than `freshFor` seconds ago (a label; FRESH_S_DEFAULT), or where the figure is not known. What
-  must follow traffic asks for the others, which are brokers' own of this moment.
+  of a namespace (labels `tenant`, `namespace`), from the last run of the backlog job; brokers do
+  not compute them. There is no value if that run is older than `freshFor` seconds (a label;
+  FRESH_S_DEFAULT), or if the job could not compute the figure. Autoscaling that must follow traffic
+  uses the other metrics, which are the brokers' own and current.
 
-No IO here. Values are Kubernetes quantities: whole numbers, or thousandths as `1500m`.
+Values are Kubernetes quantities: whole numbers, or thousandths as `1500m`.
 """
 
 import re
@@ -29,13 +30,15 @@ from typing import Final
 
 import msgspec
 
+from magnetar.documents.backlog import BacklogRecord, BrokerDrain
+
 CLUSTER: Final = "cluster"
 TIME_TO_DRAIN: Final = "timeToDrain"
 DRAIN_S_DEFAULT: Final = 120
 DRAIN_S_MAX: Final = 86_400
 KEEPS_UP_S: Final = 5.0
 PRESSURE_PERCENT_MAX: Final = 400.0
-"""Also where nothing is read at all yet: an autoscaler then goes up by as much as it may."""
+"""Also the value while nothing is read: the autoscaler then scales up as far as it may."""
 FRESH_FOR: Final = "freshFor"
 FRESH_S_DEFAULT: Final = 3_600
 FRESH_S_MAX: Final = 7 * 86_400
@@ -46,18 +49,11 @@ _TERM: Final = re.compile(r"\s*([-\w./]+)\s*(?:==?)\s*([-\w.]*)\s*")
 
 
 class MetricRefused(ValueError):
-    """What was asked for cannot be answered; the text says what to ask instead."""
+    """The metric or its labels are wrong; the text says what to use instead."""
 
 
-class DrainFigures(msgspec.Struct, rename="camel", frozen=True):
-    """What `GET /admin/v2/magnetar/drain` says of a whole cluster."""
-
-    backlog_entries: int
-    backlog_bytes: int
-    wanted_bytes: int
-    wanted_bytes_per_second_in: float
-    wanted_bytes_per_second_out: float
-    time_to_drain_seconds: float
+DrainFigures = BrokerDrain
+"""The answer of `GET /admin/v2/magnetar/drain` for a whole cluster."""
 
 
 class SubscriptionFigures(msgspec.Struct, frozen=True):
@@ -67,24 +63,19 @@ class SubscriptionFigures(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class AnalyticsFigures(msgspec.Struct, rename="camel", frozen=True):
-    """What `GET /admin/v2/magnetar/analytics/backlog/…` says of a namespace; None: not known."""
-
-    at_ms: int
-    backlog_messages: int | None = None
-    oldest_age_seconds: float | None = None
-    drains_in_seconds: float | None = None
+AnalyticsFigures = BacklogRecord
+"""The answer of `GET /admin/v2/magnetar/analytics/backlog/…` for a namespace; None: unknown."""
 
 
 def pressure_percent(figures: DrainFigures, drain_s: float) -> float:
-    """See the module's text; 0 to PRESSURE_PERCENT_MAX."""
+    """The needed read rate in percent of the present one: 0 to PRESSURE_PERCENT_MAX."""
     if figures.wanted_bytes <= figures.wanted_bytes_per_second_out * KEEPS_UP_S:
         return 0.0
     needed = figures.wanted_bytes_per_second_in + figures.wanted_bytes / drain_s
-    there = figures.wanted_bytes_per_second_out
-    if there * PRESSURE_PERCENT_MAX <= needed * 100.0:
+    present = figures.wanted_bytes_per_second_out
+    if present * PRESSURE_PERCENT_MAX <= needed * 100.0:
         return PRESSURE_PERCENT_MAX
-    return 100.0 * needed / there
+    return 100.0 * needed / present
 
 
 OF_CLUSTER: Final[Mapping[str, Callable[[DrainFigures, float], float]]] = MappingProxyType(
@@ -118,12 +109,12 @@ LABELS: Final = (
     | dict.fromkeys(OF_SUBSCRIPTION, (CLUSTER, *SUBSCRIPTION_LABELS))
     | dict.fromkeys(OF_ANALYTICS, (CLUSTER, *NAMESPACE_LABELS))
 )
-"""That each must be asked with."""
+"""The labels that a request for each metric must have."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One question of an autoscaler."""
+class Question:
+    """One request of an autoscaler: a metric, and the labels that select its value."""
 
     metric: str
     namespace: str
@@ -150,33 +141,33 @@ class Asked:
         return self.metric in OF_ANALYTICS
 
 
-def asked(metric: str, namespace: str, selector: str) -> Asked:
-    """Checks a question. Raises MetricRefused."""
+def parse_question(metric: str, namespace: str, selector: str) -> Question:
+    """Parses and checks a request. Raises MetricRefused."""
     if metric not in NAMES:
-        raise MetricRefused(f"there is no metric {metric}; there are {', '.join(NAMES)}")
+        raise MetricRefused(f"there is no metric {metric}; the metrics are {', '.join(NAMES)}")
     labels: dict[str, str] = {}
     for term in filter(None, selector.split(",")):
-        found = _TERM.fullmatch(term)
-        if found is None:
-            raise MetricRefused(f"selector {selector!r}: only label=value is understood: {term!r}")
-        labels[found[1]] = found[2]
+        parts = _TERM.fullmatch(term)
+        if parts is None:
+            raise MetricRefused(f"selector {selector!r}: only label=value is supported: {term!r}")
+        labels[parts[1]] = parts[2]
     if missing := [name for name in LABELS[metric] if not labels.get(name)]:
-        raise MetricRefused(f"{metric} must be asked with the labels {', '.join(missing)}")
-    for name, most in ((TIME_TO_DRAIN, DRAIN_S_MAX), (FRESH_FOR, FRESH_S_MAX)):
-        given = labels.get(name)
-        if given is not None and not (given.isdigit() and 0 < int(given) <= most):
-            raise MetricRefused(f"{name}={given}: must be 1 to {most} seconds")
-    return Asked(metric, namespace, MappingProxyType(labels))
+        raise MetricRefused(f"{metric} needs the labels {', '.join(missing)}")
+    for name, max_s in ((TIME_TO_DRAIN, DRAIN_S_MAX), (FRESH_FOR, FRESH_S_MAX)):
+        value = labels.get(name)
+        if value is not None and not (value.isdigit() and 0 < int(value) <= max_s):
+            raise MetricRefused(f"{name}={value}: must be 1 to {max_s} seconds")
+    return Question(metric, namespace, MappingProxyType(labels))
 
 
 def quantity(value: float) -> str:
-    """As Kubernetes writes it."""
+    """A number as a Kubernetes quantity."""
     thousandths = round(value * 1_000)
     whole, rest = divmod(thousandths, 1_000)
     return f"{thousandths}m" if rest else str(whole)
 
 
-def value_list(question: Asked, value: float, at: str) -> dict[str, object]:
+def value_list(question: Question, value: float, at: str) -> dict[str, object]:
     """An `ExternalMetricValueList` with one item; `at` is the time, RFC 3339."""
     return {
         "kind": "ExternalMetricValueList",

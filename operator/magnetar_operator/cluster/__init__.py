@@ -1,6 +1,5 @@
-"""MagnetarCluster: what should be there (`manifests`), what is (`observe`), what to do (`plan`).
+"""Reconciles MagnetarClusters: `observe` reads, `plan` decides, `act` carries the plan out.
 
-`plan` is pure: it compares and gives back ordered actions; `act` carries them out; `handlers` ties
-them together and tells the status. No bookie is removed, and none restarted by us, unless every
-ledger has its copies.
+`manifests` builds the wanted objects, and `status` describes the cluster. The operator removes or
+restarts a bookie only while every ledger has all its copies.
 """

@@ -1,126 +1,96 @@
-"""Carries a plan out, one action after the other, and tells of it in Events.
+"""Carries out the actions of a cluster's plan, and records Events."""
 
-Every action may be broken off and done again: applies and deletes by uid say the same the second
-time, drains are records in the metadata store. What was not done is planned again next time.
-"""
+from typing import ClassVar, assert_never
 
-from typing import assert_never
-
-from magnetar_operator.api_kinds import CLUSTER, POD, PVC, Object
+from magnetar_operator.admin.client import AdminClients, AdminError, NotFound
 from magnetar_operator.cluster.actions import (
     Action,
-    Apply,
     BeginDrain,
     ClearRequest,
     DeleteVolume,
     EndDrain,
-    Remove,
     ReplacePod,
     Scale,
 )
-from magnetar_operator.cluster.manifests.naming import Cluster
-from magnetar_operator.cluster.observe import PREFIX, Admins
+from magnetar_operator.cluster.manifests.names import Cluster
+from magnetar_operator.cluster.observe import PREFIX, admin_of
 from magnetar_operator.cluster.observed import REASON_OF_OURS
-from magnetar_operator.events import Events
-from magnetar_operator.kube import Conflict, KubeClient, KubeError, Unreachable
-from magnetar_operator.leading import NotLeading
-from magnetar_operator.resources.admin_client import AdminError, NotFound
+from magnetar_operator.engine.executor import Executor, ObjectWriter
+from magnetar_operator.engine.plan import Apply, Outcome, Remove
+from magnetar_operator.kube.client import Conflict, KubeClient, KubeError
+from magnetar_operator.kube.events import Events
+from magnetar_operator.kube.kinds import CLUSTER, POD, PVC, Kind, Object
 
 
-class Actor:
-    """See the module's text."""
+class ClusterExecutor(Executor[Action]):
+    """Carries out the plan of one cluster.
 
-    def __init__(self, kube: KubeClient, events: Events, admins: Admins) -> None:
+    A refused action (a volume that cannot grow) does not stop the others: each action is planned
+    from what exists, and none depends on what another one creates.
+    """
+
+    refusals: ClassVar = (KubeError, AdminError)
+
+    def __init__(
+        self,
+        kube: KubeClient,
+        events: Events,
+        clients: AdminClients,
+        cluster: Cluster,
+        owner: Object,
+    ) -> None:
         self._kube = kube
-        self._events = events
-        self._admins = admins
+        self._clients = clients
+        self._cluster = cluster
+        self._writer = ObjectWriter(kube, events, owner)
 
-    async def act(
-        self, cluster: Cluster, owner: Object, actions: list[Action]
-    ) -> list[KubeError | AdminError]:
-        """All of them, in order; what could not be done. Raises KubeError where nothing can be.
-
-        One that is refused (a volume that cannot grow) does not keep the others from being done:
-        each was planned from what there is, none from what another would make.
-        """
-        failed: list[KubeError | AdminError] = []
-        for action in actions:
-            try:
-                await self._one(cluster, owner, action)
-            except (Unreachable, NotLeading):
-                raise
-            except (KubeError, AdminError) as error:
-                failed.append(error)
-        return failed
-
-    async def _one(self, cluster: Cluster, owner: Object, action: Action) -> None:
+    async def execute(self, action: Action, outcome: Outcome[Action]) -> None:  # noqa: ARG002
+        """Carries out one action. An action whose effect already exists succeeds."""
         match action:
             case Apply():
-                applied = await self._kube.apply(action.manifest, before=action.before)
-                if applied.changed and action.reason:
-                    kind, name = applied.object["kind"], applied.object["metadata"]["name"]
-                    # What was made says its name already.
-                    told = (
-                        action.text if action.verb == "create" else f"{kind} {name}: {action.text}"
-                    )
-                    warns = action.verb == "repair"
-                    await self._tell(owner, action.reason, told, warns=warns)
+                await self._writer.apply(action)
             case Remove():
-                try:
-                    await self._kube.delete(
-                        action.kind, action.name, cluster.namespace, uid=action.uid
-                    )
-                except Conflict:
-                    return  # another of that name by now: the next look decides
-                await self._tell(owner, "Removed", action.text)
+                await self._writer.remove(action)
             case Scale():
-                await self._kube.scale(action.kind, cluster.namespace, action.name, action.replicas)
+                namespace = self._cluster.namespace
+                await self._kube.scale(action.kind, namespace, action.name, action.replicas)
             case ReplacePod():
-                try:
-                    await self._kube.delete(POD, action.name, cluster.namespace, uid=action.uid)
-                except Conflict:
-                    return  # it has been replaced already
-                await self._tell(owner, "Restarted", action.text)
-            case ClearRequest():
-                await self._clear(cluster, action.annotation)
-            case BeginDrain() | EndDrain() | DeleteVolume():
-                await self._of_bookie(cluster, owner, action)
-            case _:
-                assert_never(action)
-
-    async def _of_bookie(
-        self, cluster: Cluster, owner: Object, action: BeginDrain | EndDrain | DeleteVolume
-    ) -> None:
-        match action:
+                await self._delete(POD, action.name, action.uid, "Restarted", action.text)
+            case DeleteVolume():
+                await self._delete(PVC, action.name, action.uid, "VolumeDeleted", action.text)
             case BeginDrain():
-                client = await self._admins.of(cluster)
+                client = admin_of(self._clients, self._cluster)
                 body = {"reason": f"{REASON_OF_OURS}{action.text}"}
                 await client.call("POST", f"{PREFIX}/bookies/{action.bookie}/drain", body)
-                await self._tell(owner, "DrainBegins", action.text)
+                await self._writer.record("DrainBegins", action.text)
             case EndDrain():
-                client = await self._admins.of(cluster)
-                try:
-                    await client.call("DELETE", f"{PREFIX}/bookies/{action.bookie}/drain")
-                except NotFound:
-                    return
-                await self._tell(owner, action.reason, action.text)
-            case DeleteVolume():
-                try:
-                    await self._kube.delete(PVC, action.name, cluster.namespace, uid=action.uid)
-                except Conflict:
-                    return  # it is another by now
-                await self._tell(owner, "VolumeDeleted", action.text)
+                await self._end_drain(action)
+            case ClearRequest():
+                await self._clear(action.annotation)
             case _:
                 assert_never(action)
 
-    async def _clear(self, cluster: Cluster, annotation: str) -> None:
-        """Only of the MagnetarCluster as it was read: it may say something else by now."""
+    async def _delete(self, kind: Kind, name: str, uid: str, reason: str, text: str) -> None:
+        try:
+            await self._kube.delete(kind, name, self._cluster.namespace, uid=uid)
+        except Conflict:
+            return  # a newer object has its name: it was deleted before
+        await self._writer.record(reason, text)
+
+    async def _end_drain(self, action: EndDrain) -> None:
+        client = admin_of(self._clients, self._cluster)
+        try:
+            await client.call("DELETE", f"{PREFIX}/bookies/{action.bookie}/drain")
+        except NotFound:
+            return
+        await self._writer.record(action.reason, action.text)
+
+    async def _clear(self, annotation: str) -> None:
+        """Removes the annotation from the very version of the MagnetarCluster that was read."""
+        cluster = self._cluster
         metadata: Object = {"annotations": {annotation: None}}
         metadata["resourceVersion"] = cluster.resource_version
         try:
             await self._kube.merge(CLUSTER, cluster.namespace, cluster.name, {"metadata": metadata})
         except Conflict:
-            return  # the next look decides
-
-    async def _tell(self, owner: Object, reason: str, text: str, *, warns: bool = False) -> None:
-        await self._events.tell(owner, reason, text, type="Warning" if warns else "Normal")
+            return  # the next reconcile decides

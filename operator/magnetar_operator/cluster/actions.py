@@ -1,48 +1,15 @@
-"""What the planner may ask for. Each says itself in a sentence; `act` knows how to do it."""
+"""The actions of a cluster's plan; `act` carries them out. Pure: no IO."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-from magnetar_operator.api_kinds import Kind, Object
+from magnetar_operator.engine.plan import Apply, Remove
+from magnetar_operator.kube.kinds import Kind
 from magnetar_operator.models.base import PlanStep
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """Server-side apply of an object."""
-
-    manifest: Object
-    verb: Literal["create", "update", "repair"]
-    """`repair`: somebody else changed what is ours."""
-    text: str
-    before: Object | None = None
-    reason: str = ""
-    """Of an Event; none where empty."""
-
-    @property
-    def step(self) -> PlanStep:
-        metadata = self.manifest["metadata"]
-        target = f"{self.manifest['kind']} {metadata['name']}"
-        return PlanStep(action=self.verb, target=target, text=self.text)
-
-
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """Deletes an object of ours that is no longer wanted; never a pod, volume or StatefulSet."""
-
-    kind: Kind
-    name: str
-    uid: str
-    text: str
-
-    @property
-    def step(self) -> PlanStep:
-        return PlanStep(action="delete", target=f"{self.kind.kind} {self.name}", text=self.text)
-
-
-@dataclass(frozen=True, slots=True)
 class Scale:
-    """Only the number of pods, where a new form must wait."""
+    """Sets only the number of pods, while a new pod template must wait."""
 
     kind: Kind
     name: str
@@ -56,7 +23,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class ReplacePod:
-    """Deletes one pod, so that its StatefulSet makes it anew in the newest form."""
+    """Deletes one pod, so that its StatefulSet creates it again from the newest template."""
 
     name: str
     uid: str
@@ -69,7 +36,7 @@ class ReplacePod:
 
 @dataclass(frozen=True, slots=True)
 class BeginDrain:
-    """Asks for a bookie to be emptied and proven; again where that was refused or grew old."""
+    """Requests a bookie's drain, also again after a refusal or with an outdated proof."""
 
     bookie: str
     text: str
@@ -81,12 +48,12 @@ class BeginDrain:
 
 @dataclass(frozen=True, slots=True)
 class EndDrain:
-    """The bookie takes new ledgers again; or it is gone, and its name may be used again."""
+    """Ends a drain: the bookie takes ledgers again, or was removed and its name is free."""
 
     bookie: str
     text: str
     reason: str = "DrainEnds"
-    """Of the Event."""
+    """The reason of the Event."""
 
     @property
     def step(self) -> PlanStep:
@@ -95,7 +62,7 @@ class EndDrain:
 
 @dataclass(frozen=True, slots=True)
 class DeleteVolume:
-    """Deletes the claim of a bookie whose ledgers' copies are proven elsewhere."""
+    """Deletes the volume claim of a bookie whose ledgers are proven to be elsewhere."""
 
     name: str
     uid: str
@@ -109,7 +76,7 @@ class DeleteVolume:
 
 @dataclass(frozen=True, slots=True)
 class ClearRequest:
-    """Takes an annotation of the MagnetarCluster away: what it asked for is done."""
+    """Removes an annotation of the MagnetarCluster once its request is fulfilled."""
 
     annotation: str
     text: str

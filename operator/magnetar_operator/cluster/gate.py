@@ -1,24 +1,19 @@
-"""Whether the cluster can do without one of its bookies now. Pure.
+"""The gate: decides whether the cluster can do without one of its bookies now. Pure: no IO.
 
-The one gate before anything that takes a bookie away by will: a restart for an upgrade, a removal,
-the disruption budget's leave for an eviction. It is open only where every bookie is ready, every
-member of etcd is, no volume is lost or going, and the brokers say that every ledger has all its
-copies, of the bookies as they are now. What is not known counts as no.
+Every planned loss of a bookie passes this gate: a restart for an upgrade, a removal, an eviction
+that the disruption budget allows. The gate is open only if every bookie and every etcd member is
+ready, no volume is lost or being deleted, and the brokers report that every ledger has all its
+copies on the present bookies. Anything unknown closes the gate.
 """
 
 from collections.abc import Collection
 from typing import Final
 
-from magnetar_operator.cluster.manifests.naming import BOOKIE, ETCD, Cluster
-from magnetar_operator.cluster.observed import (
-    LedgerHealth,
-    Observed,
-    Pod,
-    claim_name,
-    first_trouble,
-)
+from magnetar.documents.bookies import LedgerHealth
+from magnetar_operator.cluster.manifests.names import BOOKIE, ETCD, Cluster
+from magnetar_operator.cluster.observed import Observed, Pod, claim_name, first_trouble
 
-LEDGERS_TOLD_MAX: Final = 10
+LEDGERS_NAMED_MAX: Final = 10
 
 
 def why_not(
@@ -29,10 +24,10 @@ def why_not(
     besides: str = "",
     spared: Collection[str] = (),
 ) -> str:
-    """Why no bookie may go; empty where one may.
+    """Why no bookie may be taken away now; empty if the gate is open.
 
-    `besides`: the one it is about may be down, and its volume lost or going. `spared`:
-    bookies whose volumes may be, too.
+    `besides`: the bookie in question, which may be down and have a lost or deleted volume;
+    `spared`: other bookies whose volumes may be lost or being deleted.
     """
     pods = observed.of(BOOKIE)
     missing = _not_ready(pods, bookies, cluster.object_name(BOOKIE), besides)
@@ -49,48 +44,48 @@ def why_not(
 
 
 def ledgers_why_not(observed: Observed) -> str:
-    """What the brokers say against it, with the ledgers."""
+    """Why the ledgers close the gate, with their ids; empty if they leave it open."""
     health = observed.ledgers.health
     if health is None:
-        return f"whether all ledgers have their copies is not known: {observed.ledgers.unknown}"
+        return f"it is unknown whether all ledgers have their copies: {observed.ledgers.unknown}"
     return "" if health.healthy else health.reason + named(health)
 
 
 def named(health: LedgerHealth) -> str:
-    """The ledgers that lack copies, and bookies whose disks are others than before."""
+    """The ledgers that lack copies, and the bookies that restarted with an empty volume."""
     parts = []
     if health.ledgers:
-        ids = ", ".join(str(one.ledger_id) for one in health.ledgers[:LEDGERS_TOLD_MAX])
-        more = len(health.ledgers) - LEDGERS_TOLD_MAX
+        ids = ", ".join(str(ledger.ledger_id) for ledger in health.ledgers[:LEDGERS_NAMED_MAX])
+        more = len(health.ledgers) - LEDGERS_NAMED_MAX
         parts.append(f"ledgers {ids}" + (f" and {more} more" if more > 0 else ""))
-    wiped = [one.bookie_id for one in health.bookies if one.incarnations_before]
+    wiped = [bookie.bookie_id for bookie in health.bookies if bookie.incarnations_before]
     if wiped:
-        parts.append(f"{', '.join(wiped)} came back with an empty volume")
+        parts.append(f"{', '.join(wiped)} restarted with an empty volume")
     return f" ({'; '.join(parts)})" if parts else ""
 
 
 def volumes_in_trouble(observed: Observed, *, besides: Collection[str] = ()) -> list[str]:
-    """Volumes that are lost, or on their way out; `besides`: pods of which that is known.
+    """Volumes of existing pods that are lost or being deleted, except those of `besides`.
 
-    Of pods that there are: one that was removed left its volume behind, which nothing needs.
+    Volumes of removed pods do not count: nothing needs them.
     """
-    used = {claim_name(one.name) for one in observed.pods if one.name not in besides}
-    found = []
-    for one in observed.claims:
-        name, phase = one["metadata"]["name"], one.get("status", {}).get("phase", "")
+    used = {claim_name(pod.name) for pod in observed.pods if pod.name not in besides}
+    texts = []
+    for claim in observed.claims:
+        name, phase = claim["metadata"]["name"], claim.get("status", {}).get("phase", "")
         if name not in used:
             continue
-        if "deletionTimestamp" in one["metadata"]:
-            found.append(f"volume {name} is being deleted")
+        if "deletionTimestamp" in claim["metadata"]:
+            texts.append(f"volume {name} is being deleted")
         elif phase == "Lost":
-            found.append(f"volume {name} is lost")
-    return found
+            texts.append(f"volume {name} is lost")
+    return texts
 
 
 def _not_ready(pods: list[Pod], count: int, name: str, besides: str) -> list[str]:
-    ready = {one.name for one in pods if one.ready}
+    ready = {pod.name for pod in pods if pod.ready}
     wanted = [f"{name}-{index}" for index in range(count)]
-    return [one for one in wanted if one not in ready and one != besides]
+    return [name for name in wanted if name not in ready and name != besides]
 
 
 def _because(pods: list[Pod]) -> str:

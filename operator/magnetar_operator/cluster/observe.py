@@ -1,17 +1,21 @@
-"""Reads what there is of a cluster: the only part that asks, beside `act`.
+"""Observes a cluster: its objects in Kubernetes, and the ledgers as its brokers report them.
 
-Kubernetes is asked by kind and the cluster's labels; the brokers by their admin REST, with a short
-deadline: where they do not answer, that is what is observed. Clients of the admin REST are kept by
-address, CLIENTS_MAX at most, the oldest closed first.
+Objects are listed by kind and by the cluster's labels. The ledgers' state comes from the admin
+REST, with a short deadline; if the brokers do not answer, the observation gives the reason.
 """
 
 import asyncio
-from collections import OrderedDict
 from typing import Any, Final
 
 import msgspec
 
-from magnetar_operator.api_kinds import (
+from magnetar.documents.bookies import Drain, LedgerHealth
+from magnetar_operator.admin.client import AdminClient, AdminClients, AdminError, Purpose
+from magnetar_operator.clock import SYSTEM, Clock
+from magnetar_operator.cluster.manifests.names import BROKER, Cluster
+from magnetar_operator.cluster.observed import Ledgers, Observed, Pod, claim_name, pod_of, volume_of
+from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     HPA,
@@ -24,20 +28,6 @@ from magnetar_operator.api_kinds import (
     SERVICE_MONITOR,
     STATEFUL_SET,
 )
-from magnetar_operator.clock import SYSTEM, Clock
-from magnetar_operator.cluster.manifests.naming import BROKER, Cluster
-from magnetar_operator.cluster.observed import (
-    Drain,
-    LedgerHealth,
-    Ledgers,
-    Observed,
-    Pod,
-    claim_name,
-    pod_of,
-    volume_of,
-)
-from magnetar_operator.kube import KubeClient
-from magnetar_operator.resources.admin_client import AdminClient, AdminError
 
 KINDS: Final = (
     STATEFUL_SET,
@@ -50,94 +40,73 @@ KINDS: Final = (
     NETWORK_POLICY,
 )
 ADMIN_TIMEOUT_S: Final = 15.0
-CLIENTS_MAX: Final = 64
-MONITORS_KNOWN_S: Final = 60.0
+MONITORS_FRESH_S: Final = 60.0
 PREFIX: Final = "/admin/v2/magnetar"
 
 
-class Admins:
-    """See the module's text. `close` it."""
-
-    def __init__(self, clock: Clock = SYSTEM) -> None:
-        self._clock = clock
-        self._clients: OrderedDict[str, AdminClient] = OrderedDict()
-
-    async def of(self, cluster: Cluster) -> AdminClient:
-        """The client for the cluster's brokers."""
-        url = cluster.admin_url
-        client = self._clients.get(url)
-        if client is None:
-            client = self._clients[url] = AdminClient(url, self._clock.monotonic)
-        self._clients.move_to_end(url)
-        while len(self._clients) > CLIENTS_MAX:
-            _, oldest = self._clients.popitem(last=False)
-            await oldest.close()
-        return client
-
-    async def close(self) -> None:
-        for client in self._clients.values():
-            await client.close()
-        self._clients.clear()
+def admin_of(clients: AdminClients, cluster: Cluster) -> AdminClient:
+    """The client of the cluster's admin REST."""
+    return clients.at(cluster.admin_url, Purpose.CLUSTERS)
 
 
 class Observer:
-    """See the module's text."""
+    """Reads everything that the planner of clusters needs."""
 
-    def __init__(self, kube: KubeClient, admins: Admins, clock: Clock = SYSTEM) -> None:
+    def __init__(self, kube: KubeClient, clients: AdminClients, clock: Clock = SYSTEM) -> None:
         self._clock = clock
         self._kube = kube
-        self._admins = admins
+        self._clients = clients
         self._monitors = False
         self._monitors_until = float("-inf")
 
     async def observe(self, cluster: Cluster) -> Observed:
-        """As of now; raises KubeError."""
-        found = Observed(has_service_monitors=await self._has_monitors())
-        kinds = [*KINDS, *((SERVICE_MONITOR,) if found.has_service_monitors else ())]
+        """The cluster as it is now. Raises KubeError."""
+        observed = Observed(has_service_monitors=await self._has_monitors())
+        kinds = [*KINDS, *((SERVICE_MONITOR,) if observed.has_service_monitors else ())]
         lists = await asyncio.gather(
             *(self._kube.list(kind, cluster.namespace, labels=cluster.labels) for kind in kinds),
             self._kube.list(POD, cluster.namespace, labels=cluster.labels),
             self._kube.list(PVC, cluster.namespace, labels=cluster.labels),
         )
         for kind, objects in zip(kinds, lists, strict=False):
-            found.objects |= {(kind.kind, one["metadata"]["name"]): one for one in objects}
-        found.pods = [pod_of(one) for one in lists[-2]]
-        found.claims = lists[-1]
-        await self._add_namesakes(cluster, found)
-        found.ledgers = await self._ledgers(cluster, found.of(BROKER))
-        await self._add_claims(cluster, found)
-        return found
+            observed.objects |= {(kind.kind, obj["metadata"]["name"]): obj for obj in objects}
+        observed.pods = [pod_of(obj) for obj in lists[-2]]
+        observed.claims = lists[-1]
+        await self._add_namesakes(cluster, observed)
+        observed.ledgers = await self._ledgers(cluster, observed.of(BROKER))
+        await self._add_claims(cluster, observed)
+        return observed
 
-    async def _add_claims(self, cluster: Cluster, found: Observed) -> None:
-        """That a volume which was to go is gone is believed of its name, not of our labels."""
-        for drain in found.ledgers.drains:
-            if volume_of(drain) and found.claim(drain.bookie_id) is None:
-                one = await self._kube.find(PVC, claim_name(drain.bookie_id), cluster.namespace)
-                if one is not None:
-                    found.claims.append(one)
+    async def _add_claims(self, cluster: Cluster, observed: Observed) -> None:
+        """Reads claims of replaced volumes by name: a claim without our labels still exists."""
+        for drain in observed.ledgers.drains:
+            if volume_of(drain) and observed.claim(drain.bookie_id) is None:
+                claim = await self._kube.find(PVC, claim_name(drain.bookie_id), cluster.namespace)
+                if claim is not None:
+                    observed.claims.append(claim)
 
-    async def _add_namesakes(self, cluster: Cluster, found: Observed) -> None:
-        """Objects of our names that lack our labels: somebody took those away, or made them."""
-        if (STATEFUL_SET.kind, cluster.object_name("bookie")) in found.objects:
+    async def _add_namesakes(self, cluster: Cluster, observed: Observed) -> None:
+        """Adds StatefulSets that have our names and lack our labels."""
+        if (STATEFUL_SET.kind, cluster.object_name("bookie")) in observed.objects:
             return
         for component in ("bookie", "etcd"):
             name = cluster.object_name(component)
-            one = await self._kube.find(STATEFUL_SET, name, cluster.namespace)
-            if one is not None:
-                found.objects[STATEFUL_SET.kind, name] = one
+            stateful_set = await self._kube.find(STATEFUL_SET, name, cluster.namespace)
+            if stateful_set is not None:
+                observed.objects[STATEFUL_SET.kind, name] = stateful_set
 
     async def _has_monitors(self) -> bool:
         if self._clock.monotonic() >= self._monitors_until:
             self._monitors = await self._kube.serves(SERVICE_MONITOR)
-            self._monitors_until = self._clock.monotonic() + MONITORS_KNOWN_S
+            self._monitors_until = self._clock.monotonic() + MONITORS_FRESH_S
         return self._monitors
 
     async def _ledgers(self, cluster: Cluster, brokers: list[Pod]) -> Ledgers:
-        if not any(one.ready for one in brokers) and cluster.spec.admin_url is None:
+        if not any(pod.ready for pod in brokers) and cluster.spec.admin_url is None:
             return Ledgers(unknown="no broker is ready")
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
-                client = await self._admins.of(cluster)
+                client = admin_of(self._clients, cluster)
                 health: Any = await client.get(f"{PREFIX}/ledgers/health")
                 drains: Any = await client.get(f"{PREFIX}/bookies/drains")
             return Ledgers(

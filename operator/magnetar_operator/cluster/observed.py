@@ -1,89 +1,33 @@
-"""What there is of a cluster: objects, pods and volumes, and what its brokers say of ledgers."""
+"""The observed state of a cluster: its objects, pods, volumes and ledgers. Pure: no IO."""
 
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
-from magnetar_operator.api_kinds import Kind, Object
+from magnetar.documents.bookies import Drain, LedgerHealth
+from magnetar_operator.kube.kinds import Kind, Object
 
 REASON_OF_OURS: Final = "magnetar-operator: "
-"""What drains that the operator asked for begin their reason with; others are left alone."""
+"""The prefix of the reasons of the operator's own drains; it does not touch other drains."""
 VOLUME_REASON: Final = f"{REASON_OF_OURS}volume "
-"""What those begin with that are for a new volume; the uid of the old one's claim follows."""
+"""The prefix of the reasons of drains for a new volume; the uid of the old claim follows."""
 STARTUP_S_MAX: Final = 300.0
-"""How long a pod may take to become ready: the startup probe allows as much for its process."""
+"""The time that a pod may take to become ready, as in its startup probe."""
 REVISION_LABEL: Final = "controller-revision-hash"
-
-
-class InTheWay(msgspec.Struct, frozen=True):
-    """A ledger that still needs a bookie."""
-
-    ledger_id: int
-    why: str = ""
-
-
-class Drain(msgspec.Struct, frozen=True, rename="camel"):
-    """A bookie that is being emptied, as the admin REST tells it."""
-
-    bookie_id: str
-    state: str
-    requested_ms: int = 0
-    reason: str = ""
-    ledgers_total: int = 0
-    ledgers_left: int = 0
-    bytes_left: int = 0
-    ledgers_proven: int = 0
-    refused: str = ""
-    in_the_way: tuple[InTheWay, ...] = ()
-    proven_ms: int = 0
-    incarnations: tuple[str, ...] = ()
-    """Of the disks that the proof is about."""
-
-
-class LedgerTrouble(msgspec.Struct, frozen=True, rename="camel"):
-    """A ledger that lacks copies."""
-
-    ledger_id: int
-    state: str = ""
-    why: str = ""
-
-
-class LivingBookie(msgspec.Struct, frozen=True, rename="camel"):
-    """A bookie that is registered."""
-
-    bookie_id: str
-    incarnation: str = ""
-    writable: bool = True
-    draining: bool = False
-    incarnations_before: int = 0
-    disk_bytes_total: int = 0
-    disk_bytes_free: int = 0
-
-
-class LedgerHealth(msgspec.Struct, frozen=True, rename="camel"):
-    """Whether every ledger has its copies, as the admin REST tells it."""
-
-    healthy: bool
-    reason: str = ""
-    under_replicated: int = 0
-    lost: int = 0
-    ledgers: tuple[LedgerTrouble, ...] = ()
-    bookies: tuple[LivingBookie, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Ledgers:
-    """What the brokers say; `unknown` says why they do not."""
+    """The state of the ledgers; if it could not be read, `unknown` gives the reason."""
 
     health: LedgerHealth | None = None
     drains: tuple[Drain, ...] = ()
     unknown: str = ""
 
     def drain(self, bookie_id: str) -> Drain | None:
-        return next((one for one in self.drains if one.bookie_id == bookie_id), None)
+        """The drain of a bookie; None if it is not drained."""
+        return next((drain for drain in self.drains if drain.bookie_id == bookie_id), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +40,15 @@ class Pod:
     revision: str
     ready: bool
     ready_since: datetime.datetime | None
-    going: bool
-    """It is being deleted."""
+    ending: bool
+    """The pod is being deleted."""
     trouble: str = ""
-    """Why it does not become ready, where Kubernetes says."""
+    """Why the pod does not become ready, if Kubernetes reports it."""
     unready_since: datetime.datetime | None = None
-    """None while it is ready, or if Kubernetes does not say."""
+    """None while the pod is ready, or if Kubernetes does not report it."""
 
     def stuck(self, now: datetime.datetime) -> str:
-        """Why it will not become ready by itself; empty if it is ready or may be starting."""
+        """Why the pod will not become ready; empty if it is ready or may still be starting."""
         if self.ready or self.trouble or self.unready_since is None:
             return self.trouble if not self.ready else ""
         unready_s = (now - self.unready_since).total_seconds()
@@ -112,58 +56,58 @@ class Pod:
 
     @property
     def ordinal(self) -> int:
-        """Of a pod of a StatefulSet; -1 for others."""
+        """The ordinal of a pod of a StatefulSet; -1 for other pods."""
         tail = self.name.rpartition("-")[2]
         return int(tail) if tail.isdigit() else -1
 
 
 @dataclass(slots=True)
 class Observed:
-    """See the module's text."""
+    """The present state of a cluster."""
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
-    """By kind and name."""
+    """The objects by kind and name."""
     pods: list[Pod] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
     ledgers: Ledgers = field(default_factory=Ledgers)
     has_service_monitors: bool = False
-    """Whether their CRD is installed."""
+    """Whether the CRD of ServiceMonitors is installed."""
 
     def get(self, kind: Kind, name: str) -> Object | None:
         return self.objects.get((kind.kind, name))
 
     def of(self, component: str) -> list[Pod]:
-        """The component's pods, by ordinal and name."""
-        found = [one for one in self.pods if one.component == component]
-        return sorted(found, key=lambda one: (one.ordinal, one.name))
+        """The pods of a component, by ordinal and name."""
+        pods = [pod for pod in self.pods if pod.component == component]
+        return sorted(pods, key=lambda pod: (pod.ordinal, pod.name))
 
     def claim(self, pod: str) -> Object | None:
-        """The volume of a pod of a StatefulSet."""
+        """The volume claim of a pod of a StatefulSet."""
         name = claim_name(pod)
-        return next((one for one in self.claims if one["metadata"]["name"] == name), None)
+        return next((claim for claim in self.claims if claim["metadata"]["name"] == name), None)
 
     def claims_of(self, component: str) -> list[Object]:
         return [
-            one
-            for one in self.claims
-            if one["metadata"].get("labels", {}).get("component") == component
+            claim
+            for claim in self.claims
+            if claim["metadata"].get("labels", {}).get("component") == component
         ]
 
 
 def claim_name(pod: str) -> str:
-    """As its StatefulSet calls it."""
+    """The name of the volume claim that a StatefulSet creates for a pod."""
     return f"data-{pod}"
 
 
 def volume_of(drain: Drain) -> str:
-    """The uid of the claim whose bookie it empties, where it is for a new volume; else empty."""
+    """The uid of the old claim, if the drain is for a new volume; else empty."""
     if not drain.reason.startswith(VOLUME_REASON):
         return ""
     return drain.reason.removeprefix(VOLUME_REASON).partition(" ")[0]
 
 
 def pod_of(content: Mapping[str, Any]) -> Pod:
-    """From the API server's object."""
+    """Parses a Pod object."""
     metadata, status = content["metadata"], content.get("status", {})
     labels = metadata.get("labels", {})
     ready, since = False, when(metadata.get("creationTimestamp"))
@@ -178,20 +122,20 @@ def pod_of(content: Mapping[str, Any]) -> Pod:
         revision=labels.get(REVISION_LABEL, ""),
         ready=ready and "deletionTimestamp" not in metadata,
         ready_since=since if ready else None,
-        going="deletionTimestamp" in metadata,
+        ending="deletionTimestamp" in metadata,
         trouble=_trouble(status),
         unready_since=None if ready else since,
     )
 
 
 def when(text: str | None) -> datetime.datetime | None:
-    """RFC 3339, as Kubernetes writes it."""
+    """Parses a time (RFC 3339)."""
     return None if not text else datetime.datetime.fromisoformat(text)
 
 
 def _trouble(status: Mapping[str, Any]) -> str:
-    for one in status.get("containerStatuses") or ():
-        waiting = one.get("state", {}).get("waiting")
+    for container in status.get("containerStatuses") or ():
+        waiting = container.get("state", {}).get("waiting")
         if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
             return f"{waiting['reason']}: {waiting.get('message', '')}".rstrip(": ")
     for condition in status.get("conditions") or ():
@@ -201,5 +145,5 @@ def _trouble(status: Mapping[str, Any]) -> str:
 
 
 def first_trouble(pods: Sequence[Pod]) -> str:
-    """For a message: the first pod that cannot get ready, and why."""
-    return next((f"{one.name}: {one.trouble}" for one in pods if one.trouble), "")
+    """The first pod that cannot become ready, with the reason; empty if there is none."""
+    return next((f"{pod.name}: {pod.trouble}" for pod in pods if pod.trouble), "")

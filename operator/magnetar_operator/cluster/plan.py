@@ -1,32 +1,21 @@
-"""What is to be done for a cluster, in order: pure, from what is wanted and what there is.
+"""Plans a cluster: the actions, in order, from its spec and what is observed. Pure: no IO.
 
-etcd before bookies before brokers, when they are made as when they are upgraded. Whatever is ours
-of an object and differs is put right, told apart by the digest that was applied last: with the same
-digest somebody else has changed it. Bookies go by `shrinking`, restarts by `rolling`, both through
-`gate`. Carried out, the plan of what there is then is empty.
+The order is etcd, bookies, brokers, on creation and on upgrades. An object of ours that differs is
+updated. The digest that was applied last distinguishes drift from a new spec: if it is unchanged,
+another client changed the object. `scale_down` removes bookies and `rollout` restarts pods, both
+through `gate`. After the plan is carried out, the next plan is empty.
 """
 
 import datetime
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from magnetar_operator.api_kinds import (
-    CONFIG_MAP,
-    DEPLOYMENT,
-    HPA,
-    NETWORK_POLICY,
-    PDB,
-    SERVICE_ACCOUNT,
-    SERVICE_MONITOR,
-    STATEFUL_SET,
-    Object,
-    kind_of,
-)
-from magnetar_operator.cluster import gate, growing, replacing, rolling, shrinking
-from magnetar_operator.cluster.actions import Action, Apply, BeginDrain, Remove, Scale
-from magnetar_operator.cluster.compare import amount, differences
-from magnetar_operator.cluster.manifests import around, serving, storage
-from magnetar_operator.cluster.manifests.naming import (
+from magnetar.documents.bookies import DrainState
+from magnetar_operator.cluster import gate, rollout, scale_down, scale_up, volume_replacement
+from magnetar_operator.cluster.actions import Action, BeginDrain, Scale
+from magnetar_operator.cluster.manifests import brokers, storage, surroundings
+from magnetar_operator.cluster.manifests.names import (
     APPLIED,
     BOOKIE,
     BROKER,
@@ -38,10 +27,25 @@ from magnetar_operator.cluster.manifests.naming import (
 from magnetar_operator.cluster.manifests.pods import config_map, service_account
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.cluster.refusals import refusals
+from magnetar_operator.engine import plan as engine
+from magnetar_operator.engine.differences import amount, differences
+from magnetar_operator.engine.plan import Apply, Remove
+from magnetar_operator.kube.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    HPA,
+    NETWORK_POLICY,
+    PDB,
+    SERVICE_ACCOUNT,
+    SERVICE_MONITOR,
+    STATEFUL_SET,
+    Object,
+    kind_of,
+)
 from magnetar_operator.models.values import seconds
 
 WAIT_S: Final = 5.0
-LEAVABLE: Final = (
+REMOVABLE: Final = (
     PDB,
     HPA,
     NETWORK_POLICY,
@@ -50,47 +54,65 @@ LEAVABLE: Final = (
     CONFIG_MAP,
     SERVICE_ACCOUNT,
 )
-"""Kinds of which one goes that the spec asks for no more. None of them keeps anything."""
+"""Kinds whose objects are deleted if the spec no longer needs them. None of them keeps data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(engine.Plan[Action]):
+    """The actions for a cluster, and the decisions that its status shows."""
+
+    shrink: scale_down.ScaleDown = field(default_factory=lambda: scale_down.ScaleDown(0))
+    replace: volume_replacement.VolumeReplacement = field(
+        default_factory=volume_replacement.VolumeReplacement
+    )
+    rolls: Mapping[str, rollout.Rollout] = field(default_factory=dict)
+    """The rollouts of bookies and etcd."""
+    waits: Sequence[str] = ()
+    """Objects that are not created or changed yet, and the reasons."""
+    problems: Sequence[str] = ()
+    """Requests of the spec that cannot be fulfilled."""
+    scaled_up: str = ""
+    """The mark of bookies that were added because disks filled up; see `scale_up`."""
+    recommendations: tuple[tuple[str, str], ...] = ()
+    """(kind, text)"""
+    volumes: Sequence[str] = ()
+    """Problems of volumes."""
 
 
 @dataclass(slots=True)
-class Plan:
-    """What is decided, and what the status is told from."""
+class _Draft:
+    """A plan under construction."""
 
-    shrink: shrinking.Shrinking
-    replace: replacing.Replacing = field(default_factory=replacing.Replacing)
+    shrink: scale_down.ScaleDown = field(default_factory=lambda: scale_down.ScaleDown(0))
+    replace: volume_replacement.VolumeReplacement = field(
+        default_factory=volume_replacement.VolumeReplacement
+    )
     actions: list[Action] = field(default_factory=list)
-    rolls: dict[str, rolling.Rolling] = field(default_factory=dict)
-    """Of bookies and etcd."""
+    rolls: dict[str, rollout.Rollout] = field(default_factory=dict)
     waits: list[str] = field(default_factory=list)
-    """What is not made or changed yet, and why."""
     problems: list[str] = field(default_factory=list)
-    """What is asked for and cannot be done."""
-    scaled_up: str = ""
-    """The mark of bookies that disks called for; see `growing`."""
-    recommendations: tuple[tuple[str, str], ...] = ()
-    """(kind, text)"""
-    was_ready: bool = False
-    """Whether the cluster was ready before: what is not ready then is degraded, not new."""
     volumes: list[str] = field(default_factory=list)
-    """What is wrong with volumes."""
-    again_s: float | None = None
+    requeue_s: float | None = None
 
-    def look_again(self, after_s: float | None) -> None:
+    def requeue(self, after_s: float | None) -> None:
+        """Requests the next reconcile within so many seconds."""
         if after_s is not None:
-            self.again_s = after_s if self.again_s is None else min(self.again_s, after_s)
+            self.requeue_s = after_s if self.requeue_s is None else min(self.requeue_s, after_s)
 
 
 def plan(
     cluster: Cluster,
     observed: Observed,
-    remembered: int,
+    recorded: int,
     now: datetime.datetime,
     scaled_up: str = "",
 ) -> Plan:
-    """See the module's text. `remembered` and `scaled_up`: the status's number of bookies, and its
-    copy of the mark that disks called for some of them."""
-    return _Planner(cluster, observed, now).plan(remembered, scaled_up)
+    """Plans the actions that lead from `observed` to the spec of `cluster`.
+
+    `recorded` and `scaled_up` come from the status: the number of bookies, and the mark of bookies
+    that were added because disks filled up.
+    """
+    return _Planner(cluster, observed, now).plan(recorded, scaled_up)
 
 
 class _Planner:
@@ -99,95 +121,108 @@ class _Planner:
         self._observed = observed
         self._now = now
         self._wanted: set[tuple[str, str]] = set()
-        self._plan = Plan(shrinking.Shrinking(0))
+        self._draft = _Draft()
 
-    def plan(self, remembered: int, scaled_up: str) -> Plan:
-        cluster, found = self._cluster, self._plan
-        found.problems += refusals(cluster)
+    def plan(self, recorded: int, scaled_up: str) -> Plan:
+        cluster, draft = self._cluster, self._draft
+        draft.problems += refusals(cluster)
         etcd = self._roll(ETCD, "")
         restarts = "etcd is being restarted" if etcd.stale or etcd.unknown else ""
         bookies = self._roll(BOOKIE, restarts or self._closed())
         busy = f"{bookies.stale[0].name} is being upgraded" if bookies.stale else ""
-        grow = growing.decide(cluster, self._observed, self._now, scaled_up)
-        found.scaled_up = grow.mark
-        found.recommendations = grow.recommendations
-        shrink = self._leaving(grow.wanted, remembered, busy)
-        self._hold_restarts(bookies)
-        self._around()
+        grow = scale_up.decide(cluster, self._observed, self._now, scaled_up)
+        shrink = self._removals(grow.wanted, recorded, busy)
+        bookies = draft.rolls[BOOKIE] = self._held(bookies)
+        self._surroundings()
         self._etcd()
         self._bookies(shrink, grow)
-        found.actions += [*shrink.actions, *found.replace.actions]
-        self._serving(bookies)
+        draft.actions += [*shrink.actions, *draft.replace.actions]
+        self._stateless(bookies)
         self._volumes()
-        for one in (etcd, bookies):
-            if one.replace is not None:
-                found.actions.append(one.replace)
-            found.look_again(one.again_s)
-        found.look_again(shrink.again_s)
-        found.look_again(found.replace.again_s)
-        self._leave()
+        for roll in (etcd, bookies):
+            if roll.replace is not None:
+                draft.actions.append(roll.replace)
+            draft.requeue(roll.requeue_s)
+        draft.requeue(shrink.requeue_s)
+        draft.requeue(draft.replace.requeue_s)
+        self._remove_unneeded()
         if shrink.by_hand:
-            # First of all: each write before it gives the StatefulSet's controller time.
-            found.actions.sort(key=lambda one: not _is_set_of_bookies(cluster, one))
-        return found
-
-    def _leaving(self, wanted: int, remembered: int, busy: str) -> shrinking.Shrinking:
-        """A removal or a new volume, whichever has begun; else the removal first."""
-        cluster, observed, found = self._cluster, self._observed, self._plan
-        stay = min(wanted, self._spec_or_stored(wanted))
-        replaced = replacing.under_way(cluster, observed, stay)
-        told = f"{replaced} gets a new volume" if replaced else ""
-        leaving = [one.name for one in observed.of(BOOKIE) if one.ordinal >= wanted]
-        if any(replacing.in_trouble(observed, one) for one in leaving):
-            busy = ""  # restarts wait for these volumes: to wait for restarts would have no end
-        found.shrink = shrinking.decide(
-            cluster, observed, wanted, remembered, self._now, busy=busy or told
+            # This write comes first: each write before it gives the StatefulSet's controller time.
+            draft.actions.sort(key=lambda action: not _is_bookies_apply(cluster, action))
+        return Plan(
+            actions=tuple(draft.actions),
+            requeue_s=draft.requeue_s,
+            shrink=draft.shrink,
+            replace=draft.replace,
+            rolls=draft.rolls,
+            waits=tuple(draft.waits),
+            problems=tuple(draft.problems),
+            scaled_up=grow.mark,
+            recommendations=grow.recommendations,
+            volumes=tuple(draft.volumes),
         )
-        leaves = found.shrink.bookie
-        if leaves and not replaced:
-            busy = busy or f"{leaves} is to go"
-        found.replace = replacing.decide(cluster, observed, stay, self._now, busy=busy)
-        return found.shrink
 
-    def _hold_restarts(self, bookies: rolling.Rolling) -> None:
-        """While a bookie is emptied or gets a new volume; but not of one that cannot start so."""
-        shrink, replaced = self._plan.shrink, self._plan.replace
+    def _removals(self, wanted: int, recorded: int, busy: str) -> scale_down.ScaleDown:
+        """Decides on a removal and on a new volume: the one in progress, else the removal first."""
+        cluster, observed, draft = self._cluster, self._observed, self._draft
+        stay = min(wanted, self._spec_or_stored(wanted))
+        replaced = volume_replacement.under_way(cluster, observed, stay)
+        other = f"{replaced} gets a new volume" if replaced else ""
+        leaving = [pod.name for pod in observed.of(BOOKIE) if pod.ordinal >= wanted]
+        if any(volume_replacement.in_trouble(observed, name) for name in leaving):
+            busy = ""  # restarts wait for these volumes: waiting for restarts would deadlock
+        draft.shrink = scale_down.decide(
+            cluster, observed, wanted, recorded, self._now, busy=busy or other
+        )
+        removed = draft.shrink.bookie
+        if removed and not replaced:
+            busy = busy or f"{removed} is being removed"
+        draft.replace = volume_replacement.decide(cluster, observed, stay, self._now, busy=busy)
+        return draft.shrink
+
+    def _held(self, bookies: rollout.Rollout) -> rollout.Rollout:
+        """The rollout, without its restart while a bookie is drained or gets a new volume.
+
+        The restart of a bookie that gets a new volume, and cannot start without it, stays.
+        """
+        shrink, replaced = self._draft.shrink, self._draft.replace
         if bookies.replace is None:
-            return
+            return bookies
+        waits = ""
         if shrink.active:
-            bookies.replace, bookies.waits = None, f"{shrink.bookie} is being emptied"
+            waits = f"{shrink.bookie} is being drained"
         elif replaced.active and bookies.replace.name != replaced.bookie:
-            bookies.replace, bookies.waits = None, f"{replaced.bookie} gets a new volume"
+            waits = f"{replaced.bookie} gets a new volume"
         elif replaced.active and replaced.step != "Registering":
-            bookies.replace, bookies.waits = None, f"{replaced.bookie} is being emptied"
+            waits = f"{replaced.bookie} is being drained"
+        return replace(bookies, replace=None, waits=waits) if waits else bookies
 
-    # -- the parts, in their order -----------------------------------------------------------------
-
-    def _around(self) -> None:
+    def _surroundings(self) -> None:
+        """Applies the accounts, settings, Services, budgets, policies, monitors and autoscaler."""
         cluster = self._cluster
-        why_not = gate.ledgers_why_not(self._observed) or self._going_volumes(BOOKIE)
-        may_go = not why_not and not self._goes_by_will()
+        why_not = gate.ledgers_why_not(self._observed) or self._with_ending_volumes(BOOKIE)
+        may_evict = not why_not and not self._is_taking_away()
         for component in (BROKER, BOOKIE, *((ETCD,) if cluster.etcd_members else ())):
             self._apply(service_account(cluster, component))
         self._apply(config_map(cluster, BOOKIE, storage.bookie_settings(cluster)))
-        self._apply(config_map(cluster, BROKER, serving.broker_settings(cluster)))
+        self._apply(config_map(cluster, BROKER, brokers.broker_settings(cluster)))
         self._apply(storage.bookie_service(cluster))
         for manifest in (
-            *serving.broker_services(cluster),
-            *around.disruption_budgets(cluster, bookies_may_go=may_go),
-            *around.network_policies(cluster),
+            *brokers.broker_services(cluster),
+            *surroundings.disruption_budgets(cluster, may_evict_bookies=may_evict),
+            *surroundings.network_policies(cluster),
         ):
             self._apply(manifest)
         monitors = cluster.spec.metrics.service_monitor
         if monitors != "Never" and self._observed.has_service_monitors:
-            for manifest in around.service_monitors(cluster):
+            for manifest in surroundings.service_monitors(cluster):
                 self._apply(manifest)
         elif monitors == "Always":
-            self._plan.problems.append(
+            self._draft.problems.append(
                 "metrics.serviceMonitor is Always, and the CRD of ServiceMonitor is not installed: "
-                "install Prometheus' operator, or say Auto"
+                "install Prometheus' operator, or set Auto"
             )
-        autoscaler = serving.broker_autoscaler(cluster)
+        autoscaler = brokers.broker_autoscaler(cluster)
         if autoscaler is not None:
             self._apply(autoscaler)
 
@@ -199,144 +234,146 @@ class _Planner:
             self._apply(manifest)
         self._apply(storage.etcd_stateful_set(cluster, self._claims(ETCD)))
 
-    def _bookies(self, shrink: shrinking.Shrinking, grow: growing.Growing) -> None:
+    def _bookies(self, shrink: scale_down.ScaleDown, grow: scale_up.ScaleUp) -> None:
         cluster = self._cluster
         name = cluster.object_name(BOOKIE)
         stored = self._observed.get(STATEFUL_SET, name)
         if stored is None and not self._has_quorum():
-            self._wait("bookies are made once etcd is ready")
+            self._wait("bookies are created once etcd is ready")
             return
         manifest = storage.bookie_stateful_set(cluster, shrink.replicas, self._claims(BOOKIE))
         if grow.mark:
-            manifest["metadata"]["annotations"][growing.SCALED_UP] = grow.mark
+            manifest["metadata"]["annotations"][scale_up.SCALED_UP] = grow.mark
         self._apply(manifest, by_hand=shrink.by_hand, because=grow.added)
 
-    def _serving(self, bookies: rolling.Rolling) -> None:
+    def _stateless(self, bookies: rollout.Rollout) -> None:
+        """Applies the components without data: autorecovery and brokers."""
         cluster, observed = self._cluster, self._observed
         if cluster.separate_recovery:
             self._apply(service_account(cluster, RECOVERY))
-            self._apply(config_map(cluster, RECOVERY, serving.recovery_settings(cluster)))
-            self._serve(RECOVERY, serving.recovery_deployment(cluster), bookies)
+            self._apply(config_map(cluster, RECOVERY, brokers.recovery_settings(cluster)))
+            self._deployment(RECOVERY, brokers.recovery_deployment(cluster), bookies)
         stored = observed.get(DEPLOYMENT, cluster.object_name(BROKER))
-        ready = sum(one.ready for one in observed.of(BOOKIE))
+        ready = sum(pod.ready for pod in observed.of(BOOKIE))
         ensemble = min(cluster.spec.bookie.quorums.ensemble, cluster.spec.bookie.replicas)
         if stored is None and ready < ensemble:
             self._wanted.add((DEPLOYMENT.kind, cluster.object_name(BROKER)))
-            self._wait(f"brokers are made once {ensemble} bookies are ready")
+            self._wait(f"brokers are created once {ensemble} bookies are ready")
             return
-        self._serve(BROKER, serving.broker_deployment(cluster), bookies)
+        self._deployment(BROKER, brokers.broker_deployment(cluster), bookies)
 
-    def _serve(self, component: str, manifest: Object, bookies: rolling.Rolling) -> None:
-        """A new form only after the bookies', unless there is nothing that works to wait with."""
+    def _deployment(self, component: str, manifest: Object, bookies: rollout.Rollout) -> None:
+        """Applies a Deployment; a new pod template waits for the bookies while a pod is ready."""
         name = manifest["metadata"]["name"]
         stored = self._observed.get(DEPLOYMENT, name)
         if stored is None:
             self._apply(manifest)
             return
         pending = bookies.under_way or any(
-            isinstance(one, Apply) and one.manifest["kind"] == STATEFUL_SET.kind
-            for one in self._plan.actions
+            isinstance(action, Apply) and action.manifest["kind"] == STATEFUL_SET.kind
+            for action in self._draft.actions
         )
         template = manifest["spec"]["template"]
         is_new = bool(differences(template, stored["spec"]["template"]))
-        works = any(one.ready for one in self._observed.of(component))
+        is_serving = any(pod.ready for pod in self._observed.of(component))
         manual = self._cluster.spec.upgrade.strategy == "Manual"
-        if not (is_new and works and pending and not manual):
+        if not (is_new and is_serving and pending and not manual):
             self._apply(manifest)
             return
         self._wanted.add((DEPLOYMENT.kind, name))
         self._wait(f"{name} is upgraded after the bookies")
-        self._plan.look_again(rolling.LOOK_S)
+        self._draft.requeue(rollout.REQUEUE_S)
         replicas = manifest["spec"]["replicas"]
         if stored["spec"].get("replicas") != replicas:
             before = stored["spec"].get("replicas")
-            self._plan.actions.append(
+            self._draft.actions.append(
                 Scale(DEPLOYMENT, name, replicas, f"replicas: {before} → {replicas}")
             )
 
     def _volumes(self) -> None:
         cluster = self._cluster
-        replaced = self._plan.replace
-        proven = [replaced.bookie] if replaced.step in replacing.LEAVING else []
-        self._plan.volumes += gate.volumes_in_trouble(self._observed, besides=proven)
-        for component, given in (
+        replaced = self._draft.replace
+        proven = [replaced.bookie] if replaced.step in volume_replacement.LEAVING else []
+        self._draft.volumes += gate.volumes_in_trouble(self._observed, besides=proven)
+        for component, storage_spec in (
             (BOOKIE, cluster.spec.bookie.storage),
             (ETCD, cluster.spec.etcd.storage),
         ):
             for live in self._observed.claims_of(component):
                 if "deletionTimestamp" not in live["metadata"]:
-                    self._volume(component, live, given.size)
+                    self._volume(component, live, storage_spec.size)
 
     def _volume(self, component: str, live: Object, size: str) -> None:
-        """Grows it where it is smaller; one that is larger stays as it is."""
+        """Grows a volume that is too small; a larger volume stays as it is."""
         name = live["metadata"]["name"]
         before = live["spec"]["resources"]["requests"]["storage"]
         old, new = amount(before), amount(size)
         grows = old is not None and new is not None and new > old
         if old is not None and new is not None and new < old:
-            self._plan.volumes.append(f"volume {name} has {before}; it cannot shrink to {size}")
+            self._draft.volumes.append(f"volume {name} has {before}; it cannot shrink to {size}")
         manifest = storage.claim(self._cluster, component, live, size if grows else before)
         owned = any(
-            one.get("uid") == self._cluster.uid
-            for one in live["metadata"].get("ownerReferences") or ()
+            owner.get("uid") == self._cluster.uid
+            for owner in live["metadata"].get("ownerReferences") or ()
         )
-        goes = "ownerReferences" in manifest["metadata"]
-        if not grows and owned == goes:
+        is_owned = "ownerReferences" in manifest["metadata"]
+        if not grows and owned == is_owned:
             return
-        text = f"{name}: {before} → {size}" if grows else f"{name} {_fate(goes=goes)}"
+        text = f"{name}: {before} → {size}" if grows else f"{name} {_fate(is_owned=is_owned)}"
         reason = "VolumeGrows" if grows else ""
-        self._plan.actions.append(Apply(manifest, "update", text, live, reason))
+        self._draft.actions.append(Apply(manifest, "update", text, live, reason))
 
-    def _leave(self) -> None:
-        """What the spec asks for no more, where it is ours and keeps nothing."""
-        for (kind_name, name), one in sorted(self._observed.objects.items()):
-            kind = next((each for each in LEAVABLE if each.kind == kind_name), None)
-            if kind is None or (kind_name, name) in self._wanted or not self._is_ours(one):
+    def _remove_unneeded(self) -> None:
+        """Deletes our objects without data that the spec no longer needs."""
+        for (kind_name, name), obj in sorted(self._observed.objects.items()):
+            kind = next((kind for kind in REMOVABLE if kind.kind == kind_name), None)
+            if kind is None or (kind_name, name) in self._wanted or not self._is_ours(obj):
                 continue
-            uid = one["metadata"]["uid"]
-            text = f"{kind_name} {name}: the spec asks for it no more"
-            self._plan.actions.append(Remove(kind, name, uid, text))
+            uid = obj["metadata"]["uid"]
+            text = "the spec no longer needs it"
+            self._draft.actions.append(Remove(kind, name, uid, text))
 
-    # -- pieces ------------------------------------------------------------------------------------
-
-    def _roll(self, component: str, why_not: str) -> rolling.Rolling:
+    def _roll(self, component: str, why_not: str) -> rollout.Rollout:
         upgrade = self._cluster.spec.upgrade
-        found = rolling.decide(
+        decision = rollout.decide(
             self._observed.get(STATEFUL_SET, self._cluster.object_name(component)),
             self._observed.of(component),
             pause_s=seconds(upgrade.pause_between),
             now=self._now,
             why_not=why_not,
             is_manual=upgrade.strategy == "Manual",
-            kept=self._going_volumes(component),
+            kept=self._with_ending_volumes(component),
             has_metadata=component == ETCD or self._has_quorum(),
         )
-        self._plan.rolls[component] = found
-        return found
+        self._draft.rolls[component] = decision
+        return decision
 
     def _spec_or_stored(self, wanted: int) -> int:
-        """How many bookies the StatefulSet has now."""
+        """The number of bookies that the StatefulSet has now."""
         stored = self._observed.get(STATEFUL_SET, self._cluster.object_name(BOOKIE))
         return wanted if stored is None else int(stored["spec"].get("replicas", wanted))
 
-    def _going_volumes(self, component: str) -> list[str]:
-        """Pods whose claims somebody deletes: these are gone once the pods are."""
+    def _with_ending_volumes(self, component: str) -> list[str]:
+        """Pods whose volume claims are being deleted: Kubernetes deletes a claim with its pod."""
         return [
-            one.name
-            for one in self._observed.of(component)
+            pod.name
+            for pod in self._observed.of(component)
             if "deletionTimestamp"
-            in (self._observed.claim(one.name) or {"metadata": {}})["metadata"]
+            in (self._observed.claim(pod.name) or {"metadata": {}})["metadata"]
         ]
 
-    def _goes_by_will(self) -> bool:
-        """Whether a bookie is on its way out: none may be evicted beside it."""
-        shrink, replaced = self._plan.shrink, self._plan.replace
-        begins = any(isinstance(one, BeginDrain) for one in (*shrink.actions, *replaced.actions))
-        left = (one.drain for one in (shrink, replaced) if one.drain is not None)
-        return begins or replaced.active or any(one.state != "refused" for one in left)
+    def _is_taking_away(self) -> bool:
+        """Whether the operator is taking a bookie away, so that no other one may be evicted."""
+        shrink, replaced = self._draft.shrink, self._draft.replace
+        begins = any(
+            isinstance(action, BeginDrain) for action in (*shrink.actions, *replaced.actions)
+        )
+        drains = (decision.drain for decision in (shrink, replaced) if decision.drain is not None)
+        is_draining = any(drain.state != DrainState.REFUSED for drain in drains)
+        return begins or replaced.active or is_draining
 
     def _closed(self) -> str:
-        """The gate, for restarts."""
+        """Why the gate is closed for restarts; empty if it is open."""
         stored = self._observed.get(STATEFUL_SET, self._cluster.object_name(BOOKIE))
         count = 0 if stored is None else int(stored["spec"].get("replicas", 0))
         return gate.why_not(self._cluster, self._observed, count)
@@ -347,53 +384,61 @@ class _Planner:
         self._wanted.add((kind.kind, metadata["name"]))
         live = self._observed.get(kind, metadata["name"])
         if live is None:
-            text = f"{kind.kind} {metadata['name']} is made"
-            self._plan.actions.append(Apply(manifest, "create", text, reason="Created"))
+            text = f"{kind.kind} {metadata['name']} is created"
+            self._draft.actions.append(Apply(manifest, "create", text, reason="Created"))
             return
-        found = differences(manifest, live)
-        if not found:
+        changes = differences(manifest, live)
+        if not changes:
             return
         applied = live["metadata"].get("annotations", {}).get(APPLIED)
         same = applied == metadata["annotations"][APPLIED]
-        told = [one for one in found if APPLIED not in one] or found
-        text = by_hand or because or "; ".join(told)
+        shown = [text for text in changes if APPLIED not in text] or changes
+        text = by_hand or because or "; ".join(shown)
         verb: Literal["update", "repair"] = "repair" if same or by_hand else "update"
         reason = "ScaledBack" if by_hand else "DriftRepaired" if same else "Updated"
         if because:
             reason = "BookieAdded"
         if kind is PDB and not by_hand:
-            reason = "DriftRepaired" if same else ""  # it follows the ledgers' health, all the time
-        self._plan.actions.append(Apply(manifest, verb, text, live, reason))
+            reason = "DriftRepaired" if same else ""  # it follows the ledgers' health all the time
+        self._draft.actions.append(Apply(manifest, verb, text, live, reason))
 
     def _claims(self, component: str) -> list[Object] | None:
-        """The templates as stored: they can never change; volumes grow one by one instead."""
+        """The stored claim templates, which cannot change; volumes are grown one by one."""
         stored = self._observed.get(STATEFUL_SET, self._cluster.object_name(component))
-        return None if stored is None else _own(stored["spec"].get("volumeClaimTemplates") or [])
+        return (
+            None
+            if stored is None
+            else _without_status(stored["spec"].get("volumeClaimTemplates") or [])
+        )
 
     def _has_quorum(self) -> bool:
         members = self._cluster.etcd_members
-        ready = sum(one.ready for one in self._observed.of(ETCD))
+        ready = sum(pod.ready for pod in self._observed.of(ETCD))
         return ready > members // 2 or not members
 
-    def _is_ours(self, one: Object) -> bool:
-        owners = one["metadata"].get("ownerReferences") or ()
-        return any(each.get("uid") == self._cluster.uid for each in owners)
+    def _is_ours(self, obj: Object) -> bool:
+        owners = obj["metadata"].get("ownerReferences") or ()
+        return any(owner.get("uid") == self._cluster.uid for owner in owners)
 
     def _wait(self, text: str) -> None:
-        self._plan.waits.append(text)
-        self._plan.look_again(WAIT_S)
+        self._draft.waits.append(text)
+        self._draft.requeue(WAIT_S)
 
 
-def _own(templates: list[Object]) -> list[Object]:
-    """Without what the API server adds."""
-    return [{key: value for key, value in one.items() if key != "status"} for one in templates]
+def _without_status(templates: list[Object]) -> list[Object]:
+    """The claim templates without the field that the API server adds."""
+    return [
+        {key: value for key, value in template.items() if key != "status"} for template in templates
+    ]
 
 
-def _fate(*, goes: bool) -> str:
-    return "goes with the MagnetarCluster" if goes else "stays when the MagnetarCluster goes"
+def _fate(*, is_owned: bool) -> str:
+    verb = "is deleted" if is_owned else "stays"
+    return f"{verb} when the MagnetarCluster is deleted"
 
 
-def _is_set_of_bookies(cluster: Cluster, action: Action) -> bool:
+def _is_bookies_apply(cluster: Cluster, action: Action) -> bool:
+    """Whether the action applies the StatefulSet of bookies."""
     if not isinstance(action, Apply) or action.manifest["kind"] != STATEFUL_SET.kind:
         return False
     return bool(action.manifest["metadata"]["name"] == cluster.object_name(BOOKIE))

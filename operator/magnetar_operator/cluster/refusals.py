@@ -1,22 +1,22 @@
-"""What a MagnetarCluster asks for and cannot have. Pure.
+"""Lists the requests of a MagnetarCluster that cannot be fulfilled. Pure: no IO.
 
-The API server refuses most of it in a new object; one that was stored before it did may have it.
+The API server refuses most of them in new objects; an object that was stored before may have them.
 """
 
-from magnetar_operator.cluster.manifests.naming import Cluster
+from magnetar_operator.cluster.manifests.names import Cluster
 from magnetar_operator.cluster.manifests.pods import METADATA_ROOT, settings_data
 from magnetar_operator.models.switches import switched_on
 
 
 def refusals(cluster: Cluster) -> list[str]:
-    """One text for each field, which names it and what to do."""
+    """A text per refused field, which names it and says what to do."""
     spec = cluster.spec
     configs = {
         "broker": spec.broker.config,
         "bookie": spec.bookie.config,
         "autorecovery": spec.autorecovery.config,
     }
-    found = [
+    texts = [
         f"spec.{part}.config.{key} is not supported and has no effect: remove it or set it to false"
         for part, config in configs.items()
         for key in switched_on(config)
@@ -24,28 +24,28 @@ def refusals(cluster: Cluster) -> list[str]:
     external = spec.etcd.external
     if external is not None:
         secrets = {"tls": external.tls, "auth": external.auth}
-        found += [
+        texts += [
             f"spec.etcd.external.{name} is not supported and has no effect: remove it"
             for name, secret in secrets.items()
             if secret is not None
         ]
-    if not cluster.separate_recovery:  # it is within the bookies, whose config goes first
+    if not cluster.separate_recovery:  # it runs in the bookies, whose config has precedence
         configs["bookie"] = {**configs.pop("autorecovery"), **configs["bookie"]}
-    return found + _roots(cluster, configs)
+    return texts + _roots(cluster, configs)
 
 
 def _roots(cluster: Cluster, configs: dict[str, dict[str, int | str]]) -> list[str]:
-    """All parts must work below one path of the metadata store."""
+    """All components must use the same path of the metadata store."""
     roots = {
         f"spec.{part}.config.metadata_root": settings_data(config).get(METADATA_ROOT, "")
         for part, config in configs.items()
     }
     external = cluster.spec.etcd.external
     if external is not None and external.prefix is not None:
-        given = {name: root for name, root in roots.items() if root}
-        roots = {"spec.etcd.external.prefix": external.prefix, **given}
+        explicit = {name: root for name, root in roots.items() if root}
+        roots = {"spec.etcd.external.prefix": external.prefix, **explicit}
     if len(set(roots.values())) <= 1:
         return []
-    told = ", ".join(f"{name} is {root or 'absent'}" for name, root in roots.items())
-    why = "all parts of a cluster need the same path; set it alike in each config"
-    return [f"{told}: {why}, or for a new cluster once as etcd.external.prefix"]
+    paths = ", ".join(f"{name} is {root or 'absent'}" for name, root in roots.items())
+    advice = "all components need the same path; set the same value in each config"
+    return [f"{paths}: {advice}, or for a new cluster once as etcd.external.prefix"]

@@ -1,10 +1,10 @@
-"""What the models of all kinds share: the base, scalars of manifests, references, statuses.
+"""The base of the models of all kinds: scalars of manifests, references, statuses.
 
-A model is a frozen msgspec Struct with fields `Annotated[type, Meta(description=…)] = default`.
-Python's default is what the operator assumes where a manifest says nothing; the API server writes
-it into the stored object only where `Meta(extra={SERVER_DEFAULT: True})` asks for it: what is
-stored is owned by nobody in server-side apply, and stays as it is when a later operator has
-another default. Rules between fields are CEL, in the class's `rules`.
+A model is a frozen msgspec Struct with fields `Annotated[type, Meta(description=…)] = default`. The
+operator uses Python's default if a manifest lacks the field. The API server stores a default only
+with `Meta(extra={SERVER_DEFAULT: True})`: a stored default has no owner in server-side apply, and
+stays when a later operator has another default. Rules between fields are CEL, in the class's
+`rules`.
 """
 
 from dataclasses import dataclass
@@ -13,37 +13,30 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 import msgspec
 from msgspec import Meta, Struct
 
-GROUP: Final = "magnetar.io"
-VERSION: Final = "v1alpha1"
-API_VERSION: Final = f"{GROUP}/{VERSION}"
 CATEGORY: Final = "magnetar"
 
 SERVER_DEFAULT: Final = "serverDefault"
 """In `Meta(extra=…)`: the API server fills in the default."""
 LIST_KEYS: Final = "listKeys"
-"""In `Meta(extra=…)`: a list of objects is a map by these fields, so that appliers share it."""
+"""In `Meta(extra=…)`: the fields by which a list is a map, so that several appliers share it."""
 
 TEXT_CHARACTERS_MAX: Final = 4_096
 ITEMS_MAX: Final = 1_000
-"""Of lists and maps that say nothing else; rules are costed by it."""
+"""The bound of lists and maps without another bound; it determines the cost of rules."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cel:
-    """A rule that the API server checks: `self` is the object the class stands for."""
+    """A rule that the API server checks: `self` is the object of the class."""
 
     rule: str
     message: str
     field_path: str = ""
-    """Which field the message is about (`.broker.replicas`), where it is one."""
-
-    @property
-    def is_transition(self) -> bool:
-        return "oldSelf" in self.rule
+    """The field of the message (`.broker.replicas`); empty: none."""
 
 
 def constant(field: str, message: str) -> Cel:
-    """The field, or its absence, stays as it was made."""
+    """A rule that forbids changes of the field, and of its absence."""
     return Cel(
         f"has(self.{field}) == has(oldSelf.{field}) && "
         f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
@@ -59,25 +52,27 @@ class Model(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=Tru
 
     @classmethod
     def parse(cls, content: dict[str, Any]) -> Self:
-        """Of what the API server gave; `msgspec.ValidationError` names the field."""
+        """Parses stored content; `msgspec.ValidationError` names the field."""
         return msgspec.convert(content, cls)
 
     def manifest(self) -> dict[str, Any]:
-        """Plain JSON; fields that have their default are absent, but for those of a status."""
+        """The content as JSON; fields with their default are absent, except in a status."""
         built: dict[str, Any] = msgspec.to_builtins(self)
         return built
 
 
 class Seen(Model, frozen=True, kw_only=True, omit_defaults=False):
-    """A part of a status: `manifest` says every field, so that a merge patch of it clears what
-    held before (a field of None is null, which the API server takes away)."""
+    """A part of a status.
+
+    `manifest` contains every field, so that applying it clears earlier values.
+    """
 
 
 Name = Annotated[str, Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
-"""Of a Kubernetes object that others are named after."""
+"""The name of a Kubernetes object that is the prefix of other names."""
 ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]
 EntityName = Annotated[str, Meta(pattern=r"^[-=:.\w]+$", max_length=512)]
-"""Of a tenant, a namespace or a cluster, in Pulsar's characters."""
+"""The name of a tenant, a namespace or a cluster, in Pulsar's characters."""
 Url = Annotated[str, Meta(pattern=r"^https?://[^\s/]+(/[^\s]*)?$", max_length=2_048)]
 ShortText = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
 Duration = Annotated[
@@ -88,7 +83,7 @@ Duration = Annotated[
         extra={"form": "Duration (90s, 10m or 7d) or a number of seconds."},
     ),
 ]
-"""`values.seconds` reads it; a bare number counts seconds."""
+"""A duration, which `values.seconds` parses; a bare number counts seconds."""
 Quantity = Annotated[
     Annotated[int, Meta(ge=0)]
     | Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi)?$")],
@@ -99,7 +94,7 @@ StorageSize = Annotated[
     Meta(pattern=r"^[1-9][0-9]{0,9}(Mi|Gi|Ti|Pi|M|G|T|P)$", max_length=16, examples=["100Gi"]),
 ]
 Raw = dict[str, Any]
-"""A piece of Kubernetes' own API, handed on as it is."""
+"""A part of Kubernetes' own API, passed on unchanged."""
 
 
 class ClusterRef(Model, frozen=True, kw_only=True):
@@ -108,12 +103,12 @@ class ClusterRef(Model, frozen=True, kw_only=True):
     name: Annotated[ObjectName, Meta(description="The name of the MagnetarCluster.")]
     namespace: Annotated[
         Name | None,
-        Meta(description="The Kubernetes namespace it is in. Default: that of this resource."),
+        Meta(description="Its Kubernetes namespace. Default: that of this resource."),
     ] = None
 
 
 class LocalRef(Model, frozen=True, kw_only=True):
-    """Names something in the same Kubernetes namespace."""
+    """Names an object in the same Kubernetes namespace."""
 
     name: Annotated[ObjectName, Meta(description="The name, in the same Kubernetes namespace.")]
 
@@ -121,39 +116,39 @@ class LocalRef(Model, frozen=True, kw_only=True):
 class Condition(Seen, frozen=True, kw_only=True):
     """One aspect of the state, as in Kubernetes' own kinds."""
 
-    type: Annotated[ShortText, Meta(description="Which aspect, such as Ready.")]
+    type: Annotated[ShortText, Meta(description="The aspect, such as Ready.")]
     status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")]
-    reason: Annotated[ShortText, Meta(description="Why, in one word for programs.")] = ""
+    reason: Annotated[ShortText, Meta(description="The reason, in one word for programs.")] = ""
     message: Annotated[
         Annotated[str, Meta(max_length=32_768)],
-        Meta(description="Why, in a sentence for people, and what to do."),
+        Meta(description="The reason, in a sentence for people, and what to do."),
     ] = ""
     last_transition_time: Annotated[
         ShortText, Meta(description="When the status last changed, RFC 3339.")
     ] = ""
     observed_generation: Annotated[
-        int, Meta(description="The metadata.generation that this is about.")
+        int, Meta(description="The metadata.generation that the condition was set for.")
     ] = 0
 
 
 class PlanStep(Seen, frozen=True, kw_only=True):
-    """One action that would be taken."""
+    """One action of a plan."""
 
-    action: Annotated[ShortText, Meta(description="What is done: create, update, delete, drain, …")]
-    target: Annotated[ShortText, Meta(description="What it is done to.")]
+    action: Annotated[ShortText, Meta(description="The action: create, update, delete, drain, …")]
+    target: Annotated[ShortText, Meta(description="The object of the action.")]
     text: Annotated[ShortText, Meta(description="What changes, from what to what.")] = ""
     loses_data: Annotated[
-        bool, Meta(description="Whether messages are deleted by it; such steps are shown first.")
+        bool, Meta(description="Whether it deletes messages; such steps come first.")
     ] = False
     bytes: Annotated[int, Meta(description="How many bytes it deletes or moves, estimated.")] = 0
-    topics: Annotated[int, Meta(description="How many topics it concerns.")] = 0
+    topics: Annotated[int, Meta(description="The number of topics it affects.")] = 0
 
 
 class Status(Seen, frozen=True, kw_only=True):
-    """What every kind's status has."""
+    """The fields of every kind's status."""
 
     observed_generation: Annotated[
-        int, Meta(description="The metadata.generation that was last acted on.")
+        int, Meta(description="The metadata.generation that was last reconciled.")
     ] = 0
     conditions: Annotated[
         list[Condition],
@@ -164,12 +159,12 @@ class Status(Seen, frozen=True, kw_only=True):
         ),
     ] = []
     last_reconciled: Annotated[
-        str | None, Meta(description="When the resource was last compared with the cluster.")
+        str | None, Meta(description="When the status was last written after a reconcile.")
     ] = None
     plan: Annotated[
         list[PlanStep],
         Meta(
-            description='What would be done, while the annotation magnetar.io/plan is "true".',
+            description='The plan, while the annotation magnetar.io/plan is "true".',
             max_length=ITEMS_MAX,
         ),
     ] = []

@@ -1,7 +1,7 @@
-"""`MagnetarCluster.spec`: brokers, bookies, etcd, and how they are run.
+"""`MagnetarCluster.spec`: brokers, bookies, etcd, and how they run.
 
-What can lose data is refused by rules here where the API server can know it (volumes shrink, the
-metadata store is swapped), and by the operator's own gates where only the cluster knows.
+Changes that can lose data are refused: by rules here if the API server can detect them (a smaller
+volume, another metadata store), and otherwise by the operator's gates.
 """
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
@@ -39,14 +39,14 @@ COPIES_DEFAULT: Final = 2
 
 
 class BacklogTarget(Model, frozen=True, kw_only=True):
-    """Scaling by what consumers have not read yet."""
+    """Scaling by the backlog that consumers wait for."""
 
     enabled: Annotated[
-        bool, Meta(description="Whether brokers are added while backlogs drain too slowly.")
+        bool, Meta(description="Whether brokers are added if backlogs drain too slowly.")
     ] = True
     time_to_drain: Annotated[
         Duration,
-        Meta(description="The time in which a broker's backlog should be read at today's rates."),
+        Meta(description="The time in which the backlog should be consumed at the current rates."),
     ] = "2m"
 
 
@@ -56,8 +56,8 @@ class Autoscaling(Model, frozen=True, kw_only=True):
     enabled: Annotated[
         bool,
         Meta(
-            description="Whether the number of brokers follows the load. Leave broker.replicas "
-            "out of your manifests then."
+            description="Whether the number of brokers follows the load. If so, leave "
+            "broker.replicas out of your manifests."
         ),
     ] = False
     min_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The fewest brokers.")] = (
@@ -68,7 +68,7 @@ class Autoscaling(Model, frozen=True, kw_only=True):
     )
     target_cpu_percent: Annotated[
         int,
-        Meta(ge=1, le=100, description="The CPU use, in percent of the request, to be kept near."),
+        Meta(ge=1, le=100, description="The target of the CPU use, in percent of the request."),
     ] = 70
     backlog: Annotated[
         BacklogTarget, Meta(description="Scaling by the time to drain the backlog.")
@@ -76,8 +76,8 @@ class Autoscaling(Model, frozen=True, kw_only=True):
     behavior: Annotated[
         Raw | None,
         Meta(
-            description="As a HorizontalPodAutoscaler's spec.behavior. Default: up at once, down "
-            "by one broker after five quiet minutes."
+            description="The spec.behavior of a HorizontalPodAutoscaler. Default: up at once, "
+            "down by one broker after five quiet minutes."
         ),
     ] = None
 
@@ -102,15 +102,15 @@ class BrokerService(Model, frozen=True, kw_only=True):
 
 
 class Broker(Pods, frozen=True, kw_only=True):
-    """The brokers: a Deployment, they keep nothing."""
+    """The brokers: a Deployment, for they keep no data."""
 
     replicas: Annotated[
         int,
         Meta(
             ge=0,
             le=1_000,
-            description="How many brokers. `kubectl scale mcluster NAME --replicas N` sets it, "
-            "and so does the autoscaler.",
+            description="The number of brokers. `kubectl scale mcluster NAME --replicas N` sets "
+            "it, and so does the autoscaler.",
             extra={SERVER_DEFAULT: True},
         ),
     ] = 2
@@ -124,16 +124,21 @@ class Broker(Pods, frozen=True, kw_only=True):
 
 
 class Quorums(Model, frozen=True, kw_only=True):
-    """The copies of each entry, where no policy says otherwise."""
+    """The copies of each entry, unless a policy says otherwise."""
 
     ensemble: Annotated[
-        int, Meta(ge=1, le=64, description="Bookies that a ledger is spread over.")
+        int, Meta(ge=1, le=64, description="The bookies of a ledger (ensemble).")
     ] = COPIES_DEFAULT
-    write: Annotated[int, Meta(ge=1, le=64, description="Copies that are written of an entry.")] = (
-        COPIES_DEFAULT
-    )
+    write: Annotated[
+        int, Meta(ge=1, le=64, description="The copies that are written of each entry.")
+    ] = COPIES_DEFAULT
     ack: Annotated[
-        int, Meta(ge=1, le=64, description="Copies on disk that a receipt waits for.")
+        int,
+        Meta(
+            ge=1,
+            le=64,
+            description="The copies that must be on disk before the producer gets its receipt.",
+        ),
     ] = COPIES_DEFAULT
 
     rules: ClassVar[tuple[Cel, ...]] = (
@@ -153,7 +158,7 @@ class Quorums(Model, frozen=True, kw_only=True):
 
 
 class DiskScaleUp(Model, frozen=True, kw_only=True):
-    """Consent to bookies being added when disks fill up. None is ever removed by it."""
+    """Allows the operator to add bookies when disks fill up. This never removes one."""
 
     enabled: Annotated[
         bool,
@@ -163,24 +168,30 @@ class DiskScaleUp(Model, frozen=True, kw_only=True):
         ),
     ] = False
     disk_percent: Annotated[
-        int, Meta(ge=10, le=95, description="The mean use of the bookies' disks that calls for it.")
+        int,
+        Meta(
+            ge=10,
+            le=95,
+            description="The mean use of the bookies' disks from which a bookie is added.",
+        ),
     ] = 75
-    max_replicas: Annotated[int, Meta(ge=1, le=1_000, description="The most bookies it makes.")] = 6
-    pause: Annotated[
-        Duration, Meta(description="The time between one bookie more and the next.")
-    ] = "30m"
+    max_replicas: Annotated[
+        int, Meta(ge=1, le=1_000, description="The operator adds bookies up to this number.")
+    ] = 6
+    pause: Annotated[Duration, Meta(description="The least time between two additions.")] = "30m"
 
 
 class Bookie(Pods, frozen=True, kw_only=True):
-    """The bookies: a StatefulSet, they keep the messages."""
+    """The bookies: a StatefulSet, for they keep the messages."""
 
     replicas: Annotated[
         int,
         Meta(
             ge=1,
             le=1_000,
-            description="How many bookies. When it is lowered, the highest ordinal is drained, "
-            "its ledgers' copies are proven elsewhere, and only then is it removed.",
+            description="The number of bookies. When it is lowered, the bookie with the highest "
+            "ordinal is drained, its ledgers' copies are proven elsewhere, and only "
+            "then is it removed.",
             extra={SERVER_DEFAULT: True},
         ),
     ] = BOOKIES_DEFAULT
@@ -192,9 +203,9 @@ class Bookie(Pods, frozen=True, kw_only=True):
         Meta(description="The volume of each bookie.", extra={SERVER_DEFAULT: True}),
     ] = Storage()
     config: Config = {}
-    scale_up: Annotated[DiskScaleUp, Meta(description="Bookies added when disks fill up.")] = (
-        DiskScaleUp()
-    )
+    scale_up: Annotated[
+        DiskScaleUp, Meta(description="Whether bookies are added when disks fill up.")
+    ] = DiskScaleUp()
 
     rules: ClassVar[tuple[Cel, ...]] = (
         Cel(
@@ -210,11 +221,11 @@ class Bookie(Pods, frozen=True, kw_only=True):
 
 
 class ClusterSpec(Model, frozen=True, kw_only=True):
-    """The wanted state of a cluster."""
+    """The desired state of a cluster."""
 
     image: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
-        Meta(description="The image of all components. Default: the one that the operator runs."),
+        Meta(description="The image of all components. Default: the operator's own setting."),
     ] = None
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"],
@@ -233,26 +244,26 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     admin_url: Annotated[
         Url | None,
         Meta(
-            description="Where the operator reaches the admin REST, if it runs outside of "
+            description="The address of the admin REST, if the operator runs outside of "
             "Kubernetes. Default: http://NAME-broker.NAMESPACE.svc:8080."
         ),
     ] = None
     paused: Annotated[
         bool,
-        Meta(description="While true, the operator only looks and changes nothing of the cluster."),
+        Meta(description="While true, the operator only observes and changes nothing."),
     ] = False
     storage_retention: Annotated[
         Literal["Retain", "Delete"],
         Meta(
             description="What happens to the volumes when this resource is deleted. Retain: they "
-            "stay, and a new cluster of the same name takes them up again. Delete: they go, with "
-            "all messages."
+            "stay, and a new cluster of the same name uses them again. Delete: they "
+            "are deleted, with all messages."
         ),
     ] = "Retain"
     broker: Annotated[
         Broker,
         Meta(
-            description="The brokers, which serve clients and keep nothing.",
+            description="The brokers, which serve clients and keep no data.",
             extra={SERVER_DEFAULT: True},
         ),
     ] = Broker()
@@ -265,16 +276,16 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     ] = Bookie()
     etcd: Annotated[Etcd, Meta(description="The metadata store.")] = Etcd()
     autorecovery: Annotated[
-        Autorecovery, Meta(description="Who makes lost copies of entries anew.")
+        Autorecovery, Meta(description="Autorecovery, which restores lost copies of entries.")
     ] = Autorecovery()
     offload: Annotated[
         Offload | None,
-        Meta(description="Where cold data lives, for brokers and Spark jobs. Default: nowhere."),
+        Meta(description="The cold store of brokers and Spark jobs. Default: none."),
     ] = None
-    metrics: Annotated[Metrics, Meta(description="What Prometheus is told.")] = Metrics()
-    network_policy: Annotated[NetworkPolicies, Meta(description="Who may connect to what.")] = (
-        NetworkPolicies()
-    )
+    metrics: Annotated[Metrics, Meta(description="Metrics for Prometheus.")] = Metrics()
+    network_policy: Annotated[
+        NetworkPolicies, Meta(description="Which pods may connect to which.")
+    ] = NetworkPolicies()
     upgrade: Annotated[
         Upgrade, Meta(description="How pods are replaced when image or settings change.")
     ] = Upgrade()

@@ -1,7 +1,5 @@
-"""The parts of `MagnetarCluster.spec` beside brokers and bookies: etcd, recovery, metrics, network.
-
-How pods are replaced is here too.
-"""
+"""The parts of `MagnetarCluster.spec` beside brokers and bookies: etcd, autorecovery, offload,
+metrics, network, and how pods are replaced."""
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
 from typing import Annotated, ClassVar, Final, Literal
@@ -9,23 +7,14 @@ from typing import Annotated, ClassVar, Final, Literal
 from msgspec import Meta
 
 from magnetar_operator.models import switches
-from magnetar_operator.models.base import (
-    Cel,
-    Duration,
-    LocalRef,
-    Model,
-    Name,
-    Raw,
-    Url,
-    constant,
-)
+from magnetar_operator.models.base import Cel, Duration, LocalRef, Model, Name, Raw, Url, constant
 from magnetar_operator.models.pods import Config, Pods, Resources, Storage
 
 MEMBERS_DEFAULT: Final[Literal[3]] = 3
 
 
 class ExternalEtcd(Model, frozen=True, kw_only=True):
-    """An etcd that somebody else runs."""
+    """An etcd that the operator does not run."""
 
     endpoints: Annotated[
         list[Annotated[str, Meta(pattern=r"^(https?://)?[^\s/]+:[0-9]+$", max_length=512)]],
@@ -39,9 +28,9 @@ class ExternalEtcd(Model, frozen=True, kw_only=True):
     prefix: Annotated[
         Annotated[str, Meta(pattern=r"^(/[-._a-zA-Z0-9]+)+$", max_length=255)] | None,
         Meta(
-            description="The path below which all keys of the cluster are; each cluster that "
-            "shares an etcd needs a path of its own. Brokers, bookies, autorecovery and SparkJobs "
-            "use it. It cannot be changed. Default: /magnetar.",
+            description="The path of all keys of the cluster; clusters that share an etcd need "
+            "different paths. Brokers, bookies, autorecovery and SparkJobs use it. It "
+            "cannot be changed. Default: /magnetar.",
             examples=["/magnetar/orders"],
         ),
     ] = None
@@ -71,23 +60,26 @@ class ExternalEtcd(Model, frozen=True, kw_only=True):
 
 
 class Etcd(Pods, frozen=True, kw_only=True):
-    """The metadata store: a StatefulSet of the operator's, or an external one."""
+    """The metadata store: a StatefulSet of the operator's, or an external etcd."""
 
     replicas: Annotated[
         Literal[1, 3],
         Meta(
-            description="How many members: 3 survive the loss of one, 1 is for tests. It cannot "
-            "be changed."
+            description="The number of members: 3 survive the loss of one, 1 is for tests. It "
+            "cannot be changed."
         ),
     ] = MEMBERS_DEFAULT
     image: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
-        Meta(description="Its image. Default: the one the operator was built with."),
+        Meta(description="Its image. Default: the operator's own setting."),
     ] = None
     storage: Annotated[Storage, Meta(description="The volume of each member.")] = Storage()
     external: Annotated[
         ExternalEtcd | None,
-        Meta(description="An etcd that somebody else runs; nothing else may be set beside it."),
+        Meta(
+            description="An etcd that the operator does not run; no other field may be set "
+            "beside it."
+        ),
     ] = None
 
     rules: ClassVar[tuple[Cel, ...]] = (
@@ -95,27 +87,27 @@ class Etcd(Pods, frozen=True, kw_only=True):
             "!has(self.external) || !(has(self.replicas) || has(self.image) || "
             "has(self.storage) || has(self.resources))",
             "external excludes replicas, image, storage and resources: either the operator runs "
-            "etcd, or somebody else does",
+            "etcd, or you do",
             ".external",
         ),
     )
 
 
 class Autorecovery(Model, frozen=True, kw_only=True):
-    """Who makes lost copies anew."""
+    """Where autorecovery runs, which restores lost copies."""
 
     mode: Annotated[
         Literal["InBookies", "Separate"],
         Meta(
-            description="InBookies: the bookies do it themselves. Separate: pods of their own do, "
-            "and bookies do nothing else than serve."
+            description="InBookies: autorecovery runs in the bookies. Separate: it runs in pods "
+            "of its own."
         ),
     ] = "InBookies"
     replicas: Annotated[
-        int, Meta(ge=1, le=100, description="How many pods, where they are separate.")
+        int, Meta(ge=1, le=100, description="The number of pods, with mode Separate.")
     ] = 1
     resources: Annotated[
-        Resources, Meta(description="CPU and memory of each, where they are separate.")
+        Resources, Meta(description="CPU and memory of each pod, with mode Separate.")
     ] = Resources()
     config: Config = {}
 
@@ -123,12 +115,12 @@ class Autorecovery(Model, frozen=True, kw_only=True):
 
 
 class Offload(Model, frozen=True, kw_only=True):
-    """Where cold data lives: brokers read it there, Spark jobs put it there."""
+    """The cold store: Spark jobs write it, brokers read it."""
 
     driver: Annotated[
         Literal["aws-s3", "S3", "google-cloud-storage", "azureblob", "filesystem"],
         Meta(
-            description="The kind of store, by Pulsar's names. S3: any that speaks S3, at "
+            description="The kind of store, by Pulsar's names. S3: any store that speaks S3, at "
             "endpoint. filesystem: a volume, volumeClaim."
         ),
     ]
@@ -144,8 +136,9 @@ class Offload(Model, frozen=True, kw_only=True):
     credentials: Annotated[
         LocalRef | None,
         Meta(
-            description="A Secret whose keys become environment variables of brokers and of Spark "
-            "jobs: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what else its SDK reads."
+            description="A Secret whose keys become environment variables of brokers and Spark "
+            "jobs: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and others that the "
+            "store's SDK reads."
         ),
     ] = None
     volume_claim: Annotated[
@@ -171,28 +164,28 @@ class Offload(Model, frozen=True, kw_only=True):
 
 
 class Metrics(Model, frozen=True, kw_only=True):
-    """What Prometheus' operator is told."""
+    """How Prometheus' operator finds the metrics."""
 
     service_monitor: Annotated[
         Literal["Auto", "Always", "Never"],
         Meta(
-            description="Whether ServiceMonitors are made. Auto: where their CRD is installed. "
+            description="Whether ServiceMonitors are created. Auto: if their CRD is installed. "
             "Always: a missing CRD makes the cluster not Ready."
         ),
     ] = "Auto"
     labels: Annotated[
         dict[str, str],
         Meta(
-            description="Labels that the ServiceMonitors get, such as the release that your "
-            "Prometheus selects by.",
+            description="Labels of the ServiceMonitors, such as the release that your Prometheus "
+            "selects.",
             max_length=64,
         ),
     ] = {}
-    interval: Annotated[Duration, Meta(description="How often metrics are read.")] = "30s"
+    interval: Annotated[Duration, Meta(description="The interval between two scrapes.")] = "30s"
 
 
 class NetworkPolicies(Model, frozen=True, kw_only=True):
-    """Who may connect to what."""
+    """Which pods may connect to which."""
 
     enabled: Annotated[
         bool,
@@ -204,8 +197,8 @@ class NetworkPolicies(Model, frozen=True, kw_only=True):
     clients: Annotated[
         list[Raw],
         Meta(
-            description="Who may reach brokers, as the `from` of a NetworkPolicy's ingress rule. "
-            "Default: everybody.",
+            description="The peers that may reach brokers, as the `from` of a NetworkPolicy's "
+            "ingress rule. Default: all.",
             max_length=64,
         ),
     ] = []
@@ -225,9 +218,9 @@ class Upgrade(Model, frozen=True, kw_only=True):
     strategy: Annotated[
         Literal["Rolling", "Manual"],
         Meta(
-            description="Rolling: one pod after the other, bookies first, with all ledgers healthy "
-            "in between. Manual: a pod of etcd or a bookie gets the new form when somebody deletes "
-            "it; brokers, which keep nothing, follow at once."
+            description="Rolling: one pod after the other, bookies first, with all ledgers "
+            "healthy in between. Manual: a pod of etcd or a bookie is replaced when "
+            "you delete it; brokers, which keep no data, are replaced at once."
         ),
     ] = "Rolling"
     max_unavailable: Annotated[
@@ -235,10 +228,10 @@ class Upgrade(Model, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100,
-            description="How many brokers are replaced at the same time. Bookies and etcd members "
-            "go one by one.",
+            description="The number of brokers that are replaced at the same time. Bookies and "
+            "etcd members are replaced one by one.",
         ),
     ] = 1
     pause_between: Annotated[
-        Duration, Meta(description="How long to wait after one pod is ready until the next.")
+        Duration, Meta(description="The pause after a replaced pod is ready, before the next one.")
     ] = "10s"

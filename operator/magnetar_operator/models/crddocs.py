@@ -1,10 +1,11 @@
-"""`docs/crds.md`: the kinds, their fields, types, defaults and descriptions, from the schemas."""
+"""Generates `docs/run/crds.md` from the schemas: kinds, fields, types, defaults, descriptions."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from magnetar_operator.models.base import API_VERSION, CATEGORY
-from magnetar_operator.models.kinds import KINDS, Kind
+from magnetar_operator.kube.kinds import API_VERSION
+from magnetar_operator.models.base import CATEGORY
+from magnetar_operator.models.kinds import KINDS, CustomKind
 from magnetar_operator.models.schema import PRESERVE, Schema, of_model
 
 INTRODUCTION: Final = f"""\
@@ -36,7 +37,7 @@ def _index() -> str:
     return "\n".join(lines) + "\n"
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: CustomKind) -> str:
     spec, status = of_model(kind.spec), of_model(kind.status)
     lines = [f"## {kind.kind}", "", kind.text, "", f"### {kind.kind} spec", ""]
     lines += ["| field | type | default | |", "|---|---|---|---|", *_rows(spec, "")]
@@ -53,38 +54,38 @@ def _kind(kind: Kind) -> str:
 
 def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
     required = schema.get("required", ())
-    for name, one in schema.get("properties", {}).items():
+    for name, field in schema.get("properties", {}).items():
         below = f"{path}.{name}" if path else name
-        yield below, one, name in required
-        yield from _fields(one, below)
-        if "properties" in one.get("items", {}):
-            yield from _fields(one["items"], f"{below}[]")
+        yield below, field, name in required
+        yield from _fields(field, below)
+        if "properties" in field.get("items", {}):
+            yield from _fields(field["items"], f"{below}[]")
 
 
 def _rows(schema: Schema, path: str) -> Iterator[str]:
-    for field, one, required in _fields(schema, path):
-        text, _, default = one["description"].partition(" Default: ")
+    for name, field, required in _fields(schema, path):
+        text, _, default = field["description"].partition(" Default: ")
         default, _, more = default.partition(". ")
-        if "default" in one and "properties" not in one:
-            default = f"`{one['default']}` *(stored)*"
+        if "default" in field and "properties" not in field:
+            default = f"`{field['default']}` *(stored)*"
         elif required:
             default = "**required**"
         shown = f"{text} {more}".strip()
-        yield f"| `{field}` | {_type(one)} | {_cell(default.rstrip('.'))} | {_cell(shown)} |"
+        yield f"| `{name}` | {_type(field)} | {_cell(default.rstrip('.'))} | {_cell(shown)} |"
 
 
 def _rules(schema: Schema, path: str) -> Iterator[str]:
     for rule in schema.get("x-kubernetes-validations", ()):
         yield f"- {f'`{path}`: ' if path else ''}{rule['message']}."
-    for name, one in schema.get("properties", {}).items():
-        yield from _rules(one, f"{path}.{name}" if path else name)
+    for name, field in schema.get("properties", {}).items():
+        yield from _rules(field, f"{path}.{name}" if path else name)
 
 
 def _type(schema: Schema) -> str:
     if schema.get("x-kubernetes-int-or-string"):
         return "integer or text"
     if "enum" in schema:
-        return ", ".join(f"`{one}`" for one in schema["enum"])
+        return ", ".join(f"`{value}`" for value in schema["enum"])
     if schema.get(PRESERVE):
         return "object"
     kind = str(schema["type"])

@@ -1,12 +1,14 @@
-"""The six kinds: names, models, columns of `kubectl get`, rules of the whole object.
+"""The table of our six kinds: short names, models, columns of `kubectl get`, and rules.
 
-Short names begin with `m`, so that neither Kubernetes' own (`ns`) nor those of StreamNative's
-operator (`ptenant`, `pns`, `ptopic`, `psub…`) are taken.
+Short names begin with `m` to avoid those of Kubernetes (`ns`) and of StreamNative's operator
+(`ptenant`, `pns`, `ptopic`, `psub…`).
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
+from magnetar_operator.kube import kinds
+from magnetar_operator.kube.kinds import Kind
 from magnetar_operator.models.base import Cel, Model
 from magnetar_operator.models.cluster import ClusterSpec
 from magnetar_operator.models.cluster_status import ClusterStatus
@@ -25,7 +27,7 @@ from magnetar_operator.models.sparkjob import SparkJobSpec, SparkJobStatus
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of `kubectl get`; those of priority 1 are for `-o wide`."""
+    """A column of `kubectl get`; a column of priority 1 appears with `-o wide` only."""
 
     name: str
     path: str
@@ -36,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """The scale subresource: what `kubectl scale` and autoscalers read and write."""
+    """The scale subresource, for `kubectl scale` and autoscalers."""
 
     replicas: str
     status_replicas: str
@@ -44,11 +46,10 @@ class Scale:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind."""
+class CustomKind:
+    """One of our own kinds: its REST paths, its models, and its columns in kubectl."""
 
-    kind: str
-    plural: str
+    api: Kind
     short: str
     text: str
     spec: type[Model]
@@ -56,10 +57,21 @@ class Kind:
     columns: tuple[Column, ...]
     scale: Scale | None = None
     rules: tuple[Cel, ...] = ()
-    """Of the whole object, which see metadata.name."""
+    """Rules of the whole object, which can refer to metadata.name."""
+
+    @property
+    def kind(self) -> str:
+        """The name of the kind."""
+        return self.api.kind
+
+    @property
+    def plural(self) -> str:
+        """The name in paths."""
+        return self.api.plural
 
     @property
     def singular(self) -> str:
+        """The name that kubectl accepts for one object."""
         return self.kind.lower()
 
 
@@ -68,33 +80,36 @@ def _condition(name: str, what: str) -> str:
 
 
 SPARK_JOB_NAME_MAX: Final = 44
-"""Characters: those of a CronJob's name are 52 at most, of a Job's 63."""
+"""Characters: a CronJob's name has at most 52, a Job's 63."""
 
-READY: Final = Column("Ready", _condition("Ready", "status"), "Whether all is as spec says.")
+READY: Final = Column("Ready", _condition("Ready", "status"), "Whether everything is as spec says.")
 REASON: Final = Column("Reason", _condition("Ready", "reason"), "Why.", priority=1)
 MESSAGE: Final = Column(
-    "Message", _condition("Ready", "message"), "Why, and what to do.", priority=1
+    "Message", _condition("Ready", "message"), "The reason, and what to do.", priority=1
 )
-AGE: Final = Column("Age", ".metadata.creationTimestamp", "Since when it exists.", "date")
-CLUSTER_COLUMN: Final = Column("Cluster", ".status.cluster", "The cluster it is in.")
+AGE: Final = Column("Age", ".metadata.creationTimestamp", "The time since its creation.", "date")
+CLUSTER_COLUMN: Final = Column("Cluster", ".status.cluster", "Its cluster.")
 CLUSTER_WIDE: Final = replace(CLUSTER_COLUMN, priority=1)
 NAME_COLUMN: Final = Column("Resource", ".status.resolvedName", "Its name in the cluster.")
 TAIL: Final = (READY, REASON, MESSAGE, AGE)
 
-CLUSTER: Final = Kind(
-    kind="MagnetarCluster",
-    plural="magnetarclusters",
+CLUSTER: Final = CustomKind(
+    api=kinds.CLUSTER,
     short="mcluster",
     text="A cluster: brokers, bookies and their metadata store.",
     spec=ClusterSpec,
     status=ClusterStatus,
     columns=(
-        Column("Brokers", ".status.brokers.summary", "Brokers that serve, of those wanted."),
-        Column("Bookies", ".status.bookies.summary", "Bookies that serve, of those wanted."),
+        Column("Brokers", ".status.brokers.summary", "Ready brokers, of those desired."),
+        Column("Bookies", ".status.bookies.summary", "Ready bookies, of those desired."),
         Column("Phase", ".status.phase", "The state in one word."),
         READY,
-        Column("Ledgers", _condition("LedgersHealthy", "status"), "Whether no copy is missing."),
-        Column("Version", ".status.version", "What all components run."),
+        Column(
+            "Ledgers",
+            _condition("LedgersHealthy", "status"),
+            "Whether every ledger has all its copies.",
+        ),
+        Column("Version", ".status.version", "The version of all components."),
         REASON,
         MESSAGE,
         AGE,
@@ -102,9 +117,8 @@ CLUSTER: Final = Kind(
     scale=Scale(".spec.broker.replicas", ".status.brokers.desired", ".status.selector"),
 )
 
-TENANT: Final = Kind(
-    kind="Tenant",
-    plural="tenants",
+TENANT: Final = CustomKind(
+    api=kinds.TENANT,
     short="mtenant",
     text="A tenant: the owner of namespaces.",
     spec=TenantSpec,
@@ -112,14 +126,13 @@ TENANT: Final = Kind(
     columns=(
         NAME_COLUMN,
         CLUSTER_COLUMN,
-        Column("Namespaces", ".status.namespaces", "How many it has.", "integer"),
+        Column("Namespaces", ".status.namespaces", "The number of its namespaces.", "integer"),
         *TAIL,
     ),
 )
 
-NAMESPACE: Final = Kind(
-    kind="Namespace",
-    plural="namespaces",
+NAMESPACE: Final = CustomKind(
+    api=kinds.NAMESPACE,
     short="mns",
     text="A namespace of a tenant, with the policies of its topics (not one of Kubernetes).",
     spec=NamespaceSpec,
@@ -127,14 +140,18 @@ NAMESPACE: Final = Kind(
     columns=(
         NAME_COLUMN,
         CLUSTER_COLUMN,
-        Column("Topics", ".status.topics", "How many, each partition counted.", "integer"),
+        Column(
+            "Topics",
+            ".status.topics",
+            "The number of its topics, each partition counted.",
+            "integer",
+        ),
         *TAIL,
     ),
 )
 
-TOPIC: Final = Kind(
-    kind="Topic",
-    plural="topics",
+TOPIC: Final = CustomKind(
+    api=kinds.TOPIC,
     short="mtopic",
     text="A topic, with its partitions, policies and schema.",
     spec=TopicSpec,
@@ -142,16 +159,24 @@ TOPIC: Final = Kind(
     columns=(
         NAME_COLUMN,
         CLUSTER_COLUMN,
-        Column("Partitions", ".status.partitions", "How many; 0: not partitioned.", "integer"),
-        Column("Backlog", ".status.backlog.messages", "Messages not read yet.", "integer"),
-        Column("Storage", ".status.storageBytes", "Bytes of its messages.", "integer", 1),
+        Column(
+            "Partitions",
+            ".status.partitions",
+            "The number of partitions; 0: not partitioned.",
+            "integer",
+        ),
+        Column(
+            "Backlog", ".status.backlog.messages", "Messages that are not acknowledged.", "integer"
+        ),
+        Column(
+            "Storage", ".status.storageBytes", "The size of its messages, in bytes.", "integer", 1
+        ),
         *TAIL,
     ),
 )
 
-SUBSCRIPTION: Final = Kind(
-    kind="Subscription",
-    plural="subscriptions",
+SUBSCRIPTION: Final = CustomKind(
+    api=kinds.SUBSCRIPTION,
     short="msub",
     text="A durable subscription of a topic.",
     spec=SubscriptionSpec,
@@ -159,26 +184,27 @@ SUBSCRIPTION: Final = Kind(
     columns=(
         NAME_COLUMN,
         CLUSTER_COLUMN,
-        Column("Type", ".status.type", "Its type while consumers are there."),
-        Column("Consumers", ".status.consumers", "How many are connected.", "integer"),
-        Column("Backlog", ".status.backlog.messages", "Messages not read yet.", "integer"),
+        Column("Type", ".status.type", "Its type while consumers are connected."),
+        Column("Consumers", ".status.consumers", "The number of connected consumers.", "integer"),
+        Column(
+            "Backlog", ".status.backlog.messages", "Messages that are not acknowledged.", "integer"
+        ),
         *TAIL,
     ),
 )
 
-SPARK_JOB: Final = Kind(
-    kind="SparkJob",
-    plural="sparkjobs",
+SPARK_JOB: Final = CustomKind(
+    api=kinds.SPARK_JOB,
     short="mspark",
     text="Offload, compaction or backlog analytics with Spark, once or by schedule.",
     spec=SparkJobSpec,
     status=SparkJobStatus,
     columns=(
-        Column("Type", ".spec.type", "What it does."),
-        Column("Schedule", ".spec.schedule", "When it runs; none: once."),
+        Column("Type", ".spec.type", "The type of the job."),
+        Column("Schedule", ".spec.schedule", "The schedule; none: it runs once."),
         Column("Suspend", ".spec.suspend", "Whether no run is started.", "boolean"),
         Column("Phase", ".status.phase", "The state in one word."),
-        Column("Active", ".status.active", "Runs under way.", "integer"),
+        Column("Active", ".status.active", "Runs in progress.", "integer"),
         Column("Last", ".status.lastRunAt", "When the last run began.", "date"),
         Column("Next", ".status.nextRunAt", "When the next run is due.", priority=1),
         CLUSTER_WIDE,
@@ -195,4 +221,4 @@ SPARK_JOB: Final = Kind(
 )
 
 KINDS: Final = (CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, SPARK_JOB)
-BY_KIND: Final = {one.kind: one for one in KINDS}
+BY_KIND: Final = {custom.kind: custom for custom in KINDS}

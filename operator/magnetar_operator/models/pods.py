@@ -1,6 +1,6 @@
-"""What can be said of the pods of a component: resources, placement, environment.
+"""The models of a component's pods: resources, placement, environment.
 
-Where Kubernetes' own API is meant (affinity, tolerations, …) its form is taken as it is.
+Parts of Kubernetes' own API (affinity, tolerations, …) have Kubernetes' form.
 """
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
@@ -28,7 +28,8 @@ Config = Annotated[
     dict[str, int | Annotated[str, Meta(max_length=4_096)]],
     Meta(
         description="Settings by name: Pulsar's key of broker.conf (managedLedgerDefaultAckQuorum) "
-        "or ours (ack_quorum), see docs/configuration.md. Quote true and false, as in a ConfigMap.",
+        "or ours (ack_quorum), see docs/run/configuration.md. Quote true and false, as in a "
+        "ConfigMap.",
         max_length=256,
     ),
 ]
@@ -39,11 +40,11 @@ class Resources(Model, frozen=True, kw_only=True):
 
     requests: Annotated[
         dict[str, Quantity],
-        Meta(description="What is reserved, by resource: cpu, memory.", max_length=16),
+        Meta(description="The reserved amounts, by resource: cpu, memory.", max_length=16),
     ] = {}
     limits: Annotated[
         dict[str, Quantity],
-        Meta(description="What is allowed at most, by resource: cpu, memory.", max_length=16),
+        Meta(description="The limits, by resource: cpu, memory.", max_length=16),
     ] = {}
 
 
@@ -53,17 +54,16 @@ class EnvVar(Model, frozen=True, kw_only=True):
     name: Annotated[ShortText, Meta(description="Its name.")]
     value: Annotated[str | None, Meta(description="Its value.")] = None
     value_from: Annotated[
-        Raw | None, Meta(description="Where its value comes from, as in a container's env.")
+        Raw | None, Meta(description="The source of its value, as in a container's env.")
     ] = None
 
 
 class Storage(Model, frozen=True, kw_only=True):
-    """A volume for each pod. Its size is stored, so that no other default ever shrinks it."""
+    """A volume for each pod. Its size is stored, so that no later default shrinks it."""
 
     size: Annotated[
         StorageSize,
-        constant,
-        Meta(description="Its size. It may grow, and never shrinks.", extra={SERVER_DEFAULT: True}),
+        Meta(description="Its size. It may grow, but never shrink.", extra={SERVER_DEFAULT: True}),
     ] = STORAGE_DEFAULT
     storage_class_name: Annotated[
         ObjectName | None,
@@ -93,12 +93,12 @@ class Pdb(Model, frozen=True, kw_only=True):
     ] = True
     max_unavailable: Annotated[
         int,
-        Meta(ge=0, le=100, description="How many pods may be away by will at the same time."),
+        Meta(ge=0, le=100, description="The number of pods that may be evicted at the same time."),
     ] = 1
 
 
 class Pods(Model, frozen=True, kw_only=True):
-    """What all components' pods have in common."""
+    """The fields that all components share."""
 
     resources: Annotated[Resources, Meta(description="CPU and memory of each pod's container.")] = (
         Resources()
@@ -107,25 +107,28 @@ class Pods(Model, frozen=True, kw_only=True):
         Literal["Required", "Preferred", "Disabled"],
         Meta(
             description="Whether pods of the component avoid each other's node. Required: a pod "
-            "without a node of its own waits. Preferred: it does where it can. Disabled: for "
-            "clusters of one node."
+            "waits until it has a node of its own. Preferred: it shares a node if "
+            "there is no other. Disabled: for clusters of one node."
         ),
     ] = "Preferred"
     affinity: Annotated[
         Raw | None,
-        Meta(description="A Pod's spec.affinity; it takes the place of what antiAffinity makes."),
+        Meta(
+            description="The spec.affinity of a Pod; it replaces the one that antiAffinity "
+            "generates."
+        ),
     ] = None
     node_selector: Annotated[
         dict[str, str], Meta(description="Labels that nodes must have.", max_length=64)
     ] = {}
     tolerations: Annotated[
-        list[Raw], Meta(description="As a Pod's spec.tolerations.", max_length=64)
+        list[Raw], Meta(description="The spec.tolerations of a Pod.", max_length=64)
     ] = []
     topology_spread_constraints: Annotated[
         list[Raw],
         Meta(
-            description="As a Pod's spec.topologySpreadConstraints; a constraint without a "
-            "labelSelector is given the component's.",
+            description="The spec.topologySpreadConstraints of a Pod; a constraint without a "
+            "labelSelector gets the component's.",
             max_length=16,
         ),
     ] = []
@@ -133,18 +136,18 @@ class Pods(Model, frozen=True, kw_only=True):
         ObjectName | None, Meta(description="The PriorityClass of the pods.")
     ] = None
     pod_annotations: Annotated[
-        dict[str, str], Meta(description="Annotations that the pods get.", max_length=64)
+        dict[str, str], Meta(description="Annotations of the pods.", max_length=64)
     ] = {}
     extra_env: Annotated[
         list[EnvVar],
         Meta(
-            description="Environment variables that the container gets, beside those of config.",
+            description="Further environment variables of the container, beside those of config.",
             extra={LIST_KEYS: ["name"]},
             max_length=256,
         ),
     ] = []
     grace_period: Annotated[
         Duration,
-        Meta(description="How long a pod may take to stop before it is killed."),
+        Meta(description="The time that a pod may take to stop before it is killed."),
     ] = "60s"
     pdb: Annotated[Pdb, Meta(description="Its PodDisruptionBudget.")] = Pdb()

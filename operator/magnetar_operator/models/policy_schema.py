@@ -1,8 +1,8 @@
-"""The schema of `spec.policies` of a Namespace or a Topic, from the registry of policies. Pure.
+"""Generates the schema of `spec.policies` of a Namespace or a Topic from the registry. Pure: no IO.
 
-Durations and sizes are integer or text (`x-kubernetes-int-or-string`), with a pattern that takes
-the units `values` understands. The range of a number that carries a unit is checked by `values`:
-OpenAPI cannot say it. Rules of records become `x-kubernetes-validations`.
+Durations and sizes are integers or texts (`x-kubernetes-int-or-string`), with a pattern for the
+units of `values`. OpenAPI cannot express the range of a number with a unit; `values` checks it.
+Rules of records become `x-kubernetes-validations`.
 """
 
 from types import MappingProxyType
@@ -39,36 +39,36 @@ EXAMPLES: Final = MappingProxyType(
         Unit.MINUTES: "10m, 12h or 7d",
     }
 )
-"""Only what the unit can hold."""
+"""Units that the policy's unit can hold exactly."""
 
 
 def of_policies(level: Level) -> Schema:
     """One property for each policy of the level."""
-    properties = {one.manifest: of_policy(one, level) for one in at(level)}
+    properties = {policy.manifest: of_policy(policy, level) for policy in at(level)}
     return {"type": "object", "properties": dict(sorted(properties.items()))}
 
 
 def of_policy(policy: Policy, level: Level) -> Schema:
-    """The schema of one, with all that is known of it in the description."""
+    """The schema of a policy; the description has its units, meanings and default."""
     if rest_of(policy, level) is None:
         raise ValueError(f"{policy.manifest} is no policy of a {level.value}")
-    said = [*_units(policy.type), policy.text, *_meanings(policy.type)]
+    sentences = [*_units(policy.type), policy.text, *_meanings(policy.type)]
     if level is Level.TOPIC and policy.namespace is not None:
-        said.append("Default: what the namespace says.")
+        sentences.append("Default: what the namespace says.")
     elif policy.broker_setting:
-        said.append(f"Default: the broker's {policy.broker_setting}.")
+        sentences.append(f"Default: the broker's {policy.broker_setting}.")
     elif policy.default is not None:
-        said.append(f"Default: {shown(policy.type, policy.default)}.")
+        sentences.append(f"Default: {shown(policy.type, policy.default)}.")
     schema = of_type(policy.type)
     if (limitation := policy.limitation) is not None:
-        said.append(f"{limitation.text[0].upper()}{limitation.text[1:]}.")
+        sentences.append(f"{limitation.text[0].upper()}{limitation.text[1:]}.")
         refusal = {"rule": limitation.cel, "message": limitation.text}
         schema["x-kubernetes-validations"] = [*schema.get("x-kubernetes-validations", ()), refusal]
-    return {"description": " ".join(said), **schema}
+    return {"description": " ".join(sentences), **schema}
 
 
 def shown(kind: Type, value: object) -> str:
-    """A value as a manifest would have it."""
+    """A value in the form of a manifest."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(kind, Integer) and isinstance(value, int) and suffixes(kind.unit):
@@ -77,7 +77,7 @@ def shown(kind: Type, value: object) -> str:
 
 
 def of_type(kind: Type) -> Schema:
-    """Without a description."""
+    """The schema without a description."""
     match kind:
         case Integer():
             return _integer(kind)
@@ -146,31 +146,31 @@ def _record(kind: Record) -> Schema:
     schema: Schema = {
         "type": "object",
         "properties": {
-            one.manifest_name: _described(one)
-            for one in sorted(kind.fields, key=lambda one: one.manifest_name)
+            field.manifest_name: _described(field)
+            for field in sorted(kind.fields, key=lambda field: field.manifest_name)
         },
     }
-    required = sorted(one.manifest_name for one in kind.fields if one.required)
+    required = sorted(field.manifest_name for field in kind.fields if field.required)
     if required:
         schema["required"] = required
     if kind.rules:
         schema["x-kubernetes-validations"] = [
-            {"rule": one.cel, "message": one.text} for one in kind.rules
+            {"rule": rule.cel, "message": rule.text} for rule in kind.rules
         ]
     return schema
 
 
 def _described(field: Field) -> Schema:
-    said = [*_units(field.type), field.text, *_meanings(field.type)]
+    sentences = [*_units(field.type), field.text, *_meanings(field.type)]
     if not field.required and field.default is not None:
-        said.append(f"Default: {shown(field.type, field.default)}.")
-    return {"description": " ".join(said), **of_type(field.type)}
+        sentences.append(f"Default: {shown(field.type, field.default)}.")
+    return {"description": " ".join(sentences), **of_type(field.type)}
 
 
 def _units(kind: Type) -> list[str]:
-    """How a number of the type is written, where it may have a unit.
+    """The notation of a number of the type, if it may have a unit.
 
-    Said first: `kubectl explain` has no name for what is a number or a text.
+    It begins the description, because `kubectl explain` cannot show a type of number or text.
     """
     if not isinstance(kind, Integer) or not suffixes(kind.unit):
         return []
@@ -181,7 +181,7 @@ def _units(kind: Type) -> list[str]:
 
 
 def _meanings(kind: Type) -> list[str]:
-    """What each text of a choice means."""
+    """The meaning of each text of a choice."""
     if isinstance(kind, ListOf):
         return _meanings(kind.item)
     if not isinstance(kind, Choice):

@@ -1,7 +1,7 @@
-"""Tenant, Namespace, Topic and Subscription: what is set through the admin REST.
+"""The models of Tenant, Namespace, Topic and Subscription.
 
-Names are given in full or composed of references; the operator's `resources` resolves them.
-`spec.policies` is a plain dict here: its schema and its conversion are the registry's (`values`).
+Names are full names, or composed of references, which the operator's `catalog` resolves.
+`spec.policies` is a plain dict: the registry defines its schema and its conversion (`values`).
 """
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
@@ -30,7 +30,7 @@ ONE_CLUSTER: Final = (
     "clusters; leave it out or name the local cluster only"
 )
 POLICIES_LEVEL: Final = "policiesLevel"
-"""In `Meta(extra=…)`: the schema is the registry's for that level."""
+"""In `Meta(extra=…)`: the schema comes from the registry, for that level."""
 
 LifecyclePolicy = Annotated[
     Literal["CleanUpAfterDeletion", "KeepAfterDeletion"],
@@ -42,25 +42,24 @@ LifecyclePolicy = Annotated[
 ]
 Properties = Annotated[
     dict[str, Annotated[str, Meta(max_length=4_096)]],
-    Meta(description="Texts of your own that are kept with it.", max_length=256),
+    Meta(description="Your own key-value pairs, stored with it.", max_length=256),
 ]
 
 
 class Placed(Model, frozen=True, kw_only=True):
-    """Which cluster it is in, and what becomes of it there."""
+    """The cluster of the target, and what happens to it when the resource is deleted."""
 
     cluster_ref: Annotated[
         ClusterRef | None,
         Meta(
-            description="The MagnetarCluster it belongs to. Default: the only one of this "
-            "Kubernetes namespace."
+            description="Its MagnetarCluster. Default: the only one of this Kubernetes namespace."
         ),
     ] = None
     admin_url: Annotated[
         Url | None,
         Meta(
             description="The admin REST of a cluster that has no MagnetarCluster here, such as "
-            "http://pulsar-broker.pulsar.svc:8080. In place of clusterRef."
+            "http://pulsar-broker.pulsar.svc:8080. Instead of clusterRef."
         ),
     ] = None
     lifecycle_policy: LifecyclePolicy = "CleanUpAfterDeletion"
@@ -82,7 +81,7 @@ class Placed(Model, frozen=True, kw_only=True):
 
 
 class TenantSpec(Placed, frozen=True, kw_only=True):
-    """The wanted state of a tenant."""
+    """The desired state of a tenant."""
 
     name: Annotated[
         EntityName | None,
@@ -91,16 +90,17 @@ class TenantSpec(Placed, frozen=True, kw_only=True):
     admin_roles: Annotated[
         list[ShortText],
         Meta(
-            description="Roles that may administer the tenant. Brokers authorize nobody, so roles "
-            "are stored for tools and change nothing, as in Pulsar without authorization.",
+            description="Roles that may administer the tenant. Brokers do not authorize requests: "
+            "roles are stored for tools and have no effect, as in Pulsar without "
+            "authorization.",
             max_length=256,
         ),
     ] = []
     allowed_clusters: Annotated[
         list[EntityName],
         Meta(
-            description="Clusters that the tenant may use. Only the cluster it is in is supported: "
-            "brokers send nothing to other clusters. Default: the cluster it is in.",
+            description="Clusters that the tenant may use. Only its own cluster is supported: "
+            "brokers do not replicate to other clusters. Default: its own cluster.",
             max_length=256,
         ),
     ] = []
@@ -113,7 +113,7 @@ class TenantSpec(Placed, frozen=True, kw_only=True):
 
 
 class NamespaceSpec(Placed, frozen=True, kw_only=True):
-    """The wanted state of a namespace (of Pulsar; not of Kubernetes)."""
+    """The desired state of a namespace (of Pulsar; not of Kubernetes)."""
 
     tenant: Annotated[
         EntityName | None,
@@ -130,16 +130,16 @@ class NamespaceSpec(Placed, frozen=True, kw_only=True):
     bundles: Annotated[
         Annotated[int, Meta(ge=1, le=BUNDLES_MAX)] | None,
         Meta(
-            description="Into how many bundles the namespace is cut when it is created. It cannot "
-            "be changed; brokers split bundles by load. Default: the broker's (4)."
+            description="The number of bundles when the namespace is created. It cannot be "
+            "changed; brokers split bundles by load. Default: the broker's (4)."
         ),
     ] = None
     properties: Properties = {}
     policies: Annotated[
         dict[str, Any],
         Meta(
-            description="What all topics of the namespace may and must, see docs/policies.md. A "
-            "policy that is absent is as the broker's settings say.",
+            description="Policies of all topics of the namespace, see docs/use/policies.md. For an "
+            "absent policy the broker's settings apply.",
             extra={POLICIES_LEVEL: "namespace"},
         ),
     ] = {}
@@ -158,7 +158,7 @@ class NamespaceSpec(Placed, frozen=True, kw_only=True):
 
 
 class TopicSchema(Model, frozen=True, kw_only=True):
-    """The schema that a topic is given."""
+    """The schema of a topic's messages."""
 
     type: Annotated[
         Literal[
@@ -166,7 +166,7 @@ class TopicSchema(Model, frozen=True, kw_only=True):
             "INT16", "INT32", "INT64", "FLOAT", "DOUBLE", "DATE", "TIME", "TIMESTAMP", "INSTANT",
             "LOCAL_DATE", "LOCAL_TIME", "LOCAL_DATE_TIME", "KEY_VALUE",
         ],
-        Meta(description="Its type, as Pulsar's clients call it."),
+        Meta(description="Its type, by the name that Pulsar's clients use."),
     ]  # fmt: skip
     schema: Annotated[
         Annotated[str, Meta(max_length=1_048_576)],
@@ -176,7 +176,7 @@ class TopicSchema(Model, frozen=True, kw_only=True):
 
 
 class TopicSpec(Placed, frozen=True, kw_only=True):
-    """The wanted state of a topic."""
+    """The desired state of a topic."""
 
     name: Annotated[
         Annotated[
@@ -188,22 +188,19 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
         ]
         | None,
         Meta(
-            description="The topic in full, or its last part where namespaceRef names the "
+            description="The full name of the topic, or its last part if namespaceRef names the "
             "namespace. It cannot be changed. Default: metadata.name.",
             examples=["persistent://shop/orders/created", "shop/orders/created", "created"],
         ),
     ] = None
     namespace_ref: Annotated[
         LocalRef | None,
-        Meta(
-            description="The Namespace resource whose namespace the topic is in. It cannot be "
-            "changed."
-        ),
+        Meta(description="The Namespace resource of the topic's namespace. It cannot be changed."),
     ] = None
     persistent: Annotated[
         bool | None,
         Meta(
-            description="Whether messages are stored. It cannot be changed. Default: what the name "
+            description="Whether messages are stored. It cannot be changed. Default: as the name "
             "says, else true."
         ),
     ] = None
@@ -212,23 +209,23 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=PARTITIONS_MAX,
-            description="How many partitions; 0: the topic is not partitioned. It can only grow, "
-            "and not from 0. Default: 0.",
+            description="The number of partitions; 0: the topic is not partitioned. It can only "
+            "grow, and not from 0. Default: 0.",
         ),
     ] = 0
     properties: Properties = {}
     schema: Annotated[
         TopicSchema | None,
         Meta(
-            description="The schema that the topic is given, as a new version if it has another. "
-            "Absent: producers bring theirs."
+            description="The schema of the topic, registered as a new version if it differs. "
+            "Absent: producers register theirs."
         ),
     ] = None
     policies: Annotated[
         dict[str, Any],
         Meta(
-            description="What the topic may and must, see docs/policies.md. A policy that is "
-            "absent is as the namespace says.",
+            description="Policies of the topic, see docs/use/policies.md. For an absent policy the "
+            "namespace's applies.",
             extra={POLICIES_LEVEL: "topic"},
         ),
     ] = {}
@@ -270,7 +267,7 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
 
 
 class SubscriptionSpec(Placed, frozen=True, kw_only=True):
-    """The wanted state of a durable subscription."""
+    """The desired state of a durable subscription."""
 
     topic: Annotated[
         Annotated[
@@ -279,12 +276,13 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
         ]
         | None,
         Meta(
-            description="The topic in full, unless topicRef names it. It cannot be changed.",
+            description="The full name of the topic, unless topicRef names it. It cannot be "
+            "changed.",
             examples=["persistent://shop/orders/created"],
         ),
     ] = None
     topic_ref: Annotated[
-        LocalRef | None, Meta(description="The Topic resource. It cannot be changed.")
+        LocalRef | None, Meta(description="The Topic resource of the topic. It cannot be changed.")
     ] = None
     name: Annotated[
         Annotated[str, Meta(min_length=1, max_length=1_024)] | None,
@@ -293,8 +291,8 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
     initial_position: Annotated[
         Literal["Earliest", "Latest"],
         Meta(
-            description="Where a subscription that is created begins. Earliest: at the oldest "
-            "message that is kept. Latest: after the newest. It cannot be changed. Default: Latest."
+            description="Where a new subscription begins. Earliest: at the oldest message that is "
+            "kept. Latest: after the newest. It cannot be changed. Default: Latest."
         ),
     ] = "Latest"
     properties: Properties = {}
@@ -320,75 +318,77 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
 
 
 class Backlog(Seen, frozen=True, kw_only=True):
-    """What is not read yet."""
+    """Messages that are not acknowledged."""
 
     messages: Annotated[int, Meta(description="Messages that are not acknowledged.")] = 0
     bytes: Annotated[int, Meta(description="Their size.")] = 0
     oldest_age_seconds: Annotated[
-        int, Meta(description="The age of the oldest of them; 0: there is none.")
+        int, Meta(description="The age of the oldest of them; 0 if there is none.")
     ] = 0
 
 
 class PlacedStatus(Status, frozen=True, kw_only=True):
-    """What the status of all four has."""
+    """The fields of all four statuses."""
 
     resolved_name: Annotated[
-        ShortText, Meta(description="The full name that the resource stands for.")
+        ShortText, Meta(description="The full name of the target in the cluster.")
     ] = ""
     cluster: Annotated[
-        ShortText, Meta(description="The MagnetarCluster, or the address, that it is in.")
+        ShortText, Meta(description="The MagnetarCluster of the target, or its address.")
     ] = ""
     cluster_namespace: Annotated[
         ShortText,
         Meta(description="The Kubernetes namespace of that MagnetarCluster; empty: an address."),
     ] = ""
-    admin_url: Annotated[ShortText, Meta(description="The admin REST that was used.")] = ""
+    admin_url: Annotated[
+        ShortText, Meta(description="The address of the admin REST that was used.")
+    ] = ""
     applied: Annotated[
         dict[str, Any] | None,
         Meta(
-            description="What the operator set last, by field: what is absent in spec and present "
-            "here is removed from the cluster."
+            description="The values that the operator set last, by field. A field that is absent "
+            "in spec and present here is removed from the cluster."
         ),
     ] = None
 
 
 class TenantStatus(PlacedStatus, frozen=True, kw_only=True):
-    """The seen state of a tenant."""
+    """The observed state of a tenant."""
 
-    namespaces: Annotated[int, Meta(description="How many namespaces it has.")] = 0
+    namespaces: Annotated[int, Meta(description="The number of its namespaces.")] = 0
 
 
 class NamespaceStatus(PlacedStatus, frozen=True, kw_only=True):
-    """The seen state of a namespace."""
+    """The observed state of a namespace."""
 
-    topics: Annotated[int, Meta(description="How many topics it has, each partition counted.")] = 0
-    bundles: Annotated[int, Meta(description="How many bundles it has now.")] = 0
+    topics: Annotated[
+        int, Meta(description="The number of its topics, each partition counted.")
+    ] = 0
+    bundles: Annotated[int, Meta(description="The number of its bundles now.")] = 0
 
 
 class TopicStatus(PlacedStatus, frozen=True, kw_only=True):
-    """The seen state of a topic."""
+    """The observed state of a topic."""
 
-    partitions: Annotated[int, Meta(description="How many partitions it has.")] = 0
+    partitions: Annotated[int, Meta(description="The number of its partitions.")] = 0
     brokers: Annotated[
         list[ShortText],
-        Meta(description="The brokers that own it or its partitions.", max_length=1_000),
+        Meta(description="The brokers that own the topic or its partitions.", max_length=1_000),
     ] = []
-    subscriptions: Annotated[int, Meta(description="How many subscriptions it has.")] = 0
-    producers: Annotated[int, Meta(description="How many producers are connected.")] = 0
-    storage_bytes: Annotated[int, Meta(description="What its messages take, one copy each.")] = 0
+    subscriptions: Annotated[int, Meta(description="The number of its subscriptions.")] = 0
+    producers: Annotated[int, Meta(description="The number of connected producers.")] = 0
+    storage_bytes: Annotated[int, Meta(description="The size of its messages, one copy each.")] = 0
     backlog: Annotated[
         Backlog | None, Meta(description="The largest backlog of a subscription.")
     ] = None
-    schema_version: Annotated[
-        int | None, Meta(description="The version of the schema that it was given.")
-    ] = None
+    schema_version: Annotated[int | None, Meta(description="The version of its schema.")] = None
 
 
 class SubscriptionStatus(PlacedStatus, frozen=True, kw_only=True):
-    """The seen state of a subscription."""
+    """The observed state of a subscription."""
 
     type: Annotated[
         ShortText, Meta(description="Its type while consumers are connected: Shared, …")
     ] = ""
-    consumers: Annotated[int, Meta(description="How many consumers are connected.")] = 0
-    backlog: Annotated[Backlog | None, Meta(description="What it has not read yet.")] = None
+    consumers: Annotated[int, Meta(description="The number of connected consumers.")] = 0
+    backlog: Annotated[Backlog | None, Meta(description="Its backlog.")] = None

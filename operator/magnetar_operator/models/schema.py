@@ -1,8 +1,8 @@
-"""Structural OpenAPI v3 schemas, as CustomResourceDefinitions take them, from the typed models.
+"""Generates structural OpenAPI v3 schemas for CustomResourceDefinitions from the typed models.
 
-`of_model` walks a struct by `msgspec.inspect`; `of_policies` builds `spec.policies` of a level
-from the registry. Pure. Each field has a description, which says the default where the API server
-does not fill it in. Every list, map and text has an upper bound: rules are costed by it.
+`of_model` walks a struct by `msgspec.inspect`; `of_policies` builds `spec.policies` of a level from
+the registry. Pure: no IO. Each field has a description, which names the default unless the API
+server stores it. Every list, map and text has an upper bound, which determines the cost of rules.
 """
 
 from typing import Any, Final
@@ -24,7 +24,6 @@ from magnetar_operator.models.resources import POLICIES_LEVEL
 
 Schema = dict[str, Any]
 
-INT64_MIN: Final = -(2**63)
 PRESERVE: Final = "x-kubernetes-preserve-unknown-fields"
 INT_OR_STRING: Final[Schema] = {
     "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -33,7 +32,7 @@ INT_OR_STRING: Final[Schema] = {
 
 
 class NotStructural(TypeError):
-    """A model has a type that a CRD cannot say."""
+    """A model has a type that a CRD cannot express."""
 
 
 def of_model(model: type[Model], description: str = "") -> Schema:
@@ -45,12 +44,12 @@ def of_model(model: type[Model], description: str = "") -> Schema:
 
 
 def rules_of(rules: tuple[Cel, ...]) -> list[Schema]:
-    """As `x-kubernetes-validations`."""
+    """Rules in the form of `x-kubernetes-validations`."""
     built = []
-    for one in rules:
-        rule: Schema = {"rule": one.rule, "message": one.message}
-        if one.field_path:
-            rule["fieldPath"] = one.field_path
+    for cel in rules:
+        rule: Schema = {"rule": cel.rule, "message": cel.message}
+        if cel.field_path:
+            rule["fieldPath"] = cel.field_path
         built.append(rule)
     return built
 
@@ -62,9 +61,9 @@ def _first_line(model: type) -> str:
 def _struct(shape: shapes.StructType) -> Schema:
     schema: Schema = {
         "type": "object",
-        "properties": {one.encode_name: _field(one) for one in shape.fields},
+        "properties": {field.encode_name: _field(field) for field in shape.fields},
     }
-    required = sorted(one.encode_name for one in shape.fields if one.required)
+    required = sorted(field.encode_name for field in shape.fields if field.required)
     if required:
         schema["required"] = required
     rules = rules_of(getattr(shape.cls, "rules", ()))
@@ -74,7 +73,7 @@ def _struct(shape: shapes.StructType) -> Schema:
 
 
 def default_of(field: shapes.Field) -> Any:
-    """As JSON; `NODEFAULT` where it must be given."""
+    """The default as JSON; `NODEFAULT` if the field is required."""
     if field.default is not NODEFAULT:
         return to_builtins(field.default)
     if field.default_factory is not NODEFAULT:
@@ -83,13 +82,13 @@ def default_of(field: shapes.Field) -> Any:
 
 
 def _field(field: shapes.Field) -> Schema:
-    shape, extra, said = field.type, {}, {}
+    shape, extra, documented = field.type, {}, {}
     if isinstance(shape, shapes.Metadata):
-        extra, said = shape.extra or {}, shape.extra_json_schema or {}
+        extra, documented = shape.extra or {}, shape.extra_json_schema or {}
         shape = shape.type
     level = extra.get(POLICIES_LEVEL)
     schema = of_policies(Level(level)) if level else _type(shape)
-    text = said.get("description", "")
+    text = documented.get("description", "")
     if not text:
         raise NotStructural(f"{field.name} has no description")
     if schema.get("x-kubernetes-int-or-string") and "form" in extra:
@@ -99,16 +98,18 @@ def _field(field: shapes.Field) -> Schema:
         schema["default"] = _stored(schema) if schema["type"] == "object" else default
     elif default not in (NODEFAULT, None, "", [], {}) and "Default:" not in text:
         text = f"{text} Default: {str(default).lower() if default in (True, False) else default}."
-    if "examples" in said:
-        schema["example"] = said["examples"][0]
+    if "examples" in documented:
+        schema["example"] = documented["examples"][0]
     if keys := extra.get(LIST_KEYS):
         schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys}
     return {"description": text, **schema}
 
 
 def _stored(schema: Schema) -> Schema:
-    """The default of an object: its fields' defaults, since rules are checked on it as it is."""
-    return {name: one["default"] for name, one in schema["properties"].items() if "default" in one}
+    """The default of an object, with the defaults of its fields, which rules refer to."""
+    return {
+        name: field["default"] for name, field in schema["properties"].items() if "default" in field
+    }
 
 
 def _type(shape: shapes.Type) -> Schema:
@@ -137,7 +138,7 @@ def _type(shape: shapes.Type) -> Schema:
 
 
 def _bare(shape: shapes.Type) -> Schema:
-    """Of items and values, which are described by what holds them."""
+    """The schema of items and values; the description is at their container."""
     if isinstance(shape, shapes.Metadata):
         return _bare(shape.type)
     schema = _type(shape)
@@ -185,12 +186,12 @@ def _map(shape: shapes.DictType) -> Schema:
 
 
 def _union(shape: shapes.UnionType) -> Schema:
-    parts = [one for one in shape.types if not isinstance(one, shapes.NoneType)]
+    parts = [item for item in shape.types if not isinstance(item, shapes.NoneType)]
     if len(parts) == 1:
         return _type(parts[0])
-    bare = [one.type if isinstance(one, shapes.Metadata) else one for one in parts]
-    text = next((one for one in bare if isinstance(one, shapes.StrType)), None)
-    number = next((one for one in bare if isinstance(one, shapes.IntType)), None)
+    bare = [part.type if isinstance(part, shapes.Metadata) else part for part in parts]
+    text = next((item for item in bare if isinstance(item, shapes.StrType)), None)
+    number = next((item for item in bare if isinstance(item, shapes.IntType)), None)
     if len(bare) != 2 or text is None or number is None:
         raise NotStructural(f"a union of {parts}: a CRD knows only integer or string")
     return {**INT_OR_STRING, **_range(number), **_text(text)}

@@ -1,4 +1,4 @@
-"""SparkJob: offload, compaction and backlog analytics with Spark, once or by schedule."""
+"""The models of SparkJob: offload, compaction and backlog analytics, once or by schedule."""
 # ruff: noqa: RUF012 (msgspec gives each struct its own copy of an empty default)
 
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -19,20 +19,20 @@ from magnetar_operator.models.base import (
 )
 
 STARTING_DEADLINE_S_MIN: Final = 10
-"""Kubernetes' controller looks at each schedule that often."""
+"""The interval at which Kubernetes' controller checks schedules."""
 CRON_FIELD = r"[-*/,0-9A-Za-z]+"
 
 
 class Selection(Model, frozen=True, kw_only=True):
-    """Which topics: the union of what is named."""
+    """The topics of a job: the union of all that is named."""
 
     namespaces: Annotated[
         list[Annotated[str, Meta(pattern=r"^[-=:.\w]+/[-=:.\w]+$", max_length=1_024)]],
-        Meta(description="All topics of these, each TENANT/NAME.", max_length=256),
+        Meta(description="All topics of these namespaces, each TENANT/NAME.", max_length=256),
     ] = []
     topics: Annotated[
         list[ShortText],
-        Meta(description="Topics in full, such as persistent://shop/orders/created.",
+        Meta(description="Full names of topics, such as persistent://shop/orders/created.",
              max_length=1_000),
     ] = []  # fmt: skip
 
@@ -41,18 +41,20 @@ class Process(Model, frozen=True, kw_only=True):
     """A driver or an executor."""
 
     cores: Annotated[
-        int, Meta(ge=1, le=256, description="How many tasks it works at, at the same time.")
+        int, Meta(ge=1, le=256, description="The number of tasks that it runs at the same time.")
     ] = 1
     cpu_request: Annotated[
         Quantity | None,
-        Meta(description="CPU that is reserved for its pod. Default: one for each of its cores."),
+        Meta(
+            description="The CPU that is reserved for its pod. Default: one for each of its cores."
+        ),
     ] = None
     memory: Annotated[
         Quantity,
         Meta(
             description="The memory of its pod. Half is the heap of the JVM, half is for Python "
-            "and all else; spark.driver.memory and spark.executor.memory in sparkConf say the heap "
-            "otherwise."
+            "and the rest; spark.driver.memory and spark.executor.memory in sparkConf "
+            "override the heap."
         ),
     ] = "1Gi"
     node_selector: Annotated[
@@ -66,7 +68,7 @@ class Process(Model, frozen=True, kw_only=True):
 class Executors(Process, frozen=True, kw_only=True):
     """The executors."""
 
-    instances: Annotated[int, Meta(ge=1, le=1_000, description="How many executors.")] = 2
+    instances: Annotated[int, Meta(ge=1, le=1_000, description="The number of executors.")] = 2
 
 
 class Retries(Model, frozen=True, kw_only=True):
@@ -77,33 +79,32 @@ class Retries(Model, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=100,
-            description="How often a run that failed is tried again: after 10 s, 20 s and so on, "
-            "six minutes at most. Wrong arguments are not tried again; a pod that Kubernetes took "
-            "away (a drained node) is, without being counted.",
+            description="How often a failed run is retried: after 10 s, 20 s and so on, at most "
+            "six minutes. Wrong arguments are not retried. A pod that Kubernetes "
+            "removed (a drained node) is replaced without being counted.",
         ),
     ] = 2
 
 
 class SparkJobSpec(Model, frozen=True, kw_only=True):
-    """What is to be run, on what, and when."""
+    """The desired state of a SparkJob: what it runs, on what, and when."""
 
     cluster_ref: Annotated[
         ClusterRef | None,
         Meta(
-            description="The MagnetarCluster it works on. Default: the only one of this Kubernetes "
-            "namespace."
+            description="Its MagnetarCluster. Default: the only one of this Kubernetes namespace."
         ),
     ] = None
     type: Annotated[
         Literal["Offload", "Compact", "Backlog"],
         Meta(
             description="Offload: moves closed ledgers to object storage. Compact: keeps the last "
-            "message of each key. Backlog: reports what is not read, by whom and since when. It "
-            "cannot be changed."
+            "message of each key. Backlog: reports the backlog of each subscription "
+            "and its age. It cannot be changed."
         ),
     ]
     selection: Annotated[
-        Selection, Meta(description="Which topics; nothing named: all of the cluster.")
+        Selection, Meta(description="The topics; if none are named, all of the cluster.")
     ] = Selection()
     schedule: Annotated[
         Annotated[
@@ -113,8 +114,9 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         ]
         | None,
         Meta(
-            description="When it runs, in the five fields of cron (minute hour day month weekday), "
-            "UTC unless timeZone says otherwise. Absent: once, at once.",
+            description="When it runs, in the five fields of cron (minute hour day month "
+            "weekday), UTC unless timeZone says otherwise. Absent: it runs once, at "
+            "once.",
             examples=["0 3 * * *", "@hourly"],
         ),
     ] = None  # fmt: skip
@@ -125,23 +127,23 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     starting_deadline: Annotated[
         Duration | None,
         Meta(
-            description="How late a run of the schedule may begin, 10s or more; later it is left "
-            "out. Default: the last one that was missed is made up for."
+            description="How late a run of the schedule may start, 10s or more; after that it is "
+            "skipped. Default: the last missed run is started."
         ),
     ] = None
     suspend: Annotated[
-        bool, Meta(description="While true, no run is started; those under way go on.")
+        bool, Meta(description="While true, no run is started; runs in progress continue.")
     ] = False
     concurrency_policy: Annotated[
         Literal["Forbid", "Replace", "Allow"],
         Meta(
-            description="What happens when a run is due while one is under way. Forbid: it is left "
-            "out. Replace: the running one is stopped. Allow: both run."
+            description="What happens when a run is due while one is in progress. Forbid: it is "
+            "skipped. Replace: the running one is stopped. Allow: both run."
         ),
     ] = "Forbid"
     image: Annotated[
         Annotated[str, Meta(max_length=1_024)] | None,
-        Meta(description="The image with Spark. Default: the one the operator was told of."),
+        Meta(description="The image with Spark. Default: the operator's own setting."),
     ] = None
     image_pull_policy: Annotated[
         Literal["Always", "IfNotPresent", "Never"],
@@ -150,7 +152,7 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     image_pull_secrets: Annotated[
         list[LocalRef],
         Meta(
-            description="Secrets to pull images with. Default: those of the MagnetarCluster, where "
+            description="Secrets to pull images with. Default: those of the MagnetarCluster, if "
             "it is in the same Kubernetes namespace.",
             max_length=16,
         ),
@@ -158,8 +160,8 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     service_account_name: Annotated[
         Annotated[str, Meta(max_length=253)] | None,
         Meta(
-            description="The ServiceAccount of the driver, which makes the executors' pods. "
-            "Default: one that the operator makes."
+            description="The ServiceAccount of the driver, which creates the executors' pods. "
+            "Default: the operator creates one."
         ),
     ] = None
     driver: Annotated[Process, Meta(description="The driver.")] = Process()
@@ -175,8 +177,8 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     spark_conf: Annotated[
         dict[str, int | Annotated[str, Meta(max_length=4_096)]],
         Meta(
-            description="Spark's own settings, spark.…, but for those by which it finds its way "
-            "about Kubernetes.",
+            description="Spark's own settings, spark.…, except those that it needs to work in "
+            "Kubernetes.",
             max_length=256,
         ),
     ] = {}
@@ -184,24 +186,26 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         LocalRef | None,
         Meta(
             description="A Secret whose keys become environment variables of the pods, such as "
-            "AWS_ACCESS_KEY_ID. Default: spec.offload.credentials of the MagnetarCluster, where it "
-            "is in the same Kubernetes namespace."
+            "AWS_ACCESS_KEY_ID. Default: spec.offload.credentials of the "
+            "MagnetarCluster, if it is in the same Kubernetes namespace."
         ),
     ] = None
     event_log_claim: Annotated[
         LocalRef | None,
         Meta(
-            description="A PersistentVolumeClaim where drivers leave their event logs, for Spark's "
-            "history server."
+            description="A PersistentVolumeClaim for the drivers' event logs, for Spark's history "
+            "server."
         ),
     ] = None
     retries: Annotated[Retries, Meta(description="What happens after a failure.")] = Retries()
     timeout: Annotated[
         Duration,
-        Meta(description="How long a run may take, with all its tries, before it is stopped."),
+        Meta(
+            description="The time that a run may take, with all its attempts, before it is stopped."
+        ),
     ] = "1h"
     history_limit: Annotated[
-        int, Meta(ge=0, le=100, description="How many finished runs are kept.")
+        int, Meta(ge=0, le=100, description="The number of finished runs that are kept.")
     ] = 5
 
     rules: ClassVar[tuple[Cel, ...]] = (
@@ -233,23 +237,21 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
 
 
 class Run(Seen, frozen=True, kw_only=True):
-    """One run."""
+    """One run of a SparkJob."""
 
     name: Annotated[
         ShortText, Meta(description="The name of its Job: `kubectl logs job/NAME` has its output.")
     ]
     state: Annotated[
         Literal["Starting", "Running", "Succeeded", "Failed", "Stopped"],
-        Meta(description="How it stands. Stopped: its Job was deleted while it ran."),
+        Meta(description="The state. Stopped: its Job was deleted while it ran."),
     ] = "Starting"
-    attempt: Annotated[int, Meta(description="Which try it is, from 1.")] = 1
+    attempt: Annotated[int, Meta(description="The number of the attempt, from 1.")] = 1
     started_at: Annotated[str | None, Meta(description="When it began, RFC 3339.")] = None
     ended_at: Annotated[str | None, Meta(description="When it ended, RFC 3339.")] = None
-    message: Annotated[ShortText, Meta(description="What came out, or why it failed or waits.")] = (
-        ""
-    )
+    message: Annotated[ShortText, Meta(description="The result, or why it failed or waits.")] = ""
     spec: Annotated[
-        ShortText, Meta(description="A digest of what was to be done, to tell changes by.")
+        ShortText, Meta(description="A digest of the spec of the run, to detect changes.")
     ] = ""
     result: Annotated[
         dict[str, Any] | None,
@@ -258,18 +260,18 @@ class Run(Seen, frozen=True, kw_only=True):
 
 
 class SparkJobStatus(Status, frozen=True, kw_only=True):
-    """The seen state of a job."""
+    """The observed state of a SparkJob."""
 
     phase: Annotated[
         Literal["", "Waiting", "Scheduled", "Running", "Succeeded", "Failed", "Suspended"],
         Meta(description="The state in one word."),
     ] = ""
-    cluster: Annotated[ShortText, Meta(description="The MagnetarCluster it works on.")] = ""
+    cluster: Annotated[ShortText, Meta(description="Its MagnetarCluster.")] = ""
     last_run_at: Annotated[str | None, Meta(description="When the last run began, RFC 3339.")] = (
         None
     )
     last_success_at: Annotated[
-        str | None, Meta(description="When a run last ended well, RFC 3339.")
+        str | None, Meta(description="When a run last succeeded, RFC 3339.")
     ] = None
     next_run_at: Annotated[
         str | None,
@@ -280,9 +282,9 @@ class SparkJobStatus(Status, frozen=True, kw_only=True):
     ] = None
     last_request: Annotated[
         str | None,
-        Meta(description="The value of the annotation magnetar.io/run that was last acted on."),
+        Meta(description="The value of the annotation magnetar.io/run that was last carried out."),
     ] = None
-    active: Annotated[int, Meta(description="How many runs are under way.")] = 0
+    active: Annotated[int, Meta(description="The number of runs in progress.")] = 0
     runs: Annotated[
         list[Run], Meta(description="The last runs, the newest first.", max_length=200)
     ] = []

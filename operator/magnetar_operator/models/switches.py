@@ -1,7 +1,7 @@
-"""Settings of Pulsar in a `config` that ask for what no component of Magnetar does.
+"""Detects Pulsar settings in a `config` for features that Magnetar lacks. Pure: no IO.
 
-A broker only warns of them and starts without authentication, TLS or deduplication, so the CRD
-refuses them, and the operator says so of a cluster that was stored before it did. Pure.
+A broker only warns about them, and starts without authentication, TLS or deduplication. The CRD
+therefore refuses them, and the operator reports them for a cluster that was stored before.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ SWITCHES: Final = (
     "bookieAuthProviderFactoryClass",
 )
 OFF: Final = ("", "false")
-"""Values, in lower case, that ask for nothing."""
+"""Values, in lower case, that request nothing."""
 PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 MESSAGE: Final = (
     "config has a setting that is not supported: Magnetar has no authentication, authorization or "
@@ -39,7 +39,7 @@ RULE: Final = Cel(
     MESSAGE,
     ".config",
 )
-"""Of a component with `config`."""
+"""The rule for a component with `config`."""
 
 
 def switched_on(config: Mapping[str, object]) -> list[str]:

@@ -1,10 +1,10 @@
-"""Values of policies as people write them in manifests, and as the admin REST takes them. Pure.
+"""Converts values of policies between manifests and the admin REST. Pure: no IO.
 
-`7d`, `90s`, `500ms` for durations, `10Gi`, `512Mi`, `5G` for sizes, or a bare number in the
-policy's own unit (docs/policies.md); -1, as number or text, is "no limit" where the policy has it.
-Nothing is rounded: what the policy's unit cannot hold exactly (90 seconds in minutes) is refused
-with `PolicyInvalid`, which names the field and the nearest values that can be held. What
-`from_rest` writes, `to_rest` reads back to the same JSON.
+Durations are `7d`, `90s` or `500ms`, sizes `10Gi`, `512Mi` or `5G`; a bare number is in the
+policy's own unit (docs/use/policies.md). -1, as number or text, means "no limit" if the policy
+allows it. Nothing is rounded: a value that the policy's unit cannot hold exactly (90 seconds in
+minutes) is refused with `PolicyInvalid`, which names the field and the nearest valid values.
+`to_rest` reverses `from_rest`.
 """
 
 import re
@@ -58,29 +58,29 @@ _WRITTEN: Final = re.compile(r"(-1|0|[1-9][0-9]{0,18})|(0|[1-9][0-9]{0,18})([a-z
 
 
 def suffixes(unit: Unit) -> Mapping[str, int]:
-    """What may stand behind a number of that unit, and how much of `scale(unit)` it is."""
+    """The suffixes for numbers of the unit, with their factors in milliseconds or bytes."""
     if unit in UNITS_MS:
         return DURATIONS_MS
     return SIZES_BYTES if unit in UNITS_BYTES else {}
 
 
 def scale(unit: Unit) -> int:
-    """One of the unit, in milliseconds or bytes."""
+    """The size of the unit, in milliseconds or bytes."""
     return UNITS_MS.get(unit) or UNITS_BYTES.get(unit) or 1
 
 
 def parse_duration(value: object, unit: Unit = Unit.SECONDS, where: str = "") -> int:
-    """How many of `unit`."""
+    """Parses a duration into a number of `unit`."""
     return _parse(value, unit, where, "a duration such as 90s, 12h or 7d")
 
 
 def parse_size(value: object, unit: Unit = Unit.BYTES, where: str = "") -> int:
-    """How many of `unit`."""
+    """Parses a size into a number of `unit`."""
     return _parse(value, unit, where, "a size such as 512Mi or 10Gi")
 
 
 def seconds(value: int | str, where: str = "") -> float:
-    """Of a field of type `base.Duration`: a bare number counts seconds."""
+    """The seconds of a `base.Duration`, in which a bare number counts seconds."""
     if isinstance(value, int):
         return float(value)
     text = value if value[-1:].isalpha() else f"{value}s"
@@ -88,12 +88,12 @@ def seconds(value: int | str, where: str = "") -> float:
 
 
 def format_duration(count: int, unit: Unit = Unit.SECONDS) -> int | str:
-    """In the largest unit that holds it exactly; no limit (-1) and 0 stay numbers."""
+    """A duration in the largest unit that holds it exactly; no limit (-1) and 0 stay numbers."""
     return _format(count, unit, ("d", "h", "m", "s", "ms"))
 
 
 def format_size(count: int, unit: Unit = Unit.BYTES) -> int | str:
-    """The same for sizes, in powers of 1024."""
+    """A size in the largest unit that holds it exactly, in powers of 1024."""
     return _format(count, unit, ("Pi", "Ti", "Gi", "Mi", "Ki"))
 
 
@@ -134,18 +134,18 @@ def _format(count: int, unit: Unit, largest_first: tuple[str, ...]) -> int | str
 
 
 def to_rest(policy: Policy, value: object, where: str = "") -> Any:
-    """The JSON that REST takes, checked and with the defaults of absent fields."""
+    """The JSON for the REST, checked and with the defaults of absent fields."""
     where = where or below(ROOT, policy.manifest)
     return policy.type.check(_to_rest(policy.type, value, where), where)
 
 
 def from_rest(policy: Policy, value: object) -> Any:
-    """What a manifest would say for JSON that REST gave; fields that are unknown are left out."""
+    """The manifest's form of the REST's JSON; unknown fields are skipped."""
     return _from_rest(policy.type, value)
 
 
 def all_to_rest(level: Level, policies: Mapping[str, object]) -> dict[str, Any]:
-    """Of `spec.policies`: the JSON by `Policy.name`, in the registry's order."""
+    """The JSON of `spec.policies` by `Policy.name`, in the registry's order."""
     known = at(level)
     for name in policies:
         policy = BY_MANIFEST.get(name)
@@ -153,10 +153,12 @@ def all_to_rest(level: Level, policies: Mapping[str, object]) -> dict[str, Any]:
             raise PolicyInvalid(
                 below(ROOT, name),
                 f"is no policy of a {level.value}; there are "
-                + ", ".join(one.manifest for one in known),
+                + ", ".join(other.manifest for other in known),
             )
     return {
-        one.name: to_rest(one, policies[one.manifest]) for one in known if one.manifest in policies
+        policy.name: to_rest(policy, policies[policy.manifest])
+        for policy in known
+        if policy.manifest in policies
     }
 
 
@@ -165,10 +167,11 @@ def _to_rest(kind: Type, value: object, where: str) -> Any:
         case Integer():
             return _integer(kind, value, where)
         case ListOf() if isinstance(value, list):
-            return [_to_rest(kind.item, one, f"{where}[{at}]") for at, one in enumerate(value)]
+            return [_to_rest(kind.item, item, f"{where}[{at}]") for at, item in enumerate(value)]
         case MapOf() if isinstance(value, dict):
             return {
-                name: _to_rest(kind.value, one, below(where, name)) for name, one in value.items()
+                name: _to_rest(kind.value, entry, below(where, name))
+                for name, entry in value.items()
             }
         case Record() if isinstance(value, dict):
             return _record(kind, value, where)
@@ -176,16 +179,16 @@ def _to_rest(kind: Type, value: object, where: str) -> Any:
 
 
 def _record(kind: Record, value: dict[str, object], where: str) -> dict[str, Any]:
-    names = {one.manifest_name: one for one in kind.fields}
+    names = {field.manifest_name: field for field in kind.fields}
     for name in value:
         if name not in names:
             raise PolicyInvalid(below(where, name), f"is not known; there are {', '.join(names)}")
     built: dict[str, Any] = {}
-    for name, one in names.items():
+    for name, field in names.items():
         given = value.get(name)
         if given is not None:
-            built[one.name] = _to_rest(one.type, given, below(where, name))
-        elif one.required:
+            built[field.name] = _to_rest(field.type, given, below(where, name))
+        elif field.required:
             raise PolicyInvalid(below(where, name), "must be there")
     return built
 
@@ -210,13 +213,13 @@ def _from_rest(kind: Type, value: object) -> Any:
         case Integer() if isinstance(value, int) and kind.unit in UNITS_BYTES:
             return format_size(value, kind.unit)
         case ListOf() if isinstance(value, list):
-            return [_from_rest(kind.item, one) for one in value]
+            return [_from_rest(kind.item, item) for item in value]
         case MapOf() if isinstance(value, dict):
-            return {name: _from_rest(kind.value, one) for name, one in value.items()}
+            return {name: _from_rest(kind.value, entry) for name, entry in value.items()}
         case Record() if isinstance(value, dict):
             return {
-                one.manifest_name: _from_rest(one.type, value[one.name])
-                for one in kind.fields
-                if value.get(one.name) is not None
+                field.manifest_name: _from_rest(field.type, value[field.name])
+                for field in kind.fields
+                if value.get(field.name) is not None
             }
     return value

@@ -1,4 +1,1 @@
-"""SparkJobs: the planner and what it asks for.
-
-`plan` is pure; `handlers` looks, acts and tells.
-"""
+"""Reconciles SparkJobs: `observe` reads, `plan` decides, `act` carries the plan out."""

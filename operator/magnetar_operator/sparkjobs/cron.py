@@ -1,9 +1,9 @@
-"""When a schedule is due next, as Kubernetes' CronJob controller reckons it. Pure.
+"""Computes when a schedule is due next, as Kubernetes' CronJob controller does. Pure: no IO.
 
-Five fields (minute hour day month weekday) with lists, ranges, steps and names, or a macro. Where
-day and weekday are both given, either of them is enough; `*` and `*/1` are not given, `*/2` is.
-Times are those of a time zone: one that a clock skips in spring is not due. Bound: YEARS_MAX are
-looked through; what is not due in them never is (30 February).
+A schedule has five fields (minute hour day month weekday) with lists, ranges, steps and names, or
+is a macro. If day and weekday are both restricted, either is sufficient; `*` and `*/1` do not
+restrict, `*/2` does. Times are in a time zone: a time that the clock skips in spring is not due.
+Bound: a schedule that is not due within YEARS_MAX (30 February) is never due.
 """
 
 import calendar
@@ -34,12 +34,12 @@ _FIELDS: Final[tuple[tuple[str, int, int, dict[str, int]], ...]] = (
 
 
 class BadSchedule(ValueError):
-    """It cannot be read; says which field."""
+    """The schedule cannot be parsed; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """See the module's text. `parse`, then `after`."""
+    """A parsed schedule: `parse`, then `after`."""
 
     minutes: frozenset[int]
     hours: frozenset[int]
@@ -48,12 +48,12 @@ class Schedule:
     weekdays: frozenset[int]
     """0 is Sunday."""
     either_day: bool
-    """Day and weekday are both given."""
+    """Day and weekday are both restricted."""
     zone: datetime.tzinfo = datetime.UTC
 
     @classmethod
     def parse(cls, text: str, time_zone: str | None = None) -> "Schedule":
-        """Raises BadSchedule."""
+        """Parses a schedule. Raises BadSchedule."""
         try:
             zone = ZoneInfo(time_zone) if time_zone else datetime.UTC
         except (KeyError, ValueError, OSError) as error:
@@ -68,16 +68,16 @@ class Schedule:
         return cls(minutes, hours, days, months, weekdays, either, zone)
 
     def after(self, moment: datetime.datetime) -> datetime.datetime | None:
-        """The first time later than that, in UTC; None: never."""
+        """The first due time after `moment`, in UTC; None: never."""
         local = moment.astimezone(self.zone)
         first = local.date()
         for ahead in range(YEARS_MAX * 366):
             day = first + datetime.timedelta(days=ahead)
             if not self._has_day(day):
                 continue
-            found = [at for at in self._times(day) if at > moment]
-            if found:
-                return min(found)
+            times = [at for at in self._times(day) if at > moment]
+            if times:
+                return min(times)
         return None
 
     def _has_day(self, day: datetime.date) -> bool:
@@ -91,18 +91,17 @@ class Schedule:
             for minute in self.minutes:
                 clock = datetime.time(hour, minute)
                 local = datetime.datetime.combine(day, clock, tzinfo=self.zone)
-                found = local.astimezone(datetime.UTC)
-                back = found.astimezone(self.zone)
-                if back.time() == clock:  # else the clock skips it
-                    yield found
+                at = local.astimezone(datetime.UTC)
+                if at.astimezone(self.zone).time() == clock:  # otherwise the clock skips it
+                    yield at
 
 
 def _is_open(part: str) -> bool:
-    """Whether a field of days counts as not given: an item is `*`, with a step of 1 at most.
+    """Whether a field of days does not restrict: an item is `*`, with a step of at most 1.
 
-    robfig/cron, the library of Kubernetes' controller, counts `*/2` as given.
+    For robfig/cron, the library of Kubernetes' controller, `*/2` restricts.
     """
-    return any(one.partition("/")[::2] in (("*", ""), ("*", "1")) for one in part.split(","))
+    return any(item.partition("/")[::2] in (("*", ""), ("*", "1")) for item in part.split(","))
 
 
 def _values(part: str, name: str, low: int, high: int, words: dict[str, int]) -> Iterator[int]:
@@ -112,8 +111,8 @@ def _values(part: str, name: str, low: int, high: int, words: dict[str, int]) ->
             raise BadSchedule(f"{name} {part!r}: {text!r} is not in {low} to {high}")
         return value
 
-    for one in part.split(","):
-        span, slash, step_text = one.partition("/")
+    for item in part.split(","):
+        span, slash, step_text = item.partition("/")
         if slash and not (step_text.isdecimal() and int(step_text) > 0):
             raise BadSchedule(f"{name} {part!r}: the step {step_text!r} is no number above 0")
         first, dash, last = span.partition("-")
@@ -121,7 +120,7 @@ def _values(part: str, name: str, low: int, high: int, words: dict[str, int]) ->
             start, end = low, high
         else:
             start = number(first)
-            # "5/15" goes on to the end; "5" alone does not.
+            # "5/15" runs to the end of the range; "5" alone does not.
             end = number(last) if dash else (high if slash else start)
         if end < start:
             raise BadSchedule(f"{name} {part!r}: the range {span!r} goes backwards")

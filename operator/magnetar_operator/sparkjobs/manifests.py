@@ -1,16 +1,19 @@
-"""The objects of a SparkJob: a Job for a run, a CronJob for a schedule, rights of drivers. Pure.
+"""Builds a SparkJob's objects: a Job per run, a CronJob for a schedule, rights of drivers. Pure.
 
-The driver is the Job's pod. Executors are pods that Spark makes from the template which the
-driver's pod has as an annotation, and reads as a file: so a run goes on with what it was started
-with. All pods are as restricted as those of the cluster: a number instead of root, nothing writable
-but empty volumes, no capability; drivers alone have a token of Kubernetes, whose role is
+The driver is the Job's pod. Spark creates executors from a template that is an annotation of the
+driver's pod and is mounted as a file, so a run keeps the settings that it was started with. All
+pods are as restricted as those of the cluster: a numeric user that is not root, only empty volumes
+are writable, no capability. Only drivers have a Kubernetes token, with the role
 `rbac.DRIVER_RIGHTS`.
 """
 
 import json
 from typing import Any, Final
 
-from magnetar_operator.api_kinds import (
+from magnetar_operator.cluster.manifests.names import sealed
+from magnetar_operator.cluster.manifests.offload import offload_volume, store_environment
+from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
+from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CRON_JOB,
     ROLE,
@@ -18,14 +21,11 @@ from magnetar_operator.api_kinds import (
     SERVICE_ACCOUNT,
     Object,
 )
-from magnetar_operator.cluster.manifests.naming import sealed
-from magnetar_operator.cluster.manifests.offload import offload_volume, store_environment
-from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
+from magnetar_operator.kube.rbac import DRIVER_RIGHTS
 from magnetar_operator.models.sparkjob import STARTING_DEADLINE_S_MIN, Process
 from magnetar_operator.models.values import seconds
-from magnetar_operator.rbac import DRIVER_RIGHTS
 from magnetar_operator.sparkjobs import submit
-from magnetar_operator.sparkjobs.wanted import DRIVER, EXECUTOR, RUN, SPEC_DIGEST, Job, Place
+from magnetar_operator.sparkjobs.desired import DRIVER, EXECUTOR, RUN, SPEC_DIGEST, Job, Place
 
 TEMPLATE: Final = "magnetar.io/executor-template"
 RBAC_GROUP: Final = "rbac.authorization.k8s.io"
@@ -35,30 +35,30 @@ TMP: Final = "/tmp"  # noqa: S108  a volume of the pod's own
 
 
 def rights(job: Job) -> list[Object]:
-    """ServiceAccount, Role and RoleBinding; none where the spec names an account."""
+    """The drivers' ServiceAccount, Role and RoleBinding; none if the spec names an account."""
     if job.spec.service_account_name is not None:
         return []
     name = job.rights_name
     subject = {"kind": SERVICE_ACCOUNT.kind, "name": name, "namespace": job.namespace}
     reference = {"apiGroup": RBAC_GROUP, "kind": ROLE.kind, "name": name}
     return [
-        sealed(one)
-        for one in (
+        sealed(manifest)
+        for manifest in (
             job.object(SERVICE_ACCOUNT, name, automountServiceAccountToken=False),
-            job.object(ROLE, name, rules=[dict(one) for one in DRIVER_RIGHTS]),
+            job.object(ROLE, name, rules=[dict(rule) for rule in DRIVER_RIGHTS]),
             job.object(ROLE_BINDING, name, roleRef=reference, subjects=[subject]),
         )
     ]
 
 
 def run(job: Job, place: Place, request: str, cron: Object | None) -> Object:
-    """One run, now. Of a schedule it is the CronJob's, which counts it with its own."""
-    made = job.object(BATCH_JOB, job.run_name(request), spec=job_spec(job, place))
+    """The Job of a run. With a schedule, the CronJob owns it and counts it among its own."""
+    manifest = job.object(BATCH_JOB, job.run_name(request), spec=job_spec(job, place))
     annotations = {SPEC_DIGEST: job.spec_digest, RUN: request}
     if cron is not None:
         annotations["cronjob.kubernetes.io/instantiate"] = "manual"
         metadata = cron["metadata"]
-        made["metadata"]["ownerReferences"] = [
+        manifest["metadata"]["ownerReferences"] = [
             {
                 "apiVersion": CRON_JOB.api_version,
                 "kind": CRON_JOB.kind,
@@ -67,12 +67,12 @@ def run(job: Job, place: Place, request: str, cron: Object | None) -> Object:
                 "controller": True,
             }
         ]
-    made["metadata"]["annotations"] = annotations
-    return made
+    manifest["metadata"]["annotations"] = annotations
+    return manifest
 
 
 def cron_job(job: Job, place: Place) -> Object:
-    """For a schedule. The operator chooses what is kept of all runs, so each limit is the whole.
+    """The CronJob of a schedule. Its limits exceed the history, which the operator trims.
 
     Raises submit.BadSpec.
     """
@@ -96,7 +96,7 @@ def cron_job(job: Job, place: Place) -> Object:
 
 
 def _deadline_s(written: int | str) -> int:
-    """Of a schedule. One that is too short was stored by an older release."""
+    """The deadline of a schedule; an older release may have stored one that is too short."""
     deadline_s = round(seconds(written))
     if deadline_s < STARTING_DEADLINE_S_MIN:
         raise submit.BadSpec(
@@ -107,9 +107,9 @@ def _deadline_s(written: int | str) -> int:
 
 
 def job_spec(job: Job, place: Place) -> Object:
-    """Of a Kubernetes Job. Raises submit.BadSpec."""
+    """The spec of a Kubernetes Job. Raises submit.BadSpec."""
     rules = [
-        # The pod went with its node, or was evicted: that is no failure of the job's.
+        # A pod that was evicted, or lost with its node, is not a failure of the job.
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {
             "action": "FailJob",
@@ -146,7 +146,7 @@ def _driver(job: Job, place: Place) -> Object:
             "limits": {"memory": memory},
         },
         "terminationMessagePath": submit.TERMINATION_MESSAGE,
-        # A driver that never came to the job's own last words is explained by Spark's.
+        # If the job left no termination message, Spark's own output explains its end.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     container["env"] = [
@@ -185,7 +185,7 @@ def _driver(job: Job, place: Place) -> Object:
 
 
 def _executor(job: Job, place: Place) -> Object:
-    """Spark adds image, command, resources and labels."""
+    """The pod template of executors; Spark adds image, command, resources and labels."""
     container = _container(job, place, EXECUTOR)
     container["name"] = submit.EXECUTOR_CONTAINER
     pod = _pod(job, place, job.spec.executor, container)
@@ -227,11 +227,11 @@ def _pod(job: Job, place: Place, process: Process, container: Object) -> Object:
     same_namespace = place.namespace == job.namespace
     if place.offload is not None and same_namespace:
         volumes += offload_volume(place.offload)[0]
-    secrets = [one.name for one in job.spec.image_pull_secrets]
+    secrets = [secret.name for secret in job.spec.image_pull_secrets]
     if not secrets and same_namespace:
         secrets = list(place.image_pull_secrets)
     spec: Object = {
-        # Variables such as MAGNETAR_BROKER_PORT, of a Service of that name, are no settings.
+        # Kubernetes' variables for Services (MAGNETAR_BROKER_PORT) would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {

@@ -1,53 +1,41 @@
-"""What is to be done for a SparkJob: desired and observed give actions, in order. Pure.
+"""Plans a SparkJob: the actions, in order, from its spec and what is observed. Pure: no IO.
 
-Runs are requested: a job without a schedule requests one when it is made, the annotation
-`magnetar.io/run` another for each value that was not used before, with a schedule or without.
-A run's Job is named after the SparkJob's uid and the request, so a request is never carried out
-twice, whatever an operator that was killed could not tell; what was carried out is remembered in
-status.lastRequest, so that it stays so when the Job is gone. A schedule is Kubernetes' CronJob.
+Runs are requested. A job without a schedule requests a run when it is created. Each new value of
+the annotation `magnetar.io/run` requests another, with or without a schedule. A run's Job is named
+after the SparkJob's uid and the request, so no request is carried out twice, even if the operator
+is killed before it writes the status. status.lastRequest records the request, so that it counts as
+done after the Job is deleted. A schedule is a CronJob of Kubernetes.
 
-Nothing is deleted but Jobs beyond the history whose end the status has, a run that another takes
-the place of (`concurrencyPolicy: Replace`), and executors that outlived their driver.
+A plan deletes only these: Jobs beyond the history whose end is in the status, a run that another
+one replaces (`concurrencyPolicy: Replace`), and executors that outlive their driver.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from magnetar_operator.api_kinds import BATCH_JOB, POD, Kind, Object
-from magnetar_operator.cluster.compare import differences
-from magnetar_operator.cluster.manifests.naming import APPLIED
+from magnetar_operator.cluster.manifests.names import APPLIED
+from magnetar_operator.engine import plan as engine
+from magnetar_operator.engine.differences import differences
+from magnetar_operator.engine.plan import Apply, Outcome, Remove
+from magnetar_operator.kube.client import Invalid
+from magnetar_operator.kube.kinds import BATCH_JOB, POD, Kind, Object
 from magnetar_operator.models.base import PlanStep
 from magnetar_operator.sparkjobs import manifests
+from magnetar_operator.sparkjobs.desired import RUN, Job, is_ours
 from magnetar_operator.sparkjobs.runs import ENDED, orphans
 from magnetar_operator.sparkjobs.submit import BadSpec
-from magnetar_operator.sparkjobs.wanted import RUN, Job, is_ours
 
 WAITING_S: Final = 10.0
-"""Until the next look for a cluster that is not there."""
+"""Until the next reconcile while the cluster does not exist."""
 SOON_S: Final = 1.0
 FIRST: Final = ""
 """The request of a job without schedule and annotation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """Server-side apply."""
-
-    manifest: Object
-    before: Object | None
-    verb: Literal["create", "update", "repair"]
-    text: str
-
-    @property
-    def step(self) -> PlanStep:
-        target = f"{self.manifest['kind']} {self.manifest['metadata']['name']}"
-        return PlanStep(action=self.verb, target=target, text=self.text)
-
-
-@dataclass(frozen=True, slots=True)
 class Suspend:
-    """The schedule pauses while its cluster is not there."""
+    """Suspends the schedule while its cluster does not exist."""
 
     name: str
     text: str
@@ -59,7 +47,7 @@ class Suspend:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """One run, now."""
+    """Starts one run now."""
 
     manifest: Object
     request: str
@@ -71,26 +59,12 @@ class Start:
         return PlanStep(action="start", target=target, text=self.text)
 
 
-@dataclass(frozen=True, slots=True)
-class Remove:
-    """That very object."""
-
-    kind: Kind
-    name: str
-    uid: str
-    text: str
-
-    @property
-    def step(self) -> PlanStep:
-        return PlanStep(action="delete", target=f"{self.kind.kind} {self.name}", text=self.text)
-
-
 Action = Apply | Suspend | Start | Remove
 
 
 @dataclass(slots=True)
 class Observed:
-    """What there is of a SparkJob."""
+    """The present objects of a SparkJob."""
 
     cron: Object | None = None
     jobs: list[Object] = field(default_factory=list)
@@ -101,64 +75,86 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why something is not as the spec says; a condition's reason and message."""
+    """A deviation from the spec: the reason and the message of a condition."""
 
     reason: str
     message: str
 
 
-@dataclass(slots=True)
-class Plan:
-    """See the module's text."""
+@dataclass(frozen=True, slots=True)
+class Plan(engine.Plan[Action]):
+    """The actions for a SparkJob, with the problems that its status shows."""
 
+    problems: Sequence[Problem] = ()
+    request: str | None = None
+    """The request that the actions complete; None: no run was ever requested."""
+
+    def after(self, outcome: Outcome[Action], request_before: str | None) -> "Plan":
+        """The plan as the status shows it after its actions were carried out."""
+        problems = [
+            Problem("InvalidSpec" if isinstance(error, Invalid) else "NotDone", str(error))
+            for _, error in outcome.failed
+        ]
+        starts = [action for action in self.actions if isinstance(action, Start)]
+        started = all(action in outcome.done for action in starts)
+        request = self.request if started else request_before
+        return replace(self, problems=(*self.problems, *problems), request=request)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan under construction."""
+
+    request: str | None
     actions: list[Action] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-    request: str | None = None
-    """Carried out by now, or by these actions; None: none ever was."""
-    again_s: float | None = None
+    requeue_s: float | None = None
 
 
 def plan(job: Job, owner: Object, observed: Observed, absent: Problem | None = None) -> Plan:
-    """`absent`: why there is no `job.place`."""
+    """Plans the actions that lead from `observed` to the spec of the SparkJob.
+
+    `absent`: why there is no `job.place`.
+    """
     before = owner.get("status") or {}
-    found = Plan(request=before.get("lastRequest"))
+    draft = _Draft(before.get("lastRequest"))
     try:
         if job.place is not None:
             build = manifests.job_spec if job.spec.schedule is None else manifests.cron_job
             build(job, job.place)
     except BadSpec as error:
-        found.problems.append(Problem("InvalidSpec", str(error)))
-    _rights(job, observed, found)
+        draft.problems.append(Problem("InvalidSpec", str(error)))
+    _rights(job, observed, draft)
     if absent is not None:
-        found.problems.append(absent)
-        found.again_s = WAITING_S
-    _schedule(job, observed, found)
-    _request(job, owner, observed, found)
-    _clean(job, before, observed, found)
-    return found
+        draft.problems.append(absent)
+        draft.requeue_s = WAITING_S
+    _schedule(job, observed, draft)
+    _request(job, owner, observed, draft)
+    _clean(job, before, observed, draft)
+    return Plan(tuple(draft.actions), draft.requeue_s, tuple(draft.problems), draft.request)
 
 
 def wanted_request(job: Job, owner: Object, done: str | None) -> str | None:
-    """The one to be carried out, if it was not yet."""
-    asked = (owner["metadata"].get("annotations") or {}).get(RUN)
-    if asked is None:
+    """The request to carry out now; None: none."""
+    request = (owner["metadata"].get("annotations") or {}).get(RUN)
+    if request is None:
         return FIRST if job.spec.schedule is None and done is None else None
-    return asked if asked != done else None
+    return request if request != done else None
 
 
-def _rights(job: Job, observed: Observed, found: Plan) -> None:
+def _rights(job: Job, observed: Observed, draft: _Draft) -> None:
     for wanted in manifests.rights(job):
         live = observed.rights.get(wanted["kind"])
-        _apply(job, wanted, live, found, "what drivers may do")
+        _apply(job, wanted, live, draft, "rights of drivers")
 
 
-def _apply(job: Job, wanted: Object, live: Object | None, found: Plan, what: str) -> None:
+def _apply(job: Job, wanted: Object, live: Object | None, draft: _Draft, what: str) -> None:
     kind, name = wanted["kind"], wanted["metadata"]["name"]
     if live is None:
-        found.actions.append(Apply(wanted, None, "create", what))
+        draft.actions.append(Apply(wanted, "create", what))
         return
     if not is_ours(live, job.uid):
-        found.problems.append(
+        draft.problems.append(
             Problem(
                 "NameTaken",
                 f"there is a {kind} {name} that is not this SparkJob's: delete it, or give the "
@@ -166,84 +162,92 @@ def _apply(job: Job, wanted: Object, live: Object | None, found: Plan, what: str
             )
         )
         return
-    told = differences(wanted, live)
-    if told:
+    changes = differences(wanted, live)
+    if changes:
         same = (live["metadata"].get("annotations") or {}).get(APPLIED) == (
             wanted["metadata"]["annotations"][APPLIED]
         )
-        found.actions.append(Apply(wanted, live, "repair" if same else "update", "; ".join(told)))
+        text = "; ".join(changes)
+        if same:
+            draft.actions.append(Apply(wanted, "repair", text, live, "DriftRepaired"))
+        else:
+            draft.actions.append(Apply(wanted, "update", text, live))
 
 
-def _schedule(job: Job, observed: Observed, found: Plan) -> None:
+def _schedule(job: Job, observed: Observed, draft: _Draft) -> None:
     if job.spec.schedule is None:
         return
     live = observed.cron
     if job.place is not None:
-        if not found.problems:
+        if not draft.problems:
             what = f"runs by the schedule {job.spec.schedule}"
-            _apply(job, manifests.cron_job(job, job.place), live, found, what)
+            _apply(job, manifests.cron_job(job, job.place), live, draft, what)
     elif live is not None and is_ours(live, job.uid) and not live["spec"].get("suspend"):
-        found.actions.append(Suspend(job.name, "its cluster is not there"))
+        draft.actions.append(Suspend(job.name, "its cluster does not exist"))
 
 
-def _request(job: Job, owner: Object, observed: Observed, found: Plan) -> None:
-    request = wanted_request(job, owner, found.request)
+def _request(job: Job, owner: Object, observed: Observed, draft: _Draft) -> None:
+    request = wanted_request(job, owner, draft.request)
     if request is None:
         return
     name = job.run_name(request)
-    if any(one["metadata"]["name"] == name for one in observed.jobs):
-        found.request = request  # an operator that could not tell of it has done it
+    if any(job["metadata"]["name"] == name for job in observed.jobs):
+        draft.request = request  # an operator carried it out but ended before it wrote the status
         return
-    if found.problems or job.spec.suspend or job.place is None:
+    if draft.problems or job.spec.suspend or job.place is None:
         return
     if not job.place.is_ready:
         text = f"the metadata store of {job.place.name} is not ready"
-        found.problems.append(Problem("WaitingForCluster", text))
-        found.again_s = WAITING_S
+        draft.problems.append(Problem("WaitingForCluster", text))
+        draft.requeue_s = WAITING_S
         return
     cron = observed.cron
     if job.spec.schedule is not None and cron is None:
-        found.again_s = SOON_S  # it is made first
+        draft.requeue_s = SOON_S  # the CronJob is created first
         return
-    active = [one for one in observed.jobs if not _is_over(one)]
+    active = [job for job in observed.jobs if not _is_over(job)]
     if active and job.spec.concurrency_policy == "Forbid":
-        return  # its end brings the next look
+        return  # the end of the active run causes the next reconcile
     if active and job.spec.concurrency_policy == "Replace":
-        text = f"{name} takes its place"
-        found.actions += [_remove(BATCH_JOB, one, text) for one in active]
-    made = manifests.run(job, job.place, request, cron if job.spec.schedule is not None else None)
-    why = f"asked for by {RUN}: {request}" if request else "a job without a schedule runs once"
-    found.actions.append(Start(made, request, why))
-    found.request = request
+        text = f"{name} replaces it"
+        draft.actions += [_remove(BATCH_JOB, job, text) for job in active]
+    manifest = manifests.run(
+        job, job.place, request, cron if job.spec.schedule is not None else None
+    )
+    reason = f"requested by {RUN}: {request}" if request else "a job without a schedule runs once"
+    draft.actions.append(Start(manifest, request, reason))
+    draft.request = request
 
 
-def _clean(job: Job, before: Mapping[str, Any], observed: Observed, found: Plan) -> None:
-    told = {str(one.get("name")) for one in before.get("runs") or () if one.get("state") in ENDED}
-    going = {one.name for one in found.actions if isinstance(one, Remove)}
+def _clean(job: Job, before: Mapping[str, Any], observed: Observed, draft: _Draft) -> None:
+    recorded = {
+        str(run.get("name")) for run in before.get("runs") or () if run.get("state") in ENDED
+    }
+    removed = {action.name for action in draft.actions if isinstance(action, Remove)}
     over = sorted(
-        (one for one in observed.jobs if _is_over(one)),
-        key=lambda one: str(one["metadata"].get("creationTimestamp", "")),
+        (job for job in observed.jobs if _is_over(job)),
+        key=lambda job: str(job["metadata"].get("creationTimestamp", "")),
         reverse=True,
     )
-    for one in over[job.spec.history_limit :]:
-        name = one["metadata"]["name"]
-        if name in going or "deletionTimestamp" in one["metadata"]:
+    for obj in over[job.spec.history_limit :]:
+        name = obj["metadata"]["name"]
+        if name in removed or "deletionTimestamp" in obj["metadata"]:
             continue
-        if name in told:
+        if name in recorded:
             text = f"beyond historyLimit {job.spec.history_limit}"
-            found.actions.append(_remove(BATCH_JOB, one, text))
+            draft.actions.append(_remove(BATCH_JOB, obj, text))
         else:
-            found.again_s = SOON_S  # what it said is kept in it until the status has it
+            draft.requeue_s = SOON_S  # the status does not have its result yet
     text = "its driver has ended"
-    found.actions += [_remove(POD, one, text) for one in orphans(observed.pods)]
+    draft.actions += [_remove(POD, pod, text) for pod in orphans(observed.pods)]
 
 
-def _remove(kind: Kind, one: Object, text: str) -> Remove:
-    return Remove(kind, one["metadata"]["name"], one["metadata"]["uid"], text)
+def _remove(kind: Kind, obj: Object, text: str) -> Remove:
+    return Remove(kind, obj["metadata"]["name"], obj["metadata"]["uid"], text)
 
 
 def _is_over(job: Object) -> bool:
     return any(
-        one.get("type") in ("Complete", "Failed") and one.get("status") == "True"
-        for one in (job.get("status") or {}).get("conditions") or ()
+        condition.get("type") in ("Complete", "Failed") and condition.get("status") == "True"
+        for condition in (job.get("status") or {}).get("conditions") or ()
     )

@@ -1,17 +1,16 @@
-"""The driver's command: spark-submit in client mode, within the pod, and the job behind it. Pure.
+"""Builds the driver's command: spark-submit in client mode, with the job's arguments. Pure: no IO.
 
-What users may say with `sparkConf` comes after our defaults and before what the driver needs to
-find its way about Kubernetes, which is refused in `sparkConf`. All texts of users are protected
-from Kubernetes' own `$(NAME)`.
+Values of `sparkConf` override our defaults. They may not name the settings that the driver needs to
+work in Kubernetes. Texts of users are escaped, because Kubernetes expands `$(NAME)`.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar_operator.cluster.compare import amount
+from magnetar_operator.engine.differences import amount
 from magnetar_operator.models.sparkjob import Process
-from magnetar_operator.sparkjobs.wanted import EXECUTOR, Job, Place
+from magnetar_operator.sparkjobs.desired import EXECUTOR, Job, Place
 
 MASTER: Final = "k8s://https://kubernetes.default.svc"
 PROGRAM: Final = "local:///opt/magnetar/app/magnetar_spark/jobs/submit.py"
@@ -23,9 +22,9 @@ DRIVER_PORT: Final = 7078
 BLOCKS_PORT: Final = 7079
 UI_PORT: Final = 4040
 HEAP_SHARE: Final = 0.5
-"""Of a pod's memory."""
+"""The JVM heap, as a share of a pod's memory."""
 HEAP_BYTES_MIN: Final = 471_859_200
-"""Spark does not begin with less."""
+"""Spark does not start with less."""
 MIB: Final = 1 << 20
 
 _OPTION: Final = re.compile(r"[a-z][a-zA-Z0-9]*(-[a-z0-9]+)*")
@@ -35,15 +34,15 @@ _OURS: Final = frozenset(
         "event-log", "json", "no-progress", "termination-message",
     }
 )  # fmt: skip
-"""Options of jobs that come from elsewhere in the spec."""
+"""Options of jobs that other fields of the spec set."""
 
 
 class BadSpec(ValueError):
-    """The spec cannot be carried out; names the field and the fix."""
+    """The spec cannot be carried out; the text names the field and the fix."""
 
 
 def arguments(job: Job, place: Place) -> list[str]:
-    """Of the driver's container. Raises BadSpec."""
+    """The arguments of the driver's container. Raises BadSpec."""
     words = ["driver", "--master", MASTER, "--name", job.name]
     for key, value in conf(job).items():
         words += ["--conf", f"{key}={value}"]
@@ -56,7 +55,7 @@ def conf(job: Job) -> dict[str, str]:
     given = {key: literal(str(value)) for key, value in job.spec.spark_conf.items()}
     for key in given:
         if not key.startswith("spark."):
-            raise BadSpec(f"spec.sparkConf: {key!r} is no setting of Spark's: they begin with "
+            raise BadSpec(f"spec.sparkConf: {key!r} is not a setting of Spark: these begin with "
                           "spark.")  # fmt: skip
         if key in fixed or key.startswith("spark.kubernetes.authenticate."):
             raise BadSpec(f"spec.sparkConf: {key} is set by the operator: leave it out")
@@ -68,46 +67,46 @@ def _defaults(job: Job) -> dict[str, str]:
     executor = spec.executor
     driver_heap = heap_mib("spec.driver", spec.driver, spec.spark_conf, "spark.driver.memory")
     heap = heap_mib("spec.executor", executor, spec.spark_conf, "spark.executor.memory")
-    found = {
+    defaults = {
         "spark.driver.memory": f"{driver_heap}m",
         "spark.executor.instances": str(executor.instances),
         "spark.executor.cores": str(executor.cores),
         "spark.executor.memory": f"{heap}m",
         "spark.executor.memoryOverhead": f"{memory_mib(executor) - heap}m",
         "spark.ui.showConsoleProgress": "false",
-        # Whoever else reaches the pods has no part in the job.
+        # Other processes that reach the pods cannot join the job.
         "spark.authenticate": "true",
     }
     if executor.cpu_request is not None:
-        found["spark.kubernetes.executor.request.cores"] = str(executor.cpu_request)
-    return found
+        defaults["spark.kubernetes.executor.request.cores"] = str(executor.cpu_request)
+    return defaults
 
 
 def _fixed(job: Job) -> dict[str, str]:
-    found = {
+    fixed = {
         "spark.kubernetes.namespace": job.namespace,
         "spark.kubernetes.container.image": job.image,
         "spark.kubernetes.container.image.pullPolicy": job.spec.image_pull_policy,
-        # Executors belong to this pod: Kubernetes takes them away after it.
+        # This pod owns the executors, so Kubernetes deletes them after it.
         "spark.kubernetes.driver.pod.name": "$(POD_NAME)",
         "spark.driver.host": "$(SPARK_DRIVER_BIND_ADDRESS)",
         "spark.driver.port": str(DRIVER_PORT),
         "spark.driver.blockManager.port": str(BLOCKS_PORT),
         "spark.kubernetes.executor.podTemplateFile": TEMPLATE_FILE,
         "spark.kubernetes.executor.podTemplateContainerName": EXECUTOR_CONTAINER,
-        # With these the driver needs rights on pods alone.
+        # With these settings the driver needs rights on pods only.
         "spark.kubernetes.executor.disableConfigMap": "true",
         "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
         "spark.kubernetes.driver.reusePersistentVolumeClaim": "false",
         "spark.kubernetes.driver.service.deleteOnTermination": "false",
     }
     for key, value in job.pod_labels(EXECUTOR).items():
-        found[f"spark.kubernetes.executor.label.{key}"] = value
-    return found
+        fixed[f"spark.kubernetes.executor.label.{key}"] = value
+    return fixed
 
 
 def job_arguments(job: Job, place: Place) -> list[str]:
-    """Of magnetar_spark's program. Raises BadSpec."""
+    """The arguments of magnetar_spark's program. Raises BadSpec."""
     spec, selection = job.spec, job.spec.selection
     words = [spec.type.lower()]
     words += [f"--topic={literal(topic)}" for topic in selection.topics]
@@ -119,22 +118,22 @@ def job_arguments(job: Job, place: Place) -> list[str]:
     if spec.event_log_claim is not None:
         words.append(f"--event-log={EVENT_LOG_DIR}")
     if spec.type == "Compact" and "parallelism" not in spec.options:
-        # By itself it goes by the cores that it sees, which here are the driver's.
+        # The job would use the number of its own cores, which are the driver's.
         words.append(f"--parallelism={spec.executor.instances * spec.executor.cores}")
     return words + options(spec.options)
 
 
 def options(given: Mapping[str, int | str]) -> list[str]:
-    """`max-ledgers` or `maxLedgers`, as arguments. Raises BadSpec."""
+    """Options (`max-ledgers` or `maxLedgers`) as arguments. Raises BadSpec."""
     words: list[str] = []
     for key, value in given.items():
         if not _OPTION.fullmatch(key):
             raise BadSpec(
                 f"spec.options: {key!r} must be the name of an option, such as max-ledgers"
             )
-        name = re.sub(r"[A-Z]", lambda found: f"-{found[0].lower()}", key)
+        name = re.sub(r"[A-Z]", lambda match: f"-{match[0].lower()}", key)
         if name in _OURS:
-            raise BadSpec(f"spec.options: {key} comes from elsewhere in the spec: leave it out")
+            raise BadSpec(f"spec.options: another field of the spec sets {key}: leave it out")
         if value in ("true", "false"):
             words += [f"--{name}"] if value == "true" else []
         else:
@@ -143,12 +142,12 @@ def options(given: Mapping[str, int | str]) -> list[str]:
 
 
 def memory_mib(process: Process) -> int:
-    """Of its pod."""
+    """The memory of the process's pod, in MiB."""
     return int(amount(process.memory) or 0) // MIB
 
 
 def heap_mib(where: str, process: Process, given: Mapping[str, object], key: str) -> int:
-    """Of its JVM, where sparkConf does not say it. Raises BadSpec."""
+    """The heap of the process's JVM, in MiB. Raises BadSpec if it is too small for Spark."""
     heap = int(memory_mib(process) * HEAP_SHARE)
     if key not in given and heap * MIB < HEAP_BYTES_MIN:
         least = int(HEAP_BYTES_MIN / HEAP_SHARE / MIB)
@@ -157,5 +156,5 @@ def heap_mib(where: str, process: Process, given: Mapping[str, object], key: str
 
 
 def literal(text: str) -> str:
-    """Kubernetes leaves it as it is."""
-    return text.replace("$(", "$$(")
+    """Escapes a text, because Kubernetes expands `$(NAME)`."""
+    return text.replace("$", "$$")

@@ -1,1 +1,1 @@
-"""The admin REST: Pulsar's paths, fields and texts over the broker's public methods."""
+"""The admin REST: Pulsar's paths, fields and texts, on top of the broker's public methods."""

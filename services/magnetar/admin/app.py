@@ -1,6 +1,7 @@
-"""The application: every router, the errors, the documentation, around one broker.
+"""The ASGI application of a broker: all routers, the error handlers and the documentation.
 
-Starlette serves it; FastAPI only makes the documentation, when somebody opens it (`openapi.py`).
+Starlette serves it. FastAPI only generates the documentation, when a client opens it
+(`openapi.py`).
 """
 
 from typing import Final
@@ -8,19 +9,13 @@ from typing import Final
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from magnetar.admin import answers, openapi, paths
 from magnetar.admin.cluster.peers import Peers
-from magnetar.admin.cluster.routing import InCluster
+from magnetar.admin.cluster.routing import ClusterParts
+from magnetar.admin.http import answers, openapi, paths
+from magnetar.admin.http.routes import MethodRoute, RouteTable
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
-from magnetar.admin.routes import MethodRoute, RouteTable
-from magnetar.admin.steps import in_one_step
-from magnetar.broker.service import BrokerService
-from magnetar.observe.health import Probes
-
-paths.register_converters()  # before the routers below are imported: their paths name converters
-
-from magnetar.admin.routers import (  # noqa: E402
+from magnetar.admin.routers import (
     all_policies,
     analytics,
     backlog,
@@ -45,9 +40,12 @@ from magnetar.admin.routers import (  # noqa: E402
     topic_stats,
     topics,
 )
-from magnetar.admin.routers.policies import fixed, permissions  # noqa: E402
-from magnetar.admin.routers.policies import namespaces as namespace_policies  # noqa: E402
-from magnetar.admin.routers.policies import topics as topic_policies  # noqa: E402
+from magnetar.admin.routers.policies import fixed, permissions
+from magnetar.admin.routers.policies import namespaces as namespace_policies
+from magnetar.admin.routers.policies import topics as topic_policies
+from magnetar.admin.shield import shielded
+from magnetar.broker.service import BrokerService
+from magnetar.observe.health import Probes
 
 ROUTERS: Final = (
     clusters.router,
@@ -79,11 +77,15 @@ ROUTERS: Final = (
     analytics.router,
 )
 
-DESCRIPTIONS: Final = tuple(each for router in ROUTERS for each in router.descriptions)
+paths.register_converters()  # before the table is built: the routes' paths name them
+
+DESCRIPTIONS: Final = tuple(
+    description for router in ROUTERS for description in router.descriptions
+)
 _TABLE: Final = RouteTable(
     [
         *openapi.ROUTES,
-        *(MethodRoute(each.method, each.path, in_one_step(each)) for each in DESCRIPTIONS),
+        *(MethodRoute(route.method, route.path, shielded(route)) for route in DESCRIPTIONS),
     ]
 )
 
@@ -92,11 +94,11 @@ def create_app(
     service: BrokerService,
     metrics_page: MetricsPage | None = None,
     probes: Probes | None = None,
-    cluster: InCluster | None = None,
+    cluster: ClusterParts | None = None,
 ) -> ASGIApp:
-    """The admin REST of this broker. Who passes `metrics_page` turns its windows, too.
+    """Builds the admin REST of a broker; `cluster` is set if the broker is one of several.
 
-    With `cluster` it is one of several.
+    A caller that passes `metrics_page` also runs its `keep_windows`.
     """
     app = Starlette(exception_handlers=answers.HANDLERS)
     app.router = _TABLE
@@ -106,10 +108,10 @@ def create_app(
         service, balance=cluster.balance if cluster else None
     )
     app.state.probes = probes or default_probes(service)
-    whole = answers.Contained(paths.RawPaths(app))
+    outermost = answers.Contained(paths.RawPaths(app))
     app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
-        peers = app.state.peers = Peers(cluster.routing, whole)
+        peers = app.state.peers = Peers(cluster.routing, outermost)
         cluster.closing.append(peers.close)
         app.state.balance, app.state.bookies = cluster.balance, cluster.bookies
-    return whole
+    return outermost

@@ -1,32 +1,33 @@
-"""Deleting what holds other things: a topic with its schema, a partitioned topic, a namespace.
+"""Deletion of topics, partitioned topics and namespaces, with everything that they contain.
 
-Pulsar's rule, kept here: clients that are connected stand in the way of a deletion (412, with how
-many there are), subscriptions without consumers do not. Of a partitioned topic every partition is
-checked before the first is deleted, so that a refusal leaves it whole. Nothing is created in what
-is being deleted, and a deletion that was cut short can be repeated (`broker.deletion_mark`).
+As in Pulsar, connected clients prevent a deletion (412, with their number), subscriptions without
+consumers do not. All partitions of a topic are checked before the first is deleted, so that a
+refusal leaves the topic complete. No topic is created in a parent that is being deleted, and an
+interrupted deletion can be repeated (`broker.deletion_mark`).
 """
 
 import contextlib
 from collections.abc import Sequence
+from typing import Protocol
 
 from magnetar.admin.context import topic_not_found
+from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.service import BrokerService
-from magnetar.broker.system_topics import is_system_topic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
 from magnetar.core.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.metadata.store import Check
 
 
 def check_unused(topic: Topic) -> None:
-    """PreconditionFailed while clients are connected, with Pulsar's count of them."""
+    """Raises PreconditionFailed, with Pulsar's count, if clients are connected to the topic."""
     producers = len(topic.producers)
     consumers = sum(len(subscription.consumers) for subscription in topic.subscriptions.values())
     refuse_topic_in_use(producers, consumers)
 
 
 def refuse_topic_in_use(producers: int, consumers: int) -> None:
-    """PreconditionFailed where there are any."""
+    """Raises PreconditionFailed if any client is connected."""
     clients = producers + consumers
     if clients:
         noun = "client" if clients == 1 else "clients"
@@ -39,10 +40,10 @@ def refuse_topic_in_use(producers: int, consumers: int) -> None:
 async def delete_topic(
     service: BrokerService, name: TopicName, *, force: bool, under: Check | None = None
 ) -> None:
-    """One topic or partition, with its data, subscriptions and schema.
+    """Deletes a topic or partition, with its data, subscriptions and schema.
 
-    `under` is the mark of the namespace or partitioned topic that is being deleted with it. Raises
-    BadRevision if it does not hold any more.
+    `under` is the mark of the namespace or partitioned topic whose deletion includes this topic.
+    Raises BadRevision if the mark is no longer valid.
     """
     loaded = service.topics.loaded(name)
     if loaded is not None and not force:
@@ -50,88 +51,130 @@ async def delete_topic(
     if loaded is None and not await service.topics.exists(name, half_deleted=True):
         raise topic_not_found(name)
     try:
-        # Forced: subscriptions without consumers do not keep a topic, and clients were seen to.
+        # Forced: clients were checked above, and subscriptions without consumers do not count.
         await service.topics.delete(name, force=True, under=under)
     except NotFound:
         raise topic_not_found(name) from None
 
 
+class TopicRemover(Protocol):
+    """The steps of a deletion that depend on where topics are served: by one broker or by many."""
+
+    async def topics(self, namespace: NamespaceName, *, half_deleted: bool) -> list[TopicName]:
+        """Returns the topics and partitions of the namespace, of both domains.
+
+        `half_deleted` includes topics whose deletion was interrupted.
+        """
+
+    async def partitions(self, name: TopicName, *, half_deleted: bool) -> list[TopicName]:
+        """Returns the partitions of a partitioned topic; it may omit those that do not exist."""
+
+    async def refuse_if_used(self, name: TopicName) -> None:
+        """Raises PreconditionFailed if clients are connected to the topic."""
+
+    async def remove(self, names: Sequence[TopicName], mark: Check) -> None:
+        """Deletes the topics that still exist; raises BadRevision if the mark is not valid."""
+
+
+class LocalRemover:
+    """Deletes the topics of a single broker."""
+
+    def __init__(self, service: BrokerService) -> None:
+        self._service = service
+
+    async def topics(self, namespace: NamespaceName, *, half_deleted: bool) -> list[TopicName]:
+        domains = [
+            await self._service.topics.names(namespace, domain, half_deleted=half_deleted)
+            for domain in DOMAINS
+        ]
+        return [name for names in domains for name in names]
+
+    async def partitions(
+        self,
+        name: TopicName,
+        *,
+        half_deleted: bool,  # noqa: ARG002 - neither step minds a partition that does not exist
+    ) -> list[TopicName]:
+        partitions = await self._service.resources.partitions(name)
+        return [name.partition(index) for index in range(partitions)]
+
+    async def refuse_if_used(self, name: TopicName) -> None:
+        if (topic := self._service.topics.loaded(name)) is not None:
+            check_unused(topic)
+
+    async def remove(self, names: Sequence[TopicName], mark: Check) -> None:
+        for name in names:
+            with contextlib.suppress(NotFound):
+                await delete_topic(self._service, name, force=True, under=mark)
+
+
 async def delete_partitioned(
-    service: BrokerService, name: TopicName, *, force: bool, under: Check | None = None
+    service: BrokerService,
+    remover: TopicRemover,
+    name: TopicName,
+    *,
+    force: bool,
+    under: Check | None = None,
 ) -> None:
-    """A partitioned topic: its partitions, then its metadata, then its schema.
+    """Deletes a partitioned topic: its partitions, then its metadata, then its schema.
 
     `under` is the mark of its namespace, if that is being deleted.
     """
 
-    async def parts() -> list[TopicName]:
-        return [name.partition(index) for index in range(await service.resources.partitions(name))]
-
     async def check() -> None:
-        for part in [] if force else await parts():
-            if (topic := service.topics.loaded(part)) is not None:
-                check_unused(topic)
+        for part in [] if force else await remover.partitions(name, half_deleted=False):
+            await remover.refuse_if_used(part)
 
     async def empty(mark: Check) -> None:
-        for part in await parts():
-            await _delete_if_there(service, part, mark)
+        await remover.remove(await remover.partitions(name, half_deleted=True), mark)
 
     await service.resources.partitioned_deletion(name, under).run(check, empty)
     await forget_partitioned(service, name)
 
 
 async def forget_partitioned(service: BrokerService, name: TopicName) -> None:
-    """Deletes what belonged to a partitioned topic whose record is deleted."""
+    """Deletes the policies and schemas of a partitioned topic whose record is deleted."""
     await service.policies.forget(name)
     await service.schemas.forget(name)
 
 
 async def delete_namespace(
-    service: BrokerService, namespace: NamespaceName, *, force: bool
+    service: BrokerService, remover: TopicRemover, namespace: NamespaceName, *, force: bool
 ) -> None:
-    """A namespace; with its topics only where that is asked for and allowed."""
+    """Deletes a namespace; with its topics only if `force` is set and allowed.
 
-    async def topics(*, half_deleted: bool) -> list[TopicName]:
-        found = [
-            await service.topics.names(namespace, domain, half_deleted=half_deleted)
-            for domain in DOMAINS
-        ]
-        return [name for names in found for name in names]
+    In a cluster, the owners of its bundles release them once they observe the deletion.
+    """
 
     async def check() -> None:
-        names = await partitioned_topics(service, namespace) + await topics(half_deleted=False)
+        names = await partitioned_topics(service, namespace)
+        names += await remover.topics(namespace, half_deleted=False)
         await refuse_namespace_in_use(service, namespace, names, force=force)
 
     async def empty(mark: Check) -> None:
         for name in await partitioned_topics(service, namespace):
             with contextlib.suppress(NotFound):  # another request has deleted it
-                await delete_partitioned(service, name, force=True, under=mark)
-        for name in await topics(half_deleted=True):
-            await _delete_if_there(service, name, mark)
+                await delete_partitioned(service, remover, name, force=True, under=mark)
+        await remover.remove(await remover.topics(namespace, half_deleted=True), mark)
         await forget_namespace(service, namespace, mark)
 
     await service.resources.namespace_deletion(namespace).run(check, empty)
 
 
-async def _delete_if_there(service: BrokerService, name: TopicName, mark: Check) -> None:
-    with contextlib.suppress(NotFound):
-        await delete_topic(service, name, force=True, under=mark)
-
-
 async def partitioned_topics(service: BrokerService, namespace: NamespaceName) -> list[TopicName]:
-    """Those of both domains."""
-    found = [await service.resources.partitioned_topics(namespace, domain) for domain in DOMAINS]
-    return [name for names in found for name in names]
+    """Returns the partitioned topics of the namespace, of both domains."""
+    domains = [await service.resources.partitioned_topics(namespace, domain) for domain in DOMAINS]
+    return [name for names in domains for name in names]
 
 
 async def forget_namespace(service: BrokerService, namespace: NamespaceName, mark: Check) -> None:
-    """Deletes what belongs to a marked namespace without topics.
+    """Deletes the records of a namespace that is marked and has no topics.
 
-    Raises Conflict if it has any: what is deleted next is the only way to find them. Raises
-    BadRevision if the namespace's mark does not hold any more.
+    Raises Conflict if it has topics: without these records, nothing would lead to them. Raises
+    BadRevision if the namespace's mark is no longer valid.
     """
-    left = await service.topics.names(namespace, "persistent", half_deleted=True)
-    if left or await partitioned_topics(service, namespace):
+    remaining = await service.topics.names(namespace, "persistent", half_deleted=True)
+    if remaining or await partitioned_topics(service, namespace):
         raise Conflict(f"Namespace {namespace} still has topics: repeat its deletion")
     await service.policies.documents.forget_namespace(namespace, mark)
     await service.resources.forget_backlog(namespace, mark)
@@ -140,7 +183,7 @@ async def forget_namespace(service: BrokerService, namespace: NamespaceName, mar
 async def refuse_namespace_in_use(
     service: BrokerService, namespace: NamespaceName, topics: Sequence[TopicName], *, force: bool
 ) -> None:
-    """Raises what keeps the namespace from being deleted; `topics` are all that it has."""
+    """Raises the reason why the namespace cannot be deleted; `topics` are all of its topics."""
     if not await service.resources.namespace_exists(namespace):
         raise NotFound(f"Namespace {namespace} does not exist.")
     if force and not service.settings.force_delete_namespace:

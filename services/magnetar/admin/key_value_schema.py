@@ -1,8 +1,8 @@
-"""KEY_VALUE schemas: on the wire two definitions with their lengths, in REST one JSON text.
+"""KEY_VALUE schemas: two definitions with their lengths on the wire, one JSON text in REST.
 
     key_size:u32 key value_size:u32 value   <->   {"key": …, "value": …}
 
-A definition that is a JSON object stands in the text as such, any other as a string.
+A definition that is a JSON object is an object in the text; any other is a string.
 """
 
 import struct
@@ -13,11 +13,11 @@ from magnetar.broker.schema.registry import InvalidSchemaData
 
 _U32 = struct.Struct(">I")
 _EMPTY_SIZE = 0xFFFFFFFF
-"""Some clients write -1 for a part without a definition."""
+"""The size -1, which some clients write for a part without a definition."""
 
 
 def decode(data: bytes) -> str:
-    """The JSON text; InvalidSchemaData where the lengths do not fit."""
+    """Returns the JSON text; raises InvalidSchemaData if the lengths do not fit."""
     key, rest = _part(data)
     value, rest = _part(rest)
     if rest:
@@ -26,7 +26,7 @@ def decode(data: bytes) -> str:
 
 
 def encode(text: str) -> bytes:
-    """The wire form of the JSON text."""
+    """Returns the wire form of the JSON text; raises InvalidSchemaData."""
     try:
         document = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
         key, value = _definition(document["key"]), _definition(document["value"])
@@ -51,10 +51,10 @@ def _part(data: bytes) -> tuple[bytes, bytes]:
 
 def _readable(definition: bytes) -> object:
     try:
-        found = msgspec.json.decode(definition)
+        document = msgspec.json.decode(definition)
     except msgspec.MsgspecError:
-        found = None
-    return found if isinstance(found, dict | list) else definition.decode("utf-8", "replace")
+        document = None
+    return document if isinstance(document, dict | list) else definition.decode("utf-8", "replace")
 
 
 def _definition(raw: msgspec.Raw) -> bytes:

@@ -1,10 +1,9 @@
 """A stored entry as an HTTP answer: the payload is the body, the metadata are headers.
 
-The body is the payload decompressed, of a batch the whole batch as its producer laid it out: tools
-take it apart by `X-Pulsar-num-batch-message`. Encrypted payloads stay as they are. Header names
-keep Pulsar's upper and lower case: Java's admin client compares them exactly. Values go out as
-UTF-8, without control characters (a key is any text that a producer chose, and must not end a
-header).
+The body is the decompressed payload. Of a batch it is the whole batch in its producer's layout:
+tools split it by `X-Pulsar-num-batch-message`. Encrypted payloads are unchanged. Header names keep
+Pulsar's upper and lower case, because Java's admin client compares them exactly. Values are UTF-8
+without control characters: a producer chooses the text of a key, which must not end a header.
 """
 
 import base64
@@ -14,7 +13,7 @@ from typing import cast
 import msgspec
 from starlette.responses import Response
 
-from magnetar.admin.answers import JSON
+from magnetar.admin.http.answers import JSON
 from magnetar.admin.times import iso
 from magnetar.core.errors import PersistenceError
 from magnetar.managed_ledger.entry import Entry
@@ -39,7 +38,7 @@ _PLAIN = (
     ("chunk-id", "chunk_id"),
     ("null-partition-key", "null_partition_key"),
 )
-"""Header and metadata field, where the field's value goes out as it is."""
+"""Headers and metadata fields, for fields whose value is sent unchanged."""
 
 _TIMES = (("event-time", "event_time"), ("deliver-at-time", "deliver_at_time"))
 
@@ -51,7 +50,7 @@ _BASE64 = (
 
 
 def message_response(entry: Entry) -> Response:
-    """The answer to a peek; PersistenceError where the entry cannot be taken apart."""
+    """Returns the answer to a peek; raises PersistenceError if the entry cannot be parsed."""
     try:
         metadata = parse_metadata(entry.data)
         broker_metadata = split_entry(entry.data).broker_entry_metadata
@@ -67,7 +66,7 @@ def message_response(entry: Entry) -> Response:
 
 
 def batch_size(entry: bytes) -> int | None:
-    """How many messages the entry's batch has, None where it is no batch."""
+    """Returns the number of messages in the entry's batch; None if it is not a batch."""
     try:
         metadata = parse_metadata(entry)
     except MalformedEntry:
@@ -84,7 +83,7 @@ def _plain(metadata: MessageMetadata, payload: bytes) -> bytes:
 def _headers(
     metadata: MessageMetadata, broker_metadata: BrokerEntryMetadata | None, payload_bytes: int
 ) -> Iterator[tuple[str, object]]:
-    # Field names come from the tables above; the generated signature lists them one by one.
+    # The generated signature lists every field name; here they come from the tables above.
     has = cast("Callable[[str], bool]", metadata.HasField)
     properties = {pair.key: pair.value for pair in metadata.properties}
     yield "PROPERTY", msgspec.json.encode(properties)

@@ -1,4 +1,4 @@
-"""What a broker tells of itself to probes, where whoever runs it does not say more."""
+"""The default health report of a broker, for probes and for `/status`."""
 
 from collections.abc import Mapping
 
@@ -7,7 +7,7 @@ from magnetar.observe.health import Probes
 
 
 def default_probes(service: BrokerService) -> Probes:
-    """Ready unless it is stopping."""
+    """Returns probes that report the broker as ready unless it is stopping."""
 
     def status() -> Mapping[str, object]:
         return broker_status(service)
@@ -16,7 +16,7 @@ def default_probes(service: BrokerService) -> Probes:
 
 
 def broker_status(service: BrokerService) -> dict[str, object]:
-    """What `/status` shows of every broker."""
+    """Returns the fields that `/status` shows for every broker."""
     return {
         "role": "broker",
         "version": service.version,

@@ -1,13 +1,13 @@
-"""What is said of a path that is not served: which part of Pulsar it is, and that it is not here.
+"""The errors for paths and methods that no route serves.
 
-Tools show the reason to people, so it names the feature rather than the path.
+Tools show the reason to people, so it names the feature of Pulsar that is missing, not the path.
 """
 
 import re
 from typing import Final
 
 FUNCTIONS_STATUS: Final = 409
-"""Pulsar's own status where its function worker is off; tools expect it."""
+"""Pulsar's status if its function worker is off; tools expect it."""
 
 _FUNCTIONS = re.compile(r"/admin/v[23]/(functions|function|sinks|sink|sources|source|worker)")
 _POLICY = re.compile(r"/admin/v2/(namespaces|persistent|non-persistent)/[^/]+/.+/(\w+)$")
@@ -25,17 +25,17 @@ _PARTS: Final = (
 
 
 def refusal(method: str, path: str, status: int, allowed: str) -> tuple[int, str]:
-    """Status and reason for a request that no route takes."""
-    if found := _FUNCTIONS.match(path):
+    """Returns the status and the reason for a request that no route serves."""
+    if match := _FUNCTIONS.match(path):
         return FUNCTIONS_STATUS, (
-            f"Pulsar Function Worker is not enabled: functions and IO connectors ({found[1]}) "
+            f"Pulsar Function Worker is not enabled: functions and IO connectors ({match[1]}) "
             "are not offered"
         )
-    if status == 405 and allowed == "GET" and (found := _POLICY.match(path)):
-        return 405, f"{found[2]} cannot be changed yet; offered: GET"
+    if status == 405 and allowed == "GET" and (match := _POLICY.match(path)):
+        return 405, f"{match[2]} cannot be changed yet; offered: GET"
     if status == 405 and allowed:
         return 405, f"{method} is not offered on {path}; offered: {allowed}"
-    for pattern, what in _PARTS:
+    for pattern, feature in _PARTS:
         if pattern.match(path):
-            return status, f"{what} not offered: {method} {path}"
+            return status, f"{feature} not offered: {method} {path}"
     return status, f"No such path: {method} {path}; /docs lists what is offered"

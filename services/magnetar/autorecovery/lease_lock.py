@@ -1,9 +1,9 @@
 """A key that one process holds at a time, under its session's lease.
 
-Whoever holds it writes nothing without `check()` in the same transaction: a process that was
-paused, lost its lease and does not know it yet is refused by the store. Where a write's outcome
-stayed unknown the key's own value tells: it names its holder (`token`, drawn anew by every process)
-and the lease. So a process asks for one key only once at a time, until it has released it.
+The holder makes every write in a transaction with `check()`: if a process was paused and lost its
+lease without noticing, the store refuses the write. If the outcome of a `take` is unknown, the
+key's value shows it: it names the holder (`token`, drawn by every process) and the lease. So a
+process takes a key at most once at a time, until it has released it.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from magnetar.metadata.store import (
 
 STORE_TIMEOUT_S: Final = 30.0
 RELEASE_PAUSES_S: Final = (1.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-"""Between looks at a lock that was not released, or whose request may still reach the store."""
+"""Between attempts to release, while the store does not answer or a `take` is in doubt."""
 
 log = get_logger("magnetar.autorecovery")
 
 
 class LockLost(MetadataError):
-    """What the lock covers may belong to another now: stop."""
+    """Another process may hold the lock now: stop the work that it covers."""
 
 
 class LeaseLock:
-    """See the module's text."""
+    """A lock in the metadata store that ends with the session's lease."""
 
     def __init__(
         self, store: MetadataStore, session: MetadataSession, key: str, token: str
@@ -46,16 +46,16 @@ class LeaseLock:
         self._token = token
         self._lease_id = 0
         self._revision = ABSENT
-        self._asked = b""
-        """What `take` has written, if the outcome of that write is unknown."""
-        self._asked_with = 0
+        self._requested = b""
+        """The value that `take` wrote, if the outcome of that write is unknown."""
+        self._requested_lease_id = 0
         """The lease of that write: it cannot land once the lease has ended."""
-        self._left = ABSENT
+        self._to_delete = ABSENT
         """The revision to delete, if an earlier release did not succeed."""
 
     @property
     def held(self) -> bool:
-        """Whether it may be acted on now, by the holder's own clock."""
+        """Whether the holder may act now, by its own clock."""
         return (
             self._revision != ABSENT
             and self._session.valid
@@ -63,20 +63,20 @@ class LeaseLock:
         )
 
     def check(self) -> Check:
-        """For every transaction that only the holder may do; raises LockLost."""
+        """Returns the check for every transaction of the holder; raises LockLost."""
         if not self.held:
             raise LockLost(f"{self.key} is not held any more")
         return Check(self.key, self._revision)
 
     def release_with(self) -> Delete:
-        """For the last transaction: the lock goes with it."""
+        """Returns the operation that releases the lock in the holder's last transaction."""
         return Delete(self.key, self._revision)
 
     async def take(self) -> bool:
-        """Whether it is ours now. Raises LeaseLost where the session has no lease."""
+        """Tries to take the lock; returns whether it is held. Raises LeaseLost without a lease."""
         lease_id = self._session.lease_id
-        value = self._asked = f"{self._token} {lease_id}".encode()
-        self._asked_with = lease_id
+        value = self._requested = f"{self._token} {lease_id}".encode()
+        self._requested_lease_id = lease_id
         try:
             self._revision = await self._store.put(
                 self.key, value, expected=ABSENT, lease_id=lease_id
@@ -87,47 +87,47 @@ class LeaseLock:
                 self.forget()
                 return False
             self._revision = record.revision
-        self._asked = b""
+        self._requested = b""
         self._lease_id = lease_id
         return self.held
 
     async def release(self) -> None:
-        """Deletes the key if it is still ours, also if `take` was never answered.
+        """Deletes the key if this process holds it, also if `take` was never answered.
 
-        After an error it may be repeated. If `take` was not answered and the key is not ours now,
-        the request may still reach the store: see `give_up`.
+        May be repeated after an error. If `take` was not answered and the key is not held, the
+        request may still reach the store: see `give_up`.
         """
         if self._revision != ABSENT:
-            self._left, self._revision = self._revision, ABSENT
-        elif self._asked:
+            self._to_delete, self._revision = self._revision, ABSENT
+        elif self._requested:
             record = await self._store.get(self.key)
-            if record is not None and record.value == self._asked:
-                self._left, self._asked = record.revision, b""
-        if self._left != ABSENT:
+            if record is not None and record.value == self._requested:
+                self._to_delete, self._requested = record.revision, b""
+        if self._to_delete != ABSENT:
             with suppress(BadRevision):  # an earlier attempt deleted it, or it went with the lease
-                await self._store.delete(self.key, expected=self._left)
-            self._left = ABSENT
+                await self._store.delete(self.key, expected=self._to_delete)
+            self._to_delete = ABSENT
 
     async def give_up(self) -> None:
-        """Releases it, and looks again while the store does not answer or a request is in doubt.
+        """Releases the lock; retries while the store does not answer or a request is in doubt.
 
-        A lock that stays would keep every other process from its key until the lease ends.
+        A lock that remained would block every other process until the lease ends.
         """
         for pause_s in (*RELEASE_PAUSES_S, 0.0):
             try:
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     await self.release()
-                if not self._asked or self._session.lease_id != self._asked_with:
+                if not self._requested or self._session.lease_id != self._requested_lease_id:
                     return
             except StoreClosed:
                 return
             except LeaseLost:
-                pass  # it may be renewed still, and the request land
+                pass  # the lease may still be renewed, and the request may land
             except (MetadataError, TimeoutError) as error:
-                log.info("lock not released", key=self.key, error=str(error))
+                log.info("lock not released, will retry", key=self.key, error=str(error))
             await asyncio.sleep(pause_s)
 
     def forget(self) -> None:
-        """It went with a transaction, or belongs to somebody else now."""
-        self._revision = self._left = ABSENT
-        self._asked = b""
+        """Clears the state: a transaction released the lock, or another process holds it."""
+        self._revision = self._to_delete = ABSENT
+        self._requested = b""

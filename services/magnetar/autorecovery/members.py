@@ -1,9 +1,9 @@
-"""Which bookies are there, which are gone for good, and which only for a moment.
+"""The state of every bookie: living, draining, away for a moment, or gone.
 
-`Members` is a snapshot that decisions are made from; `MemberWatch` makes it, from the bookie set
-and its own clock. A bookie that is not registered counts as *away* until it has been missing for
-the named delay, then as *gone*: one that nobody here ever saw is missing since the watch began.
-Another incarnation under the same name is another bookie, so wiped disks count as gone.
+`Members` is a snapshot, on which decisions are based. `MemberWatch` takes it from the set of
+bookies and its own clock. An unregistered bookie counts as *away* until it has been missing for
+`lost_bookie_delay_s`, then as *gone*. A bookie that this process never saw counts as missing since
+the watch began. Another incarnation under the same id is another bookie, so wiped disks are gone.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from magnetar.core.clock import Clock
 from magnetar.ledger.bookies import BookieInfo, BookieSet
 
 
-class Standing(StrEnum):
-    """What is to be thought of one bookie of an ensemble."""
+class BookieState(StrEnum):
+    """The state of one bookie of an ensemble."""
 
     LIVING = "living"
     DRAINING = "draining"
@@ -31,22 +31,23 @@ class Members:
 
     living: Mapping[BookieIdentity, BookieInfo]
     away: frozenset[BookieIdentity] = frozenset()
-    strangers_are_away: bool = False
-    """Whether one that was never seen may still come: the watch has only begun."""
+    unseen_are_away: bool = False
+    """Whether a bookie that was never seen may still register: the watch began a moment ago."""
 
-    def standing(self, identity: BookieIdentity) -> Standing:
+    def state_of(self, identity: BookieIdentity) -> BookieState:
+        """Returns the bookie's state; GONE also for an identity that never existed."""
         info = self.living.get(identity)
         if info is not None:
-            return Standing.DRAINING if info.draining else Standing.LIVING
-        if identity in self.away or self.strangers_are_away:
-            return Standing.AWAY
-        return Standing.GONE
+            return BookieState.DRAINING if info.draining else BookieState.LIVING
+        if identity in self.away or self.unseen_are_away:
+            return BookieState.AWAY
+        return BookieState.GONE
 
     @property
     def digest(self) -> str:
-        """Equal for two snapshots between which nothing changed that matters to any ledger.
+        """A hash that is equal for two snapshots if no difference between them affects a ledger.
 
-        A bookie that is only away counts as if it had not left.
+        A bookie that is away counts as if it had not left.
         """
         present = sorted({*self.living, *self.away})
         living = self.living.values()
@@ -56,7 +57,7 @@ class Members:
 
 
 class MemberWatch:
-    """See the module's text."""
+    """Remembers when each bookie left, and takes snapshots of the bookies' states."""
 
     def __init__(self, bookies: BookieSet, clock: Clock, lost_delay_s: float) -> None:
         self._bookies = bookies
@@ -66,8 +67,11 @@ class MemberWatch:
         self._seen: set[BookieIdentity] = set()
         self._left: dict[BookieIdentity, float] = {}
 
-    def look(self) -> Members:
-        """The bookies now. Call it often: a leaving is timed from the look that missed it."""
+    def observe(self) -> Members:
+        """Returns a snapshot.
+
+        Call it often: the delay of a bookie that left starts at the first call that misses it.
+        """
         now = self._clock.monotonic()
         living = {info.identity: info for info in self._bookies.living()}
         for identity in self._seen - living.keys():
@@ -75,8 +79,8 @@ class MemberWatch:
         for identity in living:
             self._left.pop(identity, None)
         self._seen = set(living)
-        patience = self._lost_delay_s
-        away = frozenset(one for one, left in self._left.items() if now - left < patience)
-        for identity in [one for one in self._left if one not in away]:
+        delay_s = self._lost_delay_s
+        away = frozenset(identity for identity, left in self._left.items() if now - left < delay_s)
+        for identity in [identity for identity in self._left if identity not in away]:
             del self._left[identity]
-        return Members(living, away, now - self._began < patience)
+        return Members(living, away, now - self._began < delay_s)

@@ -1,8 +1,8 @@
-"""All ledgers' records, a page at a time, so that memory stays bounded however many there are.
+"""The records of all ledgers, read a page at a time, so that memory is bounded.
 
-A page is the ledgers whose ids share all but the last three digits: one `list` by prefix. Ids are
-only given out upwards, so a page that lies below the newest id and was found empty stays empty: it
-is not asked for again, and a walk costs as many requests as there are pages with ledgers in them.
+A page has the ledgers whose ids share all but the last three digits; one `list` by prefix reads it.
+Ledger ids only increase, so an empty page below the newest id stays empty and is not read again. A
+repeated walk therefore costs one request per page that has ledgers.
 """
 
 from collections.abc import AsyncIterator
@@ -16,12 +16,12 @@ from magnetar.metadata.store import MetadataStore
 
 log = get_logger("magnetar.autorecovery")
 
-DIGITS_OF_A_PAGE = len(str(PAGE_LEDGERS - 1))
+PAGE_DIGITS = len(str(PAGE_LEDGERS - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """One ledger as it stands in the store."""
+    """A ledger's metadata, with the revision of its record."""
 
     metadata: LedgerMetadata
     revision: int
@@ -29,7 +29,7 @@ class LedgerRecord:
 
 @dataclass(slots=True)
 class Page:
-    """The ledgers of one page; `unreadable` are keys whose value is no ledger."""
+    """The ledgers of one page; `unreadable` has the keys of records that cannot be decoded."""
 
     number: int
     ledgers: list[LedgerRecord] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Page:
 
 
 class LedgerPages:
-    """See the module's text."""
+    """Walks over all ledgers, and remembers which pages have any."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class LedgerPages:
         self._next = 0
 
     async def walk(self) -> AsyncIterator[Page]:
-        """Every page with ledgers that existed when the walk began, in order."""
+        """Yields the pages with ledgers, in order, up to the newest ledger when the walk began."""
         newest = await newest_ledger(self._store)
         pages = [*self._filled, *range(self._next, newest // PAGE_LEDGERS + 1)]
         filled: list[int] = []
@@ -55,13 +55,13 @@ class LedgerPages:
                 filled.append(number)
                 yield page
         full_until = newest // PAGE_LEDGERS
-        # The newest page is still being filled: it is asked for again.
+        # New ledgers are still added to the newest page, so the next walk reads it again.
         self._filled = [number for number in filled if number < full_until]
         self._next = max(self._next, full_until)
 
 
 async def newest_ledger(store: MetadataStore) -> int:
-    """The highest id that was ever given out, 0 where there is none."""
+    """Returns the highest ledger id that was ever allocated; 0 if there is none."""
     record = await store.get(LEDGER_ID_KEY)
     try:
         return 0 if record is None else int(record.value)
@@ -70,9 +70,9 @@ async def newest_ledger(store: MetadataStore) -> int:
 
 
 async def read_page(store: MetadataStore, number: int) -> Page:
-    """One page, empty or not."""
+    """Reads one page, which may be empty."""
     page = Page(number)
-    prefix = ledger_key(number * PAGE_LEDGERS)[:-DIGITS_OF_A_PAGE]
+    prefix = ledger_key(number * PAGE_LEDGERS)[:-PAGE_DIGITS]
     for record in await store.list(prefix):
         try:
             page.ledgers.append(LedgerRecord(decode(record.key, record.value), record.revision))

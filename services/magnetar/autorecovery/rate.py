@@ -1,6 +1,6 @@
-"""Bounds on what one node copies: bytes a second, and bytes held in memory.
+"""Bounds on the copies of one node: bytes per second, and bytes in memory.
 
-Fair in order of asking; a single piece that is larger than the whole bound goes alone.
+Requests are served in order. A single request above the whole bound is served alone.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from magnetar.core.clock import Clock
 
 
 class ByteRate:
-    """At most so many bytes a second, over any longer time; 0: no bound."""
+    """Bounds the bytes per second, on average over time; 0: unbounded."""
 
     def __init__(self, bytes_per_s: int, clock: Clock) -> None:
         self._bytes_per_s = bytes_per_s
@@ -18,7 +18,7 @@ class ByteRate:
         self._free_at = 0.0
 
     async def spend(self, count: int) -> None:
-        """Waits until those bytes are within the rate."""
+        """Waits until `count` more bytes are within the rate."""
         if not self._bytes_per_s:
             return
         now = self._clock.monotonic()
@@ -29,7 +29,7 @@ class ByteRate:
 
 
 class ByteBudget:
-    """So many bytes may be held at once."""
+    """Bounds the bytes that are held at the same time."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -38,10 +38,11 @@ class ByteBudget:
 
     @property
     def held(self) -> int:
+        """The bytes that are held now."""
         return self._held
 
     async def take(self, count: int) -> None:
-        """Waits until the bytes fit."""
+        """Waits until `count` more bytes fit, and holds them."""
         if not self._waiting and self._fits(count):
             self._held += count
             return
@@ -51,11 +52,11 @@ class ByteBudget:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                self.give_back(count)
+                self.release(count)
             raise
 
-    def give_back(self, count: int) -> None:
-        """They are stored or dropped."""
+    def release(self, count: int) -> None:
+        """Releases bytes that `take` granted, and wakes waiters in order."""
         self._held -= count
         while self._waiting:
             wanted, future = self._waiting[0]

@@ -1,12 +1,12 @@
-"""What is under-replicated, as it stands in the metadata store for everyone to see.
+"""The list of under-replicated ledgers in the metadata store.
 
-`/underreplicated/{page}/{ledger}` holds one record for every ledger that lacks copies; a page is
-the ids of PAGE_LEDGERS ledgers, so that a list of a million can be read in small pieces. The
-auditor puts records there; a worker that holds the ledger's lock changes and removes them.
+`/underreplicated/{page}/{ledger}` holds one record for every ledger that lacks copies. A page
+covers the ids of PAGE_LEDGERS ledgers, so that a list of a million is read in small pieces. The
+auditor adds records; a worker that holds the ledger's lock changes and deletes them.
 
-A record WAITS for an attempt, is PARKED after too many (or where no bookie can stand in) until the
-set of bookies changes, or names what is LOST: entries of which no bookie that was asked has a copy.
-Nothing is ever tried for ever, and nothing that is lost is deleted.
+A record is WAITING for an attempt, PARKED after too many attempts (or if no bookie can replace the
+lost one) until the set of bookies changes, or LOST: it names entries of which no bookie has a copy.
+No ledger is retried forever, and no lost ledger is deleted.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ import msgspec
 from magnetar.bookie.api import BookieIdentity
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
+from magnetar.metadata.records import UNDECODABLE, RecordType
 
 RECORDS_PREFIX: Final = "/underreplicated/"
 LOCKS_PREFIX: Final = "/underreplicated-locks/"
@@ -32,22 +33,23 @@ log = get_logger("magnetar.autorecovery")
 
 
 class RecordState(StrEnum):
-    """See the module's text."""
+    """The states of an under-replicated ledger."""
 
     WAITING = "waiting"
     PARKED = "parked"
     LOST = "lost"
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What one bookie said of an entry."""
+class Answer(msgspec.Struct, frozen=True, rename={"text": "said"}):
+    """One bookie's answer about an entry."""
 
     bookie: BookieIdentity
-    said: str
+    text: str
+    """A text of `answers`. Records and reports name the field `said`."""
 
 
 class LostEntries(msgspec.Struct, frozen=True):
-    """Entries `first` to `last` that no bookie has, and what each that should have them said."""
+    """Entries `first` to `last` that no bookie has, and the answers of their bookies."""
 
     first: int
     last: int
@@ -64,97 +66,83 @@ class UnderReplicated(msgspec.Struct, frozen=True, omit_defaults=True):
     attempts: int = 0
     not_before_ms: int = 0
     grace_until_ms: int = 0
-    """Until then the ledger's writer may put it right itself."""
+    """Until then the ledger's writer may restore the copies itself."""
     prove: bool = False
-    """Copies are wrong that the ledger's record takes for good: they must be read to be found."""
+    """Whether copies may be wrong although the ledger's record is right: they must be read."""
     detail: str = ""
-    """What came of the last attempt."""
+    """The result of the last attempt."""
     lost: tuple[LostEntries, ...] = ()
 
     @property
     def needs_reading(self) -> bool:
-        """Whether a look at the ledger's own record can't tell that nothing is wrong."""
+        """Whether the ledger's own record cannot show that the ledger is healthy."""
         return self.prove or self.state is RecordState.LOST
 
 
 class AuditState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the last finished audit saw: the bookies, and when."""
+    """The set of bookies and the time of the last complete audit."""
 
     digest: str = ""
     audited_ms: int = 0
     unreadable: int = 0
-    """Ledger records that could not be read."""
+    """The number of unreadable ledger records."""
     unreadable_keys: tuple[str, ...] = ()
-    """UNREADABLE_KEYS_MAX of them at most."""
+    """At most UNREADABLE_KEYS_MAX of their keys."""
 
 
 class CheckState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the check of all copies is."""
+    """The progress of the check of all copies."""
 
     begun_ms: int = 0
     next_page: int = -1
-    """Where it goes on; -1: it is finished."""
+    """The next page to check; -1: the check is complete."""
 
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(UnderReplicated)
+decode = RecordType(UnderReplicated, "under-replicated ledger").decode
 
 
 def page_prefix(page: int) -> str:
-    """Of the records of one page."""
+    """Returns the prefix of the records of one page."""
     return f"{RECORDS_PREFIX}{page:017d}/"
 
 
 def record_key(ledger_id: int) -> str:
-    """Of one ledger's record."""
+    """Returns the key of one ledger's record."""
     return f"{page_prefix(ledger_id // PAGE_LEDGERS)}{ledger_id:020d}"
 
 
 def lock_key(ledger_id: int) -> str:
-    """Of the lock that a worker holds while it restores the ledger."""
+    """Returns the key of the lock that a worker holds while it restores the ledger."""
     return f"{LOCKS_PREFIX}{ledger_id:020d}"
 
 
-def encode(record: UnderReplicated) -> bytes:
-    """The record's value."""
-    return _encoder.encode(record)
-
-
-def decode(key: str, value: bytes) -> UnderReplicated:
-    """Raises MetadataError naming the key where the value is no such record."""
-    try:
-        return _decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no under-replicated ledger: {error}") from error
-
-
 def readable(key: str, value: bytes) -> UnderReplicated | None:
-    """The record; None, and a line in the log, where it is none."""
+    """Returns the record; logs a damaged one and returns None."""
     try:
         return decode(key, value)
     except MetadataError as error:
-        log.error("record unreadable", key=key, error=str(error))
+        log.error("damaged record of an under-replicated ledger", key=key, error=str(error))
         return None
 
 
 def decode_audit(value: bytes) -> AuditState:
-    """As if nothing had ever been audited where the value is no such state."""
+    """Returns the state; a damaged one counts as never audited."""
     try:
         return msgspec.json.decode(value, type=AuditState)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return AuditState()
 
 
 def decode_check(value: bytes) -> CheckState:
-    """As if nothing had ever been checked where the value is no such state."""
+    """Returns the state; a damaged one counts as never checked."""
     try:
         return msgspec.json.decode(value, type=CheckState)
-    except msgspec.MsgspecError:
+    except UNDECODABLE:
         return CheckState()
 
 
 def merge_lost(entries: Sequence[tuple[int, tuple[Answer, ...]]]) -> tuple[LostEntries, ...]:
-    """Ranges of ascending entries with equal answers, LOST_RANGES_MAX at most."""
+    """Merges ascending entries with equal answers into ranges, at most LOST_RANGES_MAX."""
     merged: list[LostEntries] = []
     for entry_id, answers in entries:
         if merged and merged[-1].last == entry_id - 1 and merged[-1].answers == answers:
@@ -164,3 +152,11 @@ def merge_lost(entries: Sequence[tuple[int, tuple[Answer, ...]]]) -> tuple[LostE
         else:
             merged.append(LostEntries(entry_id, entry_id, answers))
     return tuple(merged)
+
+
+def is_due(last_ms: int, now_ms: int, interval_s: float) -> bool:
+    """Whether periodic work, last done at `last_ms`, is due.
+
+    A time in the future came from a wrong clock, so the work is due.
+    """
+    return not 0 <= now_ms - last_ms < interval_s * 1000

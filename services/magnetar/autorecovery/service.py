@@ -1,26 +1,27 @@
-"""Autorecovery of one node: an auditor that may get the office, a worker, and bookies to empty.
+"""The autorecovery of one node: an auditor candidate, a repair worker, and a drain worker.
 
-Run one in every bookie's process or in processes of its own: any number work together. It needs the
-metadata store, a session in it (its lease covers the auditor's key and the locks) and the bookies.
+It runs in every bookie's process or in processes of its own; any number of nodes cooperate. It
+needs the metadata store, a session in it (its lease covers the auditor's key and the locks) and the
+bookies.
 """
 
 import asyncio
 from random import Random
 from typing import Final
 
-from magnetar.autorecovery.auditor import Auditor
-from magnetar.autorecovery.copying import Copier
-from magnetar.autorecovery.drain_worker import DrainWorker
-from magnetar.autorecovery.full_check import FullCheck
-from magnetar.autorecovery.ledger_check import LedgerChecker
+from magnetar.autorecovery.audit.auditor import Auditor
+from magnetar.autorecovery.audit.full_check import FullCheck
+from magnetar.autorecovery.check.ledger_check import LedgerChecker
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.check.repairer import Repairer
+from magnetar.autorecovery.copier import Copier
+from magnetar.autorecovery.drain.worker import DrainWorker
 from magnetar.autorecovery.members import MemberWatch
-from magnetar.autorecovery.proving import Prover
 from magnetar.autorecovery.rate import ByteRate
-from magnetar.autorecovery.repairing import Repairer
-from magnetar.autorecovery.replicator import Replicator
+from magnetar.autorecovery.repair.replicator import Replicator
+from magnetar.autorecovery.repair.worker import Worker
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryHealth, AutorecoveryStats
-from magnetar.autorecovery.worker import Worker
 from magnetar.core.clock import Clock
 from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.client import LedgerClient
@@ -31,7 +32,7 @@ DEFAULT_SETTINGS: Final = AutorecoverySettings()
 
 
 class Autorecovery:
-    """See the module's text. `start`, then `stop`; the session is its owner's."""
+    """Runs autorecovery on one node. `start`, then `stop`; the session belongs to the caller."""
 
     def __init__(
         self,
@@ -74,21 +75,18 @@ class Autorecovery:
         self._worker = Worker(store, session, replicator, clock, settings, self.stats, token, rng)
 
     async def start(self) -> None:
-        """Begins to look and to work."""
+        """Starts the auditor and the workers."""
         self._auditor.start()
         self._worker.start()
         self._drains.start()
 
     async def stop(self) -> None:
-        """Cuts off what is under way; nothing is lost by it, another node does it again.
-
-        Idempotent.
-        """
+        """Cancels all work; another node repeats it. Idempotent."""
         await asyncio.gather(self._drains.stop(), self._worker.stop(), self._auditor.stop())
         await self._client.close()
 
     def health(self) -> AutorecoveryHealth:
-        """Whether it gets on with what is listed."""
+        """Returns whether the node makes progress with the list."""
         if not self._session.valid:
-            return AutorecoveryHealth(ok=True, reason="rests: its session is not established")
+            return AutorecoveryHealth(ok=True, reason="idle: its session is not established")
         return self.stats.health()

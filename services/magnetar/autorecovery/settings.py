@@ -1,6 +1,6 @@
-"""What bounds autorecovery: delays, rates, attempts. Every field names its unit.
+"""The bounds of autorecovery: delays, rates, attempts. Every field names its unit.
 
-BookKeeper's names where it has one: lostBookieRecoveryDelay, openLedgerRereplicationGracePeriod,
+The names follow BookKeeper's: lostBookieRecoveryDelay, openLedgerRereplicationGracePeriod,
 auditorPeriodicBookieCheckInterval, auditorPeriodicCheckInterval.
 """
 
@@ -12,39 +12,35 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class AutorecoverySettings:
-    """See the module's text."""
+    """The bounds of one autorecovery node."""
 
     lost_bookie_delay_s: float = 10.0
-    """A bookie that is away for less (a restart) has lost nothing."""
+    """A bookie that is away for less (a restart) does not count as gone."""
     open_ledger_grace_s: float = 30.0
-    """How long a living writer has to replace a lost bookie itself."""
+    """The time for a living writer to replace a lost bookie itself."""
     audit_interval_s: float = 86_400.0
-    """Every record of every ledger is looked at this often, whatever happened."""
+    """The records of all ledgers are audited at least this often."""
     check_interval_s: float = 604_800.0
     """Every copy of every ledger is read and compared this often; 0: never."""
-    look_interval_s: float = 1.0
-    """How often the set of bookies is compared with what was seen before; costs no request."""
+    observe_interval_s: float = 1.0
+    """How often the set of bookies is compared with the previous one; costs no request."""
     poll_interval_s: float = 30.0
-    """How often a worker reads the list where no watch told it anything."""
+    """How often a worker reads the list without an event of its watch."""
     ledgers_at_once: int = 2
-    """Ledgers that one node restores at the same time."""
+    """Ledgers that one node restores concurrently."""
     attempts_max: int = 8
     """Attempts at one ledger before it is parked until the set of bookies changes."""
     backoff_first_s: float = 5.0
     backoff_max_s: float = 300.0
     copy_bytes_per_s_max: int = 64 * MIB
-    """Of one node; 0: as fast as it goes."""
+    """Per node; 0: unlimited."""
     check_bytes_per_s_max: int = 32 * MIB
-    """Of the periodic check, summed over the copies; 0: as fast as it goes."""
+    """For the periodic check, summed over the copies; 0: unlimited."""
     bytes_in_flight_max: int = 16 * MIB
-    """Of entries read and not yet stored, of one node."""
+    """Per node: bytes of entries that are read and not yet stored."""
     group_bytes_max: int = MIB
-    """Of entries that are read and added together."""
+    """Bytes of entries that are read and added together."""
     request_timeout_s: float = 30.0
     """For one answer of one bookie."""
     stalled_after_s: float = 120.0
-    """Work that was due for so long without any progress makes the node unhealthy."""
-
-    def backoff_s(self, attempts: int) -> float:
-        """The pause after that many failed attempts (1 or more), before jitter."""
-        return float(min(self.backoff_max_s, self.backoff_first_s * 2 ** min(attempts - 1, 20)))
+    """A node without progress on due work for this long is unhealthy."""

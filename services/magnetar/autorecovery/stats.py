@@ -1,7 +1,7 @@
-"""What autorecovery has done and has before it, as plain counters, and whether it gets on.
+"""Counters of autorecovery, and whether it makes progress.
 
-Liveness is tied to progress: a node that knows of work that is due and has not ended an attempt or
-copied an entry for a named time is unhealthy, however well its process looks.
+Liveness means progress: a node with due work that has not completed an attempt or copied an entry
+for `stalled_after_s` is unhealthy, even if its process runs.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from magnetar.core.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class AutorecoveryHealth:
-    """For `/healthz`: `reason` says what is wrong, or what it does."""
+    """For `/healthz`: `reason` names the problem, or the current work."""
 
     ok: bool
     reason: str
@@ -19,7 +19,7 @@ class AutorecoveryHealth:
 
 @dataclass(slots=True)
 class AutorecoveryStats:
-    """See the module's text. Sizes in bytes, counts since the start."""
+    """The counters of one node, since its start. Sizes in bytes."""
 
     clock: Clock
     stalled_after_s: float
@@ -30,9 +30,9 @@ class AutorecoveryStats:
     ledgers_audited: int = 0
     ledgers_checked: int = 0
     orphans_deleted: int = 0
-    """Copies of ledgers that no longer exist."""
+    """Copies of deleted ledgers."""
     listed: int = 0
-    """Under-replicated ledgers as of the last look, parked and lost ones included."""
+    """Listed ledgers at the last read of the list, parked and lost ones included."""
     parked: int = 0
     lost: int = 0
     """Ledgers with entries that no bookie has."""
@@ -40,33 +40,33 @@ class AutorecoveryStats:
     bytes_copied: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     failures: int = 0
-    """Errors of the metadata store or of our own that ended a round."""
+    """Errors, of the metadata store or internal, that ended a round."""
     last_error: str = ""
     due: int = 0
-    """Ledgers that waited to be restored at the last look."""
+    """Ledgers that waited for an attempt at the last read of the list."""
     _due_since: float = -1.0
     _progress_at: float = -1.0
-    _looked_at: float = -1.0
+    _list_read_at: float = -1.0
 
     def copied(self, entries: int, size: int) -> None:
-        """A group is proven where it was missing."""
+        """Counts a group that is proven on its new bookie."""
         self.entries_copied += entries
         self.bytes_copied += size
         self._progress_at = self.clock.monotonic()
 
     def ended(self, outcome: str) -> None:
-        """An attempt at a ledger ended, one way or another."""
+        """Counts an attempt that ended, with its outcome."""
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
         self._progress_at = self.clock.monotonic()
 
     def failed(self, error: BaseException) -> None:
-        """A round was ended by an error."""
+        """Counts a round that an error ended."""
         self.failures += 1
         self.last_error = f"{type(error).__name__}: {error}"
 
-    def looked(self, *, listed: int, due: int, parked: int, lost: int) -> None:
-        """The list was read."""
-        self._looked_at = self.clock.monotonic()
+    def list_read(self, *, listed: int, due: int, parked: int, lost: int) -> None:
+        """Records the counts of a complete read of the list of under-replicated ledgers."""
+        self._list_read_at = self.clock.monotonic()
         self.listed, self.due, self.parked, self.lost = listed, due, parked, lost
         if not due:
             self._due_since = -1.0
@@ -74,10 +74,10 @@ class AutorecoveryStats:
             self._due_since = self.clock.monotonic()
 
     def health(self) -> AutorecoveryHealth:
-        """Whether it gets on with what is due."""
+        """Returns whether the node makes progress with due work."""
         now = self.clock.monotonic()
-        unread_s = now - max(self._looked_at, self._progress_at)
-        if self._looked_at >= 0 and unread_s > self.stalled_after_s:
+        unread_s = now - max(self._list_read_at, self._progress_at)
+        if self._list_read_at >= 0 and unread_s > self.stalled_after_s:
             return AutorecoveryHealth(
                 ok=False, reason=self._with_error(f"idle for {unread_s:.0f} s")
             )

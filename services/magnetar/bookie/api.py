@@ -1,9 +1,9 @@
-"""What a ledger writer or reader asks of a bookie, whether in this process or over TCP.
+"""The interface of a bookie to ledger writers and readers, in this process or over TCP.
 
-Adds come in groups of one ledger, as they were read from a producer's socket: a group costs one
-journal record, one completion and one wake-up, however many entries are in it. Completions are
-called on the event loop's thread, in the order of the calls of one ledger, and only after the
-journal was fsynced: whoever gets `None` may tell the world.
+Adds come in groups of one ledger, as read from a producer's socket: a group costs one journal
+record, one completion and one wake-up, independent of its number of entries. Completions run on the
+event loop's thread, per ledger in the order of the adds. `None` means that the journal has synced
+the group: the caller may confirm it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,15 +14,15 @@ from typing import Final, NamedTuple, Protocol
 from magnetar.core.errors import PersistenceError
 
 ID_END: Final = 2**63 - 1
-"""Ids of ledgers and entries are from 0 to below this, so that the one behind is a number too."""
+"""Ids of ledgers and entries are from 0 to below this, so that the next id is an i64 too."""
 
 OnAdded = Callable[["BookieError | None"], None]
 
 
 class BookieIdentity(NamedTuple):
-    """A bookie's name, and which life of it: drawn when its disks were formatted.
+    """A bookie's name and its incarnation, which is drawn when its disks are formatted.
 
-    An empty disk under an old name is another incarnation, so another bookie.
+    An empty disk under an old name is another incarnation, and therefore another bookie.
     """
 
     bookie_id: str
@@ -34,35 +34,35 @@ class BookieError(PersistenceError):
 
 
 class LedgerFenced(BookieError):
-    """The ledger was fenced by a recovering reader: its writer must stop."""
+    """A recovering reader has fenced the ledger: its writer must stop."""
 
 
 class BookieUnavailable(BookieError):
-    """The bookie did not answer in time or cannot be reached: what was asked may have happened."""
+    """The bookie is unreachable or late: the request may or may not have taken effect."""
 
 
 class BookieLate(BookieUnavailable):
-    """The bookie is there, but did not answer in time."""
+    """The bookie is connected, but did not answer in time."""
 
 
 class BookieReadOnly(BookieError):
-    """The disk is full or failing: no adds, reads go on."""
+    """The disk is full or failing: the bookie refuses adds and serves reads."""
 
 
 class NoSuchEntry(BookieError):
-    """This bookie is certain that it never had the entry."""
+    """The bookie is certain that it never had the entry."""
 
 
 class NoSuchLedger(BookieError):
-    """This bookie is certain that it never had the ledger, or that it was deleted."""
+    """The bookie is certain that it never had the ledger, or that the ledger was deleted."""
 
 
 class EntryUnknown(BookieError):
-    """This bookie lost state: it cannot know whether it had the entry."""
+    """The bookie lost state: it cannot know whether it had the entry."""
 
 
 class EntryCorrupt(BookieError):
-    """The entry's bytes on disk fail their CRC: `path` and `offset` say where. Never served."""
+    """The entry's bytes at `offset` of `path` fail their CRC. They are never returned."""
 
     def __init__(self, message: str, path: str, offset: int) -> None:
         super().__init__(message)
@@ -78,10 +78,10 @@ class StoredEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerEnd:
-    """What a bookie knows of a ledger's end: ids are -1 where there is none.
+    """The end of a ledger as one bookie knows it; an id of -1 means none.
 
-    `length_bytes` is the size of the entries that are here, or -1 where that is not known without
-    reading them: who recovers a ledger then reads them to learn it.
+    `length_bytes` is the size of the entries on this bookie. It is -1 if the bookie would have to
+    read them all; a recovery then reads them to compute it.
     """
 
     last_add_confirmed: int
@@ -91,7 +91,7 @@ class LedgerEnd:
 
 
 class ProofKind(StrEnum):
-    """What a bookie found where it read an entry to prove that it has it."""
+    """The result of reading an entry to prove that the bookie has it."""
 
     PRESENT = "present"
     CORRUPT = "corrupt"
@@ -99,7 +99,7 @@ class ProofKind(StrEnum):
 
 
 class EntryProof(NamedTuple):
-    """What a bookie found when it read one entry from its disk; the last two count if PRESENT."""
+    """The result for one entry; `length_bytes` and `crc` are valid if PRESENT."""
 
     entry_id: int
     kind: ProofKind
@@ -109,7 +109,7 @@ class EntryProof(NamedTuple):
 
 
 class EntryProofs(NamedTuple):
-    """The entries of `first` to `next_entry` (exclusive) that are here; ids left out are not."""
+    """Proofs of the entries from `first` to before `next_entry`; absent entries have none."""
 
     proofs: list[EntryProof]
     next_entry: int
@@ -134,67 +134,68 @@ class Bookie(Protocol):
         on_added: OnAdded,
         recovery: bool = False,
     ) -> None:
-        """Stores the group durably, then calls `on_added(None)`; else with the error.
+        """Stores the group durably and calls `on_added(None)`, or `on_added` with the error.
 
-        `entry_ids` ascend (mostly a `range`). An entry that is there already is overwritten by
-        the same bytes (re-replication is idempotent). A fenced ledger takes `recovery` adds only.
+        `entry_ids` ascend (mostly a `range`). An entry that exists is overwritten by the same bytes
+        (re-replication is idempotent). A fenced ledger accepts `recovery` adds only.
         """
 
     async def read_entries(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
-        """Entries `first` to `last` (inclusive) that are here, ascending, at least one.
+        """Returns the entries from `first` to `last` (inclusive) that exist, ascending: at least
+        one.
 
-        Stops before `bytes_max` is exceeded, but never before the first. Raises NoSuchEntry,
-        NoSuchLedger, EntryUnknown or EntryCorrupt for the first. With `fence`, as a recovery reads
-        (BookKeeper #2616), the ledger's writer is durably refused before anything is answered, the
-        answer that there is no such entry included.
+        Stops before `bytes_max` is exceeded, but after the first entry at the earliest. Raises
+        NoSuchEntry, NoSuchLedger, EntryUnknown or EntryCorrupt for the first entry. With `fence`,
+        which a recovery sets (BookKeeper #2616), the bookie durably refuses the ledger's writer
+        before it answers, also before it answers NoSuchEntry.
         """
 
     async def prove_entries(
         self, ledger_id: int, first: int, last: int, *, count_max: int
     ) -> EntryProofs:
-        """Reads entries `first` to `last` (inclusive) to prove them, without sending them.
+        """Reads the entries from `first` to `last` (inclusive) to prove them; returns no data.
 
-        Answers for at most `count_max` ids, and for at least one. Raises NoSuchLedger, or
-        EntryUnknown where nothing at all can be said of the ledger.
+        Covers at most `count_max` ids, and at least one. Raises NoSuchLedger, or EntryUnknown if
+        the bookie cannot know whether it had the ledger.
         """
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
-        """What is known of the ledger's end; with `fence`, durably refuses its writer first.
+        """Returns the ledger's end; with `fence`, durably refuses its writer first.
 
-        An unknown ledger that is fenced stays fenced, so that a late add cannot slip in.
+        A fence of an unknown ledger is kept, so that a late add is refused.
         """
 
     async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
-        """Takes writers' word for it: (ledger, last confirmed entry), as adds carry it.
+        """Records last confirmed entries (ledger, entry) of idle writers (explicit LAC).
 
-        An idle writer's (explicit LAC). It may be above all that is here; what is known of a
-        ledger is raised by it, never lowered. Ledgers that are not here, deleted or fenced are
-        passed over. Kept in memory and with the next flush: a crash may lose it, no more.
+        Adds carry the same value. It may be above all entries on this bookie, and only ever raises
+        the recorded one. Absent, deleted and fenced ledgers are skipped. Kept in memory and written
+        with the next flush: a crash may lose it, which is harmless.
         """
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Forgets the ledger durably; its bytes go with the next collections. Idempotent."""
+        """Deletes the ledger durably; collections free its bytes later. Idempotent."""
 
     async def list_ledgers(self) -> list[int]:
-        """The ids of all ledgers here, ascending."""
+        """Returns the ids of all ledgers on this bookie, ascending."""
 
     async def close(self) -> None:
-        """Finishes what was added, checkpoints, and releases the disks."""
+        """Completes the pending adds, checkpoints, and releases the disks."""
 
 
 class KeptBookie(Bookie, Protocol):
-    """A bookie with what only its own process asks of it."""
+    """A bookie with the operations that only its own process uses."""
 
     async def drop_copies(self, ledger_ids: Sequence[int]) -> list[int]:
-        """Deletes the entries of closed ledgers that other bookies hold; the ids of those done.
+        """Drops the copies of closed ledgers that other bookies hold; returns the dropped ids.
 
-        Unlike after `delete_ledger`, a ledger may come back: its fence stays, so its writer is
-        refused, and a `recovery` add is taken. It counts as absent until then: it is not listed,
-        and reads raise NoSuchLedger. After a drop that failed, reads of entries that are not found
-        raise EntryUnknown. Ledgers that are not here, or are added to now, are left out.
+        Unlike after `delete_ledger`, a ledger may come back: its fence stays, so that its writer is
+        refused, and a `recovery` add is accepted. Until then the ledger counts as absent: it is not
+        listed, and reads raise NoSuchLedger. After a failed drop, reads of absent entries raise
+        EntryUnknown. Ledgers that are absent or have adds under way are skipped.
         """
 
     async def list_emptied(self) -> list[int]:
-        """The ids of the ledgers that `drop_copies` emptied, and nothing was added to since."""
+        """Returns the ids of the ledgers that `drop_copies` emptied and that got no add since."""

@@ -1,15 +1,14 @@
-"""Unforeseen failures of the bookie's threads and tasks: each makes the bookie unhealthy.
+"""Unexpected failures of a bookie's threads and tasks, which make the bookie unhealthy.
 
-A full or failing disk is foreseen: each part answers it itself, and tries again. Everything else
-(a bug, memory that ran out) is noted here, so that it is logged with its traceback, and the bookie
-is not ready until the part has worked again or the process was restarted. For the event loop's
-thread.
+Each part handles a full or failing disk itself, and retries. Any other failure (a bug, or no
+memory) is recorded here: it is logged with its traceback, and the bookie is not ready until the
+part works again or the process restarts. For the event loop's thread.
 """
 
 from magnetar.bookie.api import BookieError
 from magnetar.core.log import get_logger
 
-log = get_logger("magnetar.bookie")
+log = get_logger("magnetar.bookie.faults")
 
 
 class Faults:
@@ -19,7 +18,8 @@ class Faults:
         self._texts: dict[str, str] = {}
 
     def note(self, part: str, error: BaseException) -> None:
-        """A part failed; what is foreseen only counts as the end of what was not."""
+        """Records that a part failed. An expected error (of disk or bookie) clears an earlier
+        fault."""
         if isinstance(error, (OSError, BookieError)):
             self.clear(part)
             return
@@ -29,11 +29,11 @@ class Faults:
             log.error("a part of the bookie failed", part=part, exc_info=error)
 
     def stop(self, part: str, reason: str) -> None:
-        """A part stopped for good."""
+        """Records that a part stopped until the next restart."""
         self._texts[part] = f"{part} stopped until a restart: {reason}"
 
     def clear(self, part: str) -> None:
-        """A part worked."""
+        """Records that a part works."""
         if self._texts:
             self._texts.pop(part, None)
 
@@ -41,5 +41,5 @@ class Faults:
         return bool(self._texts)
 
     def __str__(self) -> str:
-        """Every failure that stands; empty if there is none."""
+        """Returns all current faults; empty if there are none."""
         return "; ".join(self._texts.values())

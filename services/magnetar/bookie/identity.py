@@ -1,9 +1,9 @@
-"""Who a data directory belongs to: a bookie's id, and the incarnation drawn when it was formatted.
+"""The identity of a data directory: the bookie's id, and an incarnation drawn at formatting.
 
-The file `identity` is made once, last of all, when an empty directory is formatted. A directory
-with data and no identity is not formatted again: an empty disk under an old name must be another
-bookie, and a lost identity must not turn old data into a new bookie's. The lock file keeps a
-second process out and names the first one's pid.
+Formatting an empty directory writes the file `identity` as its last step. A directory with data but
+no identity is not formatted: an empty disk under an old name must become another bookie, and a lost
+identity must not turn old data into a new bookie's. The lock file excludes a second process and
+contains the pid of the first.
 """
 
 import re
@@ -15,7 +15,7 @@ import msgspec
 from google_crc32c import value
 
 from magnetar.bookie.api import BookieError, BookieIdentity
-from magnetar.bookie.files import (
+from magnetar.disk.files import (
     UNREADABLE_ERRNOS,
     DataDirLocked,
     File,
@@ -34,7 +34,7 @@ _BOOKIE_ID: Final = re.compile(r"[-._:\w]{1,255}", re.ASCII)
 
 
 class DataDirError(BookieError):
-    """The data directory cannot be used; the text says why and what to do."""
+    """The data directory cannot be used; the text gives the reason and what to do."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -46,23 +46,23 @@ class Identity(msgspec.Struct, frozen=True):
 
     @property
     def public(self) -> BookieIdentity:
-        """As the bookie's peers know it."""
+        """The identity that other components use."""
         return BookieIdentity(self.bookie_id, self.incarnation)
 
     @property
     def salt(self) -> bytes:
-        """The incarnation's 16 bytes, as they stand in the other files."""
+        """The incarnation's 16 bytes, as in the headers of the other files."""
         return uuid.UUID(self.incarnation).bytes
 
 
 def encode(identity: Identity) -> bytes:
-    """One line of JSON and one with its CRC-32C, so that a human can read it."""
+    """Returns a line of JSON and a line with its CRC-32C, so that humans can read it."""
     line = msgspec.json.encode(identity)
     return line + b"\ncrc32c:%08x\n" % value(line)
 
 
 def decode(data: bytes, path: Path) -> Identity:
-    """Raises DataDirError naming the file."""
+    """Decodes the identity file; raises DataDirError with its path."""
     line, _, rest = data.partition(b"\n")
     if rest != b"crc32c:%08x\n" % value(line):
         raise DataDirError(f"{path} at offset 0: the identity fails its CRC")
@@ -79,7 +79,7 @@ def decode(data: bytes, path: Path) -> Identity:
 
 
 def lock_data_dir(files: Files, data_dir: Path) -> File:
-    """Keeps every other process out until closed."""
+    """Locks the directory until the file is closed; raises DataDirError if it is locked."""
     files.make_directory(data_dir)
     try:
         return files.lock(data_dir / LOCK_NAME)
@@ -88,7 +88,7 @@ def lock_data_dir(files: Files, data_dir: Path) -> File:
 
 
 def read_identity(files: Files, data_dir: Path) -> Identity | None:
-    """The directory's identity, None if it has none."""
+    """Returns the directory's identity, None if it has none."""
     path = data_dir / FILE_NAME
     if FILE_NAME not in files.names(data_dir):
         return None
@@ -102,7 +102,7 @@ def read_identity(files: Files, data_dir: Path) -> Identity | None:
 
 
 def open_identity(files: Files, data_dir: Path, bookie_id: str) -> tuple[Identity, bool]:
-    """The directory's identity, and whether it was formatted just now."""
+    """Returns the directory's identity, and whether it formatted the directory."""
     if not _BOOKIE_ID.fullmatch(bookie_id):
         raise DataDirError(f"invalid bookie id '{bookie_id}': use letters, digits and -._:")
     identity = read_identity(files, data_dir)

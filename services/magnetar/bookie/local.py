@@ -1,21 +1,22 @@
 """The storage node of this machine: journal, write cache, entry logs, index and read cache.
 
-An add is encoded and queued at once (`Journal.append`), put into the write cache when its commit
-is durable, and only then answered: what can be read is durable. A full half of the write cache is
-swapped and flushed on its own thread (`WriteStage`). All state is touched on the event loop's
-thread only; the threads are handed what they work on.
+The bookie encodes and queues an add at once (`Journal.append`), puts it into the write cache when
+its commit is durable, and only then confirms it, so that readable entries are durable. A full half
+of the write cache is swapped and flushed on a thread of its own (`WriteStage`). Only the event
+loop's thread changes shared state; the other threads get their input as arguments.
 
-Journal → write cache → flush → checkpoint → trim: see `journal`, `write_stage`, `flush` and
-`recovery`; reads: `reads`; collection of garbage: `gc`; the files: `docs/storage-format.md`.
+Writes: `journal.journal`, `cache.write_stage`, `entry_log.flush`, `journal.checkpoint`; start:
+`parts`, `journal.replay`; reads: `cache.reader`; garbage: `entry_log.collector`, `upkeep`; files:
+`docs/formats/storage-format.md`.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import (
     ID_END,
     BookieError,
@@ -26,33 +27,33 @@ from magnetar.bookie.api import (
     OnAdded,
     StoredEntry,
 )
-from magnetar.bookie.disk_guard import DiskGuard
-from magnetar.bookie.dropped_copies import DroppedCopies
-from magnetar.bookie.entry_log_codec_v1 import Segment
+from magnetar.bookie.cache.reader import Reader
+from magnetar.bookie.cache.write_cache import Halves, WriteCacheHalf
+from magnetar.bookie.cache.write_stage import WriteStage
+from magnetar.bookie.entry_log.codec_v1 import Segment
+from magnetar.bookie.entry_log.collector import Collector
+from magnetar.bookie.entry_log.flush import FlushJob
 from magnetar.bookie.faults import Faults
-from magnetar.bookie.files import Files
-from magnetar.bookie.flush import FlushJob
-from magnetar.bookie.gc import Collector, GcReport
-from magnetar.bookie.housekeeping import Housekeeper
-from magnetar.bookie.index_store import RocksIndexStore
-from magnetar.bookie.journal import Append, Commit, Journal
-from magnetar.bookie.journal_files import FULL_ERRNOS, JournalWriter
-from magnetar.bookie.ledger_records import LedgerRecords
-from magnetar.bookie.ledgers import LedgerState
-from magnetar.bookie.opening import OpenIndex, Parts, open_parts
-from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.index.ledgers import LedgerState
+from magnetar.bookie.index.store import RocksIndexStore
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.files import FULL_ERRNOS, JournalWriter
+from magnetar.bookie.journal.journal import Commit, Journal, QueuedRecord
+from magnetar.bookie.ledger_changes import LedgerChanges
 from magnetar.bookie.packed import PackedEntries, ascending
-from magnetar.bookie.pools import run_on
-from magnetar.bookie.proofs import prove
-from magnetar.bookie.reads import Halves, Reader
+from magnetar.bookie.parts import OpenIndex, Parts, open_parts
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
 from magnetar.bookie.stats import BookieStats, Counters
-from magnetar.bookie.write_cache import WriteCacheHalf
-from magnetar.bookie.write_stage import WriteStage
+from magnetar.bookie.threads import run_on
+from magnetar.bookie.upkeep.disk_guard import DiskGuard
+from magnetar.bookie.upkeep.dropped_copies import DroppedCopies
+from magnetar.bookie.upkeep.housekeeper import Housekeeper
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.log import get_logger
+from magnetar.disk.files import Files
+from magnetar.disk.os_files import OsFiles
 
-log = get_logger("magnetar.bookie")
+log = get_logger("magnetar.bookie.local")
 
 DEFAULT_SETTINGS: Final = BookieSettings()
 NOTHING: Final = Segment(0, 0, 0, b"")
@@ -61,17 +62,15 @@ _Group = tuple[LedgerState, Sequence[int], Sequence[bytes], Segment, int, OnAdde
 
 
 class LocalBookie:
-    """See `bookie.api.Bookie`. Made by `open`."""
+    """A `KeptBookie` on local disks. `open` creates it."""
 
     def __init__(
         self, files: Files, parts: Parts, settings: BookieSettings, clock: Clock, *, threads: bool
     ) -> None:
-        self._files = files
         self._parts = parts
         self._settings = settings
-        self._clock = clock
         self._ledgers = parts.ledgers
-        # Taken over, not shared: `parts` lives as long as the bookie, a half until its flush.
+        # Moved, not shared: `parts` lives as long as the bookie, a half only until its flush.
         self._halves = Halves(parts.half)
         parts.half = WriteCacheHalf()
         self._counters = Counters()
@@ -82,52 +81,52 @@ class LocalBookie:
             ThreadPoolExecutor(settings.read_threads, "bookie-read") if threads else None
         )
         self._reader = Reader(
-            parts.ledgers, self._halves, parts.index, parts.logs, settings, self._read_pool
-        )
-        writer = JournalWriter(
-            files,
-            parts.journal_dir,
-            parts.identity.salt,
-            settings,
-            parts.recovered.next_position,
-            parts.trim.spares,
-            parts.checkpoint.journal_begun,
+            ledgers=parts.ledgers,
+            halves=self._halves,
+            index=parts.index,
+            logs=parts.logs,
+            settings=settings,
+            pool=self._read_pool,
         )
         self._journal = Journal(
-            writer,
+            _journal_writer(files, parts, settings),
             settings,
             on_commit=self._committed,
-            on_full=lambda error: self._guard.full(str(error)),
+            on_full=lambda error: self._guard.mark_full(str(error)),
             on_failed=self._journal_failed,
             threaded=threads,
         )
         self._stage = WriteStage(
-            self._halves,
-            parts.ledgers,
-            self._journal,
-            parts.flusher,
-            settings,
-            clock.monotonic,
-            self._flushed,
-            self._flush_failed,
-            self._faults,
+            halves=self._halves,
+            ledgers=parts.ledgers,
+            journal=self._journal,
+            flusher=parts.flusher,
+            position=parts.recovered.next_position,
+            settings=settings,
+            monotonic=clock.monotonic,
+            on_flushed=self._flushed,
+            on_error=self._flush_failed,
+            faults=self._faults,
             threaded=threads,
         )
         self._copies = DroppedCopies(parts.ledgers, self._stage, self._reader, self._read_pool)
-        self._stage.position = parts.recovered.next_position
-        self._records = LedgerRecords(
-            self._journal, parts.ledgers, self._halves, self._reader.cache, clock.now_ms
+        self._changes = LedgerChanges(
+            journal=self._journal,
+            ledgers=parts.ledgers,
+            halves=self._halves,
+            cache=self._reader.cache,
+            now_ms=clock.now_ms,
         )
         self._keeper = Housekeeper(
-            self._stage,
-            self._guard,
-            Collector(parts.logs, parts.index, settings),
-            parts.trim,
-            parts.ledgers,
-            self._counters,
-            self._faults,
-            settings,
-            clock,
+            stage=self._stage,
+            guard=self._guard,
+            collector=Collector(parts.logs, parts.index, settings),
+            trim=parts.trim,
+            ledgers=parts.ledgers,
+            counters=self._counters,
+            faults=self._faults,
+            settings=settings,
+            clock=clock,
             threaded=threads,
         )
 
@@ -145,25 +144,28 @@ class LocalBookie:
     ) -> "LocalBookie":
         """Opens the data directory, formatting it if it is empty; raises DataDirError.
 
-        With `threads=False` all runs on the loop, in a fixed order, for simulations.
+        With `threads=False` all work runs on the loop, in a fixed order, for simulations.
         """
         files = files if files is not None else OsFiles()
         clock = clock if clock is not None else SystemClock()
-        arguments = (files, data_dir, bookie_id, settings, clock, open_index)
-        if threads:
-            parts = await asyncio.to_thread(open_parts, *arguments)
-        else:
-            parts = open_parts(*arguments)
+        opening = partial(
+            open_parts,
+            files,
+            data_dir,
+            bookie_id,
+            settings=settings,
+            clock=clock,
+            open_index=open_index,
+        )
+        parts = await asyncio.to_thread(opening) if threads else opening()
         try:
             return cls(files, parts, settings, clock, threads=threads)
         except BaseException:
-            # A disk without room for a journal file, say: the next attempt needs lock and index.
+            # E.g. no room for a journal file. The next attempt needs the lock and the index.
             parts.logs.close()
             parts.index.store.close()
             parts.lock.close()
             raise
-
-    # --- what it is ------------------------------------------------------------------------
 
     @property
     def identity(self) -> BookieIdentity:
@@ -175,19 +177,17 @@ class LocalBookie:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of adds that are not durable yet; adds are refused at the queue's bound."""
+        """Bytes of adds that are not durable yet; adds beyond the queue's bound are refused."""
         return self._journal.pending_bytes
 
     def notify_low(self, callback: Callable[[], None]) -> None:
-        """Calls back once, on the loop, when `pending_bytes` is low (again)."""
+        """Calls back once, on the loop, when `pending_bytes` is at most the low-water mark."""
         self._journal.notify_low(callback)
 
     def _refusal(self) -> BookieError | None:
         if self._closed:
             return BookieReadOnly("the bookie is closed")
         return self._journal.failure or self._guard.refusal or self._stage.refusal
-
-    # --- adds ------------------------------------------------------------------------------
 
     def add_entries(
         self,
@@ -199,14 +199,16 @@ class LocalBookie:
         on_added: OnAdded,
         recovery: bool = False,
     ) -> None:
-        """See `Bookie.add_entries`. The sequences must not be changed until it is answered."""
+        """See `Bookie.add_entries`. The caller must not change the sequences until `on_added`."""
         if type(entry_ids) is not range or entry_ids.step != 1:
             entry_ids = ascending(entry_ids)
         count = len(entries)
         if not count or count != len(entry_ids) or entry_ids[0] < 0 or entry_ids[-1] >= ID_END:
             raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 to {ID_END - 1}")
         if not -1 <= last_add_confirmed < ID_END:
-            raise ValueError(f"last add confirmed {last_add_confirmed} is no entry id, and not -1")
+            raise ValueError(
+                f"last add confirmed {last_add_confirmed} is neither an entry id nor -1"
+            )
         try:
             state = self._ledgers.get(ledger_id)
         except (OSError, BookieError) as failure:
@@ -231,7 +233,7 @@ class LocalBookie:
         error = error or self._journal.overflow(size)
         state.pending += 1
         if error is not None:
-            # Holds on to no entries: a refusal waits its turn like everything else.
+            # Refusals complete in order too, but must not reference the entries until then.
             self._journal.refuse(self._added, (state, (), (), NOTHING, -1, on_added), error)
             return
         segment = Segment(count, crc, size, lengths)
@@ -248,7 +250,7 @@ class LocalBookie:
             body_crc=crc,
         )
 
-    def _added(self, item: Append) -> None:
+    def _added(self, item: QueuedRecord) -> None:
         group: _Group = item.context  # type: ignore[assignment]
         state, entry_ids, entries, segment, last_add_confirmed, on_added = group
         state.pending -= 1
@@ -260,15 +262,13 @@ class LocalBookie:
             counters.bytes_added += segment.body_bytes
         on_added(item.error)
 
-    # --- reads -----------------------------------------------------------------------------
-
     async def read_entries(
         self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
         """See `Bookie.read_entries`."""
         _check_range(first, last)
         if fence:
-            await self._records.fence(self._ledgers.get(ledger_id))
+            await self._changes.fence(self._ledgers.get(ledger_id))
         return await self._reader.read(ledger_id, first, last, bytes_max=bytes_max)
 
     async def prove_entries(
@@ -276,9 +276,7 @@ class LocalBookie:
     ) -> EntryProofs:
         """See `Bookie.prove_entries`."""
         _check_range(first, last)
-        return await prove(self._reader, ledger_id, first, last, count_max)
-
-    # --- ledgers ---------------------------------------------------------------------------
+        return await self._reader.prove(ledger_id, first, last, count_max=count_max)
 
     async def ledger_end(self, ledger_id: int, *, fence: bool = False) -> LedgerEnd:
         """See `Bookie.ledger_end`."""
@@ -286,14 +284,14 @@ class LocalBookie:
             state = self._reader.existing(ledger_id)
         else:
             state = self._ledgers.get(ledger_id)
-            await self._records.fence(state)
+            await self._changes.fence(state)
         return LedgerEnd(
             state.last_add_confirmed, state.last_entry, state.fenced, state.length_bytes
         )
 
     async def note_confirmed(self, confirmed: Sequence[tuple[int, int]]) -> None:
-        """See `Bookie.note_confirmed`. Costs no journal record: it is a fact that can be asked of
-        the writer's other bookies, and that its next add says again."""
+        """See `Bookie.note_confirmed`. Writes no journal record: the writer's other bookies have
+        the value too, and its next add repeats it."""
         if self._closed:
             raise BookieReadOnly("the bookie is closed")
         for ledger_id, entry_id in confirmed:
@@ -309,7 +307,7 @@ class LocalBookie:
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """See `Bookie.delete_ledger`."""
-        await self._records.delete(self._ledgers.get(ledger_id))
+        await self._changes.delete(self._ledgers.get(ledger_id))
 
     async def list_ledgers(self) -> list[int]:
         """See `Bookie.list_ledgers`."""
@@ -322,70 +320,76 @@ class LocalBookie:
 
     async def _fence(self, ledger_id: int) -> LedgerState:
         state = self._ledgers.get(ledger_id)
-        await self._records.fence(state)
+        await self._changes.fence(state)
         return state
 
     async def list_emptied(self) -> list[int]:
         """See `KeptBookie.list_emptied`."""
         return await self._copies.list_emptied()
 
-    # --- housekeeping ----------------------------------------------------------------------
-
     async def flush(self) -> None:
-        """Puts all that was added into entry logs and index, and moves the checkpoint there."""
+        """Flushes all completed adds to entry logs and index, and advances the checkpoint."""
         await self._stage.flush()
 
-    async def collect_garbage(self) -> GcReport:
-        """Removes logs that nothing lives in and rewrites those that much of is dead."""
-        return await self._keeper.collect(self._settings.gc_major_live_ratio)
-
     def stats(self) -> BookieStats:
-        """Counts and sizes as of now."""
+        """Returns the current counts and sizes."""
         halves = [half for half in (self._halves.active, self._halves.flushing) if half]
         refusal = self._refusal()
-        cache = self._reader.cache
+        cache, counters = self._reader.cache, self._counters
         return BookieStats(
             writable=refusal is None,
             read_only_reason=str(refusal) if refusal is not None else "",
             fault="; ".join(filter(None, (str(self._faults), self._stall()))),
+            entries_added=counters.entries_added,
+            bytes_added=counters.bytes_added,
             entries_read=self._reader.entries_read,
             bytes_read=self._reader.bytes_read,
+            journal_commits=counters.journal_sync.count,
+            journal_bytes=counters.journal_bytes,
             journal_pending_bytes=self._journal.pending_bytes,
+            journal_sync_seconds=counters.journal_sync.sum_s,
+            journal_sync_buckets=tuple(counters.journal_sync.counts),
             write_cache_bytes=sum(half.charge for half in halves),
             write_cache_entries=sum(half.count for half in halves),
+            flushes=counters.flushes,
+            flush_bytes=counters.flush_bytes,
             read_cache_bytes=cache.bytes,
             read_cache_hits=cache.hits,
             read_cache_misses=cache.misses,
             index_memory_bytes=self._parts.index.store.memory_bytes,
             entry_logs=len(self._parts.logs.ids()),
+            logs_removed=counters.logs_removed,
+            logs_compacted=counters.logs_compacted,
+            gc_bytes_freed=counters.gc_bytes_freed,
             disk_bytes_total=self._guard.usage.total,
             disk_bytes_free=self._guard.usage.free,
             ledgers_in_limbo_through=self._ledgers.limbo_through,
             damaged_ranges=self._ledgers.damaged_ranges,
-            **self._counters.shown(),
         )
 
     async def abort(self) -> None:
-        """Stops without finishing anything, as if the process had been killed."""
+        """Stops without a flush, as if the process were killed."""
         if self._closed:
             return
-        self._closed = self._records.closed = True
+        self._closed = self._changes.closed = True
         await self._keeper.stop()
         self._journal.abort()
         self._stage.close()
         self._release()
 
     async def close(self) -> None:
-        """See `Bookie.close`. A flush that fails leaves its entries to the journal."""
+        """See `Bookie.close`. If the flush fails, the next start replays its entries."""
         if self._closed:
             return
-        self._closed = self._records.closed = True
+        self._closed = self._changes.closed = True
         await self._keeper.stop()
         await self._journal.close()
         try:
             await self._stage.flush()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the disks are released
-            log.error("not flushed at the end, the journal is replayed", error=repr(error))
+        except Exception as error:  # noqa: BLE001 - logged; the disks must be released
+            log.error(
+                "flush failed on close, the next start replays the journal", error=repr(error)
+            )
         self._stage.close()
         self._release()
 
@@ -409,7 +413,7 @@ class LocalBookie:
             self._reader.rewritten(ledger_id)
 
     def _stall(self) -> str:
-        """Which writes hang, empty if none: a disk that never answers reports no error either."""
+        """Returns the writes that hang, empty if none: a hanging disk reports no error itself."""
         limit = self._settings.disk_stall_s
         waits = (("journal", self._journal.waited_s), ("flush", self._stage.flushing_s))
         return "; ".join(
@@ -419,15 +423,27 @@ class LocalBookie:
         )
 
     def _journal_failed(self, error: BookieError) -> None:
-        log.error("read-only until restarted", error=str(error))
+        log.error("bookie is read-only until a restart", error=str(error))
         self._faults.stop("journal", str(error))
 
     def _flush_failed(self, error: BaseException) -> None:
         if isinstance(error, OSError) and error.errno in FULL_ERRNOS:
-            self._guard.full(str(error))
+            self._guard.mark_full(str(error))
+
+
+def _journal_writer(files: Files, parts: Parts, settings: BookieSettings) -> JournalWriter:
+    return JournalWriter(
+        files=files,
+        directory=parts.journal_dir,
+        incarnation=parts.identity.salt,
+        settings=settings,
+        start=parts.recovered.next_position,
+        spares=parts.trim.spares,
+        on_new_file=parts.checkpoint.journal_begun,
+    )
 
 
 def _check_range(first: int, last: int) -> None:
-    """Raises ValueError unless the range names entries that a ledger may have."""
+    """Raises ValueError unless the range consists of valid entry ids."""
     if not 0 <= first <= last <= ID_END:
-        raise ValueError(f"entries {first} to {last} are no range of ids from 0 to {ID_END}")
+        raise ValueError(f"entries {first} to {last} are not a range of ids from 0 to {ID_END}")

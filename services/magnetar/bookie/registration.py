@@ -1,10 +1,9 @@
-"""What a bookie says of itself in the metadata store, and where.
+"""A bookie's records in the metadata store.
 
-`/bookies/{id}` stands while the bookie lives (it is under the bookie's lease) and names the
-incarnation of its disks. `/bookies-known/{id}/{incarnation}` stays: which disks there ever were,
-but for those that were replaced after a proof that nothing is needed of them.
-`/bookies-draining/{id}` is put there by whoever wants to empty a bookie: while it stands, no new
-ledger goes to it, restarted or not.
+`/bookies/{id}` is under the lease of a living bookie and names the incarnation of its disks.
+`/bookies-known/{id}/{incarnation}` is permanent: it lists all disks that were ever in use, except
+those that were replaced after a proof that no ledger needs them. `/bookies-draining/{id}` is
+written to drain a bookie: while it exists, no new ledger uses the bookie, even after a restart.
 """
 
 from typing import Final
@@ -12,7 +11,7 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import BookieIdentity
-from magnetar.core.errors import MetadataError
+from magnetar.metadata.records import RecordType
 
 BOOKIES_PREFIX: Final = "/bookies/"
 KNOWN_PREFIX: Final = "/bookies-known/"
@@ -21,7 +20,7 @@ RACK_DEFAULT: Final = "/default-region/default-rack"
 
 
 class BookieRegistration(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A living bookie: who it is, where it listens, and whether it takes adds."""
+    """A living bookie: its identity, its address, and whether it takes adds."""
 
     bookie_id: str
     incarnation: str
@@ -42,33 +41,19 @@ class BookieRegistration(msgspec.Struct, frozen=True, omit_defaults=True):
         return BookieIdentity(self.bookie_id, self.incarnation)
 
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(BookieRegistration)
+decode = RecordType(BookieRegistration, "bookie's registration").decode
 
 
 def registration_key(bookie_id: str) -> str:
-    """Of the living bookie of this name."""
+    """Returns the key of a living bookie's registration."""
     return f"{BOOKIES_PREFIX}{bookie_id}"
 
 
 def known_key(identity: BookieIdentity) -> str:
-    """Of disks that are or were in use."""
+    """Returns the key of the record of disks that are or were in use."""
     return f"{KNOWN_PREFIX}{identity.bookie_id}/{identity.incarnation}"
 
 
 def draining_key(bookie_id: str) -> str:
-    """Of a bookie that is to be emptied."""
+    """Returns the key that makes a bookie drain."""
     return f"{DRAINING_PREFIX}{bookie_id}"
-
-
-def encode(registration: BookieRegistration) -> bytes:
-    """The record's value."""
-    return _encoder.encode(registration)
-
-
-def decode(key: str, value: bytes) -> BookieRegistration:
-    """Raises MetadataError naming the key where the value is no registration."""
-    try:
-        return _decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no bookie's registration: {error}") from error

@@ -1,16 +1,16 @@
 """A bookie of a cluster: its disks, its server, and its registration in the metadata store.
 
-`/bookies/{id}` stands under the lease of the process's session, so that it goes when the process
-does. While the session is suspended the bookie takes no adds, for others may think it dead; reads
-go on, as they harm nobody. Registered again, it takes adds again. What the registration says
-(whether adds are taken, room on disk) is refreshed when it changes, at a bounded rate, and looked
-at from time to time, for it may have been deleted by hand.
+The bookie registers `/bookies/{id}` under the lease of the process's session, so that the
+registration is deleted when the process ends. While the session is suspended, the bookie refuses
+adds, because others may consider it dead, and serves reads. It accepts adds again once it is
+registered again. It refreshes the registration when its content changes (writable, free disk), at
+a bounded rate, and verifies it periodically, since it may have been deleted by hand.
 
-An id belongs to one living bookie. Who finds another incarnation registered under its id waits as
-long as a lease lasts, and gives up with an error then. Its own incarnation there is its own former
-life, for the disks are locked: it takes that registration over at once.
+Only one living bookie has an id. If another incarnation is registered under its id, a bookie waits
+for one lease time at start and then fails. A registration of its own incarnation is from its former
+process, because the disks are locked; the bookie takes it over at once.
 
-From time to time the ledgers here are compared with those in the metadata store (`garbage`).
+The bookie periodically compares its ledgers with the metadata store (`upkeep.ledger_garbage`).
 """
 
 import asyncio
@@ -25,26 +25,27 @@ import msgspec
 
 from magnetar import __version__
 from magnetar.bookie.api import BookieError, BookieReadOnly
-from magnetar.bookie.files import Files
-from magnetar.bookie.garbage import LedgerGarbage, check_ids
-from magnetar.bookie.index_store import RocksIndexStore
+from magnetar.bookie.index.store import RocksIndexStore
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.net.messages_v1 import State
-from magnetar.bookie.net.server import BookieServer, ServerSettings
-from magnetar.bookie.opening import OpenIndex
+from magnetar.bookie.net.server import BookieServer
+from magnetar.bookie.net.settings import ServerSettings
+from magnetar.bookie.parts import OpenIndex
 from magnetar.bookie.registration import (
     RACK_DEFAULT,
     BookieRegistration,
     decode,
-    encode,
     known_key,
     registration_key,
 )
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.upkeep.ledger_garbage import LedgerGarbage, check_ids
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Conflict, MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.disk.files import Files
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import ABSENT, MetadataStore, Record, StoreClosed
 
@@ -53,12 +54,12 @@ log = get_logger("magnetar.bookie.service")
 METADATA_TIMEOUT_S: Final = 10.0
 NAME_POLL_S: Final = 0.25
 DISK_RATIO_STEP: Final = 0.01
-"""A change of the free part of the disk that is worth a write."""
+"""The change of the disk's free share that is worth a write to the metadata store."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieServiceSettings:
-    """Who the bookie is to others, and how often it looks around; times in seconds."""
+    """The bookie's advertised identity and its intervals, in seconds."""
 
     bookie_id: str
     advertised_host: str
@@ -66,16 +67,16 @@ class BookieServiceSettings:
     rack: str = RACK_DEFAULT
     cluster: str = ""
     refresh_s: float = 1.0
-    """How soon others learn whether adds are taken."""
+    """Interval of the check whether the bookie became writable or read-only."""
     disk_refresh_s: float = 30.0
     verify_s: float = 10.0
-    """How often the registration is looked at."""
+    """How often the registration is read to verify it."""
     garbage_interval_s: float = 900.0
     garbage_timeout_s: float = 600.0
 
 
 class BookieService:
-    """See the module's text. `start`, then start the session; `stop`, then stop the session."""
+    """Serves and registers a bookie. `start` before the session starts, `stop` before it stops."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class BookieService:
         server_settings: ServerSettings | None = None,
         random: Random | None = None,
     ) -> None:
-        """Takes the bookie over. The session must not have been started."""
+        """Owns the bookie. The session must not be started yet."""
         self.bookie = bookie
         self._store = store
         self._session = session
@@ -99,10 +100,10 @@ class BookieService:
         self._key = registration_key(settings.bookie_id)
         self._registered: BookieRegistration | None = None
         self._revision = ABSENT
-        self._sure = False
-        """Whether the registration is what we last wrote, as far as we know."""
+        self._verified = False
+        """Whether the registration is known to be the last one that this bookie wrote."""
         self._stopping = False
-        self._disk_said_at = 0.0
+        self._disk_reported_at = 0.0
         self._started_ms = clock.now_ms()
         self.garbage = LedgerGarbage(bookie, store, lambda: session.valid)
         self.server = BookieServer(
@@ -156,11 +157,11 @@ class BookieService:
 
     @property
     def registered(self) -> bool:
-        """Whether others find this bookie and it takes adds as far as its lease is concerned."""
+        """Whether the bookie is registered under a valid lease and may accept adds."""
         return self.server.add_refusal is None
 
     def state(self) -> State:
-        """How the bookie is, for whoever asks over the network."""
+        """Returns the state that the server reports to clients."""
         stats = self.bookie.stats()
         refusal = self.server.add_refusal
         reason = str(refusal) if refusal is not None else stats.read_only_reason
@@ -171,10 +172,10 @@ class BookieService:
     async def start(
         self, listener: socket.socket | None = None, *, host: str = "", port: int = 0
     ) -> None:
-        """Waits until the id is free, and listens. Raises Conflict where another bookie has it,
-        and MetadataError where the metadata store is older than what is on the disks.
+        """Waits until the id is free, and listens. Raises Conflict if another bookie keeps it, and
+        MetadataError if the metadata store is older than the disks.
 
-        The bookie takes adds once the session is established.
+        The bookie accepts adds once the session is established.
         """
         await self._wait_for_name()
         async with asyncio.timeout(METADATA_TIMEOUT_S):
@@ -182,7 +183,7 @@ class BookieService:
         await self.server.start(listener, host=host, port=port)
 
     async def stop(self) -> None:
-        """Deregisters, answers what was asked, and closes the disks."""
+        """Deregisters, completes pending requests, and closes the disks."""
         self._stopping = True
         await self._tasks.stop()
         self.server.add_refusal = BookieReadOnly(f"{self} is stopping")
@@ -193,8 +194,6 @@ class BookieService:
         self._registered = None
         await self.server.stop()
         await self.bookie.close()
-
-    # -- the session's side ----------------------------------------------------------------
 
     def suspended(self) -> None:
         """See SessionListener."""
@@ -213,22 +212,20 @@ class BookieService:
             self._tasks.start(self._refresh(), "refresh registration")
             self._tasks.start(self._collect(), "compare ledgers")
 
-    # -- the registration ------------------------------------------------------------------
-
     async def _wait_for_name(self) -> None:
         until = self._clock.monotonic() + self._session.ttl_s + 2 * NAME_POLL_S
         while True:
             async with asyncio.timeout(METADATA_TIMEOUT_S):
                 record = await self._store.get(self._key)
-            other = self._other(record)
+            other = self._other_holder(record)
             if other is None:
                 return
             if self._clock.monotonic() >= until:
                 raise self._conflict(other)
             await asyncio.sleep(NAME_POLL_S)
 
-    def _other(self, record: Record | None) -> BookieRegistration | None:
-        """Another bookie that is registered under our id: other disks, or a copy of ours."""
+    def _other_holder(self, record: Record | None) -> BookieRegistration | None:
+        """Returns another bookie's registration under this id: other disks, or a copy of ours."""
         if record is None:
             return None
         registration = decode(self._key, record.value)
@@ -238,42 +235,44 @@ class BookieService:
     def _conflict(self, other: BookieRegistration) -> Conflict:
         return Conflict(
             f"another living bookie is called {self._settings.bookie_id}: incarnation "
-            f"{other.incarnation} at {other.host}:{other.port}; here is incarnation "
+            f"{other.incarnation} at {other.host}:{other.port}; this bookie is incarnation "
             f"{self.bookie.identity.incarnation}"
         )
 
     async def _register(self) -> None:
-        """Puts the registration where it is not as it should be, and takes adds then."""
+        """Writes the registration if it is missing or not ours, then accepts adds."""
         session = self._session
         record = await self._store.get(self._key)
-        if (other := self._other(record)) is not None:
+        if (other := self._other_holder(record)) is not None:
             self.server.add_refusal = BookieReadOnly(str(self._conflict(other)))
             raise self._conflict(other)
         current = ABSENT if record is None else record.revision
         if current == ABSENT or current != self._revision:
-            await self._remember()
-            registration = self._describe()
+            await self._record_disks()
+            registration = self._registration()
             self._revision = await self._store.put(
                 self._key, encode(registration), expected=current, lease_id=session.lease_id
             )
             self._registered = registration
-            self._disk_said_at = self._clock.monotonic()
+            self._disk_reported_at = self._clock.monotonic()
             log.info("registered", bookie=str(self), host=registration.host, port=registration.port)
-        self._sure = True
+        self._verified = True
         if session.valid and not self._stopping:
             self.server.add_refusal = None
 
-    async def _remember(self) -> None:
-        """Notes for good that there are disks of this incarnation, and where they were last."""
+    async def _record_disks(self) -> None:
+        """Writes the permanent record of these disks, with their latest address."""
         key = known_key(self.bookie.identity)
         record = await self._store.get(key)
-        value = encode(msgspec.structs.replace(self._describe(), disk_bytes_free=0, started_ms=0))
+        value = encode(
+            msgspec.structs.replace(self._registration(), disk_bytes_free=0, started_ms=0)
+        )
         if record is None or record.value != value:
             await self._store.put(
                 key, value, expected=ABSENT if record is None else record.revision
             )
 
-    def _describe(self) -> BookieRegistration:
+    def _registration(self) -> BookieRegistration:
         settings = self._settings
         stats = self.bookie.stats()
         return BookieRegistration(
@@ -291,8 +290,8 @@ class BookieService:
         )
 
     async def _refresh(self) -> None:
-        """Keeps the registration true."""
-        looked_at = self._clock.monotonic()
+        """Refreshes and verifies the registration until the store is closed."""
+        verified_at = self._clock.monotonic()
         while True:
             await asyncio.sleep(self._settings.refresh_s)
             if not self._session.valid or self._registered is None:
@@ -300,33 +299,36 @@ class BookieService:
             now = self._clock.monotonic()
             try:
                 async with asyncio.timeout(METADATA_TIMEOUT_S):
-                    if not self._sure or now - looked_at >= self._settings.verify_s:
-                        looked_at = now
+                    if not self._verified or now - verified_at >= self._settings.verify_s:
+                        verified_at = now
                         await self._register()
                     elif self._outdated(now):
-                        await self._say(now)
+                        await self._update(now)
             except StoreClosed:
                 return
             except (MetadataError, TimeoutError) as error:
-                # Another one wrote it, or a write of ours may land late: look before the next.
-                self._sure = False
+                # Another client wrote it, or our write may still land: read before the next write.
+                self._verified = False
                 log.warning("registration not refreshed", bookie=str(self), error=str(error))
             except Exception:
-                # A bug, or the disk's: others would believe the last registration for ever.
-                self._sure = False
+                # Unexpected. If the task ended, the registration would stay outdated forever.
+                self._verified = False
                 log.exception("registration not refreshed", bookie=str(self))
 
     def _outdated(self, now: float) -> bool:
-        said, stats = self._registered, self.bookie.stats()
-        if said is None or said.writable != stats.writable:
+        registered, stats = self._registered, self.bookie.stats()
+        if registered is None or registered.writable != stats.writable:
             return True
-        if now - self._disk_said_at < self._settings.disk_refresh_s or not stats.disk_bytes_total:
+        if (
+            now - self._disk_reported_at < self._settings.disk_refresh_s
+            or not stats.disk_bytes_total
+        ):
             return False
-        change = abs(stats.disk_bytes_free - said.disk_bytes_free)
+        change = abs(stats.disk_bytes_free - registered.disk_bytes_free)
         return change / stats.disk_bytes_total >= DISK_RATIO_STEP
 
-    async def _say(self, now: float) -> None:
-        registration = self._describe()
+    async def _update(self, now: float) -> None:
+        registration = self._registration()
         self._revision = await self._store.put(
             self._key,
             encode(registration),
@@ -334,9 +336,7 @@ class BookieService:
             lease_id=self._session.lease_id,
         )
         self._registered = registration
-        self._disk_said_at = now
-
-    # -- garbage ---------------------------------------------------------------------------
+        self._disk_reported_at = now
 
     async def _collect(self) -> None:
         while True:
@@ -353,5 +353,5 @@ class BookieService:
             except (MetadataError, BookieError, TimeoutError, OSError) as error:
                 log.warning("ledgers not compared", bookie=str(self), error=str(error))
             except Exception:
-                # The next comparison may do better; without any, deleted ledgers fill the disk.
+                # Unexpected. If the task ended, deleted ledgers would fill the disk.
                 log.exception("ledgers not compared", bookie=str(self))

@@ -1,17 +1,16 @@
 """The bookie's bounds and thresholds, each with its unit.
 
 Memory is bounded by `journal_queue_bytes_max` (adds not yet on disk), two halves of
-`write_cache_bytes`, and `read_cache_bytes`; all are ceilings, nothing is taken in advance.
+`write_cache_bytes`, and `read_cache_bytes`; all are upper bounds, and no memory is reserved.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-KIB: Final = 1024
-MIB: Final = 1024 * KIB
+from magnetar.core.units import KIB, MIB
 
 GROUP_BYTES_MAX: Final = 256 * MIB
-"""No group of one `add_entries` may be larger: its record's length must stay far below 2**32."""
+"""The largest group of one `add_entries`: its record's length must stay far below 2**32."""
 
 ENTRIES_PER_GROUP_MAX: Final = 1 << 20
 JOURNAL_QUEUE_BYTES_MAX: Final = 192 * MIB
@@ -19,10 +18,10 @@ JOURNAL_QUEUE_BYTES_MAX: Final = 192 * MIB
 
 @dataclass(frozen=True, slots=True)
 class BookieSettings:
-    """See the fields; the defaults suit a standalone process and a small bookie alike."""
+    """Settings of a bookie's storage; the defaults suit a standalone process and a small bookie."""
 
-    # Journal: files of `journal_file_bytes`, preallocated in steps; the tail of what is
-    # preallocated (`journal_reserve_bytes`) is for fences and deletes on a full disk only.
+    # Journal: files of `journal_file_bytes`, preallocated in steps. The last
+    # `journal_reserve_bytes` of a step are only for fences and deletes on a full disk.
     journal_file_bytes: int = 64 * MIB
     journal_preallocate_bytes: int = 8 * MIB
     journal_reserve_bytes: int = 1 * MIB
@@ -32,7 +31,7 @@ class BookieSettings:
     journal_recycled_files_max: int = 3
     journal_mark_idle_s: float = 0.02
 
-    # Write cache and its flush: a half is flushed when it is full, old, or adds have paused.
+    # Write cache: a half is flushed when it is full or old, or when adds have paused.
     write_cache_bytes: int = 64 * MIB
     flush_age_s: float = 60.0
     flush_idle_s: float = 5.0
@@ -48,8 +47,8 @@ class BookieSettings:
     read_threads: int = 2
     read_ahead_bytes: int = 1 * MIB
 
-    # Garbage: a log is rewritten when less of it is live than the ratio; small shares often,
-    # large ones rarely. On a full disk all of it happens every `gc_full_interval_s`.
+    # Garbage: a log is rewritten if its live share is below the ratio: nearly dead logs often,
+    # others rarely. On a full disk, major collections run every `gc_full_interval_s`.
     gc_interval_s: float = 900.0
     gc_minor_live_ratio: float = 0.2
     gc_minor_interval_s: float = 3600.0
@@ -58,12 +57,12 @@ class BookieSettings:
     gc_full_interval_s: float = 30.0
     tombstone_kept_s: float = 3600.0
 
-    # Disk: read-only at or above `high`, writable again below `low`.
+    # Disk: read-only from `high` on, writable again below `low`.
     disk_usage_high: float = 0.95
     disk_usage_low: float = 0.90
     disk_free_bytes_min: int = 64 * MIB
     disk_reserve_bytes: int = 8 * MIB
     disk_check_interval_s: float = 5.0
     disk_stall_s: float = 30.0
-    """A commit of the journal or a flush that takes longer makes the bookie unhealthy."""
+    """A journal commit or a flush that takes longer makes the bookie unhealthy."""
     tick_s: float = 1.0

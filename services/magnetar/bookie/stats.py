@@ -1,7 +1,7 @@
-"""What a bookie counts about itself, for metrics and for `stats()`."""
+"""Counters of a bookie, for metrics and `stats()`."""
 
 from bisect import bisect_left
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -9,7 +9,7 @@ LATENCY_BUCKETS_MS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100
 
 
 class Histogram:
-    """Counts of durations by bucket; the last count is of those above all bounds."""
+    """Counts durations by bucket; the last bucket is for durations above all bounds."""
 
     __slots__ = ("count", "counts", "sum_s")
 
@@ -19,19 +19,19 @@ class Histogram:
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Counts one."""
+        """Counts one duration."""
         self.counts[bisect_left(LATENCY_BUCKETS_MS, seconds * 1000.0)] += 1
         self.count += 1
         self.sum_s += seconds
 
 
 class BookieStats(msgspec.Struct, frozen=True):
-    """A snapshot. Counts are since the bookie was opened."""
+    """A snapshot of a bookie. Counts begin when it is opened."""
 
     writable: bool
     read_only_reason: str
     fault: str
-    """Which part failed for an unforeseen reason or for good; empty while all are well."""
+    """The parts that failed unexpectedly or finally; empty if there are none."""
     entries_added: int
     bytes_added: int
     entries_read: int
@@ -41,7 +41,7 @@ class BookieStats(msgspec.Struct, frozen=True):
     journal_pending_bytes: int
     journal_sync_seconds: float
     journal_sync_buckets: tuple[int, ...]
-    """Counts by `LATENCY_BUCKETS_MS`, and above."""
+    """Counts per bucket of `LATENCY_BUCKETS_MS`, and above."""
     write_cache_bytes: int
     write_cache_entries: int
     flushes: int
@@ -50,7 +50,7 @@ class BookieStats(msgspec.Struct, frozen=True):
     read_cache_hits: int
     read_cache_misses: int
     index_memory_bytes: int
-    """Of the index' own caches and buffers, which have fixed bounds."""
+    """Of the index's own caches and buffers, which have fixed bounds."""
     entry_logs: int
     logs_removed: int
     logs_compacted: int
@@ -62,13 +62,11 @@ class BookieStats(msgspec.Struct, frozen=True):
 
 
 class Counters:
-    """What grows."""
+    """Counts that only increase."""
 
     __slots__ = (
         "bytes_added",
-        "bytes_read",
         "entries_added",
-        "entries_read",
         "flush_bytes",
         "flushes",
         "gc_bytes_freed",
@@ -80,24 +78,7 @@ class Counters:
 
     def __init__(self) -> None:
         self.entries_added = self.bytes_added = 0
-        self.entries_read = self.bytes_read = 0
         self.journal_bytes = 0
         self.journal_sync = Histogram()
         self.flushes = self.flush_bytes = 0
         self.logs_removed = self.logs_compacted = self.gc_bytes_freed = 0
-
-    def shown(self) -> dict[str, Any]:
-        """Its fields of `BookieStats`."""
-        return {
-            "entries_added": self.entries_added,
-            "bytes_added": self.bytes_added,
-            "journal_commits": self.journal_sync.count,
-            "journal_bytes": self.journal_bytes,
-            "journal_sync_seconds": self.journal_sync.sum_s,
-            "journal_sync_buckets": tuple(self.journal_sync.counts),
-            "flushes": self.flushes,
-            "flush_bytes": self.flush_bytes,
-            "logs_removed": self.logs_removed,
-            "logs_compacted": self.logs_compacted,
-            "gc_bytes_freed": self.gc_bytes_freed,
-        }

@@ -1,1 +1,1 @@
-"""The command `magnetar`: thin modules that parse, call and print."""
+"""The command `magnetar`: thin modules that parse arguments, call other packages and print."""

@@ -1,60 +1,56 @@
-"""`magnetar autorecovery`: makes lost copies of entries anew, in a process of its own.
+"""`magnetar autorecovery`: replicates lost copies of entries, in a process of its own.
 
-Every bookie does so too, unless told otherwise; any number may run, they share the work.
+Every bookie also does this unless its `autorecovery` is off. Any number of processes share the
+work.
 """
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from magnetar.cli import roles, run_loop
-from magnetar.cluster.settings import AutorecoveryProcessSettings
+from magnetar.cli import roles
+from magnetar.cli.cluster_process import ProcessCommand
+from magnetar.settings.member import AutorecoveryProcessSettings
 
 if TYPE_CHECKING:
-    from magnetar.cluster.autorecovery_process import AutorecoveryProcess
+    from magnetar.cluster.nodes import Node
 
 DESCRIPTION = """\
-Watches the bookies, finds what a lost one held, and copies it to others. Every bookie does so too
-unless its `autorecovery` is off: a process of its own is for bookies that shall do nothing else.
+Watches the bookies and copies the ledgers of a lost bookie to others. Every bookie also does this
+unless its `autorecovery` is off; use a separate process to keep this work away from the bookies.
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Adds `autorecovery`."""
     parser = subparsers.add_parser(
-        "autorecovery", help="make lost copies of entries anew", description=DESCRIPTION
+        "autorecovery",
+        help="replicate lost copies of entries, in a process of its own",
+        description=DESCRIPTION,
     )
     roles.add_flags(parser, "autorecovery")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs it until a signal; returns the exit code."""
-    try:
-        settings = roles.settings("autorecovery", AutorecoveryProcessSettings, args)
-        roles.check_ports(settings.host, {"http_port": settings.http_port})
-    except roles.Refused as refused:
-        return refused.code
-    return run_loop.run(serve(settings))
+    """Runs autorecovery until a signal; returns the exit code."""
+    return COMMAND.run(args)
 
 
-async def serve(settings: AutorecoveryProcessSettings) -> int:
-    """Starts, waits for a signal, drains. Returns the exit code."""
+async def start(settings: AutorecoveryProcessSettings) -> "Node":
+    """Imports and starts the autorecovery process."""
+    from magnetar.cluster import autorecovery_process
 
-    async def starting() -> "AutorecoveryProcess":
-        from magnetar.cluster.autorecovery_process import start
-
-        return await start(settings)
-
-    return await run_loop.serve(
-        starting,
-        on_ready=lambda process: print(banner(process, settings), flush=True),
-        shutdown_timeout_ms=settings.shutdown_timeout_ms,
-    )
+    return await autorecovery_process.start(settings)
 
 
-def banner(process: "AutorecoveryProcess", settings: AutorecoveryProcessSettings) -> str:
-    """What a newcomer needs to go on."""
-    return f"""\
-autorecovery is ready
-  cluster   {settings.cluster_name}   (metadata: {settings.metadata_url})
-  health    {process.http_url}   (/readyz, /metrics)
-"""
+def banner(process: "Node", _settings: AutorecoveryProcessSettings) -> list[tuple[str, str]]:
+    """The address of the health endpoints."""
+    return [("health", f"{process.http_url}   (/readyz, /metrics)")]
+
+
+COMMAND: Final = ProcessCommand(
+    "autorecovery",
+    AutorecoveryProcessSettings,
+    ports=("http_port",),
+    start=start,
+    banner=banner,
+)

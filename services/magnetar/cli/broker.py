@@ -1,18 +1,19 @@
 """`magnetar broker`: a broker of a cluster, whose ledgers are on bookies."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.setting import SettingsError
 from magnetar.cli import roles, run_loop
-from magnetar.cluster.settings import BrokerProcessSettings
+from magnetar.cli.cluster_process import ProcessCommand
+from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import SettingsError
 
 if TYPE_CHECKING:
     from magnetar.cluster.broker_process import BrokerProcess
 
 DESCRIPTION = """\
 Serves producers and consumers, and the admin REST, as one of any number of brokers. It keeps
-nothing on disk: what must last is on bookies and in the metadata store.
+nothing on disk: bookies and the metadata store have all durable state.
 """
 
 
@@ -26,18 +27,11 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Runs the broker until a signal; returns the exit code."""
-    try:
-        settings = roles.settings("broker", BrokerProcessSettings, args)
-        ports = {"port": settings.port, "http_port": settings.http_port}
-        roles.check_ports(settings.host, ports)
-        check_listeners(settings)
-    except roles.Refused as refused:
-        return refused.code
-    return run_loop.run(serve(settings))
+    return COMMAND.run(args)
 
 
 def check_listeners(settings: BrokerProcessSettings) -> None:
-    """Raises Refused where the advertised listeners make no sense."""
+    """Raises Refused if the advertised listeners are inconsistent."""
     from magnetar.cluster.listeners import advertised
 
     try:
@@ -46,26 +40,26 @@ def check_listeners(settings: BrokerProcessSettings) -> None:
         raise roles.Refused(run_loop.refuse(str(error), code=2)) from error
 
 
-async def serve(settings: BrokerProcessSettings) -> int:
-    """Starts, waits for a signal, drains. Returns the exit code."""
+async def start(settings: BrokerProcessSettings) -> "BrokerProcess":
+    """Imports and starts the broker's process."""
+    from magnetar.cluster import broker_process
 
-    async def starting() -> "BrokerProcess":
-        from magnetar.cluster.broker_process import start
-
-        return await start(settings)
-
-    return await run_loop.serve(
-        starting,
-        on_ready=lambda broker: print(banner(broker, settings), flush=True),
-        shutdown_timeout_ms=settings.shutdown_timeout_ms,
-    )
+    return await broker_process.start(settings)
 
 
-def banner(broker: "BrokerProcess", settings: BrokerProcessSettings) -> str:
-    """What a newcomer needs to go on."""
-    return f"""\
-broker is ready
-  cluster   {settings.cluster_name}   (metadata: {settings.metadata_url})
-  clients   {broker.service_url}
-  admin     {broker.http_url}   (health: /readyz, metrics: /metrics)
-"""
+def banner(broker: "BrokerProcess", _settings: BrokerProcessSettings) -> list[tuple[str, str]]:
+    """The addresses for clients and for the admin REST."""
+    return [
+        ("clients", broker.service_url),
+        ("admin", f"{broker.http_url}   (health: /readyz, metrics: /metrics)"),
+    ]
+
+
+COMMAND: Final = ProcessCommand(
+    "broker",
+    BrokerProcessSettings,
+    ports=("port", "http_port"),
+    start=start,
+    banner=banner,
+    check=check_listeners,
+)

@@ -1,15 +1,15 @@
-"""`magnetar cluster`: etcd, bookies and brokers as processes on this machine.
+"""`magnetar cluster`: runs etcd, bookies and brokers as processes on this machine.
 
-    up              makes the cluster where there is none, starts what does not run, and shows it
-                    until Ctrl-C, which ends all; with --detach it returns once all are ready
-    status          one look
-    add ROLE        one more bookie, broker or autorecovery
-    remove NAME     a bookie is emptied first, a broker hands its topics over
+    up              creates the cluster if there is none, starts its members, and shows them until
+                    Ctrl-C, which stops all; with --detach it returns once all are ready
+    status          prints the state of the members once
+    add ROLE        adds a bookie, a broker or an autorecovery process
+    remove NAME     drains a bookie first; a broker hands its topics over
     kill, pause, resume, restart NAME
-    logs NAME       what it printed
-    down            ends all; the data stays
+    logs NAME       prints the member's log
+    down            stops all members; the data stays
 
-Every command but `up` works on the cluster of --dir, from any terminal.
+All commands but `up` work on the cluster of --dir, from any terminal.
 """
 
 import argparse
@@ -36,7 +36,7 @@ FOLLOW_S: Final = 0.2
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `cluster` and its actions."""
+    """Adds the command `cluster` and its actions."""
     parser = subparsers.add_parser(
         "cluster",
         help="run etcd, bookies and brokers on this machine, and change them",
@@ -48,48 +48,52 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "--dir", type=Path, default=DIRECTORY_DEFAULT, help="the cluster's directory (%(default)s)"
     )
     _add_up(actions, shared)
-    status = actions.add_parser("status", parents=[shared], help="how the members are")
+    status = actions.add_parser("status", parents=[shared], help="print the state of the members")
     status.add_argument("--json", action="store_true", help="print one JSON document")
-    add = actions.add_parser("add", parents=[shared], help="one more member")
+    add = actions.add_parser("add", parents=[shared], help="add a member")
     add.add_argument("role", choices=("bookie", "broker", "autorecovery"))
     remove = actions.add_parser(
-        "remove", parents=[shared], help="take a member away: a bookie is emptied first"
+        "remove", parents=[shared], help="remove a member: a bookie is drained first"
     )
     remove.add_argument("name", metavar="NAME")
     remove.add_argument(
-        "--force", action="store_true", help="do not empty a bookie: its copies are made anew later"
+        "--force",
+        action="store_true",
+        help="do not drain a bookie: autorecovery re-replicates its entries later",
     )
     for name, text in _SIMPLE.items():
         action = actions.add_parser(name, parents=[shared], help=text)
         action.add_argument("name", metavar="NAME")
-    logs = actions.add_parser("logs", parents=[shared], help="what a member printed")
+    logs = actions.add_parser("logs", parents=[shared], help="print a member's log")
     logs.add_argument("name", metavar="NAME")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until Ctrl-C")
-    actions.add_parser("down", parents=[shared], help="end all members; their data stays")
+    logs.add_argument("-f", "--follow", action="store_true", help="continue until Ctrl-C")
+    actions.add_parser("down", parents=[shared], help="stop all members; their data stays")
 
 
 _SIMPLE: Final = {
     "kill": "kill -9 a member",
-    "pause": "stop a member with SIGSTOP: its connections stay open",
-    "resume": "let a paused member go on",
-    "restart": "start a member, stopping it first where it runs",
+    "pause": "freeze a member with SIGSTOP: its connections stay open",
+    "resume": "resume a paused member with SIGCONT",
+    "restart": "start a member; if it runs, stop it first",
 }
 
 
 def _add_up(
     actions: "argparse._SubParsersAction[argparse.ArgumentParser]", shared: argparse.ArgumentParser
 ) -> None:
-    up = actions.add_parser("up", parents=[shared], help="make and start the cluster")
+    up = actions.add_parser("up", parents=[shared], help="create and start the cluster")
     up.add_argument("--bookies", type=int, default=3, help="of a new cluster (%(default)s)")
     up.add_argument("--brokers", type=int, default=2, help="of a new cluster (%(default)s)")
     up.add_argument("--etcd", type=int, default=1, help="of a new cluster (%(default)s)")
-    up.add_argument("--host", default="127.0.0.1", help="where a new one listens (%(default)s)")
+    up.add_argument(
+        "--host", default="127.0.0.1", help="address that a new cluster listens on (%(default)s)"
+    )
     up.add_argument(
         "--base",
         type=_base,
         default="standard",
         help="ports of a new cluster: `standard` (6650, 8080, 3181, 2379 and on), `free`, "
-        "or the first of some 150 (%(default)s)",
+        "or the first of about 150 ports (%(default)s)",
     )
     up.add_argument("--config", type=Path, help="settings for all members of a new cluster")
     up.add_argument("--detach", action="store_true", help="return once all are ready")
@@ -102,7 +106,7 @@ def _base(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what was asked; returns the exit code."""
+    """Runs the action; returns the exit code."""
     from magnetar.cluster.local.cluster import LocalCluster
     from magnetar.cluster.local.members import Role
 
@@ -118,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
                 cluster.wait_ready([member.name])
                 print(f"{member.name} is ready at {member.address}")
             case "remove":
-                cluster.remove(args.name, force=args.force, tell=print)
+                cluster.remove(args.name, force=args.force, report=print)
                 print(f"{args.name} is removed; its data, if any, is in {args.dir / args.name}")
             case "restart":
                 cluster.restart(args.name)
@@ -129,8 +133,8 @@ def run(args: argparse.Namespace) -> int:
             case "down":
                 cluster.down(print)
             case action:
-                done: Callable[[str], None] = getattr(cluster, action)
-                done(args.name)
+                method: Callable[[str], None] = getattr(cluster, action)
+                method(args.name)
                 print(f"{args.name}: {action} done")
     except MagnetarError as error:
         print(f"magnetar: {error}", file=sys.stderr)
@@ -143,7 +147,7 @@ def _up(args: argparse.Namespace) -> int:
     from magnetar.cluster.local.cluster import LocalCluster
 
     directory: Path = args.dir.absolute()
-    etcd.program()  # told before anything is made
+    etcd.program()  # raises if there is no etcd, before anything is created
     given = None if args.config is None else config.read_config(args.config)
     if (directory / state.STATE_FILE).exists():
         cluster = LocalCluster(directory)
@@ -163,8 +167,8 @@ def _up(args: argparse.Namespace) -> int:
             name=config.NAME_DEFAULT if given is None else given.name,
             settings=None if given is None else given.settings,
         )
-    for place in () if given is None else given.overridden:
-        print(f"magnetar: {place} has no effect: each member has its own", file=sys.stderr)
+    for origin in () if given is None else given.overridden:
+        print(f"magnetar: {origin} has no effect: each member has its own", file=sys.stderr)
     stopping = threading.Event()
     if not args.detach:
         _stop_on_signals(stopping)
@@ -185,7 +189,7 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _stop_on_signals(stopping: threading.Event) -> None:
-    """The first asks to stop, the second ends this command; the members are left to `down`."""
+    """The first signal sets `stopping`; the second ends this command and leaves the members."""
 
     def on_signal(number: int, _: FrameType | None) -> None:
         if stopping.is_set():
@@ -197,7 +201,7 @@ def _stop_on_signals(stopping: threading.Event) -> None:
 
 
 def banner(cluster: "LocalCluster", took_s: float) -> str:
-    """What a newcomer needs to go on."""
+    """The addresses of the cluster, and commands to try next."""
     url = cluster.service_url
     where = f" --dir {_shown(cluster.directory)}"
     return f"""\
@@ -224,7 +228,7 @@ def _shown(directory: Path) -> str:
 def _status(cluster: "LocalCluster", *, as_json: bool) -> int:
     from magnetar.cluster.local.status import Observer
 
-    rows = Observer(cluster).look_twice()
+    rows = Observer(cluster).observe_with_cpu()
     if as_json:
         import msgspec
 

@@ -1,7 +1,7 @@
-"""How a command that looks after a cluster gets at its metadata and its bookies.
+"""Gives the commands that maintain a cluster access to its metadata and bookies.
 
-The same settings as those of the processes: flag, environment, file. Nothing is registered and no
-lease is held, so such a command leaves no trace but what it was asked for.
+The settings are those of the cluster's processes, from flags, environment and file. Such a command
+does not register and holds no lease, so it leaves only its results in the metadata store.
 """
 
 import argparse
@@ -10,19 +10,20 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from magnetar.core.clock import Clock
     from magnetar.ledger.registered_bookies import RegisteredBookies
     from magnetar.metadata.store import MetadataStore
 
-COULD_NOT_TELL = 2
+UNDETERMINED = 2
+"""Exit code of a command that could not determine its answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a command works with."""
+    """The connections of a command."""
 
     store: "MetadataStore"
     bookies: "RegisteredBookies"
@@ -30,7 +31,7 @@ class Access:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Where the cluster is; what is not typed comes from MAGNETAR_METADATA_URL and its like."""
+    """Adds the flags that locate the cluster; without them, MAGNETAR_METADATA_URL and others do."""
     parser.add_argument(
         "--metadata-store",
         "--metadata-url",
@@ -47,18 +48,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 @asynccontextmanager
 async def opened(args: argparse.Namespace, name: str) -> AsyncIterator[Access]:
-    """The cluster's metadata and bookies. Raises MetadataError, and Refused with a text printed."""
+    """Connects to the cluster. Raises MetadataError, or Refused if a setting is wrong."""
     import msgspec
 
     from magnetar.cli import roles
     from magnetar.cluster.identity import CLUSTER_KEY, ClusterIdentity
     from magnetar.cluster.membership import store_options
-    from magnetar.cluster.settings import AutorecoveryProcessSettings
     from magnetar.core.clock import SystemClock
     from magnetar.core.errors import MetadataError
     from magnetar.ledger.registered_bookies import RegisteredBookies
-    from magnetar.metadata.opening import open_store
+    from magnetar.metadata.store_url import open_store
     from magnetar.observe.logging import configure
+    from magnetar.settings.member import AutorecoveryProcessSettings
 
     settings = roles.settings("autorecovery", AutorecoveryProcessSettings, args)
     configure(settings.log_format, "error")
@@ -67,7 +68,7 @@ async def opened(args: argparse.Namespace, name: str) -> AsyncIterator[Access]:
     try:
         record = await store.get(CLUSTER_KEY)
         if record is None:
-            raise MetadataError(f"{settings.metadata_url} holds no cluster")
+            raise MetadataError(f"{settings.metadata_url} has no cluster")
         cluster = msgspec.json.decode(record.value, type=ClusterIdentity)
         bookies = RegisteredBookies(store, clock, cluster=cluster.cluster_id, client=name)
         await bookies.start()
@@ -79,8 +80,8 @@ async def opened(args: argparse.Namespace, name: str) -> AsyncIterator[Access]:
         await store.close()
 
 
-def run(command: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Runs a command to its end; says in one line why it could not be done."""
+def run(command: str, main: Callable[[], Coroutine[object, object, int]]) -> int:
+    """Runs a command and returns its exit code; prints an error as one line."""
     import asyncio
 
     from magnetar.cli import roles
@@ -92,14 +93,14 @@ def run(command: str, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return refused.code
     except (MagnetarError, TimeoutError, OSError) as error:
         print(f"magnetar {command}: {error or type(error).__name__}", file=sys.stderr)
-        return COULD_NOT_TELL
+        return UNDETERMINED
     except KeyboardInterrupt:
-        print(f"magnetar {command}: broken off", file=sys.stderr)
-        return COULD_NOT_TELL
+        print(f"magnetar {command}: interrupted", file=sys.stderr)
+        return UNDETERMINED
 
 
 def print_json(value: object) -> None:
-    """One line."""
+    """Prints the value as one line of JSON."""
     import msgspec
 
     sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")

@@ -1,4 +1,4 @@
-"""How `magnetar cluster` shows its members: a table on a terminal, plain columns elsewhere."""
+"""Shows the members of a local cluster: a table on a terminal, plain columns elsewhere."""
 
 import sys
 import threading
@@ -19,34 +19,34 @@ _COLOURS: Final = {"ready": "green", "not ready": "yellow", "paused": "yellow", 
 
 
 def show_until(cluster: "LocalCluster", stopping: threading.Event, refresh_s: float) -> None:
-    """Shows the members until `stopping` is set; off a terminal, a line for each change."""
+    """Shows the members until `stopping` is set; without a terminal, prints a line per change."""
     observer = Observer(cluster)
     if not sys.stdout.isatty():
-        _tell_changes(observer, stopping, refresh_s)
+        _print_changes(observer, stopping, refresh_s)
         return
     from rich.live import Live
 
-    with Live(table(observer.look()), auto_refresh=False, transient=True) as live:
+    with Live(table(observer.observe()), auto_refresh=False, transient=True) as live:
         while not stopping.wait(refresh_s):
-            live.update(table(observer.look()), refresh=True)
+            live.update(table(observer.observe()), refresh=True)
 
 
-def _tell_changes(observer: Observer, stopping: threading.Event, refresh_s: float) -> None:
-    before: dict[str, str] = {}
+def _print_changes(observer: Observer, stopping: threading.Event, refresh_s: float) -> None:
+    former: dict[str, str] = {}
     while True:
-        now = {row.name: row.state for row in observer.look()}
-        for name in before.keys() - now.keys():
+        states = {row.name: row.state for row in observer.observe()}
+        for name in former.keys() - states.keys():
             print(f"{name}: removed", flush=True)
-        for name, state in now.items():
-            if before.get(name) != state:
+        for name, state in states.items():
+            if former.get(name) != state:
                 print(f"{name}: {state}", flush=True)
-        before = now
+        former = states
         if stopping.wait(refresh_s):
             return
 
 
 def print_rows(rows: Sequence[MemberStatus]) -> None:
-    """One look."""
+    """Prints the members once."""
     if sys.stdout.isatty():
         from rich.console import Console
 
@@ -59,22 +59,21 @@ def print_rows(rows: Sequence[MemberStatus]) -> None:
 
 
 def table(rows: Sequence[MemberStatus]) -> "Table":
-    """As rich shows it."""
+    """The members as a table of rich, with the sums of CPU and memory."""
     from rich.table import Table
 
-    made = Table(*COLUMNS, box=None, pad_edge=False)
+    members = Table(*COLUMNS, box=None, pad_edge=False)
     for row in rows:
-        made.add_row(*cells(row), style=_COLOURS[row.state] if row.state != "ready" else None)
-    known = [row for row in rows if row.resident_bytes is not None]
+        members.add_row(*cells(row), style=_COLOURS[row.state] if row.state != "ready" else None)
     cpu = sum(row.cpu_percent or 0.0 for row in rows)
-    memory = sum(row.resident_bytes or 0 for row in known)
-    made.add_section()
-    made.add_row("all", "", "", "", "", "", f"{cpu:.0f} %", _mib(memory), "")
-    return made
+    memory = sum(row.resident_bytes or 0 for row in rows)
+    members.add_section()
+    members.add_row("all", "", "", "", "", "", f"{cpu:.0f} %", _mib(memory), "")
+    return members
 
 
 def cells(row: MemberStatus) -> tuple[str, ...]:
-    """The texts of one row."""
+    """The columns of a member."""
     state = f"{row.state}: {row.reason}" if row.reason else row.state
     return (
         row.name,
@@ -90,7 +89,7 @@ def cells(row: MemberStatus) -> tuple[str, ...]:
 
 
 def holds_text(row: MemberStatus) -> str:
-    """What a member has of the cluster's work."""
+    """The bundles, ledgers or tasks of a member, and whether its disk or ledgers have problems."""
     held = row.holds
     names: tuple[str, ...]
     match row.role:

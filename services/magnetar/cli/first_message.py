@@ -1,4 +1,4 @@
-"""The first command that a newcomer is told: one message, by the official client."""
+"""The command that banners suggest first: it publishes a message with the official client."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def first_message(service_url: str) -> str:
-    """With the interpreter that has the client, where that is this one; else with any `python3`."""
+    """The command, run by this interpreter if it has the client, otherwise by `python3`."""
     return (
         f"{_interpreter()} -c \"import pulsar; c = pulsar.Client('{service_url}'); "
         "print(c.create_producer('hello').send(b'hi')); c.close()\""

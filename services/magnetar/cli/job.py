@@ -1,13 +1,14 @@
-"""`magnetar job`: offload, compact, backlog; Spark jobs over the log of a cluster.
+"""`magnetar job`: runs a Spark job over the topics of a cluster: offload, compact, backlog.
 
-What Spark needs is imported only here; without it the command says what to install.
+The jobs are in `magnetar_spark`, an optional package. Its own module declares the flags; without
+the package, the command prints what to install.
 """
 
 import argparse
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `job` and its kinds."""
+    """Adds the command `job` with the arguments of its kinds."""
     parser = subparsers.add_parser(
         "job", help="run a Spark job over topics", description="Runs a Spark job over topics."
     )
@@ -21,10 +22,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs it; returns the exit code."""
+    """Runs the job; returns the exit code."""
     if "missing" in args:
-        print(f"magnetar job: {args.missing}. Type: pip install 'magnetar[spark]'")
+        print(f"magnetar job: {args.missing}. Install it: pip install 'magnetar[spark]'")
         return 1
     from magnetar_spark.jobs import main
 
-    return main.run(args)
+    return main.run_job(args)

@@ -1,6 +1,6 @@
-"""`magnetar ledger`: proves the copies of ledgers, and lists those that lack some.
+"""`magnetar ledger`: proves the copies of ledgers, and lists under-replicated ledgers.
 
-Thin: it parses, connects, calls `magnetar.autorecovery` and prints.
+`magnetar.autorecovery` checks and repairs; this module connects and prints.
 """
 
 import argparse
@@ -13,36 +13,37 @@ from magnetar.cli import cluster_access
 from magnetar.cli.cluster_access import print_json
 
 if TYPE_CHECKING:
-    from magnetar.autorecovery.check_all import CheckRun, CheckSummary
-    from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
+    from magnetar.autorecovery.check.check_all import CheckRun, CheckSummary
+    from magnetar.autorecovery.check.ledger_check import LedgerChecker, LedgerReport
     from magnetar.autorecovery.records import Answer, UnderReplicated
 
 CHECK_DESCRIPTION = """\
-Has every bookie read every copy that it should have of every entry, and compares CRC-32C and length
-among the copies. Nothing is sent but the checksums. Closed ledgers are checked whole, open ones as
-far as they are confirmed; nothing is fenced, so it may run at any time.
+Has every bookie read every copy of every entry that it should have, and compares CRC-32C and length
+among the copies. Bookies send only the checksums. Closed ledgers are checked completely, open ones
+up to the last confirmed entry. The check fences nothing, so it may run at any time.
 
 Verdicts:
   healthy                every entry has its full number of equal, proven copies
-  too few proven copies  some entries have fewer; with --repair they are written again
-  divergent              copies differ; with --repair where a majority says which is right
-  lost                   no bookie that could be asked has a copy
-  could not tell         a bookie that is registered did not answer
+  too few proven copies  some entries have fewer; --repair writes the missing copies
+  divergent              copies differ; --repair overwrites a minority with the majority's copy
+  lost                   no reachable bookie has a copy
+  could not tell         a registered bookie did not answer
 
-Exit status: 0 if all are healthy, 1 if some are not, 2 if it could not be told.
+Exit status: 0 if all are healthy, 1 if some are not, 2 if that could not be determined.
 """
 
 LIST_DESCRIPTION = """\
-The ledgers that autorecovery knows to lack copies: since when, why, how often it tried, and what
-came of it. Waiting ones are being worked on; parked ones wait until the set of bookies changes; of
-lost ones some entries have no copy left, and what each bookie said of them is shown.
+Lists the ledgers that autorecovery recorded as under-replicated: since when, why, how often it
+tried to re-replicate them, and the result. Waiting ledgers are in progress. Parked ledgers wait
+until the set of bookies changes. Lost ledgers have entries without any copy; the answers of the
+bookies are shown.
 """
 
 FINDINGS_SHOWN_MAX = 10
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `ledger` and what belongs to it."""
+    """Adds the command `ledger` and its actions."""
     parser = subparsers.add_parser("ledger", help="prove the copies of ledgers")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     check = actions.add_parser(
@@ -52,22 +53,22 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     check.add_argument(
-        "ledgers", type=int, nargs="*", metavar="LEDGER", help="only these (default: all)"
+        "ledgers", type=int, nargs="*", metavar="LEDGER", help="check only these (default: all)"
     )
     check.add_argument(
-        "--repair", action="store_true", help="write copies again that are missing or wrong"
+        "--repair", action="store_true", help="rewrite copies that are missing or wrong"
     )
     check.add_argument(
-        "--at-once", type=_positive, default=4, metavar="N", help="ledgers read together (4)"
+        "--at-once", type=_positive, default=4, metavar="N", help="ledgers to check at a time (4)"
     )
     check.add_argument(
-        "--mb-per-s-max", type=int, default=0, metavar="N", help="read no faster (0: no bound)"
+        "--mb-per-s-max", type=int, default=0, metavar="N", help="limit of the read rate (0: none)"
     )
     cluster_access.add_flags(check)
     listed = actions.add_parser(
         "underreplicated",
         aliases=["listunderreplicated"],
-        help="list the ledgers that lack copies",
+        help="list under-replicated ledgers",
         description=LIST_DESCRIPTION,
     )
     cluster_access.add_flags(listed)
@@ -81,22 +82,22 @@ def _positive(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what was asked; returns the exit code."""
+    """Runs the action; returns the exit code."""
     if args.action == "check":
         return cluster_access.run("ledger check", lambda: _check(args))
     return cluster_access.run("ledger underreplicated", lambda: _list(args))
 
 
 async def _check(args: argparse.Namespace) -> int:
-    from magnetar.autorecovery.check_all import CheckSummary, all_ledgers, these_ledgers
+    from magnetar.autorecovery.check.check_all import CheckSummary, all_ledgers, selected_ledgers
 
     summary = CheckSummary()
     async with cluster_access.opened(args, "ledger check") as access:
         check = make_run(access, args.at_once, args.mb_per_s_max, repair=args.repair)
-        chosen = sorted(set(args.ledgers))
+        ledger_ids = sorted(set(args.ledgers))
         ledgers = (
-            these_ledgers(access.store, chosen, summary)
-            if chosen
+            selected_ledgers(access.store, ledger_ids, summary)
+            if ledger_ids
             else all_ledgers(access.store, summary)
         )
         with progress("ledgers checked", quiet=args.json) as advance:
@@ -105,11 +106,11 @@ async def _check(args: argparse.Namespace) -> int:
                 advance(report.bytes)
                 if args.json:
                     print_json(report)
-                elif report.verdict != "healthy" or chosen:
+                elif report.verdict != "healthy" or ledger_ids:
                     print_report(report)
 
             await check.run(ledgers, on_report, summary)
-    missing = len(chosen) - summary.ledgers if chosen else 0
+    missing = len(ledger_ids) - summary.ledgers if ledger_ids else 0
     if args.json:
         print_json({"summary": summary})
     else:
@@ -122,17 +123,17 @@ async def _check(args: argparse.Namespace) -> int:
 def make_run(
     access: cluster_access.Access, at_once: int, mb_per_s_max: int, *, repair: bool
 ) -> "CheckRun":
-    """A check, which repairs if it is to."""
-    from magnetar.autorecovery.check_all import CheckRun
-    from magnetar.autorecovery.copying import Copier
-    from magnetar.autorecovery.ledger_check import LedgerChecker
-    from magnetar.autorecovery.proving import Prover
+    """A check of ledgers, which also repairs them if `repair` is set."""
+    from magnetar.autorecovery.check.check_all import CheckRun
+    from magnetar.autorecovery.check.ledger_check import LedgerChecker
+    from magnetar.autorecovery.check.prover import Prover
+    from magnetar.autorecovery.check.repairer import Repairer
+    from magnetar.autorecovery.copier import Copier
     from magnetar.autorecovery.rate import ByteRate
-    from magnetar.autorecovery.repairing import Repairer
     from magnetar.autorecovery.settings import AutorecoverySettings
     from magnetar.autorecovery.stats import AutorecoveryStats
 
-    repairing = None
+    repairing_checker = None
     if repair:
         settings = AutorecoverySettings()
         rate = ByteRate(mb_per_s_max << 20, access.clock)
@@ -141,15 +142,15 @@ def make_run(
         stats = AutorecoveryStats(access.clock, settings.stalled_after_s)
         copier = Copier(access.bookies, settings, rate, stats)
         repairer = Repairer(prover, copier)
-        repairing = LedgerChecker(access.bookies, prover, repairer, timeout_s)
+        repairing_checker = LedgerChecker(access.bookies, prover, repairer, timeout_s)
     checker = make_checker(access, mb_per_s_max)
-    return CheckRun(access.store, checker, repairing, at_once=at_once)
+    return CheckRun(access.store, checker, repairing_checker, at_once=at_once)
 
 
 def make_checker(access: cluster_access.Access, mb_per_s_max: int) -> "LedgerChecker":
-    """Reads and compares, and changes nothing."""
-    from magnetar.autorecovery.ledger_check import LedgerChecker
-    from magnetar.autorecovery.proving import Prover
+    """A checker that reads and compares copies, and changes nothing."""
+    from magnetar.autorecovery.check.ledger_check import LedgerChecker
+    from magnetar.autorecovery.check.prover import Prover
     from magnetar.autorecovery.rate import ByteRate
     from magnetar.autorecovery.settings import AutorecoverySettings
 
@@ -159,7 +160,7 @@ def make_checker(access: cluster_access.Access, mb_per_s_max: int) -> "LedgerChe
 
 
 def progress(text: str, *, quiet: bool) -> AbstractContextManager[Callable[[int], None]]:
-    """A line on a terminal that counts ledgers and bytes; nothing elsewhere."""
+    """Counts ledgers and bytes on a terminal; call the result with the bytes of each ledger."""
     if quiet or not sys.stderr.isatty():
         return nullcontext(lambda _size: None)
     from magnetar.cli.ledger_progress import counting
@@ -168,16 +169,16 @@ def progress(text: str, *, quiet: bool) -> AbstractContextManager[Callable[[int]
 
 
 def print_report(report: "LedgerReport") -> None:
-    """One ledger, with what is wrong with it."""
+    """Prints a ledger's verdict and its faulty entries."""
     text = f"ledger {report.ledger_id}: {report.verdict} ({report.entries} entries"
     text += f", {report.entries_wrong} of them wrong)" if report.entries_wrong else ")"
     if report.repaired_entries:
-        text += f"; {report.repaired_entries} copies written again"
+        text += f"; {report.repaired_entries} copies rewritten"
     print(text)
     for finding in report.findings[:FINDINGS_SHOWN_MAX]:
         print(f"  {_range(finding.first, finding.last)}: {finding.verdict}")
         for answer in finding.answers:
-            print(f"    {_said(answer)}")
+            print(f"    {_answer_text(answer)}")
     if len(report.findings) > FINDINGS_SHOWN_MAX:
         print(f"  … and {len(report.findings) - FINDINGS_SHOWN_MAX} more (--json shows them)")
     if report.repair_failed:
@@ -185,9 +186,9 @@ def print_report(report: "LedgerReport") -> None:
 
 
 def print_summary(summary: "CheckSummary") -> None:
-    """The last lines."""
+    """Prints the totals."""
     for key in summary.unreadable:
-        print(f"{key}: no ledger's record")
+        print(f"{key}: is not a ledger's record")
     counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(summary.verdicts.items()))
     print(
         f"{summary.ledgers} ledgers, {summary.entries} entries, {summary.bytes} bytes: "
@@ -226,12 +227,12 @@ def _print_record(record: "UnderReplicated", now_ms: int) -> None:
     for lost in record.lost[:FINDINGS_SHOWN_MAX]:
         print(f"  lost: {_range(lost.first, lost.last)}")
         for answer in lost.answers:
-            print(f"    {_said(answer)}")
+            print(f"    {_answer_text(answer)}")
 
 
 def _range(first: int, last: int) -> str:
     return f"entry {first}" if first == last else f"entries {first} to {last}"
 
 
-def _said(answer: "Answer") -> str:
-    return f"bookie {answer.bookie.bookie_id} ({answer.bookie.incarnation}): {answer.said}"
+def _answer_text(answer: "Answer") -> str:
+    return f"bookie {answer.bookie.bookie_id} ({answer.bookie.incarnation}): {answer.text}"

@@ -1,4 +1,4 @@
-"""How far a check or a decommission is, on a terminal."""
+"""Progress bars of `ledger check` and `bookie decommission`, on stderr."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from rich.progress import (
 
 @contextmanager
 def counting(text: str) -> Iterator[Callable[[int], None]]:
-    """Counts ledgers and their bytes, however many there are."""
+    """Shows a counter of ledgers and bytes; call the result with the bytes of each ledger."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.fields[ledgers]} " + text),
@@ -38,7 +38,7 @@ def counting(text: str) -> Iterator[Callable[[int], None]]:
 
 @contextmanager
 def draining(text: str, total: int) -> Iterator[Callable[[int, str], None]]:
-    """Shows how much of `total` ledgers is done, and a remark."""
+    """Shows a bar of `total` ledgers; call the result with the drained ones and a remark."""
     columns = (
         SpinnerColumn(),
         TextColumn(text),

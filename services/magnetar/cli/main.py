@@ -1,36 +1,58 @@
-"""The entry point: finds the command's module and imports that one only.
+"""The entry point of the command `magnetar`: imports the module of the chosen command only.
 
-Every command module offers `add_parser(subparsers)` and `run(args) -> exit code`. `magnetar --help`
-imports none of them; a start of the server must not wait for what it does not use.
+Every command module has `add_parser(subparsers)` and `run(args) -> exit code`. `magnetar --help`
+imports none of them, so that a server's start does not wait for modules that it does not use.
 """
 
 import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Final, NamedTuple
 
 from magnetar import __version__
 
-COMMANDS = {
-    "standalone": "run a broker, a bookie and the metadata store in one process",
-    "cluster": "run etcd, bookies and brokers on this machine, and change them",
-    "broker": "run a broker of a cluster",
-    "bookie": "run a bookie of a cluster, or look after its files",
-    "ledger": "prove the copies of ledgers, and list those that lack some",
-    "autorecovery": "make lost copies of entries anew, in a process of its own",
-    "operator": "run the Kubernetes operator",
-    "job": "offload, compact, or explain the backlog of topics, with Spark",
-    "demo": "publish, kill, restart, consume and check: 336,776 flights",
-    "plan": "show what manifests would change, and which data they would delete",
-    "config": "list and explain the settings",
-    "version": "print the version",
+
+class Command(NamedTuple):
+    """The module of a command, and its line in the help."""
+
+    module: str
+    help: str
+
+
+COMMANDS: Final = {
+    "standalone": Command(
+        "magnetar.cli.standalone", "run a broker, a bookie and the metadata store in one process"
+    ),
+    "cluster": Command(
+        "magnetar.cli.cluster", "run etcd, bookies and brokers on this machine, and change them"
+    ),
+    "broker": Command("magnetar.cli.broker", "run a broker of a cluster"),
+    "bookie": Command("magnetar.cli.bookie", "run a bookie of a cluster, or maintain its files"),
+    "ledger": Command(
+        "magnetar.cli.ledger", "prove the copies of ledgers, and list under-replicated ledgers"
+    ),
+    "autorecovery": Command(
+        "magnetar.cli.autorecovery", "re-replicate entries of lost bookies, in a separate process"
+    ),
+    "operator": Command("magnetar.cli.operator", "run the Kubernetes operator"),
+    "job": Command(
+        "magnetar.cli.job", "offload, compact, or explain the backlog of topics, with Spark"
+    ),
+    "demo": Command(
+        "magnetar.cli.demo", "publish, kill, restart, consume and check: 336,776 flights"
+    ),
+    "plan": Command(
+        "magnetar.cli.plan", "show what manifests would change, and which data they would delete"
+    ),
+    "config": Command("magnetar.cli.config", "list and explain the settings"),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    named = next((word for word in arguments if not word.startswith("-")), "")
+    command = next((word for word in arguments if not word.startswith("-")), "")
     parser = argparse.ArgumentParser(
         prog="magnetar",
         description="A messaging and streaming system that speaks Apache Pulsar's protocol.",
@@ -39,12 +61,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"magnetar {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = None
-    for name, text in COMMANDS.items():
-        if name == named and name != "version":
-            chosen = import_module(f"magnetar.cli.{name}")
+    for name, (module, text) in COMMANDS.items():
+        if name == command:
+            chosen = import_module(module)
             chosen.add_parser(commands)
         else:
             commands.add_parser(name, help=text)
+    commands.add_parser("version", help="print the version")
     args = parser.parse_args(arguments)
     if chosen is None:
         print(f"magnetar {__version__}")
@@ -52,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(chosen.run(args))
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough: not an error, but nothing more can be printed.
+        # The reader (`| head`) has closed the pipe: not an error, but nothing can be printed.
         sys.stderr.close()
         return 0
 

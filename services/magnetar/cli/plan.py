@@ -1,7 +1,7 @@
-"""`magnetar plan`: what manifests would change if they were applied, data first.
+"""`magnetar plan`: prints the changes that manifests would cause, deleted data first.
 
-Thin: it parses, connects, calls `magnetar_operator.resources.plan_files` and prints. The operator's
-package is imported only here, when the command is run.
+`magnetar_operator.plan_manifests`, part of an optional package, plans; this module connects and
+prints.
 """
 
 import argparse
@@ -9,26 +9,26 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from magnetar_operator.resources.plan_files import Findings
+    from magnetar_operator.plan_manifests import Findings
 
 FAILED = 1
 
 DESCRIPTION = """\
-Compares manifests of magnetar.io (Tenant, Namespace, Topic, Subscription, MagnetarCluster) with
-what runs, and shows what applying them would do: first which data would be deleted, with how many
-bytes and ledgers in how many topics, then what would be refused and why, then all other changes.
-Nothing is changed.
+Compares manifests of magnetar.io (Tenant, Namespace, Topic, Subscription, MagnetarCluster) with the
+running clusters, and prints the changes that applying them would cause: first the data that would
+be deleted, with its bytes, ledgers and topics, then the changes that would be refused and why, then
+all other changes. Changes nothing.
 
-By default resources are looked up in the Kubernetes of KUBECONFIG (or of the pod), which also tells
-what was set before and was taken out of a manifest since. With --admin-url the manifests are
-compared with one cluster, without Kubernetes.
+By default the current resources are read from the Kubernetes of KUBECONFIG (or of the pod). They
+include fields that were set before and removed from a manifest since. With --admin-url the
+manifests are compared with one cluster, without Kubernetes.
 
 Exit status: 0 nothing to do, 1 an error or a refused change, 2 changes, 3 data would be deleted.
 """
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `plan`."""
+    """Adds the command `plan`."""
     parser = subparsers.add_parser(
         "plan",
         help="show what manifests would change, and which data they would delete",
@@ -45,17 +45,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "may be given several times",
     )
     parser.add_argument(
-        "-n", "--namespace", default="", help="the Kubernetes namespace where a document names none"
+        "-n", "--namespace", default="", help="the Kubernetes namespace of documents without one"
     )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument(
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
         "--kube",
         nargs="?",
         const="",
         metavar="KUBECONFIG",
-        help="ask Kubernetes (default), through this file",
+        help="compare with Kubernetes (default), using this file",
     )
-    where.add_argument(
+    source.add_argument(
         "--admin-url",
         metavar="URL",
         help="compare with this cluster, such as http://localhost:8080",
@@ -64,42 +64,44 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plans; returns the exit code of the description."""
+    """Plans; returns the exit code of DESCRIPTION."""
     import asyncio
 
     try:
-        from magnetar_operator.kube import KubeError
-        from magnetar_operator.resources.admin_client import AdminError
-        from magnetar_operator.resources.plan_files import CannotPlan
+        from magnetar_operator.admin.client import AdminError
+        from magnetar_operator.kube.client import KubeError
+        from magnetar_operator.plan_manifests import CannotPlan
     except ImportError as error:
         print(f"magnetar plan: {error}: pip install 'magnetar[operator]'", file=sys.stderr)
         return FAILED
     try:
-        found = asyncio.run(_plan(args))
+        findings = asyncio.run(_plan(args))
     except (CannotPlan, KubeError, AdminError) as error:
         print(f"magnetar plan: {error}", file=sys.stderr)
         return FAILED
     if args.json:
         import msgspec
 
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(found.document())).decode() + "\n")
+        sys.stdout.write(
+            msgspec.json.format(msgspec.json.encode(findings.document())).decode() + "\n"
+        )
     else:
-        for line in found.lines():
+        for line in findings.lines():
             print(line)
-    return found.code
+    return findings.code
 
 
 async def _plan(args: argparse.Namespace) -> "Findings":
-    from magnetar_operator.kube import KubeClient
-    from magnetar_operator.resources.plan_files import PlanFiles, read_documents
+    from magnetar_operator.kube.client import KubeClient
+    from magnetar_operator.plan_manifests import PlanFiles, read_documents
 
     stdin = sys.stdin.read() if "-" in args.filename else ""
     documents = read_documents(args.filename, stdin)
     kube = None if args.admin_url else KubeClient.connect(args.kube or None)
-    planning = PlanFiles(kube, args.admin_url or "", args.namespace)
+    plan = PlanFiles(kube, args.admin_url or "", args.namespace)
     try:
-        return await planning.run(documents)
+        return await plan.run(documents)
     finally:
-        await planning.close()
+        await plan.close()
         if kube is not None:
             await kube.close()

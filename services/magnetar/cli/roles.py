@@ -1,7 +1,7 @@
-"""What the commands that run a process have in common: their flags, their settings, their checks.
+"""Flags, settings and checks of the commands that run a process.
 
-Each role has a settings class; a flag is made for those of its settings that people type. Others
-come from the environment or a file, which all processes of a cluster may share.
+Each role has a settings class. Settings that users often type have a flag. The others come from the
+environment or from a file, which all processes of a cluster may share.
 """
 
 import argparse
@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal, TypeVar, get_args, get_origin
 
-from magnetar.broker.setting import Setting, SettingsError, settings_of
-from magnetar.broker.settings import StandaloneSettings
-from magnetar.broker.settings_load import load
 from magnetar.cli import run_loop
-from magnetar.cluster.bookie_settings import BookieProcessSettings
-from magnetar.cluster.settings import (
-    AutorecoveryProcessSettings,
-    BrokerProcessSettings,
-)
 from magnetar.core.log import get_logger
 from magnetar.observe.logging import configure
+from magnetar.settings.bookie import BookieProcessSettings
+from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import Setting, SettingsError, settings_of
+from magnetar.settings.load import load
+from magnetar.settings.member import AutorecoveryProcessSettings
+from magnetar.settings.standalone import StandaloneSettings
 
 log = get_logger("magnetar.cli")
 
@@ -53,7 +51,7 @@ S = TypeVar("S", BrokerProcessSettings, BookieProcessSettings, AutorecoveryProce
 
 
 class Refused(Exception):
-    """The process cannot start; why was printed."""
+    """The process cannot start. The reason has been printed."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -61,7 +59,7 @@ class Refused(Exception):
 
 
 def add_flags(parser: argparse.ArgumentParser, role: str) -> None:
-    """The role's flags. Those that are not typed leave no trace, so that others may set them."""
+    """Adds the role's flags. Flags that are not given do not override other sources."""
     for item in settings_of(ROLES[role]).values():
         if item.name in FLAGS[role]:
             _add_flag(parser, item)
@@ -98,14 +96,14 @@ def _add_flag(parser: argparse.ArgumentParser, item: Setting) -> None:
 
 
 def settings(role: str, cls: type[S], args: argparse.Namespace) -> S:
-    """The role's settings, with the log set up by them; raises Refused."""
-    given = vars(args)
-    flags = {name: given[name] for name in FLAGS[role] if name in given}
+    """Loads the role's settings and configures the log by them; raises Refused if one is wrong."""
+    arguments = vars(args)
+    flags = {name: arguments[name] for name in FLAGS[role] if name in arguments}
     others = [
         item for other in ROLES.values() if other is not cls for item in settings_of(other).values()
     ]
     try:
-        loaded = load(cls, flags, os.environ, given.get("config"), others)
+        loaded = load(cls, flags, os.environ, arguments.get("config"), others)
     except SettingsError as error:
         raise Refused(run_loop.refuse(str(error), code=2)) from error
     configure(loaded.settings.log_format, loaded.settings.log_level)
@@ -117,7 +115,7 @@ def settings(role: str, cls: type[S], args: argparse.Namespace) -> S:
 
 
 def check_ports(host: str, ports: Mapping[str, int]) -> None:
-    """Raises Refused where one of the ports, by the setting's name, is taken."""
+    """Raises Refused if a port is in use. `ports` are by the name of the setting."""
     flags = [(port, "--" + name.replace("_", "-")) for name, port in ports.items()]
     problems = run_loop.ports_in_use(host, flags)
     if problems:

@@ -1,11 +1,11 @@
-"""How every process of ours runs: starts, says so, waits for a signal, drains, and its exit codes.
+"""Runs a server process: start, wait for a signal, drain, exit code.
 
-Exit codes: 0 after SIGTERM or SIGINT once everything was drained; 1 where it cannot start or could
-not drain in time; 2 where a setting is wrong. A second signal ends the process at once with 128 +
-its number: nothing receipted is lost by that, as by no other death.
+Exit codes: 0 after SIGTERM or SIGINT and a complete drain; 1 if the process cannot start or does
+not drain in time; 2 if a setting is wrong. A second signal ends the process at once with 128 + its
+number. No receipted message is lost by that, or by any other way to end the process.
 
-A start may be slow (a bookie replays its journal, a metadata store may not be there yet), and a
-signal ends it as well: then what was opened so far is closed, and the code is 0.
+A start may be slow: a bookie replays its journal, or the metadata store is not available yet. A
+signal ends it as well; then everything that was opened is closed, and the exit code is 0.
 """
 
 import asyncio
@@ -19,34 +19,34 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Final, Protocol, TypeVar
 
-from magnetar.bookie.malloc import keep_freed_memory
-from magnetar.core.collecting import collecting
 from magnetar.core.errors import MagnetarError
+from magnetar.core.garbage import garbage_policy
+from magnetar.core.malloc import keep_freed_memory
 
 SWITCH_INTERVAL_S: Final = 0.0005
-"""How long the loop may keep the interpreter from the journal's thread (Python's own: 5 ms).
+"""How long the loop may hold the interpreter while the journal's thread waits (default: 5 ms).
 
-Beside loop turns of 2 ms an add took 6.1 ms at 5 ms and 4.9 ms at this."""
+With loop turns of 2 ms, an add took 6.1 ms at the default and 4.9 ms at this value."""
 
 
 class Running(Protocol):
-    """What was started."""
+    """A started process."""
 
     async def stop(self) -> None:
-        """Drains and closes everything."""
+        """Drains and closes all components."""
 
 
 R = TypeVar("R", bound=Running)
 
 
 def refuse(text: str, *, code: int = 1) -> int:
-    """Says on stderr why not; returns the exit code."""
+    """Prints why the process does not start; returns the exit code."""
     print(f"magnetar: {text}", file=sys.stderr, flush=True)
     return code
 
 
 def run(serving: Coroutine[object, object, int]) -> int:
-    """Runs the loop (uvloop where it is installed) until `serving` has its exit code."""
+    """Runs `serving` in an event loop (uvloop if it is installed); returns its exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_freed_memory()
     try:
@@ -63,11 +63,11 @@ async def serve(
     on_stopping: Callable[[], None] = lambda: None,
     shutdown_timeout_ms: int,
 ) -> int:
-    """Starts, waits for a signal, drains. Returns the exit code."""
-    asked_to_stop = _watch_signals()
-    gc.disable()  # what is imported and opened now stays: looking through it finds nothing
+    """Starts the process, waits for a signal and drains; returns the exit code."""
+    stop_requested = _watch_signals()
+    gc.disable()  # a start creates long-lived objects, so passes of the collector free nothing
     starting = asyncio.ensure_future(start())
-    stopping = asyncio.ensure_future(asked_to_stop.wait())
+    stopping = asyncio.ensure_future(stop_requested.wait())
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
@@ -78,10 +78,10 @@ async def serve(
         try:
             running = starting.result()
         except (OSError, MagnetarError) as error:
-            # The ports were free a moment ago: somebody else was faster, or the disk fails.
+            # The ports were free a moment ago: another process took one, or the disk fails.
             return refuse(f"cannot start: {error}")
         gc.freeze()
-        collecting.begin()
+        garbage_policy.begin()
         gc.enable()
         if not stopping.done():
             on_ready(running)
@@ -97,7 +97,7 @@ async def _drain(running: Running, shutdown_timeout_ms: int) -> int:
     done, _ = await asyncio.wait({draining}, timeout=shutdown_timeout_ms / 1000)
     if not done:
         code = refuse(f"did not drain within {shutdown_timeout_ms} ms; nothing is lost")
-        # Nobody else may take any longer either: a disk that hangs hears of no cancellation.
+        # Cancelling would wait as well: a thread in a hanging disk operation cannot be cancelled.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -106,24 +106,24 @@ async def _drain(running: Running, shutdown_timeout_ms: int) -> int:
 
 
 def _watch_signals() -> asyncio.Event:
-    """An event for the first signal; the second ends the process."""
-    asked_to_stop = asyncio.Event()
+    """Returns an event that the first signal sets; the second ends the process."""
+    stop_requested = asyncio.Event()
 
     def on_signal(number: int) -> None:
-        if asked_to_stop.is_set():
+        if stop_requested.is_set():
             os._exit(128 + number)
-        asked_to_stop.set()
+        stop_requested.set()
         with contextlib.suppress(OSError):
-            print("stopping: draining what is under way", file=sys.stderr, flush=True)
+            print("stopping: draining requests in flight", file=sys.stderr, flush=True)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    return asked_to_stop
+    return stop_requested
 
 
 def ports_in_use(host: str, ports: Sequence[tuple[int, str]]) -> list[str]:
-    """One line for each port that cannot be listened on; each comes with its flag."""
+    """Returns one line per port that cannot be listened on. `ports` are pairs of port and flag."""
     problems: list[str] = []
     for port, flag in ports:
         try:

@@ -1,7 +1,7 @@
-"""`magnetar standalone`: starts the server and says where it is.
+"""`magnetar standalone`: runs a broker, a bookie and the metadata store in one process.
 
-How it runs, stops and exits is `run_loop`'s. Whatever can be wrong is checked before anything slow
-is imported.
+`run_loop` defines how the process runs, stops and exits. Settings, ports and the data directory are
+checked before the server's modules are imported.
 """
 
 import argparse
@@ -10,36 +10,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
-from magnetar.broker.data_dir import DataDir, DataDirError
-from magnetar.broker.setting import SettingsError
-from magnetar.broker.settings import StandaloneSettings
-from magnetar.broker.settings_load import load_standalone
 from magnetar.cli import run_loop
 from magnetar.cli.first_message import first_message
 from magnetar.core.log import get_logger
 from magnetar.observe.logging import configure
+from magnetar.settings.field import SettingsError
+from magnetar.settings.load import load_standalone
+from magnetar.settings.standalone import StandaloneSettings
+from magnetar.standalone.data_dir import DataDir, DataDirError
 
 if TYPE_CHECKING:
-    from magnetar.standalone import Standalone
+    from magnetar.standalone.server import Standalone
 
-log = get_logger("magnetar.standalone")
+log = get_logger("magnetar.standalone.server")
 
 _PORT_FLAGS: Final = (("port", "--port"), ("http_port", "--http-port"))
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `standalone`. Flags that are not typed leave no trace, so that others may set them."""
+    """Adds the command `standalone`. Flags that are not given do not override other sources."""
     parser = subparsers.add_parser(
         "standalone",
         help="run a broker, a bookie and the metadata store in one process",
         argument_default=argparse.SUPPRESS,
         epilog="Every other setting: `magnetar config list`.",
     )
-    parser.add_argument("--data-dir", type=Path, help="where everything is kept (./data)")
+    parser.add_argument("--data-dir", type=Path, help="directory of all data (./data)")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=int, help="binary protocol (6650); 0: any free one")
     parser.add_argument("--http-port", type=int, help="admin REST (8080); 0: any free one")
-    parser.add_argument("--advertised-host", help="host name that clients are told")
+    parser.add_argument("--advertised-host", help="host name that clients connect to")
     parser.add_argument("--wipe", action="store_true", help="empty the data directory first")
     parser.add_argument("--config", type=Path, help="file of settings: broker.conf lines, or .toml")
     parser.add_argument("--log-format", choices=("auto", "console", "json"))
@@ -71,10 +71,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
-    """Starts, waits for a signal, drains. Returns the exit code."""
+    """Starts the server, waits for a signal and drains; returns the exit code."""
 
-    async def starting() -> "Standalone":
-        from magnetar.standalone import start
+    async def start_standalone() -> "Standalone":
+        from magnetar.standalone.server import start
 
         return await start(settings)
 
@@ -83,7 +83,7 @@ async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
         print(banner(standalone.service_url, standalone.http_url, settings.data_dir), flush=True)
 
     return await run_loop.serve(
-        starting,
+        start_standalone,
         on_ready=ready,
         on_stopping=data_dir.not_ready,
         shutdown_timeout_ms=settings.shutdown_timeout_ms,
@@ -91,7 +91,7 @@ async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
 
 
 def banner(service_url: str, http_url: str, data_dir: Path) -> str:
-    """What a newcomer needs to go on."""
+    """The addresses of the server, and commands to try next."""
     return f"""\
 messaging service is ready
   clients   {service_url}

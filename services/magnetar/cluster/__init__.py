@@ -1,5 +1,5 @@
-"""The processes of a cluster: what each is made of, how it is put together, and a local one.
+"""The processes of a cluster: broker, bookie and autorecovery.
 
-`magnetar bookie`, `magnetar broker` and `magnetar autorecovery` are wired here; `local` runs many
-of them on one machine, with an etcd, for people to play with and for tests.
+The modules here assemble the processes of `magnetar broker`, `magnetar bookie` and `magnetar
+autorecovery`. `local` runs a whole cluster with etcd on one machine, for trials and tests.
 """

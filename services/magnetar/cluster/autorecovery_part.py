@@ -1,19 +1,18 @@
-"""Autorecovery as part of a process: in a bookie's beside the disks, or in one of its own."""
+"""Runs autorecovery as a part of a process: a bookie, or an autorecovery process."""
 
 from collections.abc import Iterable, Mapping
 from random import Random
 
 from magnetar.autorecovery.service import Autorecovery
-from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.cluster.membership import Membership
-from magnetar.cluster.settings import RecoverySettings
 from magnetar.core.clock import Clock
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.observe.metrics import label_text, single
+from magnetar.settings.member import RecoverySettings
 
 
 class AutorecoveryPart:
-    """`open` before the session starts, `start` after it, `stop` before it ends."""
+    """Autorecovery in this process: `open` before the session starts; then `start` and `stop`."""
 
     def __init__(
         self, member: Membership, clock: Clock, settings: RecoverySettings, name: str
@@ -29,31 +28,31 @@ class AutorecoveryPart:
             self._bookies,
             member.session,
             clock,
-            recovery_settings(settings),
+            settings.autorecovery_settings(),
             name=name,
             rng=Random(),
         )
 
     async def open(self) -> None:
-        """Finds the bookies; raises MetadataError."""
+        """Reads which bookies exist; raises MetadataError."""
         await self._bookies.start()
 
     async def start(self) -> None:
-        """Begins to look and to work."""
+        """Begins to audit and to replicate."""
         await self._recovery.start()
 
     async def stop(self) -> None:
-        """Cuts off what is under way; another node does it again."""
+        """Cancels the repairs under way; another process repeats them."""
         await self._recovery.stop()
         await self._bookies.stop()
 
     def reason(self) -> str:
-        """Why it does not get on, or nothing."""
+        """Returns why autorecovery makes no progress, or an empty text."""
         health = self._recovery.health()
         return "" if health.ok else health.reason
 
     def status(self) -> Mapping[str, object]:
-        """For /status."""
+        """The fields of /status."""
         stats = self._recovery.stats
         return {
             "auditor": stats.auditor,
@@ -67,7 +66,7 @@ class AutorecoveryPart:
         }
 
     def families(self) -> Iterable[str]:
-        """Names as BookKeeper's auditor and replication worker have them, where they do."""
+        """The families of /metrics, under the names of BookKeeper's autorecovery."""
         stats = self._recovery.stats
         yield single("auditor_ELECTION", "", int(stats.auditor))
         for name, value in (
@@ -86,16 +85,3 @@ class AutorecoveryPart:
         for outcome, count in stats.outcomes.items():
             labels = label_text([("outcome", outcome)])
             yield single("magnetar_autorecovery_attempts", labels, count, "counter")
-
-
-def recovery_settings(settings: RecoverySettings) -> AutorecoverySettings:
-    """In autorecovery's units."""
-    return AutorecoverySettings(
-        lost_bookie_delay_s=float(settings.lost_bookie_delay_s),
-        open_ledger_grace_s=settings.open_ledger_grace_ms / 1000,
-        audit_interval_s=float(settings.audit_interval_s),
-        check_interval_s=float(settings.ledger_check_interval_s),
-        ledgers_at_once=settings.recovery_ledgers_at_once,
-        copy_bytes_per_s_max=settings.recovery_copy_mb_per_s_max << 20,
-        check_bytes_per_s_max=settings.recovery_check_mb_per_s_max << 20,
-    )

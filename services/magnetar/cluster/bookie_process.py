@@ -1,74 +1,72 @@
-"""A bookie's process: its disks, its server and registration, its health, and autorecovery.
+"""A bookie's process: storage, server, registration, health, and autorecovery.
 
-Both ports are taken first, then the metadata store is waited for, then the disks are opened (and
-held to this cluster), and last the session is started, which registers the bookie. It stops the
-other way round: not ready, no longer registered, all answered, all flushed.
+It binds both ports, waits for the metadata store, opens its storage (and checks that it belongs to
+this cluster), and last starts the session, which registers the bookie. It stops in reverse: it
+reports not ready, deregisters, answers the requests under way, and flushes.
 """
 
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
 
 from magnetar import __version__
 from magnetar.admin.metrics.bookie_series import bookie_families
+from magnetar.autorecovery.check.ledger_check import LedgerChecker
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.rate import ByteRate
+from magnetar.autorecovery.repair.former_copies import FormerCopies
 from magnetar.bookie.api import BookieIdentity
-from magnetar.bookie.malloc import release_freed_memory
 from magnetar.bookie.service import BookieService, BookieServiceSettings
-from magnetar.cluster.bookie_settings import BookieProcessSettings
+from magnetar.cluster.autorecovery_part import AutorecoveryPart
 from magnetar.cluster.identity import hold_to_cluster
 from magnetar.cluster.ledger_count import LedgerCount
-from magnetar.cluster.membership import Membership, join, session_families
-from magnetar.cluster.nodes import Readiness, serve_health, session_reason
+from magnetar.cluster.membership import Membership, join
+from magnetar.cluster.nodes import (
+    Node,
+    NodeHealth,
+    launch,
+    serve_health,
+    session_families,
+    session_reason,
+)
 from magnetar.core.clock import Clock, SystemClock
-from magnetar.metadata.session import MetadataSession
+from magnetar.core.malloc import release_freed_memory
+from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.observe.listen import bind
 from magnetar.observe.metrics import single
-
-if TYPE_CHECKING:
-    from magnetar.autorecovery.former_copies import FormerCopies
-    from magnetar.cluster.autorecovery_part import AutorecoveryPart
+from magnetar.settings.bookie import BookieProcessSettings
 
 
-@dataclass(slots=True)
-class BookieProcess:
+@dataclass(slots=True, kw_only=True)
+class BookieProcess(Node):
     """A running bookie."""
 
     identity: BookieIdentity
     address: str
-    http_url: str
-    _parts: "_Parts"
-    _closing: AsyncExitStack
-
-    async def stop(self) -> None:
-        """Deregisters, answers what was asked, flushes and closes everything."""
-        self._parts.readiness.close()
-        await self._closing.aclose()
 
 
-@dataclass(slots=True)
-class _Parts:
-    """What health and metrics look at; there bit by bit while the process starts."""
+@dataclass(slots=True, kw_only=True)
+class BookieHealth(NodeHealth):
+    """The health of a bookie's process."""
 
-    settings: BookieProcessSettings
-    readiness: Readiness = field(default_factory=Readiness)
-    session: MetadataSession | None = None
+    role: str = "bookie"
+    bookie_id: str
     service: BookieService | None = None
     ledgers: LedgerCount | None = None
-    recovery: "AutorecoveryPart | None" = None
 
     def status(self) -> Mapping[str, object]:
-        told: dict[str, object] = {
-            "role": "bookie",
+        """The document of /status."""
+        status: dict[str, object] = {
+            "role": self.role,
             "version": __version__,
-            "cluster": self.settings.cluster_name,
-            "bookie_id": self.settings.identity,
+            "cluster": self.cluster_name,
+            "bookie_id": self.bookie_id,
         }
         if self.service is not None:
             bookie = self.service.bookie
             stats = bookie.stats()
-            told |= {
+            status |= {
                 "incarnation": bookie.identity.incarnation,
                 "registered": self.service.registered,
                 "writable": self.service.server.writable,
@@ -82,10 +80,11 @@ class _Parts:
                 "disk_used_bytes": stats.disk_bytes_total - stats.disk_bytes_free,
             }
         if self.recovery is not None:
-            told["autorecovery"] = self.recovery.status()
-        return told
+            status["autorecovery"] = self.recovery.status()
+        return status
 
     def metrics(self) -> Iterable[str]:
+        """The families of /metrics."""
         if self.session is not None:
             yield from session_families(self.session)
         if self.service is not None:
@@ -96,66 +95,57 @@ class _Parts:
             yield from self.recovery.families()
 
     def registered_reason(self) -> str:
-        """A bookie that is read-only is ready: it can be read from, and says so elsewhere."""
+        """Returns why the bookie is not registered; empty if it is, also if it is read-only."""
         if self.service is None or self.service.registered:
             return ""
         return str(self.service.server.add_refusal)
 
     def storage_reason(self) -> str:
-        """Why the storage is not well, although it may still answer reads."""
+        """Returns why the storage has failed, even if it still answers reads."""
         return "" if self.service is None else self.service.bookie.stats().fault
 
 
 async def start(settings: BookieProcessSettings) -> BookieProcess:
-    """Raises OSError for a port in use, or what is wrong with the disks or the metadata store."""
-    clock = SystemClock()
-    parts = _Parts(settings)
-    async with AsyncExitStack() as opened:
-        listener = bind(settings.host, settings.port)
-        opened.callback(listener.close)
-        http_port = await serve_health(
-            opened,
-            settings.host,
-            settings.http_port,
-            parts.readiness,
-            parts.status,
-            parts.metrics,
-        )
-        member = await join(settings, settings.cluster_name, clock, f"bookie {settings.identity}")
-        parts.session = member.session
-        opened.push_async_callback(member.store.close)
-        # Whatever is registered under the session goes with it, and before the store.
-        opened.push_async_callback(member.session.stop)
-        service = await _open(opened, settings, member, clock, http_port)
-        service.garbage.former = await _former_copies(opened, settings, member, clock, service)
-        await service.start(listener)
-        if settings.autorecovery:
-            from magnetar.cluster.autorecovery_part import AutorecoveryPart
+    """Starts the process. Raises OSError for a port in use, BookieError or MetadataError."""
+    return await launch(lambda opened: _start(opened, settings))
 
-            part = AutorecoveryPart(member, clock, settings, settings.identity)
-            opened.push_async_callback(part.stop)
-            await part.open()
-            parts.recovery = part
-        parts.service, parts.ledgers = service, LedgerCount(service.bookie)
-        opened.push_async_callback(parts.ledgers.stop)
-        await member.session.start()
-        if parts.recovery is not None:
-            await parts.recovery.start()
-        release_freed_memory()
-        parts.readiness.open(
-            parts.registered_reason,
-            parts.storage_reason,
-            lambda: session_reason(member.session),
-        )
-        host = settings.advertised_host or settings.host
-        return BookieProcess(
-            service.bookie.identity,
-            f"{host}:{service.server.port}",
-            f"http://{host}:{http_port}",
-            parts,
-            opened.pop_all(),
-        )
-    raise AssertionError("unreachable")
+
+async def _start(opened: AsyncExitStack, settings: BookieProcessSettings) -> BookieProcess:
+    clock = SystemClock()
+    health = BookieHealth(cluster_name=settings.cluster_name, bookie_id=settings.identity)
+    listener = bind(settings.host, settings.port)
+    opened.callback(listener.close)
+    http_port = await serve_health(opened, settings.host, settings.http_port, health)
+    name = f"bookie {settings.identity}"
+    member = await join(opened, settings, settings.cluster_name, clock, name)
+    health.session = member.session
+    service = await _open(opened, settings, member, clock, http_port)
+    service.garbage.former = await _former_copies(opened, settings, member, clock, service)
+    await service.start(listener)
+    if settings.autorecovery:
+        part = AutorecoveryPart(member, clock, settings, settings.identity)
+        opened.push_async_callback(part.stop)
+        await part.open()
+        health.recovery = part
+    health.service, health.ledgers = service, LedgerCount(service.bookie)
+    opened.push_async_callback(health.ledgers.stop)
+    await member.session.start()
+    if health.recovery is not None:
+        await health.recovery.start()
+    release_freed_memory()
+    health.readiness.open(
+        health.registered_reason,
+        health.storage_reason,
+        lambda: session_reason(member.session),
+    )
+    host = settings.advertised_host or settings.host
+    return BookieProcess(
+        http_url=f"http://{host}:{http_port}",
+        readiness=health.readiness,
+        closing=opened,
+        identity=service.bookie.identity,
+        address=f"{host}:{service.server.port}",
+    )
 
 
 async def _former_copies(
@@ -164,21 +154,14 @@ async def _former_copies(
     member: Membership,
     clock: Clock,
     service: BookieService,
-) -> "FormerCopies":
-    """Proves copies on the other bookies, so it needs them, with or without autorecovery here."""
-    from magnetar.autorecovery.former_copies import FormerCopies
-    from magnetar.autorecovery.ledger_check import LedgerChecker
-    from magnetar.autorecovery.proving import Prover
-    from magnetar.autorecovery.rate import ByteRate
-    from magnetar.cluster.autorecovery_part import recovery_settings
-    from magnetar.ledger.registered_bookies import RegisteredBookies
-
+) -> FormerCopies:
+    """Returns the deletion of former copies, which every bookie runs, also without autorecovery."""
     client = f"former copies {settings.identity}"
     cluster_id = member.cluster.cluster_id
     bookies = RegisteredBookies(member.store, clock, cluster=cluster_id, client=client)
     opened.push_async_callback(bookies.stop)
     await bookies.start()
-    recovery = recovery_settings(settings)
+    recovery = settings.autorecovery_settings()
     prover = Prover(
         bookies, ByteRate(recovery.check_bytes_per_s_max, clock), recovery.request_timeout_s
     )
@@ -194,6 +177,7 @@ async def _open(
     clock: Clock,
     http_port: int,
 ) -> BookieService:
+    """Opens the storage and checks that it belongs to this cluster."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     service = await BookieService.open(
         settings.data_dir,

@@ -1,18 +1,19 @@
-"""A broker's way to the bookies: its ledger client, by its settings, and what is told of both."""
+"""A broker's ledger client and its set of bookies, with their status and metrics."""
 
 from collections.abc import Iterable, Mapping
 
-from magnetar.cluster.membership import Membership, session_families
-from magnetar.cluster.settings import BrokerProcessSettings
+from magnetar.cluster.membership import Membership
+from magnetar.cluster.nodes import session_families
 from magnetar.core.clock import Clock
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.registered_bookies import RegisteredBookies, RegisteredSettings
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.observe.metrics import single
+from magnetar.settings.cluster_broker import BrokerProcessSettings
 
 
 class BrokerLedgers:
-    """`start`, then `stop` once nobody writes any more."""
+    """The ledger client of a broker: `start`, then `stop` after the last write."""
 
     def __init__(
         self, settings: BrokerProcessSettings, member: Membership, clock: Clock, broker_id: str
@@ -44,33 +45,36 @@ class BrokerLedgers:
         )
 
     async def start(self) -> None:
-        """Finds the bookies; raises MetadataError."""
+        """Reads which bookies exist; raises MetadataError."""
         await self.bookies.start()
 
     async def stop(self) -> None:
+        """Closes the client and its connections."""
         await self.client.close()
         await self.bookies.stop()
 
     def status(self) -> Mapping[str, object]:
-        """For /status. A degraded ledger is written to, with fewer copies than it should have."""
+        """The fields of /status. A degraded ledger is written with too few copies."""
         living = self.bookies.living()
         writers = self.client.writers
         return {
-            "bookies": [each.identity.bookie_id for each in living],
-            "bookies_writable": sum(each.writable for each in living),
-            "bookies_in_quarantine": [e.identity.bookie_id for e in living if e.quarantined],
+            "bookies": [bookie.identity.bookie_id for bookie in living],
+            "bookies_writable": sum(bookie.writable for bookie in living),
+            "bookies_in_quarantine": [
+                bookie.identity.bookie_id for bookie in living if bookie.quarantined
+            ],
             "ledgers_open": len(writers),
             "ledgers_degraded": sum(writer.degraded for writer in writers),
         }
 
     def families(self) -> Iterable[str]:
-        """For /metrics."""
+        """The families of /metrics."""
         living = self.bookies.living()
         writers = self.client.writers
         for name, value in (
             ("magnetar_bookies", len(living)),
-            ("magnetar_bookies_writable", sum(each.writable for each in living)),
-            ("magnetar_bookies_in_quarantine", sum(each.quarantined for each in living)),
+            ("magnetar_bookies_writable", sum(bookie.writable for bookie in living)),
+            ("magnetar_bookies_in_quarantine", sum(bookie.quarantined for bookie in living)),
             ("magnetar_ledgers_open", len(writers)),
             ("magnetar_ledgers_degraded", sum(writer.degraded for writer in writers)),
             ("magnetar_ledgers_late_bytes", self.client.late_bytes),

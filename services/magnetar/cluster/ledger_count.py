@@ -1,7 +1,7 @@
-"""How many ledgers a bookie holds, for those who look: counted when asked, not all the time.
+"""The number of ledgers of a bookie, for /status and /metrics.
 
-Counting reads the keys of the index, so it is done beside, at most every COUNT_AGE_S, and who asks
-gets the last count.
+Counting reads the keys of the index. A task therefore counts in the background, at most every
+COUNT_AGE_S and only while the number is read; readers get the last count.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from magnetar.core.tasks import TaskSet
 
 COUNT_AGE_S: Final = 5.0
 
-log = get_logger("magnetar.bookie")
+log = get_logger("magnetar.cluster.ledger_count")
 
 
 class LedgerCount:
-    """See the module's text."""
+    """Counts the ledgers of a bookie in the background, on demand."""
 
     def __init__(self, bookie: Bookie) -> None:
         self._bookie = bookie
@@ -27,7 +27,7 @@ class LedgerCount:
 
     @property
     def count(self) -> int:
-        """As of the last count; asks for a new one where that is old."""
+        """The result of the last count; starts a new count if that is older than COUNT_AGE_S."""
         now = asyncio.get_running_loop().time()
         if now - self._counted_at >= COUNT_AGE_S and not len(self._tasks):
             self._counted_at = now
@@ -35,10 +35,11 @@ class LedgerCount:
         return self._last
 
     async def stop(self) -> None:
+        """Cancels a count under way."""
         await self._tasks.stop()
 
     async def _count(self) -> None:
         try:
             self._last = len(await self._bookie.list_ledgers())
         except BookieError as error:
-            log.info("ledgers not counted", error=str(error))
+            log.info("the bookie cannot count its ledgers", error=str(error))

@@ -1,8 +1,8 @@
-"""The addresses that a broker is known by: one, or one for each listener that clients name.
+"""The addresses that a broker advertises: a single one, or one per listener.
 
-`advertised_listeners` is Pulsar's (PIP-61): `name:pulsar://host:port`, several with commas; the
-same name may come again with `pulsar+ssl`, `http` and `https`. Brokers among themselves, and
-clients that name no listener, use the one that `internal_listener_name` names, or the first.
+`advertised_listeners` is Pulsar's setting (PIP-61): `name:pulsar://host:port`, separated by commas;
+a name may be repeated with `pulsar+ssl`, `http` and `https`. Other brokers, and clients that name
+no listener, use the listener of `internal_listener_name`, or else the first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from magnetar.broker.ownership.records import Urls
-from magnetar.broker.setting import SettingsError
+from magnetar.settings.field import SettingsError
 
 _FIELDS: Final = {
     "pulsar": "service_url",
@@ -25,7 +25,7 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """See the module's text. `address` is where brokers reach this one's binary port."""
+    """The advertised addresses of a broker. Other brokers reach its binary port at `address`."""
 
     urls: Urls
     address: tuple[str, int]
@@ -35,7 +35,7 @@ class Advertised:
 def advertised(
     texts: Sequence[str], internal: str | None, host: str, port: int, http_port: int
 ) -> Advertised:
-    """What a broker registers; raises SettingsError naming what is wrong."""
+    """Returns the addresses that a broker registers; raises SettingsError."""
     own = Urls(f"pulsar://{host}:{port}", f"http://{host}:{http_port}")
     listeners = parsed(texts, own.http_url)
     if not listeners:
@@ -44,16 +44,16 @@ def advertised(
         return Advertised(own, (host, port), {})
     name = internal if internal is not None else next(iter(listeners))
     if name not in listeners:
-        known = ", ".join(listeners)
-        raise SettingsError(f"internal_listener_name is {name}; advertised_listeners has {known}")
+        names = ", ".join(listeners)
+        raise SettingsError(f"internal_listener_name is {name}; advertised_listeners has {names}")
     urls = listeners[name]
     reached = urlsplit(urls.service_url)
     return Advertised(urls, (reached.hostname or host, reached.port or port), listeners)
 
 
 def parsed(texts: Sequence[str], http_url: str) -> dict[str, Urls]:
-    """The listeners by name, in their order; one without an HTTP address has `http_url`."""
-    found: dict[str, Urls] = {}
+    """Returns the listeners by name, in order; one without an HTTP address gets `http_url`."""
+    listeners: dict[str, Urls] = {}
     for text in texts:
         name, colon, url = text.partition(":")
         parts = urlsplit(url)
@@ -67,13 +67,13 @@ def parsed(texts: Sequence[str], http_url: str) -> dict[str, Urls]:
                 f"{', '.join(_FIELDS)}"
             )
         field = _FIELDS[parts.scheme]
-        urls = found.get(name, Urls("", ""))
+        urls = listeners.get(name, Urls("", ""))
         if getattr(urls, field):
             raise SettingsError(f"advertised_listeners: {name} has two {parts.scheme} addresses")
-        found[name] = msgspec.structs.replace(urls, **{field: url})
-    for name, urls in found.items():
+        listeners[name] = msgspec.structs.replace(urls, **{field: url})
+    for name, urls in listeners.items():
         if not urls.service_url:
             raise SettingsError(f"advertised_listeners: {name} has no pulsar:// address")
         if not urls.http_url:
-            found[name] = msgspec.structs.replace(urls, http_url=http_url)
-    return found
+            listeners[name] = msgspec.structs.replace(urls, http_url=http_url)
+    return listeners

@@ -1,59 +1,54 @@
-"""A process's way into its cluster: the metadata store, waited for; the cluster, checked; a lease.
+"""How a process joins its cluster: it connects to the metadata store and checks the cluster.
 
-A store that is not there yet (all processes of a cluster are started at once) is waited for with
-lines that say so, up to `metadata_wait_s`. One that refuses (wrong password, wrong cluster) is told
-at once.
+All processes of a cluster may be started at once. A process therefore waits for the store up to
+`metadata_wait_s`, and logs that it waits. A refusal (wrong password, wrong cluster) fails at once.
 """
 
 import asyncio
-from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from magnetar.cluster.identity import ClusterIdentity, claim_cluster, new_cluster_id
-from magnetar.cluster.settings import MemberSettings
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError, PreconditionFailed
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.opening import StoreOptions, open_store
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
-from magnetar.observe.metrics import single
+from magnetar.metadata.store_url import StoreOptions, open_store
+from magnetar.settings.member import MemberSettings
 
 RETRY_S: Final = 0.5
 PROGRESS_FIRST_S: Final = 2.0
 PROGRESS_S: Final = 5.0
-"""When a line says that the store is waited for, and how often again."""
+"""When the first line says that the process waits, and how often the next follow."""
 
 log = get_logger("magnetar.cluster")
 
 
 @dataclass(slots=True)
 class Membership:
-    """An open store of the right cluster, and a session that is not started yet."""
+    """An open metadata store of the right cluster, and a session that has not started."""
 
     store: MetadataStore
     session: MetadataSession
     cluster: ClusterIdentity
 
 
-def session_families(session: MetadataSession) -> Iterable[str]:
-    """For /metrics: whether the process's lease is good, and how often it was not."""
-    yield single("magnetar_session_valid", "", int(session.valid))
-    yield single("magnetar_session_suspensions_total", "", session.suspensions, "counter")
+async def join(
+    opened: AsyncExitStack, settings: MemberSettings, cluster_name: str, clock: Clock, name: str
+) -> Membership:
+    """Waits for the store and checks its cluster; raises MetadataError.
 
-
-async def join(settings: MemberSettings, cluster_name: str, clock: Clock, name: str) -> Membership:
-    """Waits for the store and holds it to the cluster; raises MetadataError, and leaves no trace.
-
-    `name` is the process's, for its log.
+    `opened` then stops the session and closes the store. The session stops first, since its stop
+    deletes the keys under its lease. `name` identifies the process in its log.
     """
     options = store_options(settings)
     store: MetadataStore | None = None
     tasks = TaskSet("membership")
-    tasks.start(_tell_progress(settings), "progress")
+    tasks.start(_log_progress(settings), "progress")
     began = clock.monotonic()
     error: Exception = TimeoutError("no answer")
     try:
@@ -71,6 +66,8 @@ async def join(settings: MemberSettings, cluster_name: str, clock: Clock, name: 
                 await asyncio.sleep(RETRY_S)
         session = MetadataSession(store, settings.session_timeout_ms / 1000, clock, name)
         joined = Membership(store, session, cluster)
+        opened.push_async_callback(store.close)
+        opened.push_async_callback(session.stop)
         store = None
         return joined
     except TimeoutError:
@@ -84,7 +81,7 @@ async def join(settings: MemberSettings, cluster_name: str, clock: Clock, name: 
         await tasks.stop()
 
 
-async def _tell_progress(settings: MemberSettings) -> None:
+async def _log_progress(settings: MemberSettings) -> None:
     waited_s = PROGRESS_FIRST_S
     await asyncio.sleep(waited_s)
     while True:
@@ -99,7 +96,7 @@ async def _tell_progress(settings: MemberSettings) -> None:
 
 
 def store_options(settings: MemberSettings) -> StoreOptions:
-    """What goes with the store's URL; raises PreconditionFailed naming the setting."""
+    """Returns the store's options; raises PreconditionFailed for a password that cannot be read."""
     return StoreOptions(
         root=settings.metadata_root,
         tls_ca_file=str(settings.metadata_tls_ca_file or ""),

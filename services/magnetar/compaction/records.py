@@ -1,18 +1,18 @@
-"""What metadata says of compacted topics: artefacts that are live, attempts, jobs, requests.
+"""The metadata records of compacted topics: live artifacts, attempts, jobs, requests.
 
 - `/compactions/{managed ledger}`: the files that together hold the latest value of each key up to
   the horizon. Written by compare-and-swap only, in one transaction with a check of the log's own
-  record, so that no artefact becomes live of a log that is being deleted. `log_created_ms` says of
-  which log of that name it is: a topic that was deleted and made again never sees an older one's.
-- `/compaction-attempts/{managed ledger}/{attempt}`: a folder in which files may come into being.
-  It is put before the first byte, and goes in the transaction that makes the files live.
-- `/compaction-jobs/{job}`: lives while the job does. An attempt whose job has no key is a leftover.
-- `/compaction-requests/{managed ledger}`: what `pulsar-admin topics compact` asked for last.
+  record, so that no artifact becomes live for a log that is being deleted. `log_created_ms`
+  identifies the log: a topic that was deleted and created again never sees the older artifact.
+- `/compaction-attempts/{managed ledger}/{attempt}`: a folder in which a job may be writing files.
+  Recorded before the first byte, deleted in the transaction that makes the files live.
+- `/compaction-jobs/{job}`: exists while the job runs. An attempt whose job has no key is a
+  leftover.
+- `/compaction-requests/{managed ledger}`: the last request of `pulsar-admin topics compact`.
 
-What topics that were deleted leave behind is in the trash of all cold files (`offload.trash`).
-
-Files that another artefact has replaced stand in its record as `retired`, and are deleted after
-RETIRED_GRACE_MS: who has them open can finish.
+Files of deleted topics go into the trash of all cold files (`offload.trash`). Files that a newer
+artifact has replaced are `retired` in its record, and are deleted after RETIRED_GRACE_MS, so that
+readers that have them open can finish.
 """
 
 from enum import StrEnum
@@ -21,7 +21,8 @@ from typing import Final
 import msgspec
 
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.offload.records import decoded, object_path
+from magnetar.metadata.records import RecordType
+from magnetar.offload.records import object_path
 from magnetar.offload.stores import StoreSpec
 
 COMPACTIONS_PREFIX: Final = "/compactions/"
@@ -31,13 +32,13 @@ REQUESTS_PREFIX: Final = "/compaction-requests/"
 
 RETIRED_GRACE_MS: Final = 30 * 60_000
 FILES_MAX: Final = 1_000
-"""Of one artefact: with those that it replaced they fit the record of a metadata store."""
+"""Of one artifact; with the files that it replaced, they fit one record of a metadata store."""
 FOLDER_LEDGER_ID: Final = 0
-"""Artefacts lie beside a topic's offloaded ledgers, of which none has this id."""
+"""Artifacts are stored beside a topic's offloaded ledgers, none of which has this id."""
 
 
 class CompactedFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One part of an artefact: entries of ascending positions, from `first` to `last`."""
+    """One file of an artifact, with entries of ascending positions from `first` to `last`."""
 
     path: str
     file_bytes: int
@@ -50,7 +51,7 @@ class CompactedFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RetiredFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that is to be deleted once it was retired long enough ago."""
+    """A replaced file, to be deleted RETIRED_GRACE_MS after `retired_ms`."""
 
     store: StoreSpec
     path: str
@@ -58,9 +59,9 @@ class RetiredFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CompactionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A live artefact. `messages_removed` and `duration_ms` are of the job that made it.
+    """A live artifact. `messages_removed` and `duration_ms` describe the job that wrote it.
 
-    All up to `marked` was in the log at `marked_ms`, which may have been long before this artefact.
+    The log contained everything up to `marked` at `marked_ms`, possibly long before this artifact.
     """
 
     horizon: Position
@@ -77,20 +78,22 @@ class CompactionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def last(self) -> Position | None:
-        """The last entry that is left; None where none is."""
+        """The position of the last entry; None if the artifact is empty."""
         return self.files[-1].last if self.files else None
 
     @property
     def entries(self) -> int:
+        """The number of entries in all files."""
         return sum(file.entries for file in self.files)
 
     @property
     def length_bytes(self) -> int:
+        """The sum of the sizes of all entries."""
         return sum(file.length_bytes for file in self.files)
 
 
 class CompactionAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A folder that a job is writing to, or has left behind."""
+    """A folder that a job is writing to, or has left behind unfinished."""
 
     store: StoreSpec
     folder: str
@@ -99,7 +102,7 @@ class CompactionAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestState(StrEnum):
-    """Where a request is; the words are those of Pulsar's status, but for PENDING."""
+    """The state of a request, in the words of Pulsar's status; PENDING is ours."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -108,65 +111,54 @@ class RequestState(StrEnum):
 
 
 class CompactionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Asked for, or done without being asked: then `requested_ms` is when the job began."""
+    """A request, or an automatic compaction: then `requested_ms` is the start of the job."""
 
     requested_ms: int
     state: RequestState = RequestState.PENDING
     job: str = ""
     finished_ms: int = 0
     failed_ms: int = 0
-    """When it failed last, kept when it succeeds again."""
+    """The last failure; kept after later successes."""
     error: str = ""
 
     @property
     def finished(self) -> bool:
+        """Whether no job works on the request any more."""
         return self.state in (RequestState.SUCCESS, RequestState.ERROR)
 
 
-encode = msgspec.json.Encoder().encode
-_record_decoder = msgspec.json.Decoder(CompactionRecord)
-_attempt_decoder = msgspec.json.Decoder(CompactionAttempt)
-_request_decoder = msgspec.json.Decoder(CompactionRequest)
+decode_compaction = RecordType(CompactionRecord, "compacted topic").decode
+decode_attempt = RecordType(CompactionAttempt, "attempt to compact").decode
+decode_request = RecordType(CompactionRequest, "request to compact").decode
 
 
 def compaction_key(name: str) -> str:
+    """The key of a managed ledger's live artifact."""
     return COMPACTIONS_PREFIX + name
 
 
 def request_key(name: str) -> str:
+    """The key of a managed ledger's last request."""
     return REQUESTS_PREFIX + name
 
 
 def attempt_key(name: str, attempt: str) -> str:
+    """The key of one attempt."""
     return f"{ATTEMPTS_PREFIX}{name}/{attempt}"
 
 
 def job_key(job: str) -> str:
+    """The key that exists while a job runs."""
     return JOBS_PREFIX + job
 
 
 def attempt_folder(name: str, attempt: str) -> str:
-    """Where an attempt's files are, below the store's prefix."""
+    """The folder of an attempt's files, below the store's prefix."""
     folder, _, _ = object_path(name, FOLDER_LEDGER_ID, attempt).rpartition("/")
     return f"{folder}/compacted-{attempt}"
 
 
 def files_of(record: CompactionRecord, now_ms: int) -> tuple[RetiredFile, ...]:
-    """All that the record names, as files that nobody needs any more."""
+    """All files that the record names, as files to delete."""
     live = tuple(RetiredFile(record.store, file.path, now_ms) for file in record.files)
     return (*record.retired, *live)
-
-
-def decode_compaction(key: str, value: bytes) -> CompactionRecord:
-    """Raises MetadataError naming the key where the value is no record of an artefact."""
-    return decoded(_record_decoder, key, value, "compacted topic")
-
-
-def decode_attempt(key: str, value: bytes) -> CompactionAttempt:
-    """Raises MetadataError naming the key where the value is no attempt."""
-    return decoded(_attempt_decoder, key, value, "attempt to compact")
-
-
-def decode_request(key: str, value: bytes) -> CompactionRequest:
-    """Raises MetadataError naming the key where the value is no request."""
-    return decoded(_request_decoder, key, value, "request to compact")

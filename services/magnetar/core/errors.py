@@ -1,8 +1,8 @@
-"""One list of errors: the code a binary client gets, the status a REST client gets, the text.
+"""All errors that clients may receive: the binary protocol's code, the REST status and the text.
 
-Codes are `ServerError` of the protocol; clients decide by code whether to retry, and some match
-texts, so both are API. An error that should make a client try again is `ServiceNotReady`; most
-others are final for it (pulsar-client-cpp `lib/ResultUtils.h`).
+Codes are the protocol's `ServerError`. Clients decide by code whether to retry, and some match
+texts, so both are API. `ServiceNotReady` makes a client retry; clients treat most other codes as
+final (pulsar-client-cpp `lib/ResultUtils.h`).
 """
 
 from enum import IntEnum
@@ -40,7 +40,7 @@ class ServerError(IntEnum):
 
 
 class MagnetarError(Exception):
-    """Base of every error that may be answered to a client.
+    """Base of every error that a client may receive.
 
     `code` goes out on the binary protocol, `http_status` on the REST side, and the message is the
     text (REST: `reason`) of both. A raise site may override the status for one case.
@@ -69,7 +69,7 @@ class PersistenceError(MagnetarError):
 
 
 class AuthenticationError(MagnetarError):
-    """The peer could not prove who it is."""
+    """The peer could not prove its identity."""
 
     code = ServerError.AUTHENTICATION_ERROR
     http_status = 401
@@ -97,14 +97,14 @@ class ServiceNotReady(MagnetarError):
 
 
 class BacklogQuotaExceeded(MagnetarError):
-    """Too much is left unread on the topic: the producer waits until that is less."""
+    """The topic's backlog exceeds its quota: the producer waits until the backlog shrinks."""
 
     code = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_ERROR
     http_status = 412
 
 
 class BacklogQuotaExceededException(MagnetarError):
-    """The same, where the client is to fail what it has to send."""
+    """The topic's backlog exceeds its quota: the client fails its pending sends."""
 
     code = ServerError.PRODUCER_BLOCKED_QUOTA_EXCEEDED_EXCEPTION
     http_status = 412
@@ -227,16 +227,16 @@ class PreconditionFailed(MetadataError):
 
 
 def drop_frames(error: BaseException) -> None:
-    """Frees the frames that an error keeps alive; call it where the error has been answered.
+    """Frees the frames that an error keeps alive. Call it after the error has been answered.
 
-    A task or a future keeps the error that it ended with, and the error's traceback keeps the
-    frames, which know the task: a cycle for each refused request, with all that the frames know.
+    A task or a future keeps the error that it ended with. The error's traceback keeps the frames,
+    and these refer to the task: each refused request leaves a cycle with all that it references.
     """
     chain: list[BaseException] = [error]
-    for each in chain:
-        each.__traceback__ = None
+    for link in chain:
+        link.__traceback__ = None
         chain += [
             linked
-            for linked in (each.__cause__, each.__context__)
+            for linked in (link.__cause__, link.__context__)
             if linked is not None and linked.__traceback__ is not None
         ]

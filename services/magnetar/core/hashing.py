@@ -1,10 +1,10 @@
-"""The hashes clients and brokers must agree on.
+"""The hashes that clients and brokers must agree on.
 
 - A message's partition: JavaStringHash (Java, Go), BoostHash (C++, Python) or Murmur3_32 of its
   key, as a non-negative 31-bit number, modulo the partitions.
-- Key_Shared's slot: by Murmur3_32 of the sticky key. Of the 65,536 slots 0 is reserved for "not
-  set", since PIP-379: selectors that split the range themselves avoid it by a modulo of 65,535,
-  the one that takes ranges from consumers (STICKY) keeps the 65,536 that they count in.
+- Key_Shared's slot: Murmur3_32 of the sticky key. Slot 0 of 65,536 means "not set" since PIP-379.
+  Selectors that split the range themselves avoid it by a modulo of 65,535. The selector that takes
+  ranges from consumers (STICKY) keeps the consumers' modulo of 65,536.
 - A topic's bundle: CRC-32 (zlib's) of its full name.
 """
 
@@ -33,9 +33,9 @@ def java_string_hash(key: str) -> int:
 def boost_hash(key: bytes) -> int:
     """`boost::hash<std::string>` with a 64-bit size_t, masked to 31 bits.
 
-    The C++ client hashes with the Boost it was built with. Boost 1.81 changed the function: this is
-    the one since then, which the published wheels use (pulsar-client 3.13.0 chose the partitions
-    that it gives). Clients built with an older Boost spread the same keys differently.
+    The C++ client hashes with the Boost it was built with. Boost 1.81 changed the function; this is
+    the new one, which the published wheels use (verified against pulsar-client 3.13.0). Clients
+    that were built with an older Boost map the same keys to other partitions.
     """
     state = _multiply_fold(_BOOST_STEP, _BOOST_FACTOR)
     value = state ^ len(key)
@@ -72,18 +72,18 @@ def murmur3_32(key: bytes) -> int:
 
 
 def sticky_key_hash(key: bytes) -> int:
-    """Key_Shared's slot of a key where the broker splits the range: 1 to 65,535."""
+    """Key_Shared's slot of a key if the broker splits the range: 1 to 65,535."""
     return murmur3_32(key) % (STICKY_HASH_RANGE - 1) + 1
 
 
 def sticky_range_hash(key: bytes) -> int:
-    """Key_Shared's slot of a key where consumers name their ranges, 1 to 65,535.
+    """Key_Shared's slot of a key if consumers declare their ranges: 1 to 65,535.
 
-    They choose among 0 to 65,535, by Murmur3_32 modulo 65,536; what would be 0 counts as 1.
+    Consumers declare ranges of 0 to 65,535 and hash modulo 65,536; a hash of 0 counts as 1.
     """
     return murmur3_32(key) % STICKY_HASH_RANGE or 1
 
 
 def bundle_hash(topic: str) -> int:
-    """Where a full topic name falls on its namespace's ring, 0 to 2**32 - 1."""
+    """The position of a full topic name on its namespace's ring, 0 to 2**32 - 1."""
     return zlib.crc32(topic.encode())

@@ -1,20 +1,17 @@
 """Ids and positions, under the names Pulsar and BookKeeper give them.
 
-A position is (ledger id, entry id); positions order as tuples do, and the positions of one topic
-only grow. On the wire ids are unsigned 64-bit, so that -1 travels as 2**64 - 1: the wire layer
-converts, everything else sees signed numbers.
+A position is (ledger id, entry id). Positions order as tuples, and the positions of a topic only
+grow. On the wire, ids are unsigned 64-bit, so -1 is sent as 2**64 - 1. The wire layer converts; all
+other code uses signed numbers.
 """
 
-from typing import Final, NamedTuple, NewType
-
-LedgerId = NewType("LedgerId", int)
-EntryId = NewType("EntryId", int)
+from typing import Final, NamedTuple
 
 ID_MAX: Final = 2**63 - 1
 
 
 class Position(NamedTuple):
-    """One entry of a managed ledger, or the place just before or after one."""
+    """An entry of a managed ledger, or the position just before or after one."""
 
     ledger_id: int
     entry_id: int

@@ -1,9 +1,9 @@
-"""Loggers that take what a line is about as keywords: `log.info("ledger closed", ledger_id=7)`.
+"""Loggers that take the fields of a line as keywords: `log.info("ledger closed", ledger_id=7)`.
 
-A thin front of the standard library's logging, whose `extra` carries the fields to the formatters
-of `magnetar.observe.logging`; libraries' records and ours meet in one handler there. Structlog,
-which has this call style, was measured and left out: importing it takes 155 to 220 ms beside rich
-and 33 to 53 ms without, of a start that may take 500 ms; asyncio imports logging already.
+A thin layer over the standard library's logging: `extra` carries the fields to the formatters of
+`magnetar.observe.logging`, where records of libraries and ours share one handler. We do not use
+structlog, which has the same call style: importing it takes 155 to 220 ms with rich and 33 to 53 ms
+without, and a start may take 500 ms; asyncio imports logging already.
 """
 
 import logging
@@ -16,7 +16,7 @@ ExcInfo = BaseException | bool | None
 
 
 class Logger:
-    """One named logger, with fields that go with every line."""
+    """A named logger with fields that it adds to every line."""
 
     __slots__ = ("_fields", "_logger")
 
@@ -25,7 +25,7 @@ class Logger:
         self._fields = fields
 
     def bind(self, **fields: object) -> "Logger":
-        """A logger of the same name with more fields."""
+        """Returns a logger of the same name with more fields."""
         return Logger(self._logger.name, **(self._fields | fields))
 
     def debug(self, event: str, **fields: object) -> None:
@@ -41,16 +41,16 @@ class Logger:
         self._log(logging.ERROR, event, fields, exc_info)
 
     def exception(self, event: str, **fields: object) -> None:
-        """An error with the traceback of the exception being handled."""
+        """Logs an error with the traceback of the exception being handled."""
         self._log(logging.ERROR, event, fields, True)
 
     def _log(self, level: int, event: str, fields: dict[str, object], exc_info: ExcInfo) -> None:
         if self._logger.isEnabledFor(level):
             extra = {FIELDS: self._fields | fields}
-            # As an argument, so that a "%" in the event is no directive.
+            # An argument, because a "%" in the format would be a directive.
             self._logger.log(level, "%s", event, exc_info=exc_info, extra=extra)
 
 
 def get_logger(name: str) -> Logger:
-    """The logger of one part, such as `magnetar.bookie`."""
+    """Returns the logger of a component, such as `magnetar.bookie`."""
     return Logger(name)

@@ -20,7 +20,7 @@ DOMAINS: Final = ("persistent", "non-persistent")
 NAMES_CACHED_MAX: Final = 16_384
 
 NAME_CHARACTERS_MAX: Final = 4_096
-"""Of a topic's full name, so that the names remembered take no more than 64 MiB."""
+"""Bound of a topic's full name: the cached names take at most 64 MiB."""
 PARTITION_INDEX_MAX: Final = 2**31 - 1
 
 _JAVA_INTEGER = re.compile(r"[-+]?[0-9]{1,10}")
@@ -39,7 +39,7 @@ class NamespaceName:
 
     @classmethod
     def parse(cls, text: str) -> "NamespaceName":
-        """Raises PreconditionFailed where `text` is not `tenant/namespace`."""
+        """Parses `tenant/namespace`; raises PreconditionFailed for any other text."""
         parts = text.split("/")
         if len(parts) != 2:
             raise PreconditionFailed(f"Invalid namespace format. namespace: {text}")
@@ -70,31 +70,31 @@ class TopicName:
 
     @property
     def encoded_local(self) -> str:
-        """The local name as it stands in metadata keys and URLs: percent-encoded."""
+        """The local name in metadata keys and URLs: percent-encoded."""
         return quote(self.local, safe="")
 
     @property
     def partition_index(self) -> int:
-        """N of `…-partition-N`, or -1 for a topic that is no partition."""
-        _, found, tail = self.local.rpartition(PARTITION_SUFFIX)
+        """N of `…-partition-N`, or -1 if the topic is not a partition."""
+        _, separator, tail = self.local.rpartition(PARTITION_SUFFIX)
         # "x-partition-01" is an ordinary topic name: Pulsar accepts canonical numbers only.
-        if not found or len(tail) > 10 or not (tail.isascii() and tail.isdigit()):
+        if not separator or len(tail) > 10 or not (tail.isascii() and tail.isdigit()):
             return -1
         index = int(tail)
         return index if str(index) == tail and index <= PARTITION_INDEX_MAX else -1
 
     @property
     def numbered(self) -> str:
-        """The local name in front of `-partition-NUMBER`, or an empty text.
+        """The local name before `-partition-NUMBER`, or an empty string.
 
-        The number is any that Java reads: `x-partition-01` is no partition, but looks like one.
+        NUMBER is any integer that Java parses: `x-partition-01` has one, but is not a partition.
         """
-        head, found, tail = self.local.rpartition(PARTITION_SUFFIX)
-        return head if found and _JAVA_INTEGER.fullmatch(tail) else ""
+        head, separator, tail = self.local.rpartition(PARTITION_SUFFIX)
+        return head if separator and _JAVA_INTEGER.fullmatch(tail) else ""
 
     @property
     def base(self) -> "TopicName":
-        """The partitioned topic this is a partition of, or the topic itself."""
+        """The partitioned topic that this partition belongs to, or the topic itself."""
         if self.partition_index < 0:
             return self
         local = self.local.rpartition(PARTITION_SUFFIX)[0]
@@ -150,11 +150,11 @@ def _parsed(text: str) -> TopicName:
 
 
 def is_entity_name(name: str) -> bool:
-    """Whether a tenant, a namespace or a cluster may have the name."""
+    """Whether `name` is valid for a tenant, a namespace or a cluster."""
     return _ENTITY.fullmatch(name) is not None
 
 
 def check_entity_name(name: str, kind: str) -> None:
-    """Tenant, namespace and cluster names: letters, digits and `-=:._` only."""
+    """Raises PreconditionFailed unless `name` has only letters, digits and `-=:._`."""
     if not is_entity_name(name):
         raise PreconditionFailed(f"Invalid {kind} name '{name}': use letters, digits and -=:._")

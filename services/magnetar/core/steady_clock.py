@@ -1,15 +1,14 @@
-"""A clock for what is kept by its age: nothing seems older than it is while one clock is right.
+"""A clock for data that is deleted by age: computed ages are never too great.
 
-The wall clock jumps: a faulty time server, an operator's hand, a machine that was suspended. What
-was deleted because of that does not come back. So the time is taken twice: from the wall clock, and
-as it was when the process began plus what the monotonic clock has counted since. What happens is
-noted with the later of the two (`now_ms`), and how old things are is judged by the earlier
-(`judged_ms`). If either is right, then nothing is noted too early and nothing judged too late, and
-no age comes out greater than it is. While the two disagree things are kept longer, by as much; once
-they agree again, or the process was started again, all is as ever. `apart_ms` tells.
+The wall clock jumps: faulty time servers, manual changes, suspended machines. Data that is deleted
+because of a jump is lost. The clock therefore keeps two readings: the wall clock, and the wall
+clock at the start of the process plus the monotonic time since. Events are stamped with the later
+of the two (`now_ms`), and ages are computed from the earlier (`judged_ms`). If at least one is
+right, no computed age exceeds the true age. While they differ (`apart_ms`), data is kept longer by
+the difference; once they agree again, or after a restart, nothing of that remains.
 
-What is noted too late by this (a jump ahead that is taken back) lies in the future then, which its
-reader can see: `is_future`. A wall clock that is wrong when the process begins is not found out.
+If the wall clock jumps ahead and back, an event in between has a stamp in the future; readers
+detect it with `is_future`. A wall clock that is wrong when the process starts is not detected.
 """
 
 from typing import Final, Self
@@ -17,11 +16,11 @@ from typing import Final, Self
 from magnetar.core.clock import Clock
 
 APART_MS_MAX: Final = 60_000
-"""Machines' clocks, and the two clocks of one, may differ by so much without anything wrong."""
+"""The clocks of machines, and the two of one machine, may differ by this much in normal use."""
 
 
 class SteadyClock:
-    """See the module's text. A `Clock`."""
+    """A `Clock` whose stamps are never too early and whose ages are never too great."""
 
     __slots__ = ("_clock", "_origin_ms")
 
@@ -31,32 +30,32 @@ class SteadyClock:
 
     @classmethod
     def of(cls, clock: Clock) -> Self:
-        """The same clock where it is one already."""
+        """Returns `clock` itself if it is a SteadyClock already."""
         return clock if isinstance(clock, cls) else cls(clock)
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
     def now_ms(self) -> int:
-        """Not before the time that it is: for notes."""
+        """The time for stamps, in ms: never before the true time if one clock is right."""
         return max(self._clock.now_ms(), self._counted_ms())
 
     def judged_ms(self) -> int:
-        """Not after the time that it is: for how old things are."""
+        """The time for ages, in ms: never after the true time if one clock is right."""
         return min(self._clock.now_ms(), self._counted_ms())
 
     @property
     def apart_ms(self) -> int:
-        """How far the wall clock is ahead of what was counted; negative: behind."""
+        """How far the wall clock is ahead of the counted time, in ms; negative: behind."""
         return self._clock.now_ms() - self._counted_ms()
 
     @property
     def agrees(self) -> bool:
-        """Whether the two are about the same."""
+        """Whether the two readings differ by at most APART_MS_MAX."""
         return abs(self.apart_ms) <= APART_MS_MAX
 
     def is_future(self, noted_ms: int) -> bool:
-        """Whether a note is of a time that has not come yet, by either clock."""
+        """Whether a stamp lies in the future by both clocks."""
         return noted_ms > self.now_ms() + APART_MS_MAX
 
     def _counted_ms(self) -> int:

@@ -1,8 +1,8 @@
-"""Owned background tasks: every task has a name, an owner that stops it, and no lost exception.
+"""Owned background tasks: every task has a name and an owner, and no exception is lost.
 
-`asyncio.create_task` alone leaves a task that may be collected while it runs and whose exception
-nobody reads. A `TaskSet` belongs to one component, refuses new tasks once stopped, logs what
-fails, and `stop()` cancels what is left and waits for it, with a deadline.
+A task of `asyncio.create_task` alone may be collected while it runs, and its exception may never be
+read. A `TaskSet` belongs to one component. It logs failures, refuses new tasks once stopped, and
+`stop()` cancels the remaining tasks and waits for them, with a deadline.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class TaskSet:
         return len(self._tasks)
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any] | None":
-        """Runs `coroutine` as a task; after `stop()` it is closed unrun and None comes back."""
+        """Runs `coroutine` as a task. After `stop()`, closes it unrun and returns None."""
         if self._stopped:
             coroutine.close()
             return None
@@ -41,10 +41,10 @@ class TaskSet:
         return task
 
     async def finish(self, coroutine: Coroutine[Any, Any, T], name: str) -> T:
-        """The result of `coroutine`, which runs to its end even where the caller is cancelled.
+        """Returns the result of `coroutine`, which completes even if the caller is cancelled.
 
-        For what must not be cut in the middle: a write, and the memory of what was written. What
-        it raises is logged if the caller was cancelled and hears nothing of it. Raises
+        For steps that must not be interrupted, such as a write and the update of the state in
+        memory. If the caller was cancelled, an exception of `coroutine` is logged. Raises
         ServiceNotReady after `stop()`.
         """
         if self._stopped:
@@ -60,9 +60,11 @@ class TaskSet:
             raise
 
     def _unheard(self, task: "asyncio.Task[Any]") -> None:
-        """Logs what a cancelled caller does not hear: a refusal is no fault of this process."""
+        """Logs the exception that a cancelled caller misses; a refusal is not a failure."""
         if not task.cancelled() and isinstance(error := task.exception(), MagnetarError):
-            log.info("refused after the caller left", task=task.get_name(), error=str(error))
+            log.info(
+                "refused after the caller was cancelled", task=task.get_name(), error=str(error)
+            )
         else:
             self._finished(task)
 

@@ -1,20 +1,29 @@
-"""The bookies that a ledger client can reach, and what it knows of each.
+"""The bookies that a ledger client can reach, and their state.
 
-`BookieSet` is what the ledger protocol asks; `LocalBookies` answers for bookies of this process
-(standalone, tests). The cluster's form follows the registrations in the metadata store.
+The ledger protocol uses `BookieSet`. `LocalBookies` implements it for bookies of this process
+(standalone, tests); `RegisteredBookies` follows the registrations in the metadata store.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from magnetar.bookie.api import Bookie, BookieError, BookieIdentity
+from magnetar.bookie.api import (
+    Bookie,
+    BookieError,
+    BookieIdentity,
+    EntryCorrupt,
+    EntryUnknown,
+    LedgerFenced,
+    NoSuchEntry,
+    NoSuchLedger,
+)
 from magnetar.bookie.registration import RACK_DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """A living bookie, as placement sees it."""
+    """A registered bookie, as placement sees it."""
 
     identity: BookieIdentity
     rack: str = RACK_DEFAULT
@@ -22,35 +31,43 @@ class BookieInfo:
     draining: bool = False
     quarantined: bool = False
     disk_free_ratio: float = 1.0
-    """Free part of its disks, 0 to 1."""
+    """The free part of its disks, 0 to 1."""
+
+
+def blames_bookie(error: BookieError) -> bool:
+    """Whether the error concerns the bookie: a working bookie refuses or lacks entries as well."""
+    about_ledger = (LedgerFenced, NoSuchLedger, NoSuchEntry, EntryCorrupt, EntryUnknown)
+    return not isinstance(error, about_ledger)
 
 
 BookieLost = Callable[[BookieIdentity], None]
 
 
 class BookieSet(Protocol):
-    """See the module's text."""
+    """The bookies of a cluster: lookup by identity, state, and reports of failures."""
 
     def get(self, identity: BookieIdentity) -> Bookie | None:
-        """This very incarnation of the bookie; None where nobody knows where it is now.
+        """Returns the bookie of exactly this incarnation, or None if its address is unknown.
 
-        What comes back may still fail with BookieUnavailable.
+        Requests to a returned bookie may still fail with BookieUnavailable.
         """
 
     def living(self) -> Sequence[BookieInfo]:
-        """Every registered bookie, ordered by id."""
+        """Returns the registered bookies, ordered by id."""
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """A request to it failed or was late: too many such, and it is quarantined for a while."""
+        """Reports a request that failed or was late; repeated failures put the bookie in
+        quarantine."""
 
     def add_listener(self, on_lost: BookieLost) -> None:
-        """`on_lost(identity)` is called when an incarnation has left or was replaced."""
+        """Calls `on_lost(identity)` after an incarnation was deregistered or replaced."""
 
-    def remove_listener(self, on_lost: BookieLost) -> None: ...
+    def remove_listener(self, on_lost: BookieLost) -> None:
+        """Removes a listener of `add_listener`."""
 
 
 class LocalBookies:
-    """Bookies of this process: always reachable, never quarantined."""
+    """Bookies of this process: always reachable, never in quarantine."""
 
     def __init__(self, bookies: Iterable[Bookie]) -> None:
         self._bookies = {bookie.identity: bookie for bookie in bookies}
@@ -65,10 +82,10 @@ class LocalBookies:
         ]
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """They are in this process: there is nothing to choose between."""
+        """Does nothing: a process has no other bookies to prefer."""
 
     def add_listener(self, on_lost: BookieLost) -> None:
-        """They leave with the process."""
+        """Does nothing: the bookies live as long as the process."""
 
     def remove_listener(self, on_lost: BookieLost) -> None:
-        """See `add_listener`."""
+        """Does nothing."""

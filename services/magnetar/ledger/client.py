@@ -1,15 +1,15 @@
 """Creates, opens and deletes ledgers.
 
-`create` chooses the bookies, gives out the next id and writes the ledger's record in one
-transaction, in which the caller's own record that names the new ledger can take part: then a crash
-leaves either both or none, and no ledger that nobody knows (`creating`).
+`create` chooses the bookies, assigns the next id and writes the ledger's record in one transaction.
+The caller's own record that names the new ledger can take part in it, so a crash leaves both or
+none, and never a ledger that no record names (`creation`).
 
-`open(recover=True)` ends the ledger first. `delete` tells every bookie that can be reached before
-it forgets the record, so that a deletion that was cut short can be repeated; a bookie that cannot
-be reached finds out by itself when it collects its garbage.
+`open(recover=True)` recovers and closes the ledger first. `delete` deletes the ledger from every
+reachable bookie before it deletes the record, so an interrupted deletion can be repeated. An
+unreachable bookie deletes its copy in its next garbage collection.
 
-The client also keeps its writers informed: of bookies that have left, and, where they lack some, of
-bookies that have come. It ends the ledgers of those that have failed.
+The client also informs its writers when bookies leave, and when a degraded writer can take another
+bookie. It closes the ledgers of writers that failed.
 """
 
 import asyncio
@@ -27,10 +27,10 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
-from magnetar.ledger.asking import ask_end, ask_to_delete
+from magnetar.ledger.bookie_calls import ask_end, ask_to_delete
 from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.creating import Creations, Planned, WithLedger
+from magnetar.ledger.creation import Creations, Planned, WithLedger
 from magnetar.ledger.metadata import (
     LedgerMetadata,
     LedgerState,
@@ -57,7 +57,7 @@ def _nothing(_ledger_id: int) -> Sequence[Operation]:
 
 
 class LedgerClient:
-    """See the module's text."""
+    """Creates, opens and deletes the ledgers of one process."""
 
     def __init__(
         self,
@@ -82,12 +82,12 @@ class LedgerClient:
 
     @property
     def writers(self) -> list[LedgerWriter]:
-        """The writers of open ledgers, for those who show how they are."""
+        """The writers of open ledgers, for status and metrics."""
         return [writer for writer in self._writers if writer.error is None]
 
     @property
     def late_bytes(self) -> int:
-        """Confirmed entries kept for bookies that have not answered yet."""
+        """Bytes of confirmed entries that some bookie has not acknowledged yet."""
         return self._context.late_bytes
 
     async def create(
@@ -97,12 +97,12 @@ class LedgerClient:
         with_ledger: WithLedger = _nothing,
         quorums: Quorums | None = None,
     ) -> LedgerWriter:
-        """A new, open ledger with an id above all before.
+        """Creates an open ledger with an id above all earlier ones; returns its writer.
 
-        `with_ledger` is asked, once the id is known, for operations of the same transaction. It
-        may raise, and may be asked again for another id; BadRevision of its keys is passed on.
-        Without `quorums` the ledger is spread as the settings say.
-        Raises NotEnoughBookies, and MetadataUnavailable where nobody knows whether it was created.
+        `with_ledger` returns operations for the same transaction, given the id. It may raise, and
+        may be called again with another id; BadRevision of its keys is passed on. Without
+        `quorums`, the settings decide the spread. Raises NotEnoughBookies; raises
+        MetadataUnavailable if the outcome is unknown.
         """
         return await self._creations.create(
             properties, with_ledger, quorums or self.settings.quorums
@@ -124,11 +124,11 @@ class LedgerClient:
         return writer
 
     async def open(self, ledger_id: int, *, recover: bool) -> LedgerReader:
-        """A reader. With `recover` the ledger is ended first, and its writer fenced.
+        """Returns a reader. With `recover`, the ledger is closed first, and its writer fenced.
 
-        Without it an open ledger can be read up to what its bookies know to be confirmed now: the
-        most that any of them says, of those that answer at once (each of them says a lower bound).
-        Raises NoSuchLedger, RecoveryFailed.
+        Without `recover`, an open ledger is readable up to the highest last-add-confirmed among the
+        bookies that answer promptly; each of them gives a lower bound. Raises NoSuchLedger,
+        RecoveryFailed.
         """
         context = self._context
         metadata, revision = await read_record(context, ledger_id)
@@ -140,11 +140,11 @@ class LedgerClient:
         return LedgerReader(metadata, await self._confirmed(metadata), context)
 
     async def _confirmed(self, metadata: LedgerMetadata) -> int:
-        """The last entry that is known to be confirmed; all below the last ensemble is."""
+        """Returns the last entry known to be confirmed; all below the last ensemble is."""
         last = metadata.ensembles[-1]
         tasks = [
-            asyncio.ensure_future(ask_end(self._context, metadata.ledger_id, one, fence=False))
-            for one in last.bookies
+            asyncio.ensure_future(ask_end(self._context, metadata.ledger_id, identity, fence=False))
+            for identity in last.bookies
         ]
         confirmed, failure, waiting = -1, None, set(tasks)
         delay: float | None = None
@@ -172,7 +172,7 @@ class LedgerClient:
         return max(confirmed, last.first_entry - 1)
 
     async def delete(self, ledger_id: int) -> None:
-        """Frees the ledger's space and forgets it. Idempotent."""
+        """Deletes the ledger from its bookies, then its record. Idempotent."""
         context, key = self._context, ledger_key(ledger_id)
         record = await get_key(context, key)
         if record is None:
@@ -182,13 +182,17 @@ class LedgerClient:
             *(ask_to_delete(context, ledger_id, identity) for identity in bookies)
         ):
             if isinstance(failure, BookieUnavailable):
-                log.info("not told of a deletion", ledger=ledger_id, reason=str(failure))
+                log.info(
+                    "ledger not deleted from a bookie; its garbage collection deletes it",
+                    ledger=ledger_id,
+                    reason=str(failure),
+                )
             elif failure is not None:
                 raise failure
         await self._store.delete(key)
 
     async def close(self) -> None:
-        """Ends what goes on in the background. Idempotent."""
+        """Stops the background work. Idempotent."""
         if self._listening:
             self._listening = False
             self._context.bookies.remove_listener(self._bookie_lost)
@@ -197,16 +201,17 @@ class LedgerClient:
         self._context.explicit_lac.close()
         await self._context.tasks.stop()
 
-    # -- what the writers are told
-
     def _bookie_lost(self, identity: BookieIdentity) -> None:
         for writer in list(self._writers):
             if writer.error is None:
                 writer.bookie_lost(identity)
 
     async def _end_all(self, left: list[LedgerWriter]) -> None:
-        """Their owners may not write for long: until a ledger is ended, nobody else may see to
-        the copies that it lacks. Few at a time: a lost lease leaves all of a broker's at once."""
+        """Closes ledgers that failed writers left open, a few at a time.
+
+        Their owners may not write for a long time, and autorecovery does not restore the copies of
+        an open ledger. A lost lease leaves all ledgers of a broker open at once, hence the bound.
+        """
         at_once = self.settings.changes_at_once_max
         try:
             for start in range(0, len(left), at_once):
@@ -216,11 +221,11 @@ class LedgerClient:
 
     async def _end(self, writer: LedgerWriter) -> None:
         if not writer.left_open:
-            return  # its owner was faster
+            return  # its owner closed it meanwhile
         try:
             await writer.close()
         except MagnetarError as error:
-            log.info("ledger not ended now", ledger=writer.ledger_id, error=str(error))
+            log.info("ledger not closed, will retry", ledger=writer.ledger_id, error=str(error))
 
     def _grow_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -230,9 +235,8 @@ class LedgerClient:
         self._growing = None
         living = list(self._writers)
         for writer in living:
-            if writer.error is None and writer.degraded:
-                writer.grow()
-        left = [one for one in living if one.error is not None and one.left_open]
+            writer.grow()
+        left = [writer for writer in living if writer.error is not None and writer.left_open]
         if left and self._ending is None:
             self._ending = self._context.tasks.start(self._end_all(left), "end ledgers")
         if living:

@@ -1,4 +1,4 @@
-"""What the writers, readers and recoveries of one ledger client share."""
+"""The state that the writers, readers and recoveries of one ledger client share."""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,6 +6,7 @@ from random import Random
 from typing import Final
 
 from magnetar.bookie.api import BookieError, BookieIdentity
+from magnetar.core.backoff import backoff_s
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.bookies import BookieSet
@@ -15,17 +16,17 @@ from magnetar.metadata.store import MetadataStore
 
 LATENCY_WEIGHT: Final = 0.2
 SUSPECT_S: Final = 5.0
-"""A bookie whose answer to a read failed or did not come is asked last for so long."""
+"""A bookie that failed a read or did not answer it is asked last for this long."""
 SLOW_S: Final = 0.05
 SLOW_FACTOR: Final = 4.0
-"""A bookie is slow where it takes longer than both: so long, and so much longer than another."""
-QUARANTINE_LOOK_S: Final = 1.0
+"""A bookie is slow if a read takes longer than SLOW_S and this many times the fastest copy's."""
+QUARANTINE_REFRESH_S: Final = 1.0
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
 
 
 class LedgerContext:
-    """See the module's text. `late_bytes` is of all writers together."""
+    """The shared parts of a ledger client. `late_bytes` is the sum over all writers."""
 
     def __init__(
         self,
@@ -48,19 +49,18 @@ class LedgerContext:
 
     @property
     def gate(self) -> asyncio.Semaphore:
-        """Held by ensemble changes that nothing waits for."""
+        """Bounds concurrent ensemble changes of idle ledgers; busy writers do not use it."""
         if self._gate is None:
             self._gate = asyncio.Semaphore(self.settings.changes_at_once_max)
         return self._gate
 
     async def back_off(self, attempt: int) -> None:
-        """Waits before the next of several attempts (0 is the first): longer each time."""
-        pause = min(BACKOFF_S_MAX, BACKOFF_S_MIN * (1 << min(attempt, 10)))
-        await asyncio.sleep(pause * (0.5 + self.rng.random()))
+        """Waits after an attempt that failed (0 is the first)."""
+        await asyncio.sleep(backoff_s(attempt + 1, BACKOFF_S_MIN, BACKOFF_S_MAX, self.rng))
 
 
 class ReadHealth:
-    """Which copies to ask first: those that answer, and quickly."""
+    """Orders the copies of an entry for a read: healthy and fast bookies first."""
 
     def __init__(self, bookies: BookieSet, clock: Clock) -> None:
         self._bookies = bookies
@@ -68,34 +68,34 @@ class ReadHealth:
         self._suspect_until: dict[BookieIdentity, float] = {}
         self._latency_s: dict[BookieIdentity, float] = {}
         self._quarantined: frozenset[BookieIdentity] = frozenset()
-        self._looked_at = float("-inf")
+        self._refreshed_at = float("-inf")
 
     def answered(self, identity: BookieIdentity, latency_s: float) -> None:
-        """It answered a read."""
+        """Records the latency of an answered read."""
         before = self._latency_s.get(identity, latency_s)
         self._latency_s[identity] = before + LATENCY_WEIGHT * (latency_s - before)
         self._suspect_until.pop(identity, None)
 
     def late(self, identity: BookieIdentity) -> None:
-        """It has not answered yet, though another copy could have."""
+        """Marks a bookie that did not answer in time, although another copy exists."""
         self._suspect_until[identity] = self._clock.monotonic() + SUSPECT_S
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """It cannot be asked now."""
+        """Marks a bookie whose read failed, and reports it."""
         self.late(identity)
         self._bookies.failed(identity, error)
 
     def ordered(self, copies: Iterable[BookieIdentity]) -> list[BookieIdentity]:
-        """The copies as they come, those that are well before those that are not."""
+        """Returns the copies in the given order, healthy ones before others."""
         now = self._clock.monotonic()
-        if now - self._looked_at >= QUARANTINE_LOOK_S:
-            self._looked_at = now
+        if now - self._refreshed_at >= QUARANTINE_REFRESH_S:
+            self._refreshed_at = now
             living = self._bookies.living()
-            self._quarantined = frozenset(one.identity for one in living if one.quarantined)
-            names = {one.identity for one in living}
+            self._quarantined = frozenset(info.identity for info in living if info.quarantined)
+            registered = {info.identity for info in living}
             for table in (self._suspect_until, self._latency_s):
-                for gone in [identity for identity in table if identity not in names]:
-                    del table[gone]
+                for identity in [identity for identity in table if identity not in registered]:
+                    del table[identity]
 
         copies = list(copies)
         latencies = [self._latency_s.get(identity, 0.0) for identity in copies]

@@ -1,30 +1,29 @@
 """Replaces bookies of an open ledger, by compare-and-swap on its record.
 
-One change at a time, in rounds, until nothing is left to be changed:
+A ledger has one change at a time. A change runs in rounds until nothing is left to change:
 
-1. *Plan.* Others take the place of the replicas that failed; where there are none the ensemble
-   gets smaller, down to the ack quorum. An ensemble with fewer bookies than copies are wanted is
-   filled up where there is somebody.
-2. *Switch.* The new ensemble is to hold all entries from F on: F is the first unconfirmed entry,
-   or a confirmed one before it that a failed replica never acknowledged. All those entries are
-   still in memory, and go to who lacks them; so does what is appended from now on. Until the
-   record is known, an ack counts only if its bookie is in the entry's write set by the old *and*
-   the new ensemble: whichever of them a recovering reader finds, it finds an ack quorum.
-3. *Copy.* Confirmed entries from F on must have an ack quorum in the new ensemble before it may be
-   recorded: a reader who finds the record asks nobody else.
-4. *Swap.* If the record was changed by others, it is read again: not OPEN any more means fenced;
-   bookies of older entries were replaced (autorecovery) means that theirs is taken, with ours
-   behind it. If nobody knows whether the swap happened, both count as possible, and the next
-   round begins with either; it never goes back to believing in the old one alone.
+1. *Plan.* Other bookies replace the failed replicas; if there are none, the ensemble shrinks, down
+   to the ack quorum. An ensemble with fewer bookies than the write quorum grows if a bookie exists.
+2. *Switch.* The new ensemble is to hold all entries from F on: F is the first unconfirmed entry, or
+   an earlier confirmed one that a failed replica never acknowledged. All these entries are still in
+   memory; they go to the replicas that lack them, and so do later appends. Until the record is
+   written, an ack counts only if its bookie is in the entry's write set by the old *and* the new
+   ensemble: a recovery finds an ack quorum by either of them.
+3. *Copy.* Confirmed entries from F on need an ack quorum in the new ensemble before it may be
+   recorded: a recovery that finds the new record asks no other bookie.
+4. *Swap.* If the record changed, it is read again. If it is not OPEN any more, the ledger is
+   fenced. If autorecovery replaced bookies of older entries, the change keeps its ensembles and
+   adds its own behind them. If the outcome of the swap is unknown, both records count as possible,
+   and the next round starts from either; it never assumes the old record alone.
 
-The same task now and then records how long the ledger is, for recovery not to have to count.
+The same task occasionally records the ledger's length, so that recovery need not count it.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from magnetar.bookie.api import BookieIdentity, LedgerFenced, NoSuchLedger
+from magnetar.bookie.api import Bookie, BookieIdentity, LedgerFenced, NoSuchLedger
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.log import get_logger
 from magnetar.ledger.context import LedgerContext
@@ -35,9 +34,6 @@ from magnetar.ledger.records import RecordChanged, swap
 from magnetar.ledger.replicas import Layout, Replica
 from magnetar.metadata.store import MetadataUnavailable
 
-if TYPE_CHECKING:
-    from magnetar.ledger.replicated_writer import ReplicatedWriter
-
 Change = Callable[[LedgerMetadata], LedgerMetadata]
 
 SWAPS_MAX: Final = 16
@@ -46,12 +42,78 @@ ROUNDS_MAX: Final = 64
 log = get_logger("magnetar.ledger.ensemble")
 
 
+class ChangingWriter(Protocol):
+    """The writer whose ensemble changes: it owns the layouts and the pieces."""
+
+    ledger_id: int
+    metadata: LedgerMetadata
+    last_add_confirmed: int
+    length_bytes: int
+
+    @property
+    def revision(self) -> int: ...
+
+    @property
+    def error(self) -> MagnetarError | None: ...
+
+    @property
+    def layout(self) -> Layout:
+        """The layout to which the writer sends entries."""
+
+    @property
+    def possible(self) -> tuple[Layout, ...]:
+        """The layouts that the record may hold as its last ensemble; the first is on record."""
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether appended entries wait for their ack quorum."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether every bookie has acknowledged every entry sent to it."""
+
+    @property
+    def count_due(self) -> bool:
+        """Whether the record should get a newer count of the ledger's bytes."""
+
+    @property
+    def first_unsafe(self) -> int:
+        """The first entry that is unconfirmed, or that a failed replica never acknowledged."""
+
+    def replica_of(self, bookie: Bookie) -> Replica:
+        """Returns a new replica on the bookie."""
+
+    def layout_of(self, first_entry: int, replicas: Sequence[Replica]) -> Layout:
+        """Returns a layout of the replicas, from `first_entry` on."""
+
+    def switch(self, layout: Layout) -> None:
+        """Sends the layout's replicas the entries that they lack, and all later entries."""
+
+    def copied(self) -> bool:
+        """Whether all confirmed entries of the layout have an ack quorum in it."""
+
+    def rewritten(self, metadata: LedgerMetadata, revision: int) -> None:
+        """Takes over the record as it was written."""
+
+    def recorded(self, layout: Layout) -> None:
+        """Makes this layout, which is on record now, the only possible one."""
+
+    def count_later(self) -> None:
+        """Schedules the next count."""
+
+    def fail(self, error: MagnetarError) -> None:
+        """Fails the writer for good."""
+
+    def settle(self) -> None:
+        """Resumes a close that waits for the change to end."""
+
+
 class EnsembleChange:
-    """See the module's text. Of one writer."""
+    """Replaces failed bookies of one writer's ledger, one change at a time."""
 
     __slots__ = ("_avoided", "_context", "_growing", "_task", "_waiting", "_writer")
 
-    def __init__(self, writer: "ReplicatedWriter", context: LedgerContext) -> None:
+    def __init__(self, writer: ChangingWriter, context: LedgerContext) -> None:
         self._writer = writer
         self._context = context
         self._task: asyncio.Task[None] | None = None
@@ -64,12 +126,12 @@ class EnsembleChange:
         return self._task is not None
 
     def avoid(self, identity: BookieIdentity, reason: str) -> None:
-        """A bookie that failed does not stand in for others for a while."""
+        """Excludes a bookie that failed from replacements, for `avoid_s`."""
         until = self._context.clock.monotonic() + self._context.settings.avoid_s
         self._avoided[identity] = (until, reason)
 
     def start(self) -> None:
-        """Sees to what is to be changed, if that is not being done."""
+        """Starts a change, or wakes the running one."""
         if self._task is not None:
             self.wake()
             return
@@ -78,34 +140,36 @@ class EnsembleChange:
             self._writer.fail(PersistenceError("the process is stopping"))
 
     def start_growing(self) -> None:
-        """Takes in a bookie, if there is one."""
+        """Starts a change that adds a bookie, if one is available."""
         if self._task is None and self._filled() is not None:
             self._growing = True
             self.start()
 
     def wake(self) -> None:
-        """Something has moved that a change may wait for."""
+        """Wakes a change that waits for acks or for a failure."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
     async def stop(self) -> None:
-        """Ends what is under way; whether a swap happened is then not known."""
+        """Cancels the change; whether a swap landed is then unknown."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    # -- the task
-
     async def _run(self) -> None:
         writer = self._writer
         try:
-            if writer.pending or writer.late:
-                await self._rounds()
-            else:
+            if writer.idle:
                 async with self._context.gate:
                     await self._rounds()
+            else:
+                await self._rounds()
         except MagnetarError as error:
-            log.warning("writer gives up", ledger=writer.ledger_id, error=str(error))
+            log.warning(
+                "writer failed; its topic continues in another ledger",
+                ledger=writer.ledger_id,
+                error=str(error),
+            )
             self._task = None
             writer.fail(error)
         except Exception as error:
@@ -137,18 +201,16 @@ class EnsembleChange:
                 try:
                     await self._record(writer.layout)
                 except MetadataUnavailable:
-                    # Nobody knows. What does not depend on it goes on; else this is the end.
-                    if writer.pending and writer.last_add_confirmed == confirmed:
+                    # The outcome is unknown. Retry while acks still confirm entries; else fail.
+                    if writer.unconfirmed and writer.last_add_confirmed == confirmed:
                         raise
                     await self._context.back_off(attempt)
         raise PersistenceError(
             f"ledger {writer.ledger_id}: its bookies failed {ROUNDS_MAX} times in a row"
         )
 
-    # -- 1: plan
-
     def _filled(self) -> tuple[BookieIdentity, ...] | None:
-        """The ensemble as it should be; None where it is so already."""
+        """Returns the ensemble with its gaps filled; None if it is complete already."""
         writer, now = self._writer, self._context.clock.monotonic()
         metadata = writer.metadata
         before: list[BookieIdentity | None] = [
@@ -158,92 +220,69 @@ class EnsembleChange:
         if all(before) and len(before) >= metadata.write_quorum:
             return None
         before += [None] * (metadata.write_quorum - len(before))
-        for identity in [one for one, (until, _) in self._avoided.items() if until <= now]:
+        for identity in [key for key, (until, _) in self._avoided.items() if until <= now]:
             del self._avoided[identity]
-        excluded = {one: reason for one, (_, reason) in self._avoided.items()}
+        excluded = {identity: reason for identity, (_, reason) in self._avoided.items()}
         living = [
             info
             for info in self._context.bookies.living()
             if self._context.bookies.get(info.identity) is not None
         ]
         after = choose_more(living, before, metadata.write_quorum, self._context.rng, excluded)
-        bookies = tuple(one for one in after if one is not None)
+        bookies = tuple(identity for identity in after if identity is not None)
         if len(bookies) < metadata.ack_quorum:
             raise not_enough(metadata.ack_quorum, living, excluded)
         failed = None in before[: len(writer.layout.replicas)]
         return bookies if failed or len(bookies) > len(writer.layout.replicas) else None
 
     def _plan(self) -> Layout | None:
+        """Returns the layout to switch to; None if the ensemble is complete."""
         writer = self._writer
         self._growing = False
         bookies = self._filled()
         if bookies is None:
             return None
-        known = {one.identity: one for one in writer.layout.replicas if one.error is None}
+        current = {
+            replica.identity: replica for replica in writer.layout.replicas if replica.error is None
+        }
         replicas: list[Replica] = []
         for identity in bookies:
-            replica = known.get(identity)
+            replica = current.get(identity)
             if replica is None:
                 bookie = self._context.bookies.get(identity)
                 if bookie is None:
-                    raise PersistenceError(f"bookie {identity.bookie_id} left meanwhile")
+                    raise PersistenceError(
+                        f"bookie {identity.bookie_id} was deregistered meanwhile"
+                    )
                 replica = writer.replica_of(bookie)
             replicas.append(replica)
         return writer.layout_of(self._first_entry(), replicas)
 
     def _first_entry(self) -> int:
-        """From where on the new ensemble is to hold everything."""
-        writer = self._writer
-        first = writer.last_add_confirmed + 1
-        for piece in writer.late:
-            if piece.want & writer.dead & ~piece.acked:
-                first = min(first, piece.first)
-                break
-        # What was switched already may stand in no record: it is part of this change.
-        return min(first, *(layout.first_entry for layout in writer.possible[1:]), first)
-
-    # -- 2: switch
+        """Returns F, the entry from which on the new ensemble is to hold everything."""
+        first = self._writer.first_unsafe
+        # An earlier switch may be on no record yet: this change includes it.
+        return min(first, *(layout.first_entry for layout in self._writer.possible[1:]), first)
 
     def _switch(self, layout: Layout) -> None:
-        """Sends to the new ensemble what it lacks, and from now on everything."""
+        """Sends the new ensemble the entries that it lacks, and all later ones."""
         writer = self._writer
         log.info(
             "ensemble changes",
             ledger=writer.ledger_id,
             first_entry=layout.first_entry,
-            before=[one.bookie_id for one in writer.layout.bookies],
-            bookies=[one.bookie_id for one in layout.bookies],
+            before=[identity.bookie_id for identity in writer.layout.bookies],
+            bookies=[identity.bookie_id for identity in layout.bookies],
         )
-        writer.layout = layout
-        writer.possible = (*writer.possible, layout)
-        confirmed = writer.last_add_confirmed
-        for pieces in (writer.late, writer.pending):
-            for piece in pieces:
-                if piece.first < layout.first_entry:
-                    continue
-                piece.want, replicas = layout.set_of(piece.first)
-                piece.need = writer.need_of(piece.first, piece.want)
-                for replica in replicas:
-                    if not piece.sent & replica.bit:
-                        piece.sent |= replica.bit
-                        replica.send(piece, confirmed)
-        writer.watch()
-
-    # -- 3: copy
+        writer.switch(layout)
 
     async def _copied(self) -> bool:
-        """Whether confirmed entries are where they must be; not, where another replica failed."""
+        """Waits until confirmed entries are safe in the layout; False if a replica failed."""
         writer = self._writer
-        quorum = writer.metadata.ack_quorum
         while writer.error is None:
-            layout = writer.layout
-            if any(replica.error is not None for replica in layout.replicas):
+            if any(replica.error is not None for replica in writer.layout.replicas):
                 return False
-            if all(
-                (piece.acked & piece.want).bit_count() >= quorum
-                for piece in writer.late
-                if piece.first >= layout.first_entry
-            ):
+            if writer.copied():
                 return True
             self._waiting = asyncio.get_running_loop().create_future()
             try:
@@ -252,10 +291,8 @@ class EnsembleChange:
                 self._waiting = None
         return False
 
-    # -- 4: swap
-
     async def _record(self, layout: Layout) -> None:
-        """Writes the new ensemble; it is the only possible one afterwards."""
+        """Writes the new ensemble, which is then the only possible one."""
 
         def changed(metadata: LedgerMetadata) -> LedgerMetadata:
             ensembles = with_ensemble(metadata, layout.first_entry, layout.bookies)
@@ -265,6 +302,7 @@ class EnsembleChange:
             self._writer.recorded(layout)
 
     async def _count(self) -> None:
+        """Records the length; a failure is harmless."""
         try:
             await self._swap(lambda metadata: metadata)
         except MetadataUnavailable as error:
@@ -272,7 +310,7 @@ class EnsembleChange:
         self._writer.count_later()
 
     async def _swap(self, change: Change) -> bool:
-        """Changes the record as it is now, as long as the ledger is ours. Whether it was done."""
+        """Applies `change` to the record while the ledger is open; returns whether it did."""
         writer = self._writer
         metadata, revision = writer.metadata, writer.revision
         for _ in range(SWAPS_MAX):

@@ -1,4 +1,4 @@
-"""Errors of ledgers that are on several bookies."""
+"""Errors of replicated ledgers."""
 
 from magnetar.bookie.api import BookieError, BookieLate, BookieUnavailable
 from magnetar.core.errors import PersistenceError, ServerError
@@ -9,7 +9,7 @@ class LedgerClosed(PersistenceError):
 
 
 class NotEnoughBookies(BookieError):
-    """Fewer bookies take adds than the ack quorum asks for; the text names those left out."""
+    """Fewer bookies take adds than the ack quorum needs; the text names the excluded ones."""
 
 
 class ReadTimeout(BookieLate):
@@ -17,7 +17,7 @@ class ReadTimeout(BookieLate):
 
 
 class RecoveryFailed(BookieUnavailable):
-    """Where the ledger ends cannot be known now; it stays in recovery. To be tried again."""
+    """The ledger's end cannot be determined now; the ledger stays in recovery. Retry later."""
 
     code = ServerError.SERVICE_NOT_READY
     http_status = 503

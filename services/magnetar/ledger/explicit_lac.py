@@ -1,24 +1,23 @@
-"""Tells bookies how far idle writers' ledgers are confirmed: BookKeeper's explicit LAC.
+"""Sends bookies the last-add-confirmed (LAC) of idle writers: BookKeeper's explicit LAC.
 
-Adds carry the last add confirmed (LAC), so of a writer that pauses the newest group is on its
-bookies, and not known there to be confirmed. Who reads the open ledger without asking its writer
-would miss it for as long as the writer is idle.
+Adds carry the LAC, so the newest group of an idle writer is on its bookies, but its bookies do not
+know that it is confirmed. A reader that opens the ledger without its writer would not see that
+group for as long as the writer is idle.
 
-A writer is watched from when something is confirmed. One timer for all looks at those that are
-watched: who confirmed nothing between two looks, and is at rest (every bookie has what it shall
-have), has its LAC told to all of its bookies, once, and is watched no more. So who writes costs one
-compare per group and per look, who is idle nothing. Each bookie is told of many ledgers in one
-request; there is no task and no timer per ledger. Looks go on while bookies are asked: one that
-does not answer holds up no word to others. While it is asked it is not asked again: what it shall
-know besides is told at the look after, and counts as no try until then.
+A writer is watched from its next confirmation on. One timer scans all watched writers. If a writer
+confirmed nothing between two scans and is at rest (every bookie has every entry), its LAC is sent
+to all its bookies once, and it is watched no more. So a busy writer costs one comparison per group
+and per scan, an idle one nothing. A bookie gets the LACs of many ledgers in one request; there is
+no task and no timer per ledger. Scans go on while requests are under way: a slow bookie does not
+delay the others. It gets no second request meanwhile; its LACs wait for the next scan, which does
+not count as a try.
 
-What is told is a fact already: it may come late, twice, after a fence or not at all. Recovery takes
-it for what it takes the LAC of an add for, a lower bound of the ledger's end. A bookie that does
-not take it is not blamed: it may be of a release that knows no such request. It is told TRIES_MAX
-times, at ever rarer looks. Beyond that, and where all of a ledger's bookies crashed since, readers
-see less until the next add.
+A LAC is a fact: it may arrive late, twice, after a fence, or not at all. Recovery treats it like
+the LAC of an add, as a lower bound of the ledger's end. A bookie that does not accept the request
+is not blamed: its release may not know it. It is tried TRIES_MAX times, at growing intervals. After
+that, or if all bookies of a ledger crashed, readers see less until the next add.
 
-Bounds: TOLD_PER_LOOK_MAX writers in one look, one request to each bookie at a time.
+Bounds: SENT_PER_SCAN_MAX writers per scan, one request per bookie at a time.
 """
 
 import asyncio
@@ -33,14 +32,14 @@ from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.metadata import NO_ENTRY
 from magnetar.ledger.settings import LedgerSettings
 
-TOLD_PER_LOOK_MAX: Final = 4096
+SENT_PER_SCAN_MAX: Final = 4096
 TRIES_MAX: Final = 4
 
 log = get_logger("magnetar.ledger.explicit_lac")
 
 
 class Watched(Protocol):
-    """What is asked of a writer."""
+    """The part of a writer that explicit LAC uses."""
 
     ledger_id: int
     last_add_confirmed: int
@@ -57,21 +56,21 @@ class Watched(Protocol):
 
 
 class _Seen:
-    """Of one writer that is watched."""
+    """The state of one watched writer."""
 
-    __slots__ = ("confirmed", "pause", "telling", "tries")
+    __slots__ = ("confirmed", "pause", "sending", "tries")
 
     def __init__(self) -> None:
         self.confirmed = NO_ENTRY
         self.tries = 0
         self.pause = 0
-        """Looks until it may be told again."""
-        self.telling = False
-        """Its bookies are being told."""
+        """Scans until the next try."""
+        self.sending = False
+        """Whether a request for it is under way."""
 
 
 class ExplicitLac:
-    """See the module's text. For the event loop's thread."""
+    """Sends the LACs of idle writers. For the event loop's thread."""
 
     def __init__(self, bookies: BookieSet, settings: LedgerSettings, tasks: TaskSet) -> None:
         self._bookies = bookies
@@ -79,30 +78,30 @@ class ExplicitLac:
         self._tasks = tasks
         self._watched: dict[Watched, _Seen] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._asking: set[BookieIdentity] = set()
+        self._requested: set[BookieIdentity] = set()
         self._closed = False
 
     def watch(self, writer: Watched) -> None:
-        """More was confirmed, or its bookies are others."""
+        """Watches a writer that confirmed more, or whose bookies changed."""
         writer.lac_watched = True
         self._watched[writer] = _Seen()
         if self._timer is None:
-            self._look_later()
+            self._scan_later()
 
     def close(self) -> None:
-        """Looks no more; a request under way is its task's."""
+        """Stops the scans; requests under way belong to their task set."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self._watched.clear()
 
-    def _look_later(self) -> None:
+    def _scan_later(self) -> None:
         if self._watched and not self._closed:
             loop = asyncio.get_running_loop()
             interval_s = self._settings.explicit_lac_interval_s
-            self._timer = loop.call_later(interval_s, self._look)
+            self._timer = loop.call_later(interval_s, self._scan)
 
-    def _look(self) -> None:
+    def _scan(self) -> None:
         self._timer = None
         due: list[tuple[Watched, int, _Seen]] = []
         done: list[Watched] = []
@@ -112,21 +111,21 @@ class ExplicitLac:
                 done.append(writer)
             elif confirmed != seen.confirmed:
                 seen.confirmed, seen.tries, seen.pause = confirmed, 0, 0
-            elif seen.telling:
+            elif seen.sending:
                 continue
             elif seen.pause:
                 seen.pause -= 1
             elif seen.tries == TRIES_MAX:
                 done.append(writer)
-            elif len(due) < TOLD_PER_LOOK_MAX and writer.at_rest:
+            elif len(due) < SENT_PER_SCAN_MAX and writer.at_rest:
                 seen.tries += 1
                 seen.pause = (1 << seen.tries) - 1
-                seen.telling = True
+                seen.sending = True
                 due.append((writer, confirmed, seen))
         self._forget(done)
         if due:
             self._tasks.start(self._tell(due), "explicit LAC")
-        self._look_later()
+        self._scan_later()
 
     def _forget(self, writers: Sequence[Watched]) -> None:
         for writer in writers:
@@ -136,41 +135,43 @@ class ExplicitLac:
     async def _tell(self, due: Sequence[tuple[Watched, int, _Seen]]) -> None:
         try:
             per_bookie: dict[BookieIdentity, list[tuple[int, int]]] = {}
-            asked = [(*each, each[0].bookies) for each in due]
-            for writer, confirmed, _, bookies in asked:
+            requests = [
+                (writer, confirmed, seen, writer.bookies) for writer, confirmed, seen in due
+            ]
+            for writer, confirmed, _, bookies in requests:
                 for identity in bookies:
                     per_bookie.setdefault(identity, []).append((writer.ledger_id, confirmed))
-            busy = self._asking & per_bookie.keys()
+            busy = self._requested & per_bookie.keys()
             free = [identity for identity in per_bookie if identity not in busy]
             answers = await asyncio.gather(
                 *(self._ask(identity, per_bookie[identity]) for identity in free)
             )
-            took = dict.fromkeys(busy, False) | dict(zip(free, answers, strict=True))
+            accepted = dict.fromkeys(busy, False) | dict(zip(free, answers, strict=True))
             done: list[Watched] = []
-            for writer, confirmed, seen, bookies in asked:
-                told = all(took[identity] for identity in bookies)
+            for writer, confirmed, seen, bookies in requests:
+                sent = all(accepted[identity] for identity in bookies)
                 if not busy.isdisjoint(bookies):
                     seen.tries, seen.pause = max(seen.tries - 1, 0), 0
-                # Otherwise it writes again, or has others to tell.
-                if writer.last_add_confirmed == confirmed and writer.bookies == bookies and told:
+                # Otherwise the writer is busy again, or has other bookies.
+                if writer.last_add_confirmed == confirmed and writer.bookies == bookies and sent:
                     done.append(writer)
             self._forget(done)
         finally:
             for _, _, seen in due:
-                seen.telling = False
+                seen.sending = False
 
-    async def _ask(self, identity: BookieIdentity, told: Sequence[tuple[int, int]]) -> bool:
-        """Whether the bookie was told."""
+    async def _ask(self, identity: BookieIdentity, lacs: Sequence[tuple[int, int]]) -> bool:
+        """Sends LACs to one bookie; returns whether it accepted them."""
         bookie = self._bookies.get(identity)
         if bookie is None:
             return False
-        self._asking.add(identity)
+        self._requested.add(identity)
         try:
             async with asyncio.timeout(self._settings.recovery_request_timeout_s):
-                await bookie.note_confirmed(told)
+                await bookie.note_confirmed(lacs)
         except (BookieError, TimeoutError) as error:
-            log.debug("not told of ledgers' ends", bookie=identity.bookie_id, error=str(error))
+            log.debug("LACs not accepted", bookie=identity.bookie_id, error=str(error))
             return False
         finally:
-            self._asking.discard(identity)
+            self._requested.discard(identity)
         return True

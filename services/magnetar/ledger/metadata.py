@@ -1,14 +1,14 @@
-"""A ledger's record in the metadata store: where its entries are, and whether it may still grow.
+"""A ledger's record in the metadata store: its bookies, and whether it may still grow.
 
-`/ledgers/{id}` holds the ledger, `/ledger-id` the last id given out. Both are written by one
-transaction, so ids only grow, whoever creates ledgers. A ledger is OPEN while its writer lives;
-IN_RECOVERY from the moment a reader decided to end it; CLOSED for good, with its last entry and
-length. Every step is a compare-and-swap on the record, so that of a writer that closes and readers
-that recover exactly one decides where the ledger ends.
+`/ledgers/{id}` holds the ledger, `/ledger-id` the last assigned id. One transaction writes both, so
+ids only grow, regardless of the process that creates ledgers. A ledger is OPEN while its writer
+lives, IN_RECOVERY once a process decided to end it, and CLOSED for good, with its last entry and
+length. Every step is a compare-and-swap on the record, so exactly one of a closing writer and the
+recoveries decides the ledger's end.
 
-Which bookies hold which entries follows from the record alone (`ledger.quorum`). An ensemble may
-have fewer bookies than `ensemble_size`, where there were no more; one with fewer than
-`write_quorum` lacks copies until it is put right.
+The record alone determines which bookies hold which entries (`ledger.quorum`). An ensemble may have
+fewer bookies than `ensemble_size` if no more were available; one with fewer than `write_quorum`
+lacks copies until autorecovery adds them.
 """
 
 from enum import StrEnum
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import BookieIdentity
-from magnetar.core.errors import MetadataError
+from magnetar.metadata.records import RecordType
 
 LEDGER_ID_KEY: Final = "/ledger-id"
 LEDGERS_PREFIX: Final = "/ledgers/"
@@ -25,7 +25,7 @@ NO_ENTRY: Final = -1
 
 
 class LedgerState(StrEnum):
-    """Where a ledger is in its life; it only moves down this list."""
+    """The states of a ledger, in order; a ledger never moves up this list."""
 
     OPEN = "OPEN"
     IN_RECOVERY = "IN_RECOVERY"
@@ -40,11 +40,11 @@ class Ensemble(msgspec.Struct, frozen=True):
 
 
 class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One ledger. `last_entry` and `length_bytes` count once it is CLOSED.
+    """The record of one ledger. `last_entry` and `length_bytes` are set once it is CLOSED.
 
-    `ensemble_size` and `write_quorum` are what was wanted; `len(ensembles[i].bookies)` is what
-    there is. `nonce` tells its creation from every other. The entries below `counted_entries` have
-    `counted_bytes` together.
+    `ensemble_size` and `write_quorum` are the wanted sizes; `len(ensembles[i].bookies)` is the
+    actual one. `nonce` distinguishes this creation from others with the same id. The entries below
+    `counted_entries` have `counted_bytes` together.
     """
 
     ledger_id: int
@@ -64,17 +64,17 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     counted_bytes: int = 0
 
     def with_ensembles(self, ensembles: tuple[Ensemble, ...]) -> "LedgerMetadata":
-        """This ledger, with other ensembles."""
+        """Returns this record with other ensembles."""
         return msgspec.structs.replace(self, ensembles=ensembles)
 
     def counted(self, entries: int, size_bytes: int) -> "LedgerMetadata":
-        """This ledger, with the length of its first entries on record."""
+        """Returns this record with the length of its first entries."""
         if entries <= self.counted_entries:
             return self
         return msgspec.structs.replace(self, counted_entries=entries, counted_bytes=size_bytes)
 
     def closed(self, last_entry: int, length_bytes: int, now_ms: int) -> "LedgerMetadata":
-        """This ledger, ended at `last_entry`."""
+        """Returns this record, closed at `last_entry`."""
         return msgspec.structs.replace(
             self,
             state=LedgerState.CLOSED,
@@ -84,27 +84,13 @@ class LedgerMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def in_recovery(self) -> "LedgerMetadata":
-        """This ledger, with its writer's right to close it taken away."""
+        """Returns this record, in recovery: its writer may not close it any more."""
         return msgspec.structs.replace(self, state=LedgerState.IN_RECOVERY)
 
 
-_encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(LedgerMetadata)
+decode = RecordType(LedgerMetadata, "ledger").decode
 
 
 def ledger_key(ledger_id: int) -> str:
-    """The record's key; zero-padded, so that key order is id order."""
+    """Returns the record's key; zero-padded, so key order is id order."""
     return f"{LEDGERS_PREFIX}{ledger_id:020d}"
-
-
-def encode(metadata: LedgerMetadata) -> bytes:
-    """The record's value."""
-    return _encoder.encode(metadata)
-
-
-def decode(key: str, value: bytes) -> LedgerMetadata:
-    """Raises MetadataError naming the key where the value is no ledger."""
-    try:
-        return _decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no ledger: {error}") from error

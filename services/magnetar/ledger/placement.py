@@ -1,10 +1,10 @@
-"""Which bookies a ledger goes to. Pure: what is random comes from the caller.
+"""Chooses the bookies of a ledger. Pure: the caller passes the source of randomness.
 
-Bookies are drawn at random, weighted by their free disk (Efraimidis and Spirakis), so that a new
-one has its fair share from the next ledger on and a fuller one less. Those that are read-only,
-draining or left out by the caller are not taken; quarantined ones only where the rest are too few.
-Where there are two racks or more, each write set spans at least two of them if any order of
-bookies does; SEARCH_STEPS_MAX bounds the search for it.
+Bookies are drawn at random, weighted by free disk (Efraimidis and Spirakis), so that a new bookie
+gets its fair share from the next ledger on, and a fuller one less. Read-only, draining and excluded
+bookies are never chosen; bookies in quarantine only if the rest do not suffice. If there are two
+racks or more, each write set spans at least two if any order of the bookies allows it;
+SEARCH_STEPS_MAX bounds the search.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from magnetar.ledger.quorum import write_sets
 
 SEARCH_STEPS_MAX: Final = 2000
 FREE_RATIO_MIN: Final = 0.01
-"""A full disk's weight: it is writable, so it may be drawn, but hardly ever."""
+"""The weight of a full disk: it is writable, so it may be drawn, but rarely."""
 EXCLUDED_NAMED_MAX: Final = 16
 
 Excluded = Mapping[BookieIdentity, str]
-"""Bookies not to take, and why."""
+"""Bookies that must not be chosen, with the reasons."""
 
-_NOBODY: Final[Excluded] = {}
+_NONE: Final[Excluded] = {}
 
 
 def choose_ensemble(
@@ -34,11 +34,11 @@ def choose_ensemble(
     write_quorum: int,
     ack_quorum: int,
     rng: Random,
-    excluded: Excluded = _NOBODY,
+    excluded: Excluded = _NONE,
 ) -> tuple[BookieIdentity, ...]:
-    """`ensemble_size` bookies, or fewer where there are not so many that are well.
+    """Returns `ensemble_size` bookies, or fewer if fewer are healthy.
 
-    As many as the write quorum where there are; raises NotEnoughBookies below the ack quorum.
+    At least the write quorum if so many exist; raises NotEnoughBookies below the ack quorum.
     """
     able = _able(bookies, excluded)
     if len(able) < ack_quorum:
@@ -54,13 +54,13 @@ def choose_more(
     ensemble: Sequence[BookieIdentity | None],
     write_quorum: int,
     rng: Random,
-    excluded: Excluded = _NOBODY,
+    excluded: Excluded = _NONE,
 ) -> tuple[BookieIdentity | None, ...]:
-    """The ensemble with its None's replaced, as far as there are bookies to do it."""
+    """Returns the ensemble with each None replaced, as far as bookies are available."""
     racks = {info.identity: info.rack for info in bookies}
     members: list[BookieIdentity | None] = list(ensemble)
-    taken = {one.bookie_id for one in members if one is not None}
-    able = [info for info in _able(bookies, excluded) if info.identity.bookie_id not in taken]
+    members_ids = {member.bookie_id for member in members if member is not None}
+    able = [info for info in _able(bookies, excluded) if info.identity.bookie_id not in members_ids]
     order = _drawn(able, len(able), rng)
     for slot, member in enumerate(members):
         if member is not None or not order:
@@ -78,9 +78,9 @@ def choose_more(
 
 
 def not_enough(
-    needed: int, bookies: Sequence[BookieInfo], excluded: Excluded = _NOBODY
+    needed: int, bookies: Sequence[BookieInfo], excluded: Excluded = _NONE
 ) -> NotEnoughBookies:
-    """The error that names who was left out, and why."""
+    """Returns the error that names the excluded bookies with the reasons."""
     reasons = [
         f"{info.identity.bookie_id} {reason}"
         for info in bookies
@@ -105,12 +105,13 @@ def _reason(info: BookieInfo, excluded: Excluded) -> str:
 
 
 def _able(bookies: Sequence[BookieInfo], excluded: Excluded) -> list[BookieInfo]:
-    """Those that may be taken."""
+    """Returns the bookies that may be chosen."""
     return [info for info in bookies if not _reason(info, excluded)]
 
 
 def _drawn(bookies: Sequence[BookieInfo], size: int, rng: Random) -> list[BookieInfo]:
-    """All of them in the order of the draw; quarantined ones last, or gone where not needed."""
+    """Returns the bookies in drawing order; those in quarantine come last, or not at all if not
+    needed."""
     healthy = [info for info in bookies if not info.quarantined]
     if len(healthy) >= size:
         bookies = healthy
@@ -122,7 +123,7 @@ def _drawn(bookies: Sequence[BookieInfo], size: int, rng: Random) -> list[Bookie
 
 
 def _spread(order: list[BookieInfo], size: int, write_quorum: int) -> list[BookieInfo]:
-    """`size` of them, early ones before late ones, such that each write set spans two racks."""
+    """Returns `size` bookies, early ones preferred, such that each write set spans two racks."""
     copies = min(write_quorum, size)
     if copies < 2 or len({info.rack for info in order}) < 2:
         return order[:size]
@@ -158,7 +159,7 @@ def _spread(order: list[BookieInfo], size: int, write_quorum: int) -> list[Booki
 
 
 def _alternating(order: list[BookieInfo], size: int) -> list[BookieInfo]:
-    """As spread as it goes: each on another rack than the one before, where there is one left."""
+    """Returns `size` bookies, each on another rack than the previous one if possible."""
     rest, chosen = list(order), list[BookieInfo]()
     while len(chosen) < size:
         before = chosen[-1].rack if chosen else None
@@ -174,10 +175,10 @@ def _narrow_sets(
     racks: Mapping[BookieIdentity, str],
     write_quorum: int,
 ) -> int:
-    """How many write sets have all their bookies on one rack, with the candidate at `slot`."""
-    known = [None if one is None else racks.get(one) for one in members]
-    known[slot] = racks.get(candidate)
+    """Counts the write sets that would lie on one rack with the candidate at `slot`."""
+    sites = [None if member is None else racks.get(member) for member in members]
+    sites[slot] = racks.get(candidate)
     return sum(
-        len({rack for number in slots if (rack := known[number]) is not None}) < 2
-        for slots in write_sets(len(known), write_quorum)
+        len({rack for number in slots if (rack := sites[number]) is not None}) < 2
+        for slots in write_sets(len(sites), write_quorum)
     )

@@ -1,25 +1,18 @@
-"""Reads a ledger's entries, bounded by what is known to be confirmed.
+"""Reads a ledger's entries, up to the last one known to be confirmed.
 
-A reader never returns an entry above `last_entry`: in a closed ledger that is where it ends, in an
-open one the last add known to be confirmed when it was opened. Its record is read once; where no
-copy can be had the record is read again, for autorecovery may have put the copies elsewhere.
+A reader never returns an entry above `last_entry`: the end of a closed ledger, or the last add
+known to be confirmed when an open ledger was opened. The record is read once. If no copy can be
+read, the record is read again, because autorecovery may have moved the copies.
 """
 
 import contextlib
-from typing import Protocol
 
 from magnetar.bookie.api import BookieError, NoSuchEntry, StoredEntry
 from magnetar.core.errors import MetadataError
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.copies_reader import CopiesReader
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.reading import CopiesReader
 from magnetar.ledger.records import read_record
-
-
-class ReadableLedger(Protocol):
-    """What a managed ledger reads from: a reader, or the writer of the newest ledger."""
-
-    async def read(self, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]: ...
 
 
 class LedgerReader:
@@ -62,7 +55,7 @@ class LedgerReader:
         return await self._copies.read(self.metadata, first, last, bytes_max=bytes_max)
 
     async def _refresh(self) -> None:
-        """Reads where the copies are now; keeps what is known if the store does not answer."""
+        """Reads the current ensembles; keeps the known ones if the store does not answer."""
         with contextlib.suppress(MetadataError):
             current, _ = await read_record(self._context, self.ledger_id)
             self.metadata = self.metadata.with_ensembles(current.ensembles)

@@ -1,10 +1,9 @@
-"""Reads and writes of ledgers' records where an answer may be lost on the way.
+"""Reads and writes ledger records, although answers of the store may be lost.
 
-`swap` is a compare-and-swap whose outcome is known when it returns: a write that was not answered
-may have happened, or may yet happen, so the record is read until it shows one or the other, and
-the write is repeated over the same revision (only one of them can succeed). Bounded by
-`metadata_timeout_s`; after that MetadataUnavailable says that nobody knows, and whoever goes on
-must reckon with both.
+`swap` is a compare-and-swap whose outcome is known when it returns. A write without an answer may
+have landed, or may land later; so the record is read until it shows either outcome, and the write
+is repeated over the same revision (only one attempt can succeed). `metadata_timeout_s` bounds this;
+after it, MetadataUnavailable means that the outcome is unknown, and the caller must allow for both.
 """
 
 import asyncio
@@ -13,15 +12,16 @@ from typing import Final
 from magnetar.bookie.api import NoSuchLedger
 from magnetar.core.errors import MetadataError
 from magnetar.ledger.context import LedgerContext
-from magnetar.ledger.metadata import LedgerMetadata, decode, encode, ledger_key
+from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Record
 
 ATTEMPT_TIMEOUT_S: Final = 10.0
-"""One call of the store, for stores that have no deadline of their own."""
+"""For one call of the store; some stores have no deadline of their own."""
 
 
 class RecordChanged(MetadataError):
-    """The record is not as the caller knew it: here it is. Nothing was written."""
+    """The record is not at the expected revision; carries the current one. Nothing was written."""
 
     def __init__(self, metadata: LedgerMetadata, revision: int) -> None:
         super().__init__(f"ledger {metadata.ledger_id} was changed by another", http_status=409)
@@ -30,7 +30,7 @@ class RecordChanged(MetadataError):
 
 
 async def get_key(context: LedgerContext, key: str) -> Record | None:
-    """The key's record; tries again while the store does not answer."""
+    """Returns the key's record; retries while the store does not answer."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.metadata_timeout_s
     attempt = 0
@@ -46,7 +46,7 @@ async def get_key(context: LedgerContext, key: str) -> Record | None:
 
 
 async def read_record(context: LedgerContext, ledger_id: int) -> tuple[LedgerMetadata, int]:
-    """The ledger's record and revision; raises NoSuchLedger, MetadataUnavailable."""
+    """Returns the ledger's record and revision; raises NoSuchLedger, MetadataUnavailable."""
     key = ledger_key(ledger_id)
     record = await get_key(context, key)
     if record is None:
@@ -55,9 +55,9 @@ async def read_record(context: LedgerContext, ledger_id: int) -> tuple[LedgerMet
 
 
 async def swap(context: LedgerContext, metadata: LedgerMetadata, expected: int) -> int:
-    """Writes the record over this revision of it; its new revision.
+    """Writes the record over this revision; returns the new revision.
 
-    Raises RecordChanged, NoSuchLedger where it was deleted, or MetadataUnavailable (see above).
+    Raises RecordChanged, NoSuchLedger if it was deleted, or MetadataUnavailable (see above).
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.metadata_timeout_s
@@ -70,7 +70,7 @@ async def swap(context: LedgerContext, metadata: LedgerMetadata, expected: int) 
         except BadRevision:
             current, revision = await read_record(context, metadata.ledger_id)
             if current == metadata:
-                return revision  # an earlier attempt of ours, or another's that says the same
+                return revision  # an earlier attempt landed, or another process wrote the same
             raise RecordChanged(current, revision) from None
         except (MetadataUnavailable, TimeoutError) as error:
             if loop.time() >= deadline:

@@ -1,23 +1,24 @@
-"""Ends a ledger whose writer may be gone, so that everyone agrees on its last entry.
+"""Closes a ledger whose writer may be gone, such that all processes agree on its last entry.
 
-Each step is harmless to repeat and to run concurrently:
+Each step may be repeated, and may run concurrently with other recoveries:
 
-1. Take the writer's right to change the record: OPEN to IN_RECOVERY, by compare-and-swap.
-2. Fence the bookies of the last ensemble until no ack quorum is left among those that are not
-   fenced (`quorum.fence_covers`). What they know to be confirmed is a lower bound of the end.
-3. Read on from there, with reads that fence as well (BookKeeper #2614), asking the whole write set
-   at once. An entry that any of them has is stored on all others of them before it counts. The end
-   is where enough of them are certain that there is none (`quorum.absence_needs`). Where neither
-   can be had the end cannot be known: RecoveryFailed, and the ledger stays in recovery.
-4. Write CLOSED with that end and length, by compare-and-swap. Who loses it looks again: another
-   recoverer has written what is right as well.
+1. Revoke the writer's right to change the record: OPEN to IN_RECOVERY, by compare-and-swap.
+2. Fence the bookies of the last ensemble until no write set has an ack quorum of unfenced bookies
+   (`quorum.fence_covers`). The highest last-add-confirmed they report is a lower bound of the end.
+3. Read on from there, with reads that fence as well (BookKeeper #2614), from the whole write set at
+   once. An entry that any bookie has is stored on the rest of its write set before it counts. The
+   end is where enough bookies are certain that there is no entry (`quorum.absence_needs`). If
+   neither is possible, the end cannot be determined: RecoveryFailed, and the ledger stays in
+   recovery.
+4. Write CLOSED with that end and length, by compare-and-swap. A recovery that loses it reads the
+   record again: the winner's result is right as well.
 
-A bookie that fails while entries are stored is replaced, or left out, from that entry on; the new
-ensembles are only in memory until step 4 writes them, all entries being there. Were they written
-before, a second recoverer would ask bookies that have nothing yet, and cut the ledger short.
+If a bookie fails while entries are stored, it is replaced or left out from that entry on. The new
+ensembles stay in memory until step 4 writes them, when all entries are there. If they were written
+earlier, a second recovery would ask bookies that have nothing yet, and cut the ledger short.
 
-An entry that is harmed on every copy that is left was stored, and may have been confirmed: it stays
-part of the ledger, and its readers are told.
+An entry whose remaining copies are all damaged was stored, and may have been confirmed: it stays
+part of the ledger, and its readers get an error.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
-from magnetar.ledger.asking import ask_end, ask_entries, ask_to_store
+from magnetar.ledger.bookie_calls import ask_end, ask_entries, ask_to_store
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.errors import RecoveryFailed
 from magnetar.ledger.length import Lengths
@@ -54,7 +55,7 @@ from magnetar.ledger.records import RecordChanged, swap
 RECOVERY_ATTEMPTS_MAX: Final = 16
 READ_BYTES: Final = 4 << 20
 OTHERS_WAIT_S: Final = 0.05
-"""For the other copies, once one has answered: who has an entry need not be sent it."""
+"""For the other copies, once one has answered: a bookie that has the entry is not sent it again."""
 REPLACEMENTS_MAX: Final = 16
 """Ensembles tried for one run of entries."""
 
@@ -64,7 +65,7 @@ log = get_logger("magnetar.ledger.recovery")
 async def recover_ledger(
     context: LedgerContext, metadata: LedgerMetadata, revision: int
 ) -> LedgerMetadata:
-    """The ledger, CLOSED: by this call, or by whoever was faster. Raises RecoveryFailed."""
+    """Returns the ledger, CLOSED by this call or a concurrent one. Raises RecoveryFailed."""
     ledger_id = metadata.ledger_id
     try:
         async with asyncio.timeout(context.settings.recovery_timeout_s):
@@ -93,40 +94,40 @@ async def recover_ledger(
 
 
 def _check_reachable(context: LedgerContext, metadata: LedgerMetadata) -> None:
-    """Leaves a ledger alone that certainly cannot be ended: its writer may still live."""
+    """Raises RecoveryFailed before any change if the ledger certainly cannot be closed now."""
     bookies = metadata.ensembles[-1].bookies
-    here = {
+    reachable = {
         slot for slot, identity in enumerate(bookies) if context.bookies.get(identity) is not None
     }
-    if not fence_covers(len(bookies), metadata.write_quorum, metadata.ack_quorum, here):
+    if not fence_covers(len(bookies), metadata.write_quorum, metadata.ack_quorum, reachable):
         raise _not_fenced(metadata, {})
 
 
 def _not_fenced(
     metadata: LedgerMetadata, failures: dict[BookieIdentity, BookieError]
 ) -> RecoveryFailed:
-    said = [
-        f"{one.bookie_id}: {failures[one]}"
-        if one in failures
-        else f"{one.bookie_id} incarnation {one.incarnation} is not here"
-        for one in metadata.ensembles[-1].bookies
+    reasons = [
+        f"{identity.bookie_id}: {failures[identity]}"
+        if identity in failures
+        else f"{identity.bookie_id} incarnation {identity.incarnation} is not here"
+        for identity in metadata.ensembles[-1].bookies
     ]
     return RecoveryFailed(
         f"ledger {metadata.ledger_id} cannot be ended: too few of its bookies can be fenced "
-        f"({'; '.join(said)})"
+        f"({'; '.join(reasons)})"
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A run of entries, and who has all of it for certain; nothing where it is harmed."""
+class _Run:
+    """A run of entries and the bookies that have all of it; no entries if it is damaged."""
 
     entries: list[StoredEntry]
     bookies: set[BookieIdentity]
 
 
 class _Recovery:
-    """One attempt, from the record as it stands in recovery."""
+    """One attempt, from the record as of its start."""
 
     def __init__(self, context: LedgerContext, metadata: LedgerMetadata) -> None:
         self._context = context
@@ -135,35 +136,33 @@ class _Recovery:
         self._ends: dict[BookieIdentity, LedgerEnd] = {}
         self._lengths = Lengths(context, metadata)
         self._silent: set[BookieIdentity] = set()
-        """They did not answer as quickly as others: not waited for again."""
+        """Bookies that answered later than others; the next reads do not wait for them."""
 
     async def run(self) -> LedgerMetadata:
-        """The ledger as it is to be written; raises RecoveryFailed."""
+        """Returns the closed record to write; raises RecoveryFailed."""
         confirmed = await self._fence()
         metadata = self._metadata
         self._lengths.begin(confirmed, self._ends)
         last = confirmed
         while True:
-            found = await self._find(last + 1)
-            if found is None:
+            run = await self._find(last + 1)
+            if run is None:
                 break
-            if found.entries:
-                # What is on ensembles that no record names yet is confirmed to nobody else: the
-                # next recoverer, if this one is cut short, has to look at it again.
-                known = last if metadata is self._metadata else confirmed
-                metadata = await self._store(metadata, found, known)
-                self._lengths.add(found.entries)
-                last = found.entries[-1].entry_id
+            if run.entries:
+                # Entries on ensembles that no record names yet are not confirmed: if this recovery
+                # is interrupted, the next one must read them again.
+                bound = last if metadata is self._metadata else confirmed
+                metadata = await self._store(metadata, run, bound)
+                self._lengths.add(run.entries)
+                last = run.entries[-1].entry_id
             else:
                 self._lengths.add_harmed()
                 last += 1
         length = await self._lengths.until(last)
         return metadata.closed(last, length, self._context.clock.now_ms())
 
-    # -- step 2
-
     async def _fence(self) -> int:
-        """Fences; the last entry that is known to be confirmed."""
+        """Fences the bookies; returns the last entry known to be confirmed."""
         metadata, bookies = self._metadata, self._fragment.bookies
         failures: dict[BookieIdentity, BookieError] = {}
         confirmed = self._fragment.first_entry - 1
@@ -193,27 +192,25 @@ class _Recovery:
                 task.cancel()
         raise _not_fenced(metadata, failures)
 
-    # -- step 3
-
-    async def _find(self, first: int) -> "_Found | None":
-        """Entries from `first` on; none where it is harmed; None where there certainly is none."""
-        # Where it is now follows from the record as the writer left it.
+    async def _find(self, first: int) -> "_Run | None":
+        """Reads entries from `first` on: no entries if damaged, None if certainly absent."""
+        # The entry is on the write set of the record that the writer left.
         original = self._metadata
         copies = write_set(original, first)
         end = run_last(original, first)
         only = self._ends.get(copies[0]) if len(copies) == 1 else None
         if only is not None and -1 < only.last_entry < first:
-            return None  # the only copy there ever was: what it does not know of, nobody does
-        # A bookie without any entry is asked: it may have dropped a copy (`drop_copies`) that newer
-        # metadata has elsewhere.
+            return None  # the only copy ever written: the entry exists nowhere else
+        # A bookie without any entry is asked too: it may have dropped its copy (`drop_copies`)
+        # after newer metadata placed it elsewhere.
         needed = absence_needs(
             len(self._fragment.bookies), original.write_quorum, original.ack_quorum
         )
         tasks = {
             asyncio.ensure_future(
-                ask_entries(self._context, original.ledger_id, one, first, end, READ_BYTES)
-            ): one
-            for one in copies
+                ask_entries(self._context, original.ledger_id, identity, first, end, READ_BYTES)
+            ): identity
+            for identity in copies
         }
         absent, failures = 0, dict[BookieIdentity, BookieError]()
         answers: dict[BookieIdentity, list[StoredEntry]] = {}
@@ -246,39 +243,41 @@ class _Recovery:
         if not answers:
             return self._doubtful(first, failures)
         best = max(answers.values(), key=len)
-        return _Found(best, {one for one, has in answers.items() if len(has) == len(best)})
+        return _Run(best, {bookie for bookie, run in answers.items() if len(run) == len(best)})
 
     def _doubtful(
         self,
         entry_id: int,
         failures: dict[BookieIdentity, BookieError],
-    ) -> "_Found":
-        """Where nobody gave the entry, and too few are certain that there is none."""
-        certain = all(isinstance(one, EntryCorrupt | EntryUnknown) for one in failures.values())
-        if certain and any(isinstance(one, EntryCorrupt) for one in failures.values()):
-            return _Found([], set())
-        said = "; ".join(f"{one.bookie_id}: {error}" for one, error in failures.items())
+    ) -> "_Run":
+        """Decides when no bookie returned the entry, and too few deny it."""
+        errors = failures.values()
+        certain = all(isinstance(error, EntryCorrupt | EntryUnknown) for error in errors)
+        if certain and any(isinstance(error, EntryCorrupt) for error in errors):
+            return _Run([], set())
+        causes = "; ".join(f"{bookie.bookie_id}: {error}" for bookie, error in failures.items())
         raise RecoveryFailed(
             f"whether ledger {self._metadata.ledger_id} has an entry {entry_id} cannot be known "
-            f"now, so it is not ended: {said}"
+            f"now, so it is not ended: {causes}"
         )
 
-    async def _store(
-        self, metadata: LedgerMetadata, found: "_Found", confirmed: int
-    ) -> LedgerMetadata:
-        """Stores a run of entries on all of its write set; the ledger, with who has it now."""
+    async def _store(self, metadata: LedgerMetadata, run: "_Run", confirmed: int) -> LedgerMetadata:
+        """Stores a run on its whole write set; returns the record with the bookies that have it."""
         context, ledger_id = self._context, metadata.ledger_id
-        first, data = found.entries[0].entry_id, [entry.data for entry in found.entries]
+        first, data = run.entries[0].entry_id, [entry.data for entry in run.entries]
         failed: dict[BookieIdentity, str] = {}
-        stored = found.bookies
+        stored = run.bookies
         for _ in range(REPLACEMENTS_MAX):
             copies = write_set(metadata, first)
-            asked = [one for one in copies if one not in stored]
+            targets = [identity for identity in copies if identity not in stored]
             answers = await asyncio.gather(
-                *(ask_to_store(context, ledger_id, one, first, data, confirmed) for one in asked)
+                *(
+                    ask_to_store(context, ledger_id, identity, first, data, confirmed)
+                    for identity in targets
+                )
             )
             lost: list[BookieIdentity] = []
-            for identity, error in zip(asked, answers, strict=True):
+            for identity, error in zip(targets, answers, strict=True):
                 if error is None:
                     stored.add(identity)
                 else:
@@ -296,18 +295,18 @@ class _Recovery:
         lost: Sequence[BookieIdentity],
         failed: dict[BookieIdentity, str],
     ) -> LedgerMetadata:
-        """The ledger with others in place of the lost ones, or without them, from `first` on."""
+        """Returns the record with the lost bookies replaced, or left out, from `first` on."""
         before = metadata.ensembles[-1].bookies
         after = choose_more(
             self._context.bookies.living(),
-            [None if one in lost else one for one in before],
+            [None if identity in lost else identity for identity in before],
             metadata.write_quorum,
             self._context.rng,
             failed,
         )
-        bookies = tuple(one for one in after if one is not None)
+        bookies = tuple(identity for identity in after if identity is not None)
         if len(bookies) < metadata.ack_quorum:
-            names = "; ".join(f"{one.bookie_id}: {text}" for one, text in failed.items())
+            names = "; ".join(f"{identity.bookie_id}: {text}" for identity, text in failed.items())
             raise RecoveryFailed(
                 f"ledger {metadata.ledger_id}: entry {first} was found, but {len(bookies)} of "
                 f"{metadata.ack_quorum} bookies can store it ({names})"
@@ -316,7 +315,7 @@ class _Recovery:
             "ensemble changed in recovery",
             ledger=metadata.ledger_id,
             first_entry=first,
-            without=[one.bookie_id for one in lost],
-            bookies=[one.bookie_id for one in bookies],
+            without=[identity.bookie_id for identity in lost],
+            bookies=[identity.bookie_id for identity in bookies],
         )
         return metadata.with_ensembles(with_ensemble(metadata, first, bookies))

@@ -1,14 +1,14 @@
-"""The bookies of a cluster, as their registrations in the metadata store tell.
+"""The bookies of a cluster, by their registrations in the metadata store.
 
-Everything below `/bookies` is followed by one list and watch (`metadata.following`): while the
-store is away, what was living stays living. For each incarnation there is one RemoteBookie, and its
-connection. When a registration goes, the listeners are told at once, and the RemoteBookie is kept
-for `keep_s`, as reads may still work and as the bookie may be back.
+One list and watch follows everything below `/bookies` (`metadata.follower`); while the store is
+away, the set of living bookies does not change. Each incarnation has one RemoteBookie with its
+connection. When a registration is deleted, listeners are notified at once. The RemoteBookie is kept
+for `keep_s`, because reads may still work and the bookie may return.
 
-Quarantine: a bookie whose requests failed in `errors_max` different seconds within
-`errors_window_s` is shunned for `quarantine_s`, or `quarantine_late_s` where the last of them were
-late answers. It is only marked: placement uses it where there is no other. A bookie that was
-started anew begins with a clean slate.
+Quarantine: if a bookie's requests fail in `errors_max` different seconds within `errors_window_s`,
+it is avoided for `quarantine_s`, or for `quarantine_late_s` if the last failure was a late answer.
+Quarantine is only a mark: placement uses such a bookie if there is no other. A restarted bookie
+starts without failures.
 """
 
 import asyncio
@@ -24,13 +24,9 @@ from magnetar.bookie.api import (
     BookieIdentity,
     BookieLate,
     BookieReadOnly,
-    EntryCorrupt,
-    EntryUnknown,
-    LedgerFenced,
-    NoSuchEntry,
-    NoSuchLedger,
 )
-from magnetar.bookie.net.client import RemoteBookie, RemoteSettings
+from magnetar.bookie.net.client import RemoteBookie
+from magnetar.bookie.net.settings import RemoteSettings
 from magnetar.bookie.registration import (
     BOOKIES_PREFIX,
     DRAINING_PREFIX,
@@ -41,8 +37,8 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.ledger.bookies import BookieInfo, BookieLost
-from magnetar.metadata.following import Following
+from magnetar.ledger.bookies import BookieInfo, BookieLost, blames_bookie
+from magnetar.metadata.follower import Follower
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable, Record
 
 log = get_logger("magnetar.ledger.bookies")
@@ -51,20 +47,17 @@ WATCHED_PREFIX: Final = "/bookies"
 """Registrations and draining marks: one list and one watch for both."""
 
 METADATA_TIMEOUT_S: Final = 15.0
-"""To the first list, through the retries of the follower."""
+"""For the first list, including the follower's retries."""
 
 ERROR_SPACING_S: Final = 1.0
-"""Errors that come together, as those of a broken connection do, count as one."""
-
-NO_FAILURES: Final = (LedgerFenced, NoSuchEntry, NoSuchLedger, EntryUnknown, EntryCorrupt)
-"""Answers of a bookie that works."""
+"""Failures within this time count as one, such as those of a broken connection."""
 
 Connect = Callable[[BookieRegistration], Bookie]
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSettings:
-    """When a bookie is shunned, and for how long it is remembered; times in seconds."""
+    """Bounds of quarantine, and how long a deregistered bookie is kept; times in seconds."""
 
     errors_max: int = 5
     errors_window_s: float = 60.0
@@ -74,19 +67,19 @@ class RegisteredSettings:
 
 
 @dataclass(slots=True)
-class _Known:
-    """One incarnation: its client, and what is held against it."""
+class _Incarnation:
+    """One incarnation: its client, and its recent failures."""
 
     registration: BookieRegistration
     bookie: Bookie
     errors: deque[float] = field(default_factory=deque)
-    shunned_until: float = float("-inf")
+    avoided_until: float = float("-inf")
     leaving: asyncio.TimerHandle | None = None
-    """Set once its registration is gone."""
+    """Set once its registration was deleted."""
 
 
 class RegisteredBookies:
-    """See `ledger.bookies.BookieSet` and the module's text. `start`, then `stop`."""
+    """A `BookieSet` that follows the registrations. `start`, then `stop`."""
 
     def __init__(
         self,
@@ -108,15 +101,15 @@ class RegisteredBookies:
         self._random = random or Random()
         self._connect = connect or self._connect_remote
         self._tasks = TaskSet("registered bookies")
-        self._following = Following(store, WATCHED_PREFIX, self._changed)
+        self._following = Follower(store, WATCHED_PREFIX, self._changed)
         self._draining: set[str] = set()
-        self._known: dict[BookieIdentity, _Known] = {}
+        self._incarnations: dict[BookieIdentity, _Incarnation] = {}
         self._at: dict[str, BookieIdentity] = {}
-        """Which incarnation is registered under which key."""
+        """The incarnation that is registered under each key."""
         self._listeners: list[BookieLost] = []
 
     async def start(self) -> None:
-        """Lists the bookies, and follows them from then on; raises MetadataError."""
+        """Lists the bookies and follows them from then on; raises MetadataError."""
         self._tasks.start(self._following.run(), "follow")
         try:
             async with asyncio.timeout(METADATA_TIMEOUT_S):
@@ -125,51 +118,52 @@ class RegisteredBookies:
             raise MetadataUnavailable("the bookies could not be listed in time") from None
 
     async def stop(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         await self._tasks.stop()
-        known, self._known = self._known, {}
+        incarnations, self._incarnations = self._incarnations, {}
         self._at.clear()
-        for each in known.values():
-            if each.leaving is not None:
-                each.leaving.cancel()
-        await asyncio.gather(*(each.bookie.close() for each in known.values()))
-
-    # -- what is asked ---------------------------------------------------------------------
+        for incarnation in incarnations.values():
+            if incarnation.leaving is not None:
+                incarnation.leaving.cancel()
+        closes = (incarnation.bookie.close() for incarnation in incarnations.values())
+        await asyncio.gather(*closes)
 
     def get(self, identity: BookieIdentity) -> Bookie | None:
         """See `BookieSet.get`."""
-        known = self._known.get(identity)
-        return None if known is None else known.bookie
+        incarnation = self._incarnations.get(identity)
+        return None if incarnation is None else incarnation.bookie
 
     def living(self) -> Sequence[BookieInfo]:
         """See `BookieSet.living`."""
         now = self._clock.monotonic()
-        return [self._info(self._known[identity], now) for identity in sorted(self._at.values())]
+        return [
+            self._info(self._incarnations[identity], now) for identity in sorted(self._at.values())
+        ]
 
     def registrations(self) -> Sequence[BookieRegistration]:
-        """What the living bookies say of themselves, ordered by id."""
-        return [self._known[identity].registration for identity in sorted(self._at.values())]
+        """Returns the registrations of the living bookies, ordered by id."""
+        return [self._incarnations[identity].registration for identity in sorted(self._at.values())]
 
-    def _info(self, known: _Known, now: float) -> BookieInfo:
-        registration = known.registration
+    def _info(self, incarnation: _Incarnation, now: float) -> BookieInfo:
+        registration = incarnation.registration
         total = registration.disk_bytes_total
         return BookieInfo(
             registration.identity,
             registration.rack,
-            registration.writable and known.bookie.writable,
+            registration.writable and incarnation.bookie.writable,
             draining=registration.bookie_id in self._draining,
-            quarantined=now < known.shunned_until,
+            quarantined=now < incarnation.avoided_until,
             disk_free_ratio=registration.disk_bytes_free / total if total else 1.0,
         )
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """See `BookieSet.failed`. Refusals of a bookie that works do not count."""
-        known = self._known.get(identity)
-        if known is None or isinstance(error, (BookieReadOnly, *NO_FAILURES)):
+        """See `BookieSet.failed`. Refusals of a working bookie do not count."""
+        incarnation = self._incarnations.get(identity)
+        if incarnation is None or isinstance(error, BookieReadOnly) or not blames_bookie(error):
             return
         settings = self._settings
         now = self._clock.monotonic()
-        errors = known.errors
+        errors = incarnation.errors
         if errors and now - errors[-1] < ERROR_SPACING_S:
             return
         while errors and now - errors[0] > settings.errors_window_s:
@@ -179,9 +173,9 @@ class RegisteredBookies:
             return
         errors.clear()
         late = isinstance(error, BookieLate)
-        shunned_s = settings.quarantine_late_s if late else settings.quarantine_s
-        known.shunned_until = now + shunned_s
-        log.warning("bookie in quarantine", bookie=str(identity), s=shunned_s, error=str(error))
+        avoid_s = settings.quarantine_late_s if late else settings.quarantine_s
+        incarnation.avoided_until = now + avoid_s
+        log.warning("bookie in quarantine", bookie=str(identity), s=avoid_s, error=str(error))
 
     def add_listener(self, on_lost: BookieLost) -> None:
         """See `BookieSet.add_listener`."""
@@ -191,10 +185,8 @@ class RegisteredBookies:
         """See `BookieSet.remove_listener`."""
         self._listeners.remove(on_lost)
 
-    # -- following the registrations -------------------------------------------------------
-
     def _changed(self, key: str, record: Record | None) -> None:
-        """What is registered, or marked as draining, or no more so."""
+        """Applies a change of a registration or of a draining mark."""
         if key.startswith(DRAINING_PREFIX):
             bookie_id = key.removeprefix(DRAINING_PREFIX)
             if record is not None:
@@ -212,24 +204,26 @@ class RegisteredBookies:
         try:
             registration = decode(key, record.value)
         except MetadataError as error:
-            log.error("registration ignored", error=str(error))
+            log.error("damaged registration ignored", error=str(error))
             return
         identity = registration.identity
-        known = self._known.get(identity)
-        if known is not None and _moved(known.registration, registration):
+        incarnation = self._incarnations.get(identity)
+        if incarnation is not None and _moved(incarnation.registration, registration):
             self._drop(identity)
-            known = None
-        if known is None:
-            known = self._known[identity] = _Known(registration, self._connect(registration))
-        elif known.registration.started_ms != registration.started_ms:
-            known.errors.clear()
-            known.shunned_until = float("-inf")
-        if isinstance(known.bookie, RemoteBookie):
-            known.bookie.writable = registration.writable
-        known.registration = registration
-        if known.leaving is not None:
-            known.leaving.cancel()
-            known.leaving = None
+            incarnation = None
+        if incarnation is None:
+            incarnation = self._incarnations[identity] = _Incarnation(
+                registration, self._connect(registration)
+            )
+        elif incarnation.registration.started_ms != registration.started_ms:
+            incarnation.errors.clear()
+            incarnation.avoided_until = float("-inf")
+        if isinstance(incarnation.bookie, RemoteBookie):
+            incarnation.bookie.writable = registration.writable
+        incarnation.registration = registration
+        if incarnation.leaving is not None:
+            incarnation.leaving.cancel()
+            incarnation.leaving = None
         before = self._at.get(key)
         self._at[key] = identity
         if before is not None and before != identity:
@@ -241,25 +235,25 @@ class RegisteredBookies:
             self._gone(identity)
 
     def _gone(self, identity: BookieIdentity) -> None:
-        """An incarnation is no longer registered."""
-        known = self._known.get(identity)
-        if known is not None and known.leaving is None:
+        """Handles the end of an incarnation's registration."""
+        incarnation = self._incarnations.get(identity)
+        if incarnation is not None and incarnation.leaving is None:
             loop = asyncio.get_running_loop()
-            known.leaving = loop.call_later(self._settings.keep_s, self._drop, identity)
-        log.info("bookie left", bookie=str(identity))
+            incarnation.leaving = loop.call_later(self._settings.keep_s, self._drop, identity)
+        log.info("bookie deregistered", bookie=str(identity))
         for on_lost in tuple(self._listeners):
             try:
                 on_lost(identity)
             except Exception:
-                log.exception("a listener failed")
+                log.exception("listener of a lost bookie failed", bookie=str(identity))
 
     def _drop(self, identity: BookieIdentity) -> None:
-        """Forgets the client of an incarnation."""
-        known = self._known.pop(identity, None)
-        if known is not None:
-            if known.leaving is not None:
-                known.leaving.cancel()
-            self._tasks.start(known.bookie.close(), "close")
+        """Closes and drops the client of an incarnation."""
+        incarnation = self._incarnations.pop(identity, None)
+        if incarnation is not None:
+            if incarnation.leaving is not None:
+                incarnation.leaving.cancel()
+            self._tasks.start(incarnation.bookie.close(), "close")
 
     def _connect_remote(self, registration: BookieRegistration) -> Bookie:
         return RemoteBookie(

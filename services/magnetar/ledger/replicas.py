@@ -1,14 +1,14 @@
-"""What a replicated writer has on its way: pieces of groups, the bookies they go to, the layout.
+"""The entries that a replicated writer has in flight, and the bookies they go to.
 
-A `Replica` is one bookie as one writer uses it, once: after its first failure it is not sent
-anything any more, and what it still answers does not count (it is replaced; the same bookie may
-come back later as another replica). It answers in the order in which it was asked (`bookie.api`),
-so it keeps a queue and needs no callback for each add. A replica is a bit, sets of them are masks.
+A `Replica` is one bookie as one writer uses it, once: after its first failure it gets no more adds,
+and its later answers are ignored. It is then replaced; the same bookie may return as another
+replica. A bookie answers adds in order (`bookie.api`), so a replica keeps a queue and needs no
+callback per add. Each replica is a bit; sets of replicas are masks.
 
-A `Piece` is a run of entries of one group that have the same write set. `want` is who shall have
-it, `acked` who has it on disk, `need` whose word counts now towards its ack quorum: while it is not
-known which ensemble stands in the ledger's record, only those that are in its write set by every
-one of the records that may stand.
+A `Piece` is a run of entries of one group with the same write set. `want` is the replicas that must
+have it, `acked` those that have it on disk, and `need` those whose acks count towards its ack
+quorum now: while the ledger's record may hold several ensembles, only the replicas in its write set
+by every one of them.
 """
 
 from collections import deque
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from magnetar.bookie.api import Bookie, BookieError, BookieIdentity
+from magnetar.bookie.packed import PackedEntries
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.quorum import striped, write_sets
 
@@ -23,7 +24,7 @@ OnAppended = Callable[[int, MagnetarError | None], None]
 
 
 class Piece:
-    """See the module's text. The last piece of a group carries whom to tell of it."""
+    """A run of entries with one write set; the last piece of a group carries its callback."""
 
     __slots__ = (
         "acked",
@@ -64,23 +65,23 @@ class Piece:
 
 
 NO_PIECES: Final[deque[Piece]] = deque(maxlen=0)
-"""In place of an empty one: each would take 760 bytes, and most ledgers have nothing on its way."""
+"""Stands for an empty deque, which would take 760 bytes: most ledgers have nothing in flight."""
 
 
 class ReplicaOwner(Protocol):
-    """What a replica asks of its writer."""
+    """The writer of a replica."""
 
     ledger_id: int
 
     def piece_acked(self, piece: Piece) -> None:
-        """A replica has it on disk: `piece.acked` says so already."""
+        """A replica has the piece on disk; `piece.acked` has its bit already."""
 
     def replica_failed(self, replica: "Replica", error: BookieError) -> None:
-        """It failed an add: the first time is the last."""
+        """The replica failed an add; it is used no more."""
 
 
 class Replica:
-    """See the module's text."""
+    """One bookie, as one writer uses it until its first failure."""
 
     __slots__ = ("_owner", "bit", "bookie", "error", "identity", "inflight", "ticks", "watched")
 
@@ -94,8 +95,8 @@ class Replica:
         self.watched: Piece | None = None
         self.ticks = 0
 
-    def send(self, piece: Piece, last_add_confirmed: int) -> None:
-        """Sends it, unless the replica has failed."""
+    def send(self, piece: Piece, group: PackedEntries, last_add_confirmed: int) -> None:
+        """Sends the piece, unless the replica has failed; `group` is its entries, packed."""
         if self.error is not None:
             return
         if self.inflight is NO_PIECES:
@@ -104,13 +105,13 @@ class Replica:
         self.bookie.add_entries(
             self._owner.ledger_id,
             range(piece.first, piece.end),
-            piece.entries,
+            group,
             last_add_confirmed=last_add_confirmed,
             on_added=self.on_added,
         )
 
     def on_added(self, error: BookieError | None) -> None:
-        """The oldest piece that was sent is answered."""
+        """Handles the answer to the oldest piece in flight."""
         if self.error is not None:
             return
         if error is not None:
@@ -123,13 +124,13 @@ class Replica:
         self._owner.piece_acked(piece)
 
     def stop(self, error: BookieError) -> None:
-        """Is done with: what it still says is not listened to."""
+        """Stops the replica; its later answers are ignored."""
         self.error = error
         self.inflight = NO_PIECES
         self.watched = None
 
     def overdue(self, ticks_max: int) -> bool:
-        """Whether its oldest piece was the same for so many looks in a row."""
+        """Whether the oldest piece in flight stayed the same for this many ticks in a row."""
         head = self.inflight[0] if self.inflight else None
         if head is None or head is not self.watched:
             self.watched, self.ticks = head, 0
@@ -161,5 +162,5 @@ class Layout:
         return tuple(replica.identity for replica in self.replicas)
 
     def set_of(self, entry_id: int) -> tuple[int, tuple[Replica, ...]]:
-        """The write set of an entry: its mask, its replicas."""
+        """Returns the write set of an entry: its mask, its replicas."""
         return self._sets[(entry_id // self._stripe) % len(self.replicas)]

@@ -1,13 +1,13 @@
 """The writer of a ledger whose entries are on several bookies.
 
-A group goes to every bookie of its write set, cut where stripes end; it is confirmed when each of
-its pieces has an ack quorum and all groups before it are confirmed. The bytes of confirmed pieces
-are kept, in order, until all of their write set have them (`late_bytes_max`, over all writers).
+A group goes to every bookie of its write set, split where stripes end. It is confirmed when each of
+its pieces has an ack quorum and all earlier groups are confirmed. The bytes of confirmed pieces are
+kept, in order, until their whole write set has them (`late_bytes_max`, over all writers).
 
-A bookie that fails, leaves, or has not answered for `add_timeout_s`, though the others may have, is
-replaced (`ensemble_change`). Where nobody can stand in for it the ledger goes on over those that
-are left, `degraded` where that means fewer copies, as long as they are an ack quorum; below that
-the writer fails, and its user goes on in another ledger. LedgerFenced from any bookie is final.
+A bookie that fails, is deregistered, or has not answered for `add_timeout_s`, is replaced
+(`ensemble_change`). If no other bookie is available, the ledger continues on the remaining ones
+while they are an ack quorum; it is `degraded` if that means fewer copies. Below the ack quorum the
+writer fails, and its user continues in another ledger. LedgerFenced from any bookie is final.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from magnetar.bookie.api import (
     LedgerFenced,
     NoSuchLedger,
 )
+from magnetar.bookie.packed import pack
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.log import get_logger
 from magnetar.ledger.context import LedgerContext
@@ -34,23 +35,24 @@ from magnetar.ledger.replicas import NO_PIECES, Layout, Piece, Replica
 from magnetar.ledger.writer import LedgerWriter, OnAppended
 
 TICKS: Final = 4
-"""Looks at a replica's oldest add, within its time: a process that was paused looks only once."""
+"""Checks of a replica's oldest add within its timeout: after a pause of the process, one tick
+passes, not all."""
 
 log = get_logger("magnetar.ledger.writer")
 
 
 class ReplicatedWriter(LedgerWriter):
-    """See the module's text. What is public beyond `LedgerWriter` is for `EnsembleChange`."""
+    """Writes a ledger to several bookies. It is a `ChangingWriter` for `EnsembleChange`."""
 
     __slots__ = (
         "_ack_quorum",
         "_bits",
         "_change",
         "_count_at",
+        "_dead",
         "_loop",
         "_missing",
         "_timer",
-        "dead",
         "late",
         "layout",
         "pending",
@@ -72,32 +74,30 @@ class ReplicatedWriter(LedgerWriter):
         self._missing: tuple[int, tuple[BookieIdentity, ...]] | None = None
         self.pending: deque[Piece] = NO_PIECES
         self.late: deque[Piece] = NO_PIECES
-        """Confirmed, but not on all of their write set; and what came behind those."""
-        self.dead = 0
+        """Confirmed pieces that some replica lacks, and the confirmed ones behind them."""
+        self._dead = 0
         """The replicas that failed."""
         self.layout = self.layout_of(0, [self.replica_of(bookie) for bookie in bookies])
-        """Where appended entries go."""
+        """The layout to which appended entries go."""
         self.possible: tuple[Layout, ...] = (self.layout,)
-        """What may stand in the record as the last ensemble: one, but while that is changed."""
+        """The layouts that the record may hold as its last ensemble; several during a change."""
         self._change = EnsembleChange(self, context)
         self._count_at = 0
         self.count_later()
 
     def replica_of(self, bookie: Bookie) -> Replica:
-        """A new replica."""
+        """Returns a new replica on the bookie."""
         self._bits += 1
         return Replica(self, bookie, 1 << (self._bits - 1))
 
     def layout_of(self, first_entry: int, replicas: Sequence[Replica]) -> Layout:
-        """A layout for this ledger."""
+        """Returns a layout of the replicas, from `first_entry` on."""
         metadata = self.metadata
         return Layout(first_entry, replicas, metadata.write_quorum, metadata.stripe_entries)
 
     @property
     def bookies(self) -> Sequence[BookieIdentity]:
         return self.layout.bookies
-
-    # -- appending
 
     def append(self, entries: list[bytes], on_appended: OnAppended) -> int:
         """See `LedgerWriter.append`."""
@@ -117,8 +117,9 @@ class ReplicatedWriter(LedgerWriter):
             if self.pending is NO_PIECES:
                 self.pending = deque()
             self.pending.append(piece)
+            group = pack(entries)
             for replica in replicas:
-                replica.send(piece, confirmed)
+                replica.send(piece, group, confirmed)
         if self._timer is None:
             self.watch()
         return size
@@ -132,35 +133,42 @@ class ReplicatedWriter(LedgerWriter):
     def _append_pieces(
         self, group_first: int, entries: list[bytes], group_bytes: int, on_appended: OnAppended
     ) -> None:
-        """Sends a group that goes over the end of a stripe."""
+        """Sends a group that crosses the end of a stripe."""
         first, group_end = group_first, self._next_entry
         while first < group_end:
             end = min(group_end, self._stripe_last(first) + 1)
             part = entries[first - group_first : end - group_first]
             want, replicas = self.layout.set_of(first)
             need = want if len(self.possible) == 1 else self.need_of(first, want)
-            tell = on_appended if end == group_end else None
+            callback = on_appended if end == group_end else None
             piece = Piece(
-                first, end, part, sum(map(len, part)), want, need, group_first, group_bytes, tell
+                first,
+                end,
+                part,
+                sum(map(len, part)),
+                want,
+                need,
+                group_first,
+                group_bytes,
+                callback,
             )
             if self.pending is NO_PIECES:
                 self.pending = deque()
             self.pending.append(piece)
+            group = pack(part)
             for replica in replicas:
-                replica.send(piece, self.last_add_confirmed)
+                replica.send(piece, group, self.last_add_confirmed)
             first = end
 
     def need_of(self, entry_id: int, want: int) -> int:
-        """Who counts towards the ack quorum of an unconfirmed entry: see `replicas`."""
+        """Returns the replicas that count towards an entry's ack quorum: see `replicas`."""
         for layout in self.possible:
             if layout.first_entry <= entry_id:
                 want &= layout.set_of(entry_id)[0]
         return want
 
-    # -- answers
-
     def piece_acked(self, piece: Piece) -> None:
-        """See `ReplicaOwner`."""
+        """See `ReplicaOwner.piece_acked`."""
         pending = self.pending
         if pending:
             if piece is pending[0]:
@@ -174,7 +182,7 @@ class ReplicatedWriter(LedgerWriter):
             self._change.wake()
 
     def confirm(self) -> None:
-        """Completes what has its ack quorum, in order."""
+        """Completes, in order, the pieces that have their ack quorum."""
         pending, quorum = self.pending, self._ack_quorum
         while pending:
             piece = pending[0]
@@ -205,7 +213,7 @@ class ReplicatedWriter(LedgerWriter):
             self._wake_closer()
 
     def _keep(self, piece: Piece) -> None:
-        """Keeps a confirmed piece for those that do not have it yet."""
+        """Keeps a confirmed piece for the replicas that lack it."""
         context = self._context
         if self.late is NO_PIECES:
             self.late = deque()
@@ -215,16 +223,17 @@ class ReplicatedWriter(LedgerWriter):
             self._loop.call_soon(self._too_late)
 
     def _too_late(self) -> None:
-        """Does without the slowest, for its entries take too much memory."""
+        """Drops the slowest replica, because its entries take too much memory."""
         context = self._context
         if self._error is not None or not self.late:
             return
         if context.late_bytes <= context.settings.late_bytes_max:
             return
-        slow = [one for one in self.layout.replicas if one.inflight]
-        behind = [one for one in slow if one.inflight[0].first <= self.last_add_confirmed]
+        confirmed = self.last_add_confirmed
+        busy = [replica for replica in self.layout.replicas if replica.inflight]
+        behind = [replica for replica in busy if replica.inflight[0].first <= confirmed]
         if behind:
-            slowest = min(behind, key=lambda one: one.inflight[0].first)
+            slowest = min(behind, key=lambda replica: replica.inflight[0].first)
             name = slowest.identity.bookie_id
             self.replica_failed(
                 slowest, BookieLate(f"bookie {name} is too far behind with its adds")
@@ -237,30 +246,28 @@ class ReplicatedWriter(LedgerWriter):
             )
 
     def release(self) -> None:
-        """Lets go of what all have, as far as that goes in order."""
+        """Releases, in order, the pieces that their whole write set has."""
         if len(self.possible) > 1:
             return
         late, confirmed = self.late, self.last_add_confirmed
         while late and late[0].acked & late[0].want == late[0].want:
             if late[0].first > confirmed:
-                break  # of a group that is not: it may have to be sent elsewhere together with it
+                break  # its group is not confirmed: all of it may have to go to another bookie
             self._context.late_bytes -= late.popleft().size
         if not late:
             self.late = NO_PIECES
         if self._drained is not None:
             self._wake_closer()
 
-    # -- bookies that fail
-
     def replica_failed(self, replica: Replica, error: BookieError) -> None:
-        """See `ReplicaOwner`."""
+        """See `ReplicaOwner.replica_failed`."""
         if self._error is not None or replica.error is not None:
             return
         if isinstance(error, LedgerFenced | NoSuchLedger):
             self.fail(error)
             return
         replica.stop(error)
-        self.dead |= replica.bit
+        self._dead |= replica.bit
         self._context.bookies.failed(replica.identity, error)
         self._change.avoid(replica.identity, str(error))
         self._change.start()
@@ -278,13 +285,13 @@ class ReplicatedWriter(LedgerWriter):
             self._change.start_growing()
 
     def watch(self) -> None:
-        """Looks after what is on its way, until nothing is."""
+        """Checks the replicas for overdue adds, until nothing is in flight."""
         if self._timer is not None:
             return
         interval_s = self._context.settings.add_timeout_s / TICKS
-        self._timer = self._loop.call_later(interval_s, self._look)
+        self._timer = self._loop.call_later(interval_s, self._check_replicas)
 
-    def _look(self) -> None:
+    def _check_replicas(self) -> None:
         self._timer = None
         if self._error is not None:
             return
@@ -298,7 +305,7 @@ class ReplicatedWriter(LedgerWriter):
             self.watch()
 
     def count_later(self) -> None:
-        """Sets when the record is next told how long the ledger is."""
+        """Schedules the next count of the ledger's length on the record."""
         self._count_at = UNENDED
         if self.layout.striped or len(self.metadata.ensembles) > 1:
             self._count_at = self.last_add_confirmed + self._context.settings.count_entries
@@ -306,8 +313,6 @@ class ReplicatedWriter(LedgerWriter):
     @property
     def count_due(self) -> bool:
         return self.last_add_confirmed >= self._count_at
-
-    # -- the end
 
     def fail(self, error: MagnetarError) -> None:
         """See `LedgerWriter.fail`."""
@@ -329,15 +334,56 @@ class ReplicatedWriter(LedgerWriter):
         self._change.wake()
         self._wake_closer()
 
-    # -- what EnsembleChange found
+    @property
+    def unconfirmed(self) -> bool:
+        return bool(self.pending)
+
+    @property
+    def idle(self) -> bool:
+        return not (self.pending or self.late)
+
+    @property
+    def first_unsafe(self) -> int:
+        for piece in self.late:
+            if piece.want & self._dead & ~piece.acked:
+                return min(self.last_add_confirmed + 1, piece.first)
+        return self.last_add_confirmed + 1
+
+    def switch(self, layout: Layout) -> None:
+        """See `ChangingWriter.switch`."""
+        self.layout = layout
+        self.possible = (*self.possible, layout)
+        confirmed = self.last_add_confirmed
+        for pieces in (self.late, self.pending):
+            for piece in pieces:
+                if piece.first < layout.first_entry:
+                    continue
+                piece.want, replicas = layout.set_of(piece.first)
+                piece.need = self.need_of(piece.first, piece.want)
+                lacking = [replica for replica in replicas if not piece.sent & replica.bit]
+                if lacking:
+                    group = pack(piece.entries)
+                    for replica in lacking:
+                        piece.sent |= replica.bit
+                        replica.send(piece, group, confirmed)
+        self.watch()
+
+    def copied(self) -> bool:
+        """See `ChangingWriter.copied`."""
+        first, quorum = self.layout.first_entry, self._ack_quorum
+        return all(
+            (piece.acked & piece.want).bit_count() >= quorum
+            for piece in self.late
+            if piece.first >= first
+        )
 
     def rewritten(self, metadata: LedgerMetadata, revision: int) -> None:
-        """The record stands so."""
+        """Takes over the record as it was written."""
         self.metadata, self._revision = metadata, revision
         self.count_later()
 
     def recorded(self, layout: Layout) -> None:
-        """This layout is the one on record."""
+        """Makes this layout, which is on record now, the only possible one."""
         self.possible = (layout,)
         for piece in self.pending:
             piece.need = piece.want
@@ -345,15 +391,13 @@ class ReplicatedWriter(LedgerWriter):
         self.release()
 
     def settle(self) -> None:
-        """No change is under way any more."""
+        """Resumes a close that waits for the change to end."""
         if self._drained is not None:
             self._wake_closer()
 
-    # -- closing
-
     def _lacking(self) -> tuple[int, tuple[BookieIdentity, ...]] | None:
-        """From which confirmed entry on copies are not where the record says, and who has all."""
-        unrecorded = min((one.first_entry for one in self.possible[1:]), default=UNENDED)
+        """Returns the first confirmed entry with missing copies, and the bookies that have all."""
+        unrecorded = min((layout.first_entry for layout in self.possible[1:]), default=UNENDED)
         lacking = deque(piece for piece in self.late if piece.first <= self.last_add_confirmed)
         while lacking and lacking[0].first < unrecorded:
             if lacking[0].acked & lacking[0].want != lacking[0].want:
@@ -364,11 +408,12 @@ class ReplicatedWriter(LedgerWriter):
         everything = -1
         for piece in lacking:
             everything &= piece.acked
-        have = tuple(one.identity for one in self.layout.replicas if one.bit & everything)
+        replicas = self.layout.replicas
+        have = tuple(replica.identity for replica in replicas if replica.bit & everything)
         return (lacking[0].first, have) if len(have) >= self._ack_quorum else None
 
     def _final_ensembles(self, ensembles: tuple[Ensemble, ...]) -> tuple[Ensemble, ...]:
-        """Leaves out who lacks entries, so that the record says so and they are copied again."""
+        """Leaves out bookies that lack entries, so that autorecovery copies them again."""
         if self._missing is None:
             return ensembles
         first, have = self._missing

@@ -1,8 +1,8 @@
-"""How ledgers are spread over bookies, and how long anything is waited for.
+"""How ledgers are spread over bookies, and the timeouts of the ledger protocol.
 
-Ensemble, write quorum and ack quorum are BookKeeper's (managedLedgerDefaultEnsembleSize and its
-neighbours): a ledger is on `ensemble_size` bookies, each entry on `write_quorum` of them, and it is
-confirmed once `ack_quorum` have it on disk. A standalone uses `SINGLE`.
+Ensemble size, write quorum and ack quorum are BookKeeper's (managedLedgerDefaultEnsembleSize and
+its neighbours): a ledger is on `ensemble_size` bookies, each entry on `write_quorum` of them, and
+the entry is confirmed once `ack_quorum` have it on disk. A standalone uses `SINGLE`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ QUORUM_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Quorums:
-    """The spread of one ledger, where it is not that of the settings."""
+    """The spread of one ledger, if it differs from the settings."""
 
     ensemble_size: int
     write_quorum: int
@@ -29,32 +29,38 @@ class LedgerSettings:
     write_quorum: int = 2
     ack_quorum: int = 2
     stripe_entries: int = 256
-    """Entries that follow each other on the same bookies, where an ensemble has more bookies than
-    an entry has copies. A group of adds is one frame for each of its bookies as long as it lies in
-    one stripe; what is on its way (16 MiB of batches of 64 KiB) still uses the whole ensemble."""
+    """Consecutive entries on the same bookies, if an ensemble has more bookies than an entry has
+    copies.
+
+    A group of adds is one frame per bookie as long as it lies in one stripe; the entries in flight
+    (16 MiB of batches of 64 KiB) still use the whole ensemble.
+    """
     add_timeout_s: float = 3.0
-    """An add that a bookie has not answered by then makes the writer do without the bookie."""
+    """A bookie that has not answered an add by then is replaced."""
     read_timeout_s: float = 30.0
     """For one read, with all the copies that it tries."""
     speculative_read_delay_s: float = 0.25
-    """A read that is not answered by then is also asked of the next copy."""
+    """A read that is not answered by then is also sent to the next copy."""
     recovery_request_timeout_s: float = 3.0
     recovery_timeout_s: float = 60.0
     metadata_timeout_s: float = 20.0
-    """Until then a write of a ledger's record whose outcome is unknown is looked after."""
+    """How long a ledger record's write of unknown outcome is retried and looked up."""
     late_bytes_max: int = 64 * MIB
-    """Of one process: confirmed entries that are kept for bookies that have not answered yet."""
+    """Per process: confirmed entries kept for bookies that have not answered yet."""
     avoid_s: float = 30.0
-    """A bookie that failed a writer is not taken by it again before."""
+    """A writer does not choose a bookie that failed it again before this time."""
     regrow_interval_s: float = 5.0
-    """How often open ledgers with too few copies look whether a bookie has come."""
+    """How often degraded open ledgers check for another bookie."""
     explicit_lac_interval_s: float = 1.0
-    """How often writers are looked at that may be idle. One that confirmed nothing between two
-    looks tells its bookies how far it is confirmed; those who read an open ledger go by that."""
+    """The interval of scans for idle writers (`explicit_lac`).
+
+    A writer that confirmed nothing between two scans sends its bookies its last-add-confirmed,
+    which readers of an open ledger rely on.
+    """
     changes_at_once_max: int = 32
-    """Ensemble changes of idle ledgers under way together."""
+    """Concurrent ensemble changes of idle ledgers."""
     count_entries: int = 20_000
-    """A striped ledger's record says its length this often, so that recovery need not count it."""
+    """Entries between two counts of a striped ledger's length on its record, for recovery."""
 
     @property
     def quorums(self) -> Quorums:

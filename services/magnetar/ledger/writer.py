@@ -1,16 +1,15 @@
-"""The one writer of an open ledger: what all its forms have in common, and how it is closed.
+"""The one writer of an open ledger: the common part of its two forms, and how a ledger is closed.
 
-Ids are given out in order and completions come in that order, group by group. Each group carries
-the writer's last confirmed entry, so that bookies know a bound below which everything is confirmed
-(last-add-confirmed). A failure of the writer is final: every group that waits, and every later one,
-fails with it, because a hole must never be followed by an entry.
+Ids are assigned in order, and completions come in that order, group by group. Each group carries
+the writer's last confirmed entry, so that bookies know a lower bound of what is confirmed
+(last-add-confirmed). A failure of the writer is final: all pending and later groups fail with it,
+because an entry must never follow a hole.
 
-`close` ends the ledger at the last confirmed entry by compare-and-swap. If a recovering reader was
-faster the writer is fenced; if only bookies of the ledger's older entries were replaced meanwhile
-(autorecovery), their record is taken and the swap repeated.
+`close` closes the ledger at the last confirmed entry, by compare-and-swap. If a recovery was
+faster, the writer is fenced. If autorecovery only replaced bookies of older entries meanwhile, the
+swap is repeated over its record.
 
-Forms: `SingleWriter` (one bookie, the straight path of a standalone) and
-`replicated_writer.ReplicatedWriter`.
+The forms are `SingleWriter` (one bookie; a standalone) and `replicated_writer.ReplicatedWriter`.
 """
 
 import asyncio
@@ -30,11 +29,11 @@ from magnetar.bookie.api import (
     StoredEntry,
 )
 from magnetar.core.errors import MagnetarError, MetadataError, PersistenceError
-from magnetar.ledger.asking import blames_bookie
+from magnetar.ledger.bookies import blames_bookie
 from magnetar.ledger.context import LedgerContext
+from magnetar.ledger.copies_reader import CopiesReader
 from magnetar.ledger.errors import LedgerClosed
 from magnetar.ledger.metadata import NO_ENTRY, Ensemble, LedgerMetadata, LedgerState
-from magnetar.ledger.reading import CopiesReader
 from magnetar.ledger.records import RecordChanged, read_record, swap
 
 OnAppended = Callable[[int, MagnetarError | None], None]
@@ -44,7 +43,7 @@ CLOSE_ATTEMPTS_MAX: Final = 16
 
 
 class LedgerWriter(ABC):
-    """See the module's text. All methods belong to the event loop's thread."""
+    """Appends to one open ledger. All methods belong to the event loop's thread."""
 
     __slots__ = (
         "__weakref__",
@@ -67,7 +66,7 @@ class LedgerWriter(ABC):
         self.ledger_id = metadata.ledger_id
         self.last_add_confirmed = NO_ENTRY
         self.lac_watched = False
-        """Whether `ExplicitLac` looks at it: as it is told when more was confirmed, once."""
+        """Whether `ExplicitLac` watches the writer; set so that it is called once per pause."""
         self.length_bytes = 0
         self._revision = revision
         self._context = context
@@ -76,38 +75,38 @@ class LedgerWriter(ABC):
         self._drained: asyncio.Future[None] | None = None
         self._reader: CopiesReader | None = None
         self._moved: tuple[LedgerMetadata, LedgerMetadata] | None = None
-        """What was known here when the record was found to say something else, and that."""
+        """The record as this writer knew it when a read failed, and as it was found then."""
 
     @property
     def revision(self) -> int:
-        """The revision that last wrote the ledger's record: at first, that of its creation."""
+        """The revision of the record's last write; at first, that of its creation."""
         return self._revision
 
     @property
     def next_entry(self) -> int:
-        """The id that the next appended entry gets."""
+        """The id of the next appended entry."""
         return self._next_entry
 
     @property
     def error(self) -> MagnetarError | None:
-        """Why nothing more can be appended, once that is so."""
+        """The error that ended the writer; None while it appends."""
         return self._error
 
     @property
     def at_rest(self) -> bool:
-        """Whether all that was appended is confirmed, and every bookie has what it shall have."""
+        """Whether all appended entries are confirmed, and every bookie has its copies."""
         return self._error is None and self._settled()
 
     @property
     def left_open(self) -> bool:
-        """Whether it has failed and nobody has ended its ledger."""
+        """Whether the writer has failed and its ledger is not closed."""
         ended = self.metadata.state is LedgerState.CLOSED
         return not ended and not isinstance(self._error, LedgerClosed | LedgerFenced | None)
 
     @property
     @abstractmethod
     def bookies(self) -> Sequence[BookieIdentity]:
-        """Those that appended entries are sent to."""
+        """The bookies that appended entries are sent to."""
 
     @property
     def degraded(self) -> bool:
@@ -116,37 +115,38 @@ class LedgerWriter(ABC):
 
     @abstractmethod
     def append(self, entries: list[bytes], on_appended: OnAppended) -> int:
-        """Appends a group of one or more; `on_appended(first id, None)` once all are confirmed.
+        """Appends a group of one or more; calls `on_appended(first id, None)` once all are
+        confirmed.
 
-        On failure it is called with (-1, the error). Never calls back from inside the call.
-        Returns the group's size in bytes.
+        On failure it calls `on_appended(-1, error)`. Never calls back from inside the call. Returns
+        the group's size in bytes.
         """
 
     @abstractmethod
     def fail(self, error: MagnetarError) -> None:
-        """Fails what is pending and all that comes, as a failed add does. The first error counts.
+        """Fails pending and later groups, as a failed add does. The first error counts.
 
-        What was pending may be stored; `close` ends the ledger below it.
+        Pending entries may be stored; `close` closes the ledger below them.
         """
 
     @abstractmethod
     def bookie_lost(self, identity: BookieIdentity) -> None:
-        """A bookie has left, or its disks were replaced."""
+        """A bookie was deregistered, or its disks were replaced."""
 
     @abstractmethod
     def grow(self) -> None:
-        """Takes another bookie where one is lacking and one has come."""
+        """Adds a bookie if the ensemble is too small and one is available."""
 
     @abstractmethod
     def _settled(self) -> bool:
-        """Whether nothing is under way that `close` waits for."""
+        """Whether nothing is under way that `close` must wait for."""
 
     @abstractmethod
     async def _quiesce(self) -> None:
-        """Ends what is still under way: only `close` writes the record from here on."""
+        """Stops the ensemble change: from here on only `close` writes the record."""
 
     def _final_ensembles(self, ensembles: tuple[Ensemble, ...]) -> tuple[Ensemble, ...]:
-        """The ensembles that the closed ledger is to have, of those on record."""
+        """Returns the ensembles of the closed ledger, given those on record."""
         return ensembles
 
     def _wake_closer(self) -> None:
@@ -154,7 +154,7 @@ class LedgerWriter(ABC):
             self._drained.set_result(None)
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
-        """Reads back what is confirmed, as `LedgerReader.read` does."""
+        """Reads confirmed entries, as `LedgerReader.read` does."""
         if not 0 <= first <= self.last_add_confirmed:
             raise NoSuchEntry(
                 f"entry {first} of ledger {self.ledger_id} is outside 0..{self.last_add_confirmed}"
@@ -162,13 +162,13 @@ class LedgerWriter(ABC):
         if self._reader is None:
             self._reader = CopiesReader(self._context)
         last = min(last, self.last_add_confirmed)
-        known, recorded = self._moved or (None, None)
-        metadata = recorded if recorded is not None and known is self.metadata else self.metadata
+        own, recorded = self._moved or (None, None)
+        metadata = recorded if recorded is not None and own is self.metadata else self.metadata
         try:
             return await self._reader.read(metadata, first, last, bytes_max=bytes_max)
         except BookieError as failure:
-            # Autorecovery may have put older entries elsewhere. What this writer itself writes over
-            # stays what it knows: it learns of others' changes when it changes the record.
+            # Autorecovery may have moved older entries. The record read here serves reads only:
+            # the writer keeps its own for its next swap, which detects such a change.
             moved = await self._read_record()
             if moved is None or moved.ensembles == metadata.ensembles:
                 raise failure from None
@@ -181,13 +181,11 @@ class LedgerWriter(ABC):
         except (MetadataError, NoSuchLedger):
             return None
 
-    # -- closing
-
     async def close(self) -> LedgerMetadata:
-        """Waits for what is pending, then ends the ledger at its last confirmed entry.
+        """Waits for pending groups, then closes the ledger at its last confirmed entry.
 
-        Idempotent. Raises LedgerFenced where a recovering reader ended it first, and
-        MetadataUnavailable where it is not known whether it was closed: to be called again.
+        Idempotent. Raises LedgerFenced if a recovery closed it first, and MetadataUnavailable if
+        the outcome is unknown; then call it again.
         """
         if self.metadata.state is LedgerState.CLOSED:
             return self.metadata
@@ -209,15 +207,15 @@ class LedgerWriter(ABC):
             except RecordChanged as changed:
                 current, revision = changed.metadata, changed.revision
                 if current.state is LedgerState.CLOSED:
-                    # A recovery that found the same end did our work; any other is not ours to use.
+                    # A recovery with the same end did the work of this call; another end fences.
                     if current.last_entry != self.last_add_confirmed:
                         raise self._fenced() from None
                     closed = current
                 elif current.state is LedgerState.IN_RECOVERY:
                     raise self._fenced() from None
                 else:
-                    continue  # bookies of older entries were replaced: the ledger is still ours
-            # Only now: whoever calls again must not write over what was not ours.
+                    continue  # autorecovery replaced bookies of older entries: still our ledger
+            # Only now: a repeated call must not overwrite a record of another owner.
             self.metadata, self._revision = closed, revision
             return closed
         raise PersistenceError(
@@ -246,7 +244,7 @@ class LedgerWriter(ABC):
 
 
 class SingleWriter(LedgerWriter):
-    """Of a ledger on one bookie. Nothing can stand in for it: its first failure is the writer's."""
+    """Writes a ledger to one bookie, which no other can replace: its first failure is final."""
 
     __slots__ = ("_bookie", "_pending")
 
@@ -281,7 +279,7 @@ class SingleWriter(LedgerWriter):
 
     def _on_added(self, error: BookieError | None) -> None:
         if self._error is not None:
-            return  # what was pending has been failed already
+            return  # the pending groups have failed already
         if error is not None:
             if blames_bookie(error):
                 self._context.bookies.failed(self._bookie.identity, error)
@@ -312,10 +310,10 @@ class SingleWriter(LedgerWriter):
             self.fail(BookieUnavailable(f"bookie {identity.bookie_id} has left"))
 
     def grow(self) -> None:
-        """It has all the copies it is to have."""
+        """Does nothing: the ledger has all its copies."""
 
     async def _quiesce(self) -> None:
-        """Nothing goes on beside the adds."""
+        """Does nothing: there is no ensemble change."""
 
     def _settled(self) -> bool:
         return not self._pending

@@ -1,21 +1,22 @@
-"""What a cursor has acknowledged. Pure; no cap on holes.
+"""The acknowledgement state of a cursor. Pure; the number of ack holes is not capped.
 
-- Everything at or before `mark_delete` is acked; it advances through contiguous acks, over the
-  ends of ledgers too.
-- Holes: entries acked beyond it, one Roaring bitmap of entry ids per ledger.
-- Batch remains: for entries of which some messages are acked, the bits of those that are not.
+- Every entry at or before `mark_delete` is acked; it advances through contiguous acks, also across
+  ledgers.
+- Individual acks beyond it: one Roaring bitmap of entry ids per ledger. A gap in them is an ack
+  hole.
+- Batch remains: for partly acked entries, the bits of the messages that are not acked.
 
 Between calls: the entry after mark-delete is not acked; no bitmap is empty or holds an entry at or
 before mark-delete; no entry with remains is acked. Acks of entries that do not exist (trimmed,
-never written) change nothing: ids come from clients and are believed only within the index.
+never written) change nothing: clients send the ids, so they are only accepted within the index.
 
-`fresh` collects what was acked beyond mark-delete since the last call of `take_fresh`, so that a
-log of the state costs what changed, not what there is. In-order acks cost one comparison of each
-kind and an assignment; `_limit` is a lower bound of the last entry of mark-delete's ledger. An ack
-at `_limit` takes the longer way: it may be of the last entry, with which the ledger is consumed.
+`fresh` collects the acks beyond mark-delete since the last `take_fresh`, so that logging the state
+costs in proportion to the change. In-order acks cost one comparison of each kind and an assignment;
+`_limit` is a lower bound of the last entry of mark-delete's ledger. An ack at `_limit` takes the
+slow path: it may be the last entry, which means that the ledger is consumed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 from pyroaring import BitMap
@@ -27,11 +28,11 @@ from magnetar.managed_ledger.index import LedgerIndex
 ENTRY_ID_MAX: Final = 2**32 - 1
 """Bitmaps hold 32-bit ids; ledgers are rolled over long before."""
 BATCH_MESSAGES_MAX: Final = 1 << 20
-"""What a client may say is in one batch before its word is not used for anything."""
+"""The largest batch size of a client that is believed; larger ones are ignored."""
 
 
 def run_end(bitmap: BitMap, entry_id: int) -> int:
-    """The last id of the run of set ids that follows `entry_id`, or `entry_id` itself."""
+    """Returns the last id of the run of set ids after `entry_id`, or `entry_id` itself."""
     if entry_id + 1 not in bitmap:
         return entry_id
     if entry_id + 2 not in bitmap:
@@ -49,7 +50,7 @@ def run_end(bitmap: BitMap, entry_id: int) -> int:
 
 
 def runs(bitmap: BitMap) -> Iterator[tuple[int, int]]:
-    """The runs of consecutive ids, each as (first, last)."""
+    """Yields the runs of consecutive ids, each as (first, last)."""
     start = bitmap.next_set_bit(0) if bitmap else None
     while start is not None:
         last = run_end(bitmap, start)
@@ -58,12 +59,12 @@ def runs(bitmap: BitMap) -> Iterator[tuple[int, int]]:
 
 
 def run_count(bitmap: BitMap) -> int:
-    """How many runs the ids form."""
+    """Returns the number of runs of consecutive ids."""
     return len(bitmap) - bitmap.intersection_cardinality(bitmap.shift(1))
 
 
 class Fresh:
-    """What changed beyond mark-delete since it was last taken."""
+    """The acks beyond mark-delete since they were last taken."""
 
     __slots__ = ("batches", "holes")
 
@@ -73,7 +74,7 @@ class Fresh:
 
 
 class AckState:
-    """See the module's text."""
+    """Mark-delete position, individual acks and batch remains of one cursor."""
 
     __slots__ = (
         "_batches",
@@ -99,19 +100,15 @@ class AckState:
         self._fresh: Fresh | None = None
         self._dirty = False
 
-    # -- hooks
-
     def _touched(self) -> None:
         """Called on the first change after `_dirty` was cleared."""
         self._dirty = True
 
     def _ledger_consumed(self) -> None:
-        """Called when mark-delete has come to, or beyond, the end of a closed ledger."""
-
-    # -- acks
+        """Called when mark-delete reaches the end of a closed ledger."""
 
     def ack(self, ledger_id: int, entry_id: int) -> None:
-        """One whole entry."""
+        """Acks a whole entry."""
         if (
             entry_id == self._md_entry + 1
             and ledger_id == self._md_ledger
@@ -124,11 +121,6 @@ class AckState:
                 self._touched()
         else:
             self._ack_any(ledger_id, entry_id)
-
-    def ack_many(self, positions: Iterable[tuple[int, int]]) -> None:
-        """Whole entries, in any order."""
-        for ledger_id, entry_id in positions:
-            self.ack(ledger_id, entry_id)
 
     def _ack_any(self, ledger_id: int, entry_id: int) -> None:
         md_ledger, md_entry = self._md_ledger, self._md_entry
@@ -165,12 +157,12 @@ class AckState:
             self._touched()
 
     def _follows_end(self, ledger_id: int) -> bool:
-        """Whether the first entry of this ledger is the one right after mark-delete."""
-        found = self._index.locate(self._md_ledger, self._md_entry + 1)
-        return found is not None and found[0].ledger_id == ledger_id and found[1] == 0
+        """Whether this ledger's first entry directly follows mark-delete."""
+        following = self._index.locate(self._md_ledger, self._md_entry + 1)
+        return following is not None and following[0].ledger_id == ledger_id and following[1] == 0
 
     def ack_cumulative(self, position: Position | tuple[int, int]) -> None:
-        """Every entry up to and including this one."""
+        """Acks every entry up to and including this one."""
         ledger_id, entry_id = position
         if (
             ledger_id == self._md_ledger
@@ -185,7 +177,7 @@ class AckState:
         index = self._index
         if (ledger_id, entry_id) > (index.last_ledger, index.last_entry):
             return
-        # What lies before all that is kept was read from an artefact: its place is what counts.
+        # An entry before the first kept one was read from an artifact: its own position counts.
         ledger_id, entry_id = min(index.floor(ledger_id, entry_id), (ledger_id, entry_id))
         if (ledger_id, entry_id) <= (self._md_ledger, self._md_entry):
             return
@@ -196,29 +188,29 @@ class AckState:
             self._touched()
 
     def ack_batch(self, ledger_id: int, entry_id: int, remaining: int, batch_size: int) -> bool:
-        """Some messages of an entry: the bits of `remaining` are those not acked yet.
+        """Acks some messages of an entry: the set bits of `remaining` are not acked yet.
 
-        They are combined with what is known already. True when the entry is now wholly acked.
+        Combines with earlier acks of the entry. Returns whether the whole entry is acked now.
         """
         if self.is_acked(ledger_id, entry_id):
             return True
         if not 0 <= entry_id <= self._index.last_entry_of(ledger_id):
             return False
         key = (ledger_id, entry_id)
-        known = self._batches.get(key)
-        if known is not None:
-            left = known & remaining
+        before = self._batches.get(key)
+        if before is not None:
+            left = before & remaining
         elif 0 < batch_size <= BATCH_MESSAGES_MAX:
             whole = (1 << batch_size) - 1
             left = remaining & whole
             if left == whole:
                 return False
         else:
-            left = remaining  # old clients do not say; bits that no message has come as 0
+            left = remaining  # old clients send no batch size; bits beyond the batch are 0
         if not left:
             self.ack(ledger_id, entry_id)
             return True
-        if left != known:
+        if left != before:
             self._batches[key] = left
             if self._tracked:
                 self._changes().batches.add(key)
@@ -229,7 +221,7 @@ class AckState:
     def ack_batch_cumulative(
         self, position: Position | tuple[int, int], remaining: int, batch_size: int
     ) -> None:
-        """Every entry before this one, and of this one all messages but `remaining`."""
+        """Acks every entry before this one, and its messages except `remaining`."""
         ledger_id, entry_id = position
         if not 0 <= entry_id <= self._index.last_entry_of(ledger_id):
             return
@@ -237,7 +229,7 @@ class AckState:
         self.ack_batch(ledger_id, entry_id, remaining, batch_size)
 
     def _reset(self, mark_delete: Position) -> None:
-        """Forgets all acks beyond `mark_delete`, and moves there, back or forth."""
+        """Drops all acks beyond `mark_delete`, and moves there, back or forth."""
         self._md_ledger, self._md_entry = mark_delete
         self._limit = -1
         self._holes = {}
@@ -247,10 +239,8 @@ class AckState:
         if not self._dirty:
             self._touched()
 
-    # -- advancing
-
     def _advance(self, ledger_id: int, entry_id: int) -> None:
-        """Moves mark-delete to this entry and on through what is acked after it."""
+        """Moves mark-delete to this entry, and on through contiguous acks."""
         index, holes = self._index, self._holes
         while True:
             if (bitmap := holes.get(ledger_id)) is not None:
@@ -290,8 +280,6 @@ class AckState:
             upto = (ledger_id, entry_id)
             self._batches = {key: left for key, left in self._batches.items() if key > upto}
 
-    # -- questions
-
     @property
     def mark_delete(self) -> Position:
         return Position(self._md_ledger, self._md_entry)
@@ -304,11 +292,11 @@ class AckState:
         return holes is not None and 0 <= entry_id <= ENTRY_ID_MAX and entry_id in holes
 
     def remaining_batch(self, ledger_id: int, entry_id: int) -> int | None:
-        """The bits of the messages not acked yet, where some but not all of the entry's are."""
+        """Returns the bits of the unacked messages of a partly acked entry, else None."""
         return self._batches.get((ledger_id, entry_id)) if self._batches else None
 
     def filter_unacked(self, entries: list[Entry]) -> list[Entry]:
-        """Those of the entries (in order) that are not acked; the same list where all are not."""
+        """Returns the unacked entries, in order; the same list if none is acked."""
         if not entries:
             return entries
         first = entries[0]
@@ -331,12 +319,12 @@ class AckState:
 
     @property
     def backlog(self) -> int:
-        """How many entries are not acked."""
+        """The number of unacked entries."""
         index = self._index
         return index.rank_end - index.rank(self._md_ledger, self._md_entry) - self._holes_count
 
     def unacked_up_to(self, position: Position | tuple[int, int]) -> int:
-        """How many entries at or before this place are not acked."""
+        """Returns the number of unacked entries at or before this position."""
         ledger_id, entry_id = position
         index = self._index
         passed = index.rank(ledger_id, entry_id) - index.rank(self._md_ledger, self._md_entry)
@@ -350,7 +338,7 @@ class AckState:
         return passed
 
     def mark_delete_after(self, position: Position | tuple[int, int]) -> Position:
-        """Where mark-delete would be after `ack_cumulative(position)`; nothing changes."""
+        """Returns the mark-delete that `ack_cumulative(position)` would set; changes nothing."""
         index = self._index
         mark = Position(self._md_ledger, self._md_entry)
         if tuple(position) > (index.last_ledger, index.last_entry):
@@ -372,52 +360,48 @@ class AckState:
 
     @property
     def backlog_bytes_estimate(self) -> int:
-        """About how many bytes those entries have: holes count as entries of mean size."""
+        """An estimate of the backlog in bytes: acked entries count with the mean size."""
         beyond = self._index.bytes_after(self._md_ledger, self._md_entry)
         entries = self.backlog + self._holes_count
         return beyond * self.backlog // entries if entries else 0
 
     @property
     def oldest_unacked(self) -> Position | None:
-        """The entry that holds mark-delete back, if there is one."""
-        found = self._index.locate(self._md_ledger, self._md_entry + 1)
-        return None if found is None else Position(found[0].ledger_id, found[1])
+        """The entry that mark-delete waits for, if it exists."""
+        oldest = self._index.locate(self._md_ledger, self._md_entry + 1)
+        return None if oldest is None else Position(oldest[0].ledger_id, oldest[1])
 
     @property
     def holes_count(self) -> int:
-        """How many entries beyond mark-delete are acked."""
+        """The number of acked entries beyond mark-delete."""
         return self._holes_count
 
     @property
-    def batches_count(self) -> int:
-        """How many entries are partly acked."""
-        return len(self._batches)
-
-    @property
     def ranges_count(self) -> int:
-        """How many runs the acked entries beyond mark-delete form."""
+        """The number of runs of acked entries beyond mark-delete."""
         return sum(run_count(bitmap) for bitmap in self._holes.values())
 
     def ranges(self) -> Iterator[tuple[Position, Position]]:
-        """Those runs in order, as (the place before the first, the last). Not while acking."""
+        """Yields the acked runs beyond mark-delete, as (the position before the first, the last).
+
+        Do not ack during the iteration.
+        """
         for ledger_id in sorted(self._holes):
             for first, last in runs(self._holes[ledger_id]):
                 yield Position(ledger_id, first - 1), Position(ledger_id, last)
 
-    # -- for the cursor's log (a state that is not `tracked` has none)
-
     @property
     def holes(self) -> dict[int, BitMap]:
-        """The acked entries beyond mark-delete, by ledger. To read, not to change."""
+        """The acked entries beyond mark-delete, by ledger. Read-only."""
         return self._holes
 
     @property
     def batches(self) -> dict[tuple[int, int], int]:
-        """The remains of partly acked entries, by (ledger, entry). To read, not to change."""
+        """The remains of partly acked entries, by (ledger, entry). Read-only."""
         return self._batches
 
     def restore(self, holes: dict[int, BitMap], batches: dict[tuple[int, int], int]) -> None:
-        """Takes over a stored state on top of mark-delete, as far as its entries still exist."""
+        """Adds a stored state to mark-delete, as far as its entries still exist."""
         md_ledger, md_entry = self._md_ledger, self._md_entry
         for ledger_id, bitmap in holes.items():
             last = self._index.last_entry_of(ledger_id)
@@ -431,12 +415,12 @@ class AckState:
         for key, left in batches.items():
             if not self.is_acked(*key) and key[1] <= self._index.last_entry_of(key[0]):
                 self._batches[key] = left
-        # What follows mark-delete may be acked, where ledgers between have gone since.
+        # The next entry may be acked if the ledgers between were trimmed since.
         if self._holes and (first := self.oldest_unacked) is not None and self.is_acked(*first):
             self._advance(first.ledger_id, first.entry_id)
 
     def take_fresh(self) -> Fresh:
-        """What changed beyond mark-delete since the last call. Clears `_dirty`."""
+        """Returns the acks beyond mark-delete since the last call. Clears `_dirty`."""
         fresh, self._fresh = self._fresh, None
         self._dirty = False
         return fresh or Fresh()

@@ -1,18 +1,18 @@
-"""The writing end of a managed ledger: one writable ledger at a time, and the groups on their way.
+"""The writing end of a managed ledger: one writable ledger at a time, and the groups in flight.
 
-A group is appended to the newest ledger, or waits while there is none: the first append creates the
-first ledger (an idle topic has none), and an append that finds the ledger due for rollover has it
-closed and the next one created. Groups complete in the order in which they came, whatever happens
-between: a group is either sent to the ledger or queued behind those that are; refusals take their
-place in the same line. A group is never split over two ledgers.
+A group is appended to the newest ledger, or queued while there is none. The first append creates
+the first ledger (an idle topic has none). An append that finds the ledger due for rollover has it
+closed and the next one created. Groups complete in the order of their appends, whatever happens
+between: a group is either sent to the ledger or queued behind those that are, and a refusal takes
+its place in the same order. A group is never split over two ledgers.
 
-When an add fails, the ledger is closed at its last confirmed entry, and the groups that failed go
-first into the next ledger, so a producer sees nothing of it; after REPLAYS_MAX ledgers in a row
-that took nothing, everything that waits fails. When another owner has fenced the ledger or written
-the record, everything fails, for good.
+If an add fails, the ledger is closed at its last confirmed entry, and the failed groups go first
+into the next ledger, so a producer does not notice. After REPLAYS_MAX consecutive ledgers that took
+nothing, everything that waits fails. If another owner has fenced the ledger or written the record,
+everything fails for good.
 
-States, of which only this module changes them: OPEN (may append; with or without a ledger), then
-CLOSED, TERMINATED or FENCED, which are final.
+Only this module changes the state: OPEN (appends are accepted, with or without a ledger), then one
+of the final states CLOSED, TERMINATED and FENCED.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ log = get_logger("magnetar.managed_ledger.appender")
 
 
 class AppenderState(StrEnum):
-    """Whether appends are taken."""
+    """Whether appends are accepted."""
 
     OPEN = "Open"
     CLOSED = "Closed"
@@ -53,30 +53,30 @@ class AppenderState(StrEnum):
 
 
 class AppenderOwner(Protocol):
-    """What the appender asks of its managed ledger."""
+    """The managed ledger of an appender."""
 
     async def create_ledger(self) -> LedgerWriter:
         """Creates the next ledger and records it; raises ManagedLedgerFenced."""
 
     def ledger_ended(self, info: LedgerInfo) -> None:
-        """A ledger was closed; if it is empty, it goes."""
+        """A ledger was closed; an empty one is dropped."""
 
     def owner_changed(self, error: MagnetarError) -> None:
-        """Another owner has the log: nothing is to be done here any more."""
+        """Another owner has the managed ledger: this instance must stop."""
 
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
-        """Where to cache entries of the newest ledger, from this one on."""
+        """Returns a new cache run for entries of the newest ledger, from this one on."""
 
 
 _Group = tuple[list[bytes], int, OnAppended, MagnetarError | None]
-"""Entries on their way, their bytes, whom to tell; with an error, one that only holds its place.
+"""Entries in flight, their bytes, their callback; with an error, a refusal in its place.
 
 A plain tuple: there is one for every unbatched message.
 """
 
 
 class Appender:
-    """See the module's text. All methods belong to the event loop's thread."""
+    """Appends groups, and rolls ledgers over. For the event loop's thread."""
 
     __slots__ = (
         "_bytes_max",
@@ -139,19 +139,17 @@ class Appender:
 
     @property
     def pending(self) -> int:
-        """Groups that are not completed."""
+        """The number of groups that are not completed."""
         return len(self._sent) + len(self._queued)
 
     @property
     def rolling(self) -> bool:
         return self._rolling is not None
 
-    # -- appending
-
     def append(self, entries: list[bytes], on_appended: OnAppended) -> None:
-        """Appends one or more entries as a group; `on_appended(ledger, first entry, None)`.
+        """Appends entries as a group; calls `on_appended(ledger, first entry, None)` once durable.
 
-        On failure it is called with (-1, -1, the error). Never calls back from inside the call.
+        On failure it calls `on_appended(-1, -1, error)`. Never calls back from inside the call.
         """
         if self.error is not None:
             self._refuse(on_appended, self.error)
@@ -164,7 +162,7 @@ class Appender:
             self._sent_entries += len(entries)
 
     def _due(self) -> bool:
-        """Whether the ledger is to be closed before it takes another group."""
+        """Whether the ledger must be closed before it takes another group."""
         now = self._context.clock.monotonic()
         if self._sent_entries >= self._entries_max or self._sent_bytes >= self._bytes_max:
             return now >= self._roll_from
@@ -188,11 +186,11 @@ class Appender:
         if self._refused:
             self._answer_refused()
         if self.listeners and not self._notifying:
-            # Once for all groups that one fsync completed: they complete in one turn of the loop.
+            # Once for all groups of one fsync: they complete in one turn of the loop.
             self.notify()
 
     def notify(self) -> None:
-        """Calls the listeners on the loop's next turn."""
+        """Calls the listeners in the loop's next turn."""
         if not self._notifying:
             self._notifying = True
             self._loop.call_soon(self._notify)
@@ -202,13 +200,11 @@ class Appender:
         for listener in self.listeners:
             listener()
 
-    # -- the line of groups that cannot be sent now
-
     def _queue(self, entries: list[bytes], on_appended: OnAppended) -> None:
         size = sum(map(len, entries))
         line = self._queued or self._sent
         if line and (refusal := line[-1][3]) is not None:
-            # A smaller group that fits must not overtake the one that did not, of its producer.
+            # A smaller group must not overtake a refused one of the same producer.
             self._refuse(on_appended, refusal)
             return
         if self._queued_bytes + size > self._context.settings.pending_bytes_max:
@@ -226,7 +222,7 @@ class Appender:
         self._start_rolling()
 
     def _refuse(self, on_appended: OnAppended, error: MagnetarError) -> None:
-        """Answers with the error, after the groups that came before."""
+        """Completes with the error, after all earlier groups."""
         line = self._queued or self._sent
         if line:
             line.append(([], 0, on_appended, error))
@@ -242,7 +238,7 @@ class Appender:
             on_appended(-1, -1, error)
 
     def _send_queued(self) -> None:
-        """Sends what waits, up to where the ledger is due again."""
+        """Sends the queued groups, until the ledger is due for rollover again."""
         writer = self.writer
         while self._queued and writer is not None and not self._due():
             group = self._queued.popleft()
@@ -260,27 +256,32 @@ class Appender:
         self._answer_refused()
 
     def _fail_all(self, error: MagnetarError) -> None:
-        """Fails every group of the line, in order; what was sent may be durable all the same."""
+        """Fails all groups, in order; groups that were sent may be durable nevertheless."""
         groups = [*self._sent, *self._queued]
         self._sent.clear()
         self._queued.clear()
         self._queued_bytes = self._refused = 0
         if self.writer is not None:
-            self.writer.fail(error)  # so that it never calls back for what is answered here
+            self.writer.fail(error)  # it must not call back for the groups that fail here
         for _, _, on_appended, refusal in groups:
             on_appended(-1, -1, refusal or error)
 
     def _failed(self, error: MagnetarError) -> None:
-        """The ledger failed: all that was sent failed with it, and comes before what waits.
+        """Queues all sent groups again, before the queued ones: the ledger failed, and they with
+        it.
 
-        The writer calls back for each of them; the first call deals with all.
+        The writer calls back for each of them; the first call handles all.
         """
         if not self._sent:
             return
         if isinstance(error, LedgerFenced):
             self.fence(ManagedLedgerFenced(f"{self._name}: {error}"))
             return
-        log.warning("append failed", managed_ledger=self._name, error=str(error))
+        log.warning(
+            "append failed, will continue in another ledger",
+            managed_ledger=self._name,
+            error=str(error),
+        )
         self._queued = deque([*self._sent, *self._queued])
         self._queued_bytes = sum(size for _, size, _, _ in self._queued)
         self._sent = deque()
@@ -290,8 +291,6 @@ class Appender:
             self._fail_all(error)
         self._start_rolling()
 
-    # -- rolling over
-
     def _start_rolling(self) -> None:
         if self._rolling is None:
             task = self._context.tasks.start(self._roll(), f"roll {self._name}")
@@ -300,8 +299,8 @@ class Appender:
             self._rolling = task
 
     async def _roll(self) -> None:
-        """Closes the ledger, and creates the next one if something waits for it."""
-        error: MagnetarError | None = PersistenceError(f"{self._name}: rollover was cut short")
+        """Closes the ledger, and creates the next one if groups are queued."""
+        error: MagnetarError | None = PersistenceError(f"{self._name}: rollover was interrupted")
         try:
             async with asyncio.timeout(CREATE_TIMEOUT_S):
                 await self._close_ledger()
@@ -321,10 +320,10 @@ class Appender:
         finally:
             self._rolling = None
             if error is not None and (self._sent or self._queued):
-                log.warning("no ledger", managed_ledger=self._name, error=str(error))
+                log.warning(
+                    "no writable ledger, appends fail", managed_ledger=self._name, error=str(error)
+                )
                 self._fail_all(error)
-            elif error is None and self.writer is not None and self.writer.error is not None:
-                self._start_rolling()  # it failed meanwhile, and nobody else will
 
     async def _close_ledger(self) -> None:
         writer, info = self.writer, self._info
@@ -338,8 +337,8 @@ class Appender:
     async def _open_ledger(self) -> None:
         if self._creating is None:
             self._creating = asyncio.ensure_future(self._owner.create_ledger())
-        # One that comes too late for its roll is on record all the same: the next roll has it, also
-        # where it came in the very turn of the loop in which the roll's time was over.
+        # A ledger that is created after the roll timed out is on record nevertheless. The next roll
+        # uses it, even if it was created in the same turn of the loop as the timeout.
         try:
             writer = await asyncio.shield(self._creating)
         except BaseException:
@@ -359,9 +358,9 @@ class Appender:
         self._roll_at = now + settings.rollover_ms_max / 1000
 
     def roll_if_aged(self) -> None:
-        """Closes the newest ledger if it is past its age and at rest.
+        """Closes the newest ledger if it is past its age and has nothing in flight.
 
-        It has entries: a ledger is created for a group, and is closed if it fails to take that.
+        It has entries: a ledger is created for a group, and closed if it fails to take that group.
         """
         if (
             self.writer is not None
@@ -372,16 +371,14 @@ class Appender:
             self._start_rolling()
 
     async def roll_over(self) -> None:
-        """Closes the newest ledger, once what was sent to it is done; the next append opens one."""
+        """Closes the newest ledger once its groups are complete; the next append opens another."""
         if self.writer is not None and self.error is None:
             self._start_rolling()
         while (rolling := self._rolling) is not None:
             await asyncio.shield(rolling)
 
-    # -- ending
-
     def _end(self, state: AppenderState, error: MagnetarError) -> None:
-        # A log that was to be terminated, but is not owned here, is not terminated.
+        # If the managed ledger is not owned here, its termination did not take effect.
         unowned = state is AppenderState.FENCED and self.state is AppenderState.TERMINATED
         if self.error is None or unowned:
             self.state, self.error = state, error
@@ -389,16 +386,16 @@ class Appender:
                 self._owner.owner_changed(error)
 
     def fence(self, error: MagnetarError) -> None:
-        """Another owner wrote: fails what waits, and whatever comes."""
+        """Fails all pending and later groups: another owner wrote."""
         self._end(AppenderState.FENCED, error)
         self._fail_all(error)
 
     def terminated(self) -> None:
-        """Opened again after it was terminated."""
+        """Restores the terminated state when the managed ledger is opened."""
         self._end(AppenderState.TERMINATED, TopicTerminated(TERMINATED_TEXT))
 
     def close_now(self) -> None:
-        """Takes no more groups; what still waits fails."""
+        """Accepts no more groups; pending ones fail."""
         if self.state is not AppenderState.FENCED:
             self.state = AppenderState.CLOSED
             self.error = ManagedLedgerClosed(f"{self._name} is closed")
@@ -406,10 +403,10 @@ class Appender:
         self._fail_all(self.error)
 
     async def finish(self, state: AppenderState) -> None:
-        """Takes no more groups, lets those that came before complete, and closes the ledger."""
+        """Accepts no more groups, completes the pending ones, and closes the ledger."""
         if self.error is not None:
             if self.state is not AppenderState.TERMINATED:
-                return  # a termination may still be under way: its end is awaited
+                return  # a termination may still be under way: wait for it
         elif state is AppenderState.TERMINATED:
             self.terminated()
         else:
@@ -423,4 +420,4 @@ class Appender:
 
 
 _NOTHING: Final[deque[_Group]] = deque(maxlen=0)
-"""Stands for an empty line until there is need of one: most topics are idle."""
+"""Stands for an empty queue until one is needed: most topics are idle."""

@@ -1,10 +1,10 @@
-"""The newest entries of all topics of a process, by reference, in a bounded number of bytes.
+"""The newest entries of all topics of a process, by reference, within a bound of bytes.
 
-An entry enters when it has become durable, and leaves in the order in which it came: so what is
-cached of one ledger is always a contiguous run up to its end, a list that is indexed directly.
-Eviction pops tokens, each of which stands for neighbouring entries of one run that came together
-(TOKEN_BYTES_MAX), so an append costs the same however many entries it brings. Nothing is copied;
-`Entry` objects are built when someone reads. A forgotten run's tokens stay until half are such.
+An entry enters when it becomes durable and leaves in order of arrival, so the cached part of a
+ledger is always a contiguous run up to its end: a list with direct indexing. Eviction removes
+tokens; a token stands for neighbouring entries of one run that arrived together (TOKEN_BYTES_MAX),
+so an append costs the same whatever its number of entries. Nothing is copied; `Entry` objects are
+built on read. Tokens of forgotten runs remain until they are half of all tokens.
 """
 
 from collections import deque
@@ -16,13 +16,13 @@ from magnetar.managed_ledger.entry import Entry
 
 TOKEN_BYTES_MAX: Final = 64 << 10
 ENTRY_OVERHEAD_BYTES: Final = 48
-"""What an entry takes besides its bytes: the object's head, rounding, the reference."""
+"""Memory of an entry besides its bytes: object head, rounding, reference."""
 
 _COMPACT_ENTRIES_MIN: Final = 1024
 
 
 class _Token:
-    """Neighbouring entries that leave together."""
+    """Neighbouring entries that are evicted together."""
 
     __slots__ = ("count", "run", "size")
 
@@ -33,7 +33,7 @@ class _Token:
 
 
 class CachedRun:
-    """What is cached of one ledger: entries `first` and up, the first `gone` of them evicted."""
+    """The cached entries of one ledger: `first` and up, of which the first `gone` are evicted."""
 
     __slots__ = ("_data", "_first", "_gone", "forgotten", "ledger_id", "size", "token", "tokens")
 
@@ -58,22 +58,22 @@ class CachedRun:
         self._data += entries
 
     def drop(self, count: int) -> None:
-        """Lets go of the oldest `count` entries."""
+        """Evicts the oldest `count` entries."""
         gone = self._gone
         self._data[gone : gone + count] = [None] * count
         self._gone = gone = gone + count
-        # Moving the rest up is paid for by as many evictions before.
+        # The cost of moving the rest is amortized by as many evictions before.
         if gone >= _COMPACT_ENTRIES_MIN and gone * 2 >= len(self._data):
             del self._data[:gone]
             self._first += gone
             self._gone = 0
 
     def read(self, first: int, entries_max: int, bytes_max: int) -> list[Entry] | None:
-        """From `first` on, at least one entry; None where `first` is not cached."""
+        """Returns entries from `first` on, at least one; None if `first` is not cached."""
         start = first - self._first
         if start < self._gone or start >= len(self._data):
             return None
-        # None stands only below `_gone`, so that all of these are bytes.
+        # Only entries below `_gone` are None, so all of these are bytes.
         chunk = cast("list[bytes]", self._data[start : start + entries_max])
         if sum(map(len, chunk)) > bytes_max:
             fitting, size = 1, len(chunk[0])
@@ -85,7 +85,7 @@ class CachedRun:
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """What the cache holds and did. Hits and misses count reads, not entries."""
+    """Size and counters of the cache. Hits and misses count reads, not entries."""
 
     size_bytes: int
     size_bytes_max: int
@@ -95,7 +95,7 @@ class CacheStats:
 
 
 class EntryCache:
-    """See the module's text."""
+    """The cache of a process, over all topics. Evicts the oldest entries of all runs."""
 
     __slots__ = (
         "_fifo",
@@ -117,7 +117,7 @@ class EntryCache:
         self._tokens_forgotten = 0
 
     def add(self, run: CachedRun, entries: list[bytes], size: int) -> None:
-        """Appends entries of `size` bytes in all to the run, and evicts the oldest of all runs."""
+        """Appends entries of `size` bytes in total to the run; evicts the oldest of all runs."""
         run.append(entries)
         count = len(entries)
         size += count * ENTRY_OVERHEAD_BYTES
@@ -149,14 +149,14 @@ class EntryCache:
         self.evicted_bytes += token.size
 
     def forget(self, run: CachedRun) -> None:
-        """Drops a run for good: its ledger is deleted, or closed here."""
+        """Drops a run for good: its ledger was deleted, or closed here."""
         if run.forgotten:
             return
         run.forgotten = True
         self.size_bytes -= run.size
         run.drop(len(run))
         self._tokens_forgotten += run.tokens
-        # Sweeping only when most are dead keeps forgetting cheap, and the dead few.
+        # Sweeping at half keeps `forget` cheap, and bounds the number of dead tokens.
         if self._tokens_forgotten * 2 > len(self._fifo):
             self._fifo = deque(token for token in self._fifo if not token.run.forgotten)
             self._tokens_forgotten = 0

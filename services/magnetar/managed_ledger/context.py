@@ -1,8 +1,8 @@
-"""What all managed ledgers and cursors of a process share.
+"""The parts that all managed ledgers and cursors of a process share.
 
-The one timer for cursors: a cursor that has acks nobody waits for joins `PersistTimer`, and is told
-to write them when the timer fires, at most PERSIST_INTERVAL_S later. While no cursor has any, there
-is no timer.
+A cursor with acks that no receipt waits for joins `PersistTimer`, which has it write them at most
+PERSIST_INTERVAL_S later. There is one timer for all cursors, and none while no cursor has such
+acks.
 """
 
 import asyncio
@@ -16,28 +16,28 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
-from magnetar.managed_ledger.guarded import Guard, unguarded
+from magnetar.managed_ledger.claim import Guard, unguarded
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.cold import ColdLedgers
 
 PERSIST_INTERVAL_S: Final = 1.0
 REMOVALS_AT_ONCE_MAX: Final = 64
-"""Writes that take ledgers off records: a policy's change may concern all topics at once."""
+"""Concurrent trims of records: a change of a policy may affect all topics at once."""
 
 
 Confirm = Callable[[str], Awaitable[None]]
 
 
 async def unasked(_name: str) -> None:
-    """Where nobody else can change retention."""
+    """Confirms at once, for a process that is the only one to change retention."""
 
 
 TrimLimit = Callable[[str, int], Awaitable[Position | None]]
 
 
 async def unlimited(_name: str, _created_ms: int) -> Position | None:
-    """Where nothing is compacted."""
+    """Sets no limit, for a process without compaction."""
     return None
 
 
@@ -45,19 +45,19 @@ ColdFirst = Callable[[str], bool]
 
 
 def bookies_first(_name: str) -> bool:
-    """Where nothing is said of which copy is read."""
+    """Prefers the bookies' copy."""
     return False
 
 
 class Persistable(Protocol):
-    """Something with changes to write."""
+    """An object with changes to write."""
 
     def persist(self) -> None:
-        """Starts writing what changed."""
+        """Starts writing the changes."""
 
 
 class PersistTimer:
-    """See the module's text."""
+    """Has cursors write their acks at most PERSIST_INTERVAL_S later."""
 
     __slots__ = ("_due", "_handle", "_stopped")
 
@@ -67,7 +67,7 @@ class PersistTimer:
         self._stopped = False
 
     def add(self, item: Persistable) -> None:
-        """Has `item.persist()` called at the next firing."""
+        """Calls `item.persist()` when the timer next fires."""
         self._due.add(item)
         if self._handle is None and not self._stopped:
             loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class PersistTimer:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One per factory."""
+    """The shared parts of one factory."""
 
     store: MetadataStore
     ledgers: LedgerClient
@@ -102,22 +102,29 @@ class Context:
     tasks: TaskSet
     timer: PersistTimer
     cold: ColdLedgers
-    """What was offloaded: asked only where it may be needed."""
+    """The offloaded ledgers; used only if the bookies may not have a ledger."""
     guard: Guard = unguarded
-    """What every write of a record carries; see `guarded`."""
+    """Returns the claim that every write of a record carries; see `tenure`."""
     confirm: Confirm = unasked
-    """Asked, with the log's name, before ledgers go that retention as it is known does not keep: it
-    may have been changed. What it raises keeps them."""
+    """Called with the managed ledger's name before retention deletes ledgers.
+
+    Refreshes the retention, which may have changed. If it raises, the ledgers stay.
+    """
     cold_first: ColdFirst = bookies_first
-    """Whether, of a log's offloaded ledgers, the files are read while bookies have them still."""
+    """Whether reads prefer a ledger's offloaded file while bookies still have the ledger."""
     trim_limit: TrimLimit = unlimited
-    """Asked, with the log's name and when it was created, how far retention may go; None: as far as
-    it likes. What it raises keeps ledgers."""
+    """Called with the managed ledger's name and creation time: how far retention may trim.
+
+    None means no limit. If it raises, the ledgers stay.
+    """
     unanswered: set[str] = field(default_factory=set)
-    """Managed ledgers of which a write of the last instance may still land: at most one name for
-    each that this process has opened. The next opening keeps such a write out."""
+    """Managed ledgers with a write of a former instance that may still land.
+
+    At most one name per managed ledger that this process has opened. The next opening keeps such a
+    write out.
+    """
     rng: random.Random = field(default_factory=random.Random)
-    """For the spread of repetitions."""
+    """For the jitter of retries."""
     removals: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE_MAX)
     )

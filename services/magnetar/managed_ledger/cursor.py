@@ -1,15 +1,15 @@
-"""A cursor: one reader's place in a managed ledger, and what it has acknowledged.
+"""A cursor: the position of one subscription in a managed ledger, and its acknowledgements.
 
-Acks change memory at once (`AckState`). A durable cursor's changes reach its log (`CursorLog`) when
-somebody waits for them (`when_durable`: an ack receipt), and in any case PERSIST_INTERVAL_S later.
-One write is under way at a time; everyone who waits meanwhile shares the next one. A write that
-fails is made good by a new cursor ledger with the whole state; only if that fails too do the
-waiters get an error, and the timer tries again. If another owner has taken over, the cursor is
-fenced for good.
+Acks change memory at once (`AckState`). A durable cursor's changes are written to its log
+(`CursorLog`) when an ack receipt waits for them (`when_durable`), and otherwise PERSIST_INTERVAL_S
+later. One write is under way at a time; receipts requested meanwhile share the next one. If a write
+fails, a new cursor ledger with the whole state replaces the old one; only if that fails too do the
+receipts get an error, and the timer retries. If another owner has taken over, the cursor is fenced
+for good.
 
-`read_position` is the dispatcher's, in memory only: where it reads next.
-Follows ManagedCursorImpl in what positions mean; see `cursor_log` for what is stored, where Pulsar
-caps the holes it stores and we do not.
+`read_position` is the dispatcher's, in memory only: the next entry to read. Positions mean what
+they mean in ManagedCursorImpl. See `cursor_log` for the stored form; Pulsar caps the ack holes that
+it stores, this cursor does not.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import Final, Protocol
 
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.core.futures import settle
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.log import get_logger
 from magnetar.managed_ledger.ack_state import AckState
@@ -41,17 +42,17 @@ log = get_logger("magnetar.managed_ledger.cursor")
 
 
 class CursorOwner(Protocol):
-    """What a cursor asks of its managed ledger."""
+    """The managed ledger of a cursor."""
 
     def trim_soon(self) -> None:
         """Called when mark-delete has passed the end of a ledger."""
 
     def cursor_fenced(self, error: MagnetarError) -> None:
-        """Called when a write of the cursor shows that there is another owner."""
+        """Called when a write of the cursor shows another owner."""
 
 
 class Cursor(AckState):
-    """See the module's text. Created by its managed ledger."""
+    """One subscription's position and acks. Created by its managed ledger."""
 
     __slots__ = (
         "_context",
@@ -84,8 +85,8 @@ class Cursor(AckState):
             {} if cursor_log is None else (cursor_log.record.properties)
         )
         self.read_position = index.next_position(*mark_delete)
-        # Of a cursor with a ledger it is not known when it was used last: then it counts as used
-        # now, so that nobody takes it for abandoned.
+        # The last use of a cursor with a ledger is not recorded: it counts as used now, so that it
+        # does not expire as inactive.
         self.last_active_ms = (
             cursor_log.record.last_active_ms
             if cursor_log is not None and cursor_log.ledger_id == NO_LEDGER
@@ -103,7 +104,7 @@ class Cursor(AckState):
 
     @property
     def durable(self) -> bool:
-        """Whether its acks are stored and hold data back from trimming."""
+        """Whether the acks are stored, and keep entries from being trimmed."""
         return self._log is not None
 
     @property
@@ -112,7 +113,7 @@ class Cursor(AckState):
 
     @property
     def state(self) -> str:
-        """As in Pulsar's internal stats."""
+        """The state in Pulsar's internal stats."""
         if isinstance(self._error, ManagedLedgerFenced | LedgerFenced):
             return "Fenced"
         if self._error is not None:
@@ -120,8 +121,6 @@ class Cursor(AckState):
         if self._log is None or self._log.last_entry < 0:
             return "NoLedger"
         return "Open"
-
-    # -- hooks of AckState
 
     def _touched(self) -> None:
         self._dirty = True
@@ -131,8 +130,6 @@ class Cursor(AckState):
     def _ledger_consumed(self) -> None:
         if self._log is not None:
             self._owner.trim_soon()
-
-    # -- durability
 
     def when_durable(self, on_durable: OnDurable) -> None:
         """Calls back once all acks made so far are on disk, or with the error. Never at once."""
@@ -145,13 +142,13 @@ class Cursor(AckState):
             self._schedule()
 
     def _schedule(self) -> None:
-        # On the loop's next turn: the acks of one read from a socket share a record.
+        # In the loop's next turn: the acks of one socket read share a record.
         if not self._scheduled and not self._writing:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self.persist)
 
     def persist(self) -> None:
-        """Starts writing what changed, unless a write is under way."""
+        """Starts writing the changes, unless a write is under way."""
         self._scheduled = False
         if self._writing or not self._dirty or self._log is None or self._error is not None:
             return
@@ -166,7 +163,9 @@ class Cursor(AckState):
         if error is None or isinstance(error, LedgerFenced):
             self._finish(error)
         else:
-            log.warning("cursor write failed", cursor=self.name, error=str(error))
+            log.warning(
+                "cursor write failed, rolling its ledger", cursor=self.name, error=str(error)
+            )
             self._roll()
 
     def _roll(self) -> None:
@@ -175,28 +174,28 @@ class Cursor(AckState):
 
     async def _roll_ledger(self) -> None:
         assert self._log is not None  # noqa: S101  (only a durable cursor persists)
-        error: MagnetarError | None = PersistenceError(f"cursor {self.name}: write was cut short")
+        error: MagnetarError | None = PersistenceError(f"cursor {self.name}: write was interrupted")
         try:
             await self._log.roll(self)
             error = None
         except MagnetarError as failure:
-            log.warning("cursor not written", cursor=self.name, error=str(failure))
+            log.warning("acks not written, will retry", cursor=self.name, error=str(failure))
             error = failure
         finally:
             self._finish(error)
 
     def _finish(self, error: MagnetarError | None) -> None:
-        """Ends a write: tells who waited for it, and sees to what changed meanwhile."""
+        """Completes a write: answers its receipts, and schedules later changes."""
         self._writing = False
         covered, self._covered = self._covered, None
         if not self._dirty and self._waiters:
-            # They came after this write began, but before it took what it wrote.
+            # Requested after this write began, but before it took its state: it covers them.
             covered, self._waiters = [*(covered or ()), *self._waiters], None
         if isinstance(error, ManagedLedgerFenced | LedgerFenced):
             self._give_up(error)
             self._owner.cursor_fenced(error)
         elif error is not None:
-            # Also if the cursor has ended: it may resume, and then has to write this.
+            # Also if the cursor has ended: it may resume, and must then write this state.
             self._dirty = True
             if isinstance(error, CursorClosed | ManagedLedgerClosed):
                 self._give_up(error)
@@ -208,8 +207,11 @@ class Cursor(AckState):
             self._context.timer.add(self)
 
     def _give_up(self, error: MagnetarError) -> None:
-        """No ack is receipted from now on, nor by a write that is under way: the next instance may
-        have read the record before that write."""
+        """Answers all receipts with the error, also those of the write under way.
+
+        The next instance may have read the record before that write, so it must not be
+        acknowledged.
+        """
         self._error = self._error or error
         waiters = [*(self._covered or ()), *(self._waiters or ())]
         self._covered = self._waiters = None
@@ -218,7 +220,7 @@ class Cursor(AckState):
 
     @contextmanager
     def _fencing(self) -> Iterator[None]:
-        """Gives up, and says so, if a write shows that the cursor has another owner."""
+        """Gives up and notifies the owner if a write shows another owner."""
         try:
             yield
         except ManagedLedgerFenced as error:
@@ -229,12 +231,7 @@ class Cursor(AckState):
     async def flush(self) -> None:
         """Returns once all acks made so far are on disk."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def settle(error: MagnetarError | None) -> None:
-            if not done.done():
-                done.set_result(None) if error is None else done.set_exception(error)
-
-        self.when_durable(settle)
+        self.when_durable(lambda error: settle(done, error))
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 await done
@@ -244,10 +241,10 @@ class Cursor(AckState):
             ) from None
 
     async def reset(self, position: Position, *, before_kept: bool = False) -> None:
-        """Seeks: `position` is the next entry to be read; acks at and after it are forgotten.
+        """Seeks: `position` is the next entry to read; acks at and after it are dropped.
 
         Durable when this returns. A position before the first kept entry means that entry, unless
-        with `before_kept`.
+        `before_kept` is set.
         """
         self._check_open()
         self._reset(mark_delete_before(self._index, position, before_kept=before_kept))
@@ -265,14 +262,14 @@ class Cursor(AckState):
         self.properties = dict(properties)
 
     async def record_use(self, interval_ms: int) -> None:
-        """Records `last_active_ms`, if the record is older than that by so much."""
+        """Records `last_active_ms` if the recorded time is older by at least `interval_ms`."""
         if self._error is not None or self._log is None:
             return
         with self._fencing():
             await self._log.record_use(self.last_active_ms, interval_ms)
 
     async def retire(self) -> None:
-        """Deletes the cursor ledgers that a former instance left to be deleted."""
+        """Deletes the cursor ledgers that a former instance retired."""
         assert self._log is not None  # noqa: S101  (only a durable cursor has some)
         try:
             with self._fencing():
@@ -281,17 +278,17 @@ class Cursor(AckState):
             log.info("cursor ledgers not deleted now", cursor=self.name, error=str(error))
 
     async def close(self) -> None:
-        """Writes what is left to be written and ends the cursor ledger. Idempotent.
+        """Writes pending changes and closes the cursor ledger. Idempotent.
 
-        An ack that arrives once the ledger is being ended is not stored: `when_durable` answers it
-        with CursorClosed.
+        An ack that arrives while the ledger is closed is not stored: `when_durable` answers it with
+        CursorClosed.
         """
         if self._error is not None:
             return
         error = CursorClosed(f"cursor {self.name} is closed")
         try:
             if self._log is not None:
-                # Without a ledger, a mark-delete alone fits the record: no ledger for that.
+                # Without a ledger, mark-delete alone fits the record and needs none.
                 if self._writing or self._log.writing or self._holes or self._batches:
                     await self.flush()
                 # Acks since then that need a ledger are dropped: the record cannot hold them.
@@ -303,16 +300,16 @@ class Cursor(AckState):
             self.abandon(error)
 
     def abandon(self, error: MagnetarError) -> None:
-        """Stops without writing: the cursor was deleted, closed, or is another owner's now.
+        """Stops without writing: the cursor was deleted, closed, or has another owner.
 
-        What is under way stops before its next write.
+        A write under way stops before its next step.
         """
         self._stop(error)
         if self._log is not None:
             self._log.end(error)
 
     def resume(self, error: MagnetarError) -> None:
-        """Undoes `abandon(error)`: the cursor was to be deleted, and was not."""
+        """Undoes `abandon(error)`, after a deletion that did not happen."""
         if self._error is error and self._log is not None:
             self._log.resume()
             self._error = None
@@ -328,27 +325,25 @@ class Cursor(AckState):
         if self._error is not None:
             raise self._error
 
-    # -- positions
-
     def ack_cumulative(self, position: Position | tuple[int, int]) -> None:
         super().ack_cumulative(position)
         self.skip_acked()
 
     def skip_acked(self) -> None:
-        """Brings `read_position` after mark-delete where that has overtaken it."""
+        """Moves `read_position` behind mark-delete if mark-delete has overtaken it."""
         if self.read_position <= (self._md_ledger, self._md_entry):
             self.read_position = self._index.next_position(self._md_ledger, self._md_entry)
 
     @property
     def entries_since_first_unacked(self) -> int:
-        """How far reading is ahead of mark-delete, in entries."""
+        """The number of entries between mark-delete and `read_position`."""
         read = self._index.previous_position(*self.read_position)
         return max(self._index.rank(*read) - self._index.rank(*self.mark_delete), 0)
 
     def individually_deleted(self) -> str:
-        """The acked ranges beyond mark-delete in Pulsar's form, `[(3:1..3:4],(3:6..3:9]]`.
+        """Returns the acked ranges beyond mark-delete in Pulsar's form, `[(3:1..3:4],(3:6..3:9]]`.
 
-        At most RANGES_SHOWN_MAX of them; `ranges_count` tells how many there are.
+        At most RANGES_SHOWN_MAX of them; `ranges_count` has the total.
         """
         shown: list[str] = []
         for after, last in self.ranges():
@@ -361,7 +356,7 @@ class Cursor(AckState):
 def mark_delete_before(
     index: LedgerIndex, position: Position, *, before_kept: bool = False
 ) -> Position:
-    """The mark-delete of a cursor that reads `position` next."""
+    """Returns the mark-delete of a cursor that reads `position` next."""
     first = index.first_position
     if position <= first:
         if before_kept:

@@ -1,4 +1,4 @@
-"""Version 1 of the records that a cursor writes to its cursor ledger. Pure.
+"""Version 1 of the records in a cursor ledger. Pure.
 
 A record is one entry of the cursor ledger, little-endian:
 
@@ -8,12 +8,13 @@ A record is one entry of the cursor ledger, little-endian:
     | remains u32 | each: ledger i64, entry u32, size u32, bits little-endian
     | CRC-32C u32 of all before
 
-A snapshot is the whole state, in `parts` records that follow one another; it counts once its last
-part is there. A delta is what changed since the record before. `base` is the entry at which the
-snapshot begins that the record is a part of, or builds on; so a reader needs the last record, the
-snapshot it names, and what lies between. Holes at or before mark-delete are left out, as are
-remains of acked entries; but a delta may come after it made some of them so: readers drop them.
-Bounds: a record aims at PART_BYTES; one bitmap is cut into windows so that it stays near it.
+A snapshot is the whole state, in `parts` consecutive records; it is valid once its last part is
+written. A delta holds the changes since the record before. `base` is the entry at which the
+snapshot starts that the record belongs to or builds on, so a reader needs the last record, the
+snapshot that it names, and the records between. Acks at or before mark-delete are left out, as are
+remains of acked entries; a later delta may make earlier ones redundant, and readers drop those.
+
+Bounds: a record aims at PART_BYTES; a large bitmap is split into windows to stay near it.
 """
 
 import struct
@@ -31,7 +32,7 @@ MAGIC: Final = b"MCUR"
 VERSION: Final = 1
 PART_BYTES: Final = 512 << 10
 WINDOW_IDS: Final = 1 << 21
-"""A bitmap of this many ids has at most 256 KiB (a bit each) and some heads."""
+"""A bitmap of this many ids takes at most 256 KiB (a bit each) and some headers."""
 
 _HEAD = struct.Struct("<4sBBIIqqq")
 _COUNT = struct.Struct("<I")
@@ -41,18 +42,18 @@ _CRC = struct.Struct("<I")
 
 
 class RecordKind(IntEnum):
-    """What a record is."""
+    """The kind of a record."""
 
     SNAPSHOT = 1
     DELTA = 2
 
 
 class CodecError(ValueError):
-    """The bytes are no record of this version; the message says what is wrong."""
+    """The bytes are no valid record of this version; the message gives the reason."""
 
 
 class CursorLogRecord(msgspec.Struct):
-    """One decoded record. Bitmaps by ledger, remains by (ledger, entry)."""
+    """A decoded record: bitmaps by ledger, remains by (ledger, entry)."""
 
     kind: RecordKind
     part: int
@@ -69,7 +70,7 @@ def encode_delta(
     holes: Mapping[int, BitMap],
     batches: Mapping[tuple[int, int], int],
 ) -> bytes:
-    """One delta record. What a delta carries is bounded by what a second of acks can change."""
+    """Returns one delta record. Its size is bounded by the acks of about one second."""
     sets = [item for ledger_id in sorted(holes) for item in _sets(ledger_id, holes[ledger_id])]
     remains = [_remains(key, left) for key, left in sorted(batches.items())]
     return _seal(RecordKind.DELTA, 0, 1, base, mark_delete, sets, remains)
@@ -81,7 +82,7 @@ def encode_snapshot(
     holes: Mapping[int, BitMap],
     batches: Mapping[tuple[int, int], int],
 ) -> list[bytes]:
-    """The whole state as one or more parts, to be written one after the other, from `base` on."""
+    """Returns the whole state as one or more consecutive records, starting at entry `base`."""
     parts: list[tuple[list[bytes], list[bytes]]] = [([], [])]
     room = PART_BYTES
     items: Iterable[tuple[int, bytes]] = (
@@ -101,16 +102,16 @@ def encode_snapshot(
 
 
 def decode(data: bytes) -> CursorLogRecord:
-    """Raises CodecError for anything but a whole, unharmed record of this version."""
+    """Raises CodecError unless `data` is a whole, undamaged record of this version."""
     if len(data) < _HEAD.size + 2 * _COUNT.size + _CRC.size:
         raise CodecError(f"{len(data)} bytes are too few for a cursor record")
     magic, version, kind, part, parts, base, ledger_id, entry_id = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise CodecError(f"not a cursor record: it begins with {magic.hex()}")
     (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)
-    found = google_crc32c.value(data[: -_CRC.size])
-    if crc != found:
-        raise CodecError(f"CRC-32C is {found:08x}, the record says {crc:08x}")
+    actual = google_crc32c.value(data[: -_CRC.size])
+    if crc != actual:
+        raise CodecError(f"CRC-32C is {actual:08x}, the record says {crc:08x}")
     if version != VERSION:
         raise CodecError(f"version {version} is not {VERSION}")
     try:
@@ -127,7 +128,7 @@ def decode(data: bytes) -> CursorLogRecord:
 
 
 def _sets(ledger_id: int, bitmap: BitMap) -> Iterator[bytes]:
-    """The bitmap, in windows that bound the size of each item."""
+    """Yields the bitmap in windows that bound the size of each item."""
     top = bitmap.max()
     low = bitmap.min() // WINDOW_IDS * WINDOW_IDS
     while low <= top:

@@ -1,18 +1,17 @@
-"""Keeps one cursor's state on disk: its metadata record and its cursor ledger.
+"""Stores one cursor's state: its metadata record and its cursor ledger.
 
-The ledger is made when the first acks are to be written, so an idle cursor costs one record.
-Each write is one record of the ledger (`cursor_codec_v1`): the whole state where that is small (no
-holes), else what changed, and now and then the whole state in parts, so that what has to be read
-back stays in proportion to the state. When the ledger has grown it is rolled: a new one begins with
-a snapshot, the record is switched to it by compare-and-swap once that is durable, and then the old
-one is deleted. Until the switch the new ledger stands in the record as to be deleted, so that a
-crash leaves no ledger that nobody knows.
+The ledger is created for the first acks, so an idle cursor costs one record. Each write is one
+record of the ledger (`cursor_codec_v1`): the whole state if it is small (no ack holes), else a
+delta, and occasionally the whole state in parts, so that reading back costs in proportion to the
+state. A ledger that has grown is rolled: the new one starts with a snapshot; once that is durable,
+a compare-and-swap switches the record to it, and then the old one is deleted. Until the switch, the
+record lists the new ledger for deletion, so a crash leaves no ledger that no record names.
 
 A former instance of this process may be about to make that switch while another instance reads the
-record. So a ledger that the record retires is deleted only after a write of this instance: the
-write changes the record's revision, and the switch then fails.
+record. So retired ledgers are deleted only after a write of this instance: the write changes the
+record's revision, and the switch then fails.
 
-How it is read back: `cursor_reading`.
+`cursor_state` reads the state back.
 """
 
 import asyncio
@@ -22,27 +21,30 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import BookieError
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError, PersistenceError
+from magnetar.core.futures import settle
 from magnetar.core.log import get_logger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
-from magnetar.managed_ledger.cursor_reading import StoredState, corrupt, stored_state
+from magnetar.managed_ledger.cursor_state import StoredState, corrupt, stored_state
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import Tenure
-from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key, encode
+from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key
+from magnetar.managed_ledger.tenure import Tenure
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Put
 
 SMALL_BATCHES_MAX: Final = 16
-"""Up to this many remains, and without holes, a state is written whole each time."""
+"""With at most this many remains and no ack holes, every write is a snapshot."""
 DELTA_BYTES_MAX: Final = 512 << 10
 DELTAS_BYTES_MIN: Final = 256 << 10
-"""Deltas are not summed up in a snapshot before they have this many bytes."""
+"""Deltas are not replaced by a snapshot before they have this many bytes."""
 LEDGER_BYTES_MIN: Final = 4 << 20
-"""A cursor ledger is not rolled before it has this many bytes."""
+"""A cursor ledger is not rolled before it has this many bytes,"""
 LEDGER_SNAPSHOTS_MAX: Final = 4
-"""… nor before it is as big as this many snapshots."""
+"""… nor before it is as large as this many snapshots."""
 WRITE_TIMEOUT_S: Final = 30.0
 DELETE_ATTEMPTS_MAX: Final = 12
 DELETE_RETRY_S: Final = 1.0
@@ -54,7 +56,7 @@ log = get_logger("magnetar.managed_ledger.cursor")
 
 
 class CursorLog:
-    """See the module's text. One write at a time: its user waits for the end of the one before."""
+    """The stored state of one cursor. One write at a time: callers wait for the previous one."""
 
     __slots__ = (
         "_base",
@@ -82,7 +84,7 @@ class CursorLog:
         self._writer: LedgerWriter | None = None
         self._lock: asyncio.Lock | None = None
         self._record_lock: asyncio.Lock | None = None
-        self._unanswered: list[CursorRecord] = []  # what a write would have made of the record
+        self._unanswered: list[CursorRecord] = []  # records of writes without an answer
         self._base: int | None = None
         self._snapshot_bytes = 0
         self._deltas_bytes = 0
@@ -97,41 +99,37 @@ class CursorLog:
 
     @property
     def last_entry(self) -> int:
-        """The last record of the ledger that this process wrote; -1 where it wrote none."""
+        """The last record that this process wrote to the ledger; -1 if none."""
         return -1 if self._writer is None else self._writer.last_add_confirmed
 
     @property
     def writing(self) -> bool:
-        """Whether there is a ledger that this process writes to."""
+        """Whether this process has an open cursor ledger."""
         return self._writer is not None
 
     @property
     def ready(self) -> bool:
-        """Whether `append` can be used; else the ledger is to be rolled first."""
+        """Whether `append` may be called; otherwise roll the ledger first."""
         writer = self._writer
         if writer is None or writer.error is not None:
             return False
         bound = max(LEDGER_BYTES_MIN, LEDGER_SNAPSHOTS_MAX * self._snapshot_bytes)
         return writer.length_bytes < bound
 
-    # -- its end
-
     def end(self, error: MagnetarError) -> None:
-        """Nothing is written from now on: every write raises `error`."""
+        """Makes every later write raise `error`."""
         self._tenure.end(error)
 
     def resume(self) -> None:
-        """Undoes `end`: the cursor was not deleted."""
+        """Undoes `end`, after a deletion that did not happen."""
         self._tenure.resume()
 
-    # -- writing
-
     def rebase(self) -> None:
-        """Acks were undone (a reset): the next write is a snapshot."""
+        """Makes the next write a snapshot, after acks were undone (a reset)."""
         self._base = None
 
     def append(self, state: AckState, on_written: OnWritten) -> None:
-        """Writes what changed in `state` since the last write. Needs `ready`."""
+        """Writes the changes of `state` since the last write. Needs `ready`."""
         writer = self._writer
         assert writer is not None  # noqa: S101  (`ready`)
         fresh = state.take_fresh()
@@ -155,11 +153,11 @@ class CursorLog:
         self._deltas_bytes = 0
         for part in parts[:-1]:
             writer.append([part], _ignore)
-        # Completions come in order, and after a failure all fail: the last one speaks for all.
+        # Completions come in order, and all fail after a failure: the last one counts.
         writer.append([parts[-1]], lambda _, error: on_written(error))
 
     async def roll(self, state: AckState) -> None:
-        """Begins a new ledger with the whole of `state`; what it had changed is then durable."""
+        """Starts a new ledger with the whole of `state`, which is then durable."""
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S), self.locked():
                 await self._roll(state)
@@ -173,13 +171,13 @@ class CursorLog:
 
     async def _roll(self, state: AckState) -> None:
         self._tenure.check()  # it may have ended while the roll waited for the lock
-        # Whatever becomes of this: deltas build on the new ledger, and the record may name it.
+        # Even if this fails: later deltas need a new ledger, and the record may name this one.
         self._writer = None
         writer = await self._context.tasks.finish(self._create(), f"ledger of {self.key}")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         state.take_fresh()
         mark = state.mark_delete
-        self._append_snapshot(writer, state, lambda error: _settle(done, error))
+        self._append_snapshot(writer, state, lambda error: settle(done, error))
         await done
         retired = {*self.record.deleting, self.record.ledger_id}
         retired -= {writer.ledger_id, NO_LEDGER}
@@ -196,7 +194,7 @@ class CursorLog:
         self._writer = writer
 
     async def _create(self) -> LedgerWriter:
-        """A new ledger, which the record names from then on."""
+        """Creates a ledger that the record lists for deletion until the switch."""
         async with self.recording():
             await self.find_out()
             while True:
@@ -210,14 +208,14 @@ class CursorLog:
                     created = await self._tenure.create({"magnetar.cursor": self.key}, announce)
                 except BadRevision as error:
                     raise self._fenced(error) from error
-                except MagnetarError:  # also one that an attempt without an answer came before
+                except MagnetarError:  # an earlier attempt without an answer may have landed
                     self._unanswered = planned
                     raise
                 self._revision = created.revision
                 self.record = self._announced(created.ledger_id)
                 if created.writer is not None:
                     return created.writer
-                # One without a writer stays announced as to be deleted, and that is what it is.
+                # Without a writer, the ledger stays listed for deletion: create another.
 
     def _announced(self, ledger_id: int) -> CursorRecord:
         return msgspec.structs.replace(self.record, deleting=(*self.record.deleting, ledger_id))
@@ -225,8 +223,8 @@ class CursorLog:
     async def retire(self) -> None:
         """Deletes the ledgers that the record retired before this instance read it.
 
-        The first write makes any write of a former instance fail, also one that is under way. The
-        second spares the next instance the work. Raises ManagedLedgerFenced if the record changed.
+        The first write makes any write of a former instance fail, even one under way. The second
+        spares the next instance the work. Raises ManagedLedgerFenced if the record changed.
         """
         async with self._context.removals, self.locked():
             retired = (await self._put({})).deleting
@@ -235,13 +233,14 @@ class CursorLog:
                 await self._put({})
 
     async def _delete(self, retired: tuple[int, ...]) -> bool:
-        """Whether the ledgers are gone; the next write of the record leaves them out.
+        """Deletes retired ledgers; returns whether they are gone. The next write omits them.
 
-        A deletion that fails is repeated, up to DELETE_ATTEMPTS_MAX times: a ledger that is gone
-        from some bookies and still on record looks like a lost one. The next instance deletes what
-        is left then.
+        A failed deletion is retried up to DELETE_ATTEMPTS_MAX times: a ledger that is gone from
+        some bookies and still on record looks like a lost one. After that, the next instance
+        deletes the rest.
         """
-        for attempt in range(DELETE_ATTEMPTS_MAX):
+        backoff = Backoff(DELETE_RETRY_S, DELETE_RETRY_S_MAX, self._context.rng)
+        for _ in range(DELETE_ATTEMPTS_MAX):
             try:
                 for ledger_id in retired:
                     self._tenure.check()
@@ -250,9 +249,10 @@ class CursorLog:
             except MagnetarError as error:
                 if self._tenure.error is not None:
                     return False
-                log.info("ledgers not deleted yet", cursor=self.key, error=str(error))
-            pause = min(DELETE_RETRY_S * 2**attempt, DELETE_RETRY_S_MAX)
-            await asyncio.sleep(pause * self._context.rng.uniform(0.5, 1.0))
+                log.info(
+                    "cursor ledgers not deleted, will retry", cursor=self.key, error=str(error)
+                )
+            await asyncio.sleep(backoff.failed_s())
         else:
             return False
         left = tuple(i for i in self.record.deleting if i not in retired)
@@ -265,14 +265,14 @@ class CursorLog:
             await self._put({"properties": dict(properties)})
 
     async def record_use(self, used_ms: int, interval_ms: int) -> None:
-        """Records when the cursor was last used, unless that is known about as well."""
+        """Records the time of last use, unless the recorded one is recent enough."""
         if used_ms - self.record.last_active_ms < interval_ms:
             return
         async with self.locked():
             await self._put({"last_active_ms": used_ms})
 
     async def close(self, state: AckState, *, dirty: bool) -> None:
-        """Ends the ledger. What is `dirty` and fits the record is written there, without one."""
+        """Closes the ledger. Without a ledger, `dirty` state is written to the record."""
         async with self.locked():
             writer, self._writer = self._writer, None
             if writer is not None:
@@ -289,7 +289,7 @@ class CursorLog:
                 state.take_fresh()
 
     async def _put(self, changes: dict[str, object]) -> CursorRecord:
-        """Changes the record. Neither this nor `_create` is cut in the middle: see LedgerList."""
+        """Changes the record. Not cancellable, like `_create`: see LedgerList."""
         return await self._context.tasks.finish(self._put_whole(changes), f"record {self.key}")
 
     async def _put_whole(self, changes: dict[str, object]) -> CursorRecord:
@@ -303,7 +303,7 @@ class CursorLog:
             return record
 
     async def keep(self, tenure: Tenure) -> None:
-        """Writes the record again, unchanged, under `tenure`: the cursor's own has ended.
+        """Writes the record unchanged under `tenure`, because the cursor's own has ended.
 
         Needs `recording`. Raises BadRevision.
         """
@@ -331,7 +331,7 @@ class CursorLog:
                 self.record, self._revision = record, stored.revision
 
     def recording(self) -> asyncio.Lock:
-        """Held by each write of the record, which may outlast who asked for it."""
+        """Held during each write of the record, which may outlive a cancelled caller."""
         if self._record_lock is None:
             self._record_lock = asyncio.Lock()
         return self._record_lock
@@ -341,7 +341,7 @@ class CursorLog:
 
     @property
     def ledger_ids(self) -> list[int]:
-        """Every ledger that is this cursor's, or was and may still take space."""
+        """The current ledger, and retired ones that may still take space."""
         current = [] if self.record.ledger_id == NO_LEDGER else [self.record.ledger_id]
         return [*self.record.deleting, *current]
 
@@ -351,13 +351,11 @@ class CursorLog:
             self._lock = asyncio.Lock()
         return self._lock
 
-    # -- reading back
-
     async def load(self) -> StoredState:
-        """The state as of the last write; fences its last writer.
+        """Returns the state as of the last write; fences its last writer.
 
-        Raises CursorCorrupt. Raises ManagedLedgerFenced, or why this instance ended, if the state
-        cannot be read and the record may be out of date.
+        Raises CursorCorrupt. If the state cannot be read and the record may be out of date, raises
+        ManagedLedgerFenced, or the error that ended this instance.
         """
         if self.record.ledger_id == NO_LEDGER:
             return StoredState(self.record.mark_delete, {}, {})
@@ -365,8 +363,8 @@ class CursorLog:
         try:
             return await self._stored()
         except CursorCorrupt:
-            # A later owner retires the ledger and deletes it. Then the record that was read here is
-            # out of date, and the cursor is whole.
+            # A later owner may have retired and deleted the ledger. Then the record that was read
+            # here is out of date, and the cursor is undamaged.
             await self._tenure.confirm()
             raise
 
@@ -379,13 +377,4 @@ class CursorLog:
 
 
 def _ignore(_first_entry: int, _error: MagnetarError | None) -> None:
-    """For the parts of a snapshot before its last."""
-
-
-def _settle(future: asyncio.Future[None], error: MagnetarError | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)
+    """The callback for all parts of a snapshot but the last."""

@@ -1,19 +1,20 @@
 """The cursors of one managed ledger: creates, restores and deletes them.
 
-A cursor that cannot be read back does not keep the topic from being opened: it is `broken` and
-holds its data back as of its record. A subscriber makes this class try again, since the reason may
-have passed (the bookies of its ledger were away); if it has not, the subscriber gets the reason.
+A cursor that cannot be read back does not prevent opening the topic: it is `broken`, and keeps the
+entries after its record's mark-delete. A subscriber makes this class retry, because the cause may
+have passed (the bookies of its ledger were unavailable); otherwise the subscriber gets the cause.
 
-A deletion ends the cursor before it deletes the record, so that no write of the cursor meets a
-record that is gone. If the deletion fails, the cursor resumes. If its outcome is unknown, the
-cursor stays ended, and its acks get no receipt, until the store has said whether it still exists:
-a background task asks, and so does everyone who opens or deletes the cursor.
+A deletion ends the cursor before it deletes the record, so no write of the cursor meets a deleted
+record. If the deletion fails, the cursor resumes. If its outcome is unknown, the cursor stays ended
+and its acks get no receipt until the store has shown whether it still exists: a background task
+checks, and so does every caller that opens or deletes the cursor.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
@@ -21,16 +22,11 @@ from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor import Cursor, CursorOwner
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt
-from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex
 from magnetar.managed_ledger.ledger_list import LedgerList
-from magnetar.managed_ledger.record import (
-    CursorRecord,
-    cursor_key,
-    cursor_name,
-    decode_cursor,
-    encode,
-)
+from magnetar.managed_ledger.record import CursorRecord, cursor_key, cursor_name, decode_cursor
+from magnetar.managed_ledger.tenure import Tenure
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, MetadataUnavailable, Put, Record
 
 SETTLE_RETRY_S: Final = 0.5
@@ -40,13 +36,13 @@ log = get_logger("magnetar.managed_ledger")
 
 
 class CursorsOwner(CursorOwner, Protocol):
-    """What the cursors ask of their managed ledger."""
+    """The managed ledger of the cursors."""
 
     def check_open(self) -> None:
-        """Raises the reason if the managed ledger takes no new cursors."""
+        """Raises the reason if the managed ledger accepts no new cursors."""
 
     def cursors_changed(self) -> None:
-        """Called after a cursor came or went."""
+        """Called after a cursor was added or removed."""
 
 
 class Cursors:
@@ -83,11 +79,9 @@ class Cursors:
         self._list = ledger_list
         self._context = context
 
-    # -- opening
-
     async def open(self, name: str, mark_delete: Position, properties: dict[str, str]) -> Cursor:
-        """The durable cursor of this name; creates it if there is none."""
-        await self._settle_and_tell(name)
+        """Returns the durable cursor of this name; creates it if it does not exist."""
+        await self._settle_and_notify(name)
         if name in self.broken:
             return await self._restore_again(name)
         async with self._list.locked():
@@ -111,7 +105,7 @@ class Cursors:
             return self.adopt(self._cursor(name, record.mark_delete, cursor_log))
 
     def new_non_durable(self, name: str, mark_delete: Position) -> Cursor:
-        """A cursor in memory only."""
+        """Returns a new cursor that exists in memory only."""
         self._owner.check_open()
         existing = self.live.get(name)
         if existing is not None and existing.durable:
@@ -119,7 +113,7 @@ class Cursors:
         return self.adopt(self._cursor(name, mark_delete, None))
 
     def adopt(self, cursor: Cursor) -> Cursor:
-        """Adds a cursor that was created or read back, unless the instance has ended."""
+        """Adds a created or restored cursor, unless the instance has ended."""
         self._tenure.check()
         self.live[cursor.name] = cursor
         self._owner.cursors_changed()
@@ -128,17 +122,15 @@ class Cursors:
     def _cursor(self, name: str, mark_delete: Position, cursor_log: CursorLog | None) -> Cursor:
         return Cursor(name, self._owner, self._index, mark_delete, self._context, cursor_log)
 
-    # -- restoring
-
     async def load(self, stored: Record) -> None:
-        """Restores the cursor of a record that was read when the managed ledger was opened."""
+        """Restores the cursor of a record, when the managed ledger is opened."""
         record = decode_cursor(stored.key, stored.value)
         name = cursor_name(stored.key)
         cursor_log = CursorLog(self._context, self._tenure, name, record, stored.revision)
         await self._restore(name, cursor_log)
 
     async def _restore(self, name: str, cursor_log: CursorLog) -> Cursor | None:
-        """The cursor as it was last written; None if it is broken."""
+        """Returns the cursor as last written; None if it is broken."""
         try:
             state = await cursor_log.load()
         except CursorCorrupt as error:
@@ -147,11 +139,11 @@ class Cursors:
             return None
         mark = state.mark_delete
         if mark > self._index.last_confirmed:
-            # A later owner may have written the record, which covers what that owner appended.
+            # A later owner may have written the record; it covers that owner's entries.
             await self._tenure.confirm()
-            # Only confirmed entries can be acked: the log itself must have lost some.
+            # Only confirmed entries can be acked: the managed ledger lost some.
             log.error(
-                "cursor is beyond the log",
+                "cursor is beyond the last entry",
                 cursor=cursor_log.key,
                 mark_delete=str(mark),
                 last_confirmed=str(self._index.last_confirmed),
@@ -167,7 +159,7 @@ class Cursors:
         return cursor
 
     async def _restore_again(self, name: str) -> Cursor:
-        """The broken cursor, if it can be read now; raises CursorCorrupt if it cannot."""
+        """Restores a broken cursor; raises CursorCorrupt if it is still unreadable."""
         cursor_log, _ = self.broken[name]
         async with cursor_log.locked():
             cursor = self.live.get(name)
@@ -179,14 +171,12 @@ class Cursors:
             raise NotFound(f"cursor {name} was deleted meanwhile")
         return cursor
 
-    # -- deleting
-
     async def delete(self, name: str) -> None:
-        """Deletes the cursor and what it stored.
+        """Deletes the cursor with its ledgers.
 
         Raises NotFound, and MetadataUnavailable if the outcome is unknown.
         """
-        while await self._settle(name) is not False:  # else an earlier deletion has happened
+        while await self._settle(name) is not False:  # False: an earlier deletion took effect
             cursor = self.live.get(name)
             if cursor is not None and cursor.log is None:
                 self.forget(cursor)
@@ -195,7 +185,7 @@ class Cursors:
             async with cursor_log.locked():
                 if self._log_of(name) is not cursor_log:
                     raise NotFound(f"cursor {name} was deleted meanwhile")
-                # The deletion that had the lock may have got no answer: that is found out first.
+                # The deletion that held the lock may have no known outcome: settle it first.
                 if name not in self.doubted:
                     await self._delete(name, cursor_log)
                     return
@@ -252,22 +242,24 @@ class Cursors:
         self._list.delete_retired_soon()
         self._owner.trim_soon()
 
-    # -- deletions of unknown outcome
-
-    async def _settle_and_tell(self, name: str) -> None:
-        """Only the caller that ends the doubt tells it: the cursor may be deleted again since."""
+    async def _settle_and_notify(self, name: str) -> None:
+        """Settles a doubt. Only the caller that ends it notifies: a later deletion is another
+        doubt."""
         if await self._settle(name) is not None:
             self.on_settled(name)
 
     async def _settle(self, name: str) -> bool | None:
-        """Whether a cursor in doubt exists: it resumes, or it is dropped. None without a doubt."""
+        """Returns whether a cursor in doubt exists, after resuming or dropping it.
+
+        Returns None if the cursor is not in doubt.
+        """
         doubt = self.doubted.get(name)
         if doubt is None:
             return None
         cursor_log, error = doubt
         async with cursor_log.locked():
             if self.doubted.get(name) is not doubt:
-                return None  # another caller has ended the doubt
+                return None  # another caller has settled it
             exists = await self._list.keep_cursor(cursor_log)
             del self.doubted[name]
             if exists:
@@ -277,11 +269,10 @@ class Cursors:
         return exists
 
     async def _settle_later(self, name: str) -> None:
-        delay_s = SETTLE_RETRY_S
+        backoff = Backoff(SETTLE_RETRY_S, SETTLE_RETRY_S_MAX, self._context.rng)
         while name in self.doubted and self._tenure.error is None:
-            await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
-            delay_s = min(2 * delay_s, SETTLE_RETRY_S_MAX)
+            await asyncio.sleep(backoff.failed_s())
             try:
-                await self._settle_and_tell(name)
+                await self._settle_and_notify(name)
             except MagnetarError as error:
-                log.info("not known whether a cursor exists", cursor=name, error=str(error))
+                log.info("cursor in doubt, will check again", cursor=name, error=str(error))

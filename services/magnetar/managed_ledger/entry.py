@@ -6,7 +6,7 @@ from magnetar.core.ids import Position
 
 
 class Entry(msgspec.Struct, gc=False):
-    """One stored entry. `data` is shared with every other reader of it and never changes."""
+    """One stored entry. Readers share `data`, which never changes."""
 
     ledger_id: int
     entry_id: int

@@ -1,13 +1,13 @@
-"""Where a managed ledger's entries are read from: the cache, the newest ledger, or a closed one.
+"""Reads a managed ledger's entries: from the cache, the newest ledger, or a closed ledger.
 
-Everything that is confirmed and kept can be read. A read is of one ledger at a time; places between
-ledgers, and in ledgers that are gone, mean the next entry that is kept. Readers of closed ledgers
-are kept open up to READERS_MAX, the ones opened first go first.
+Every confirmed and kept entry is readable. A read covers one ledger; a position between ledgers, or
+in a trimmed one, means the next kept entry. Readers of closed ledgers stay open, up to READERS_MAX;
+the oldest is dropped first.
 
-A closed ledger may have been offloaded, and the bookies may have let go of it. By the topic's read
-priority its file is looked for first, which costs one request of metadata when a reader is opened;
-else only where the bookies cannot serve it. Whichever copy fails, the other one is tried in the
-same read: who reads sees no seam, and a topic that is not offloaded asks nothing.
+A closed ledger may be offloaded, and the bookies may have deleted it. Depending on the topic's read
+priority, the offloaded file is tried first, which costs one metadata request per opened reader, or
+only if the bookies cannot serve the ledger. Whichever copy fails, the same read tries the other
+one. A topic without offload makes no extra request.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ READERS_MAX: Final = 16
 
 
 class EntrySource:
-    """See the module's text."""
+    """Reads the entries of one managed ledger."""
 
     __slots__ = ("_appender", "_context", "_index", "_name", "_readers", "_runs")
 
@@ -44,10 +44,8 @@ class EntrySource:
         self._runs: dict[int, CachedRun] = {}
         self._readers: dict[int, LedgerReader | ColdLedger] = {}
 
-    # -- what is in memory
-
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
-        """A new run for entries of this ledger from here on; what was cached of it is dropped."""
+        """Returns a new cache run from `first_entry` on; drops the ledger's earlier run."""
         old = self._runs.get(ledger_id)
         if old is not None:
             self._context.cache.forget(old)
@@ -55,70 +53,69 @@ class EntrySource:
         return run
 
     def forget(self, ledger_id: int) -> None:
-        """Lets go of what is in memory of a ledger that is gone."""
+        """Drops the cached entries and the reader of a deleted ledger."""
         self._readers.pop(ledger_id, None)
         if (run := self._runs.pop(ledger_id, None)) is not None:
             self._context.cache.forget(run)
 
     def forget_all(self) -> None:
+        """Drops all cached entries and readers."""
         for ledger_id in [*self._runs, *self._readers]:
             self.forget(ledger_id)
 
     def sweep(self) -> None:
-        """Lets go of runs of which everything was evicted."""
+        """Drops cache runs whose entries were all evicted."""
         for ledger_id in [i for i, run in self._runs.items() if not len(run)]:
             del self._runs[ledger_id]
 
-    # -- reading
-
     def read_cached(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry] | None:
-        """Entries from `start` (inclusive) on that are in memory, of one ledger.
+        """Returns cached entries of one ledger from `start` (inclusive) on.
 
-        None where the first is not, so that `read` is needed; [] where there is none yet.
+        None if the first is not cached, so `read` is needed; [] if it does not exist yet.
         """
         ledger_id, entry_id = start
         run = self._runs.get(ledger_id)
         if run is not None:
-            found = run.read(entry_id, entries_max, bytes_max)
-            if found is not None:
+            entries = run.read(entry_id, entries_max, bytes_max)
+            if entries is not None:
                 self._context.cache.hits += 1
-                return found
-        place = self._index.locate(ledger_id, entry_id)
-        if place is None:
+                return entries
+        location = self._index.locate(ledger_id, entry_id)
+        if location is None:
             return []
-        info, entry_id = place
+        info, entry_id = location
         run = self._runs.get(info.ledger_id)
-        found = None if run is None else run.read(entry_id, entries_max, bytes_max)
-        if found is None:
+        entries = None if run is None else run.read(entry_id, entries_max, bytes_max)
+        if entries is None:
             self._context.cache.misses += 1
         else:
             self._context.cache.hits += 1
-        return found
+        return entries
 
     async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` (inclusive) on, at least one where there is one, of one ledger.
+        """Returns entries of one ledger from `start` (inclusive) on, at least one if any exists.
 
-        Ends of ledgers and what was trimmed are skipped.
+        Skips ends of ledgers and trimmed entries.
         """
         cached = self.read_cached(start, entries_max, bytes_max)
         while cached is None:
-            place = self._index.locate(*start)
-            if place is None:
+            location = self._index.locate(*start)
+            if location is None:
                 return []
-            info, first = place
+            info, first = location
             last = min(first + entries_max, info.entries) - 1
             try:
                 stored = await self._stored(info.ledger_id, first, last, bytes_max)
             except (NoSuchLedger, NoSuchEntry, ColdFileMissing):
                 if self._index.get(info.ledger_id) is info:
                     raise
-                continue  # trimmed meanwhile: what is kept comes after it
+                continue  # trimmed meanwhile: continue with the next kept entry
             ledger_id = info.ledger_id
             return [Entry(ledger_id, entry.entry_id, entry.data) for entry in stored]
         return cached
 
     async def read_entry(self, position: Position) -> Entry:
-        """One entry; raises NotFound where there is none at this position."""
+        """Returns one entry; raises NotFound if there is none at this position."""
         if not 0 <= position.entry_id <= self._index.last_entry_of(position.ledger_id):
             raise NotFound(f"no entry {position} in {self._name}")
         entries = await self.read(position, 1, 1)
@@ -141,9 +138,9 @@ class EntrySource:
             other = await self._other(reader, ledger_id, error)
             if other is None:
                 raise
-        found = await other.read(first, last, bytes_max=bytes_max)
+        entries = await other.read(first, last, bytes_max=bytes_max)
         self._keep(ledger_id, other)
-        return found
+        return entries
 
     async def _open_reader(self, ledger_id: int) -> LedgerReader | ColdLedger:
         context = self._context
@@ -163,12 +160,12 @@ class EntrySource:
     async def _other(
         self, failed: LedgerReader | ColdLedger, ledger_id: int, error: MagnetarError
     ) -> LedgerReader | ColdLedger | None:
-        """A reader of the ledger's other copy; None where there is no other."""
+        """Returns a reader of the ledger's other copy; None if there is none."""
         context = self._context
         if isinstance(failed, LedgerReader):
             return await context.cold.open(self._name, ledger_id)
         log.warning(
-            "offloaded ledger not read",
+            "offloaded ledger unreadable, trying bookies",
             managed_ledger=self._name,
             ledger=ledger_id,
             file=failed.record.path,
@@ -194,17 +191,17 @@ class EntrySource:
         """See `ManagedLedger.find_by`."""
         low = max(self._index.rank_end - self._index.entries, self._index.rank(*after))
         high = self._index.rank_end
-        found: Position | None = None
+        last_match: Position | None = None
         while low < high:
             middle = (low + high + 1) // 2
             position = self._index.position_at(middle)
             if await self._holds(predicate, position, published_before_ms):
-                low, found = middle, position
+                low, last_match = middle, position
             else:
                 high = middle - 1
-            # A head may have been trimmed meanwhile.
+            # The head may have been trimmed meanwhile.
             low = max(low, self._index.rank_end - self._index.entries)
-        return found
+        return last_match
 
     async def _holds(
         self,
@@ -221,7 +218,7 @@ class EntrySource:
                 if isinstance(reader, ColdLedger):
                     return await reader.published_before(entry_id, published_before_ms)
             except (BookieError, *COLD_ERRORS):
-                pass  # reading it tries the other copy, or says what is wrong
+                pass  # reading the entry tries the other copy, or raises the reason
         return predicate((await self.read_entry(position)).data)
 
     def _is_written(self, ledger_id: int) -> bool:

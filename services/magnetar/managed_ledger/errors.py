@@ -1,10 +1,10 @@
-"""What can go wrong with a managed ledger, besides what its ledgers and metadata raise."""
+"""Errors of managed ledgers, in addition to those of their ledgers and metadata."""
 
 from magnetar.core.errors import MetadataError, PersistenceError, ServiceNotReady
 
 
 class ManagedLedgerFenced(PersistenceError):
-    """Another owner wrote since: this instance must never write again. Open it anew."""
+    """Another owner wrote: this instance must never write again. Open a new one."""
 
 
 class ManagedLedgerClosed(ServiceNotReady):
@@ -12,15 +12,15 @@ class ManagedLedgerClosed(ServiceNotReady):
 
 
 class TooManyPendingBytes(ServiceNotReady):
-    """More is waiting for a writable ledger than may be held in memory."""
+    """Too many bytes wait in memory for a writable ledger."""
 
 
 class LedgerIdRegression(MetadataError):
-    """A ledger id is not above those before it: positions would go back. Nothing was written."""
+    """A ledger id is not above earlier ones, so positions would go back. Nothing was written."""
 
 
 class CursorCorrupt(PersistenceError):
-    """A cursor's stored state cannot be read; the message names cursor, ledger and entry."""
+    """A cursor's stored state is unreadable; the message names cursor, ledger and entry."""
 
 
 class CursorClosed(ServiceNotReady):

@@ -1,14 +1,14 @@
-"""Opens the managed ledgers of a process, each once, and owns what they share.
+"""Opens the managed ledgers of a process, each once, and owns their shared parts.
 
-Opening, deleting and closing one name exclude each other; different names do not wait for each
-other. `close` closes what is open, CLOSED_AT_ONCE_MAX at a time, then stops the background tasks.
+Opening, deleting and closing one name exclude each other; different names are independent. `close`
+closes all open managed ledgers, CLOSED_AT_ONCE_MAX at a time, then stops the background tasks.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.clock import Clock
@@ -18,11 +18,20 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.managed_ledger.cache import EntryCache
-from magnetar.managed_ledger.context import ColdFirst, Confirm, Context, PersistTimer, TrimLimit
+from magnetar.managed_ledger.claim import Guard, unguarded
+from magnetar.managed_ledger.context import (
+    ColdFirst,
+    Confirm,
+    Context,
+    PersistTimer,
+    TrimLimit,
+    bookies_first,
+    unasked,
+    unlimited,
+)
 from magnetar.managed_ledger.errors import ManagedLedgerClosed
-from magnetar.managed_ledger.guarded import Guard, unguarded
+from magnetar.managed_ledger.lifecycle import delete_managed_ledger, open_managed_ledger
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.opening import delete_managed_ledger, open_managed_ledger
 from magnetar.managed_ledger.outline import Outline, outline
 from magnetar.managed_ledger.record import (
     MANAGED_LEDGERS_PREFIX,
@@ -32,10 +41,10 @@ from magnetar.managed_ledger.record import (
     cursors_prefix,
     decode_cursor,
     decode_managed_ledger,
-    encode,
     managed_ledger_key,
 )
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, BadRevision, Check, MetadataStore, Put
 from magnetar.offload.cold import ColdLedgers
 
@@ -46,7 +55,7 @@ log = get_logger("magnetar.managed_ledger")
 
 @dataclass(frozen=True, slots=True)
 class ManagedLedgerInfo:
-    """What the metadata store knows of a managed ledger: its record and its cursors'."""
+    """The records of a managed ledger and of its cursors."""
 
     name: str
     revision: int
@@ -55,7 +64,7 @@ class ManagedLedgerInfo:
 
 
 class _NameLock:
-    """A lock that goes when nobody holds it or waits for it."""
+    """A lock of one name; removed when unused."""
 
     __slots__ = ("lock", "users")
 
@@ -65,7 +74,7 @@ class _NameLock:
 
 
 class ManagedLedgerFactory:
-    """See the module's text."""
+    """Opens, declares and deletes managed ledgers."""
 
     def __init__(
         self,
@@ -74,15 +83,24 @@ class ManagedLedgerFactory:
         clock: Clock,
         settings: ManagedLedgerSettings | None = None,
         *,
+        cold: ColdLedgers | None = None,
         guard: Guard = unguarded,
+        confirm: Confirm = unasked,
+        trim_limit: TrimLimit = unlimited,
+        cold_first: ColdFirst = bookies_first,
         rng: random.Random | None = None,
     ) -> None:
+        """`guard` binds every write to a claim; `confirm` confirms retention before each trim.
+
+        `trim_limit` limits how far retention trims; `cold_first` chooses the copy that is read
+        first. The factory closes `cold`.
+        """
         settings = settings or ManagedLedgerSettings()
         self.cache = EntryCache(settings.cache_bytes_max)
         self._store = store
         self._tasks = TaskSet("managed_ledger")
         self._timer = PersistTimer()
-        self.cold = ColdLedgers(store, settings.cold_cache_bytes_max, clock)
+        self.cold = cold or ColdLedgers(store, settings.cold_cache_bytes_max, clock)
         self._context = Context(
             store,
             ledgers,
@@ -92,47 +110,34 @@ class ManagedLedgerFactory:
             self._tasks,
             self._timer,
             self.cold,
-            guard,
+            guard=guard,
+            confirm=confirm,
+            cold_first=cold_first,
+            trim_limit=trim_limit,
             rng=rng or random.Random(),
         )
         self._open: dict[str, ManagedLedger] = {}
         self._locks: dict[str, _NameLock] = {}
         self._closed = False
 
-    def guard_with(self, guard: Guard) -> None:
-        """Binds every write to the claim that `guard` gives; call it before anything is opened."""
-        self._context = replace(self._context, guard=guard)
-
-    def confirm_with(self, confirm: Confirm) -> None:
-        """Has `confirm` asked before ledgers go by retention; before anything is opened."""
-        self._context = replace(self._context, confirm=confirm)
-
-    def limit_trimming_with(self, trim_limit: TrimLimit) -> None:
-        """Has `trim_limit` asked before ledgers go by retention; before anything is opened."""
-        self._context = replace(self._context, trim_limit=trim_limit)
-
-    def cold_first_with(self, cold_first: ColdFirst) -> None:
-        """Has `cold_first` say which copy of a ledger is read; before anything is opened."""
-        self._context = replace(self._context, cold_first=cold_first)
-
     @property
     def opened(self) -> dict[str, ManagedLedger]:
-        """The managed ledgers that are open here, by name."""
+        """The open managed ledgers, by name."""
         return dict(self._open)
 
     async def open(
         self, name: str, *, create: bool = True, checks: Sequence[Check] = ()
     ) -> ManagedLedger:
-        """The one instance of this process; concurrent openers get the same.
+        """Returns this process's one instance; concurrent callers get the same.
 
-        Raises NotFound where it does not exist and `create` is false. It is created only while
+        Raises NotFound if it does not exist and `create` is false. It is created only while
         `checks` hold: raises BadRevision of one that does not.
         """
         async with self._locked(name):
             self._check_open()
             managed_ledger = self._open.get(name)
             if managed_ledger is not None and not await managed_ledger.tenure.holds():
-                # Owned here again: what the other owner wrote in between is to be read.
+                # Claimed again: read what another owner wrote in between.
                 managed_ledger.abandon()
                 await managed_ledger.tenure.settled()
                 managed_ledger = None
@@ -148,10 +153,10 @@ class ManagedLedgerFactory:
             del self._open[managed_ledger.name]
 
     async def declare(self, name: str, checks: Sequence[Check] = ()) -> None:
-        """Records it where it does not exist, without opening it: its owner will.
+        """Creates the record if it does not exist, without opening it: its owner will open it.
 
-        Takes no guard: an empty record, made only where there is none, gets in nobody's way.
-        `checks` as for `open`.
+        Uses no guard: an empty record, created only if absent, conflicts with no owner. `checks` as
+        for `open`.
         """
         now_ms = self._context.clock.now_ms()
         record = ManagedLedgerRecord(created_ms=now_ms, modified_ms=now_ms)
@@ -165,7 +170,7 @@ class ManagedLedgerFactory:
     async def exists(self, name: str, *, half_deleted: bool = False) -> bool:
         """Whether it can be opened without creating it.
 
-        With `half_deleted`, also whether a deletion of it was cut short: `delete` finishes it.
+        With `half_deleted`, also true if a deletion was interrupted: `delete` finishes it.
         """
         key = managed_ledger_key(name)
         stored = await self._store.get(key)
@@ -174,7 +179,7 @@ class ManagedLedgerFactory:
         return half_deleted or not decode_managed_ledger(key, stored.value).deleted
 
     async def names(self, prefix: str, *, half_deleted: bool = False) -> list[str]:
-        """The names of all that begin with `prefix`, in order; `half_deleted` as for `exists`."""
+        """Returns the names with this prefix, in order; `half_deleted` as for `exists`."""
         skip = len(MANAGED_LEDGERS_PREFIX)
         return [
             stored.key[skip:]
@@ -183,7 +188,7 @@ class ManagedLedgerFactory:
         ]
 
     async def info(self, name: str) -> ManagedLedgerInfo:
-        """What is recorded of it, without opening it. Raises NotFound."""
+        """Returns the records of it and its cursors, without opening it. Raises NotFound."""
         key = managed_ledger_key(name)
         stored = await self._store.get(key)
         if stored is None:
@@ -198,14 +203,14 @@ class ManagedLedgerFactory:
         return ManagedLedgerInfo(name, stored.revision, record, cursors)
 
     async def outline(self, name: str) -> Outline:
-        """What its records tell of its ledgers and cursors, without opening it. Raises NotFound."""
+        """Returns its ledgers and cursors by the records, without opening it. Raises NotFound."""
         info = await self.info(name)
         return await outline(info.record, info.cursors, self._context.ledgers)
 
     async def delete(self, name: str, checks: Sequence[Check] = ()) -> None:
         """Deletes it with its cursors and entries. Raises NotFound.
 
-        Raises BadRevision, and deletes nothing, if one of `checks` does not hold when it begins.
+        Raises BadRevision, and deletes nothing, if one of `checks` does not hold at the start.
         """
         async with self._locked(name):
             managed_ledger = self._open.get(name)
@@ -215,13 +220,13 @@ class ManagedLedgerFactory:
             await delete_managed_ledger(name, self._context, checks)
 
     async def close(self) -> None:
-        """Closes everything that is open; nothing can be opened any more. Idempotent."""
+        """Closes all open managed ledgers; none can be opened afterwards. Idempotent."""
         self._closed = True
         while self._open:
-            some = list(self._open.values())[:CLOSED_AT_ONCE_MAX]
+            batch = list(self._open.values())[:CLOSED_AT_ONCE_MAX]
             for name, error in zip(
-                [managed_ledger.name for managed_ledger in some],
-                await asyncio.gather(*(self._close(one) for one in some)),
+                [managed_ledger.name for managed_ledger in batch],
+                await asyncio.gather(*map(self._close, batch)),
                 strict=True,
             ):
                 if error is not None:
@@ -238,7 +243,7 @@ class ManagedLedgerFactory:
         return None
 
     async def abandon(self) -> None:
-        """Stops at once and writes nothing more, as if the process had been killed."""
+        """Stops at once without writing, as if the process had been killed."""
         self._closed = True
         self._timer.stop()
         await self._tasks.stop()

@@ -1,13 +1,12 @@
 """Arithmetic on the positions of one managed ledger. Pure.
 
-A managed ledger is a list of ledgers with ascending ids. Only the last may still grow. Any
-number of them, anywhere, may have no entries.
-An entry's rank is its place in the whole log, counted from an origin that never moves while the
-index lives; trimming the head does not renumber. So the entries between two positions are a
-subtraction, whatever ledgers lie between, and a position in a ledger that is gone has the rank of
-the place where it was.
+A managed ledger is a list of ledgers with ascending ids. Only the last may still grow. Any of them
+may be empty. An entry's rank is its index in the whole managed ledger, counted from an origin that
+never moves while the index lives; trimming does not renumber. So the number of entries between two
+positions is a subtraction, regardless of ledger boundaries, and a position in a trimmed ledger has
+the rank of the place where it was.
 
-The place "before everything" of a log that never had a ledger is EARLIEST, (-1, -1).
+The position before everything, in a managed ledger that never had a ledger, is EARLIEST, (-1, -1).
 """
 
 from bisect import bisect_left, bisect_right
@@ -51,7 +50,7 @@ class LedgerInfo:
 
 
 class LedgerIndex:
-    """See the module's text. `last_ledger`, `last_entry` are the greatest confirmed position."""
+    """The ledgers in order. `last_ledger`, `last_entry`: the last confirmed position."""
 
     __slots__ = (
         "_by_id",
@@ -75,12 +74,12 @@ class LedgerIndex:
 
     @property
     def first_position(self) -> Position:
-        """Just before the first entry that is kept."""
+        """The position just before the first kept entry."""
         return Position(self.infos[0].ledger_id, -1) if self.infos else self.last_confirmed
 
     @property
     def rank_end(self) -> int:
-        """How many entries there were since the origin, trimmed ones included."""
+        """The number of entries since the origin, including trimmed ones."""
         if not self.infos:
             return self._rank_end
         last = self.infos[-1]
@@ -101,7 +100,7 @@ class LedgerIndex:
         return self._by_id.get(ledger_id)
 
     def check_new(self, ledger_id: int) -> None:
-        """Raises LedgerIdRegression where a ledger with this id would make positions go back."""
+        """Raises LedgerIdRegression if a ledger with this id would move positions back."""
         newest = self.infos[-1].ledger_id if self.infos else -1
         if ledger_id <= max(newest, self.last_ledger):
             raise LedgerIdRegression(
@@ -109,7 +108,7 @@ class LedgerIndex:
             )
 
     def add(self, info: LedgerInfo) -> None:
-        """Adds a ledger at the end; its entries, if any, count as confirmed."""
+        """Appends a ledger; its entries, if any, count as confirmed."""
         self.check_new(info.ledger_id)
         if self.infos:
             previous = self.infos[-1]
@@ -131,7 +130,7 @@ class LedgerIndex:
         self.last_ledger, self.last_entry = info.ledger_id, count - 1
 
     def remove(self, ledger_ids: set[int]) -> None:
-        """Forgets ledgers: a head of the list, or an empty last one. Ranks stay as they were."""
+        """Removes ledgers: a head of the list, or an empty last one. Ranks do not change."""
         self._rank_end = self.rank_end
         if self.infos:
             last = self.infos[-1]
@@ -141,12 +140,12 @@ class LedgerIndex:
             self._by_id.pop(ledger_id, None)
 
     def last_entry_of(self, ledger_id: int) -> int:
-        """The greatest entry id of the ledger; -1 where it is empty or not in the list."""
+        """Returns the ledger's last entry id; -1 if it is empty or not listed."""
         info = self._by_id.get(ledger_id)
         return -1 if info is None else info.entries - 1
 
     def ledger_after(self, ledger_id: int) -> LedgerInfo | None:
-        """The next ledger that has entries."""
+        """Returns the next ledger that has entries."""
         at = bisect_right(self.infos, ledger_id, key=_ledger_id)
         if at == len(self.infos):
             return None
@@ -156,7 +155,7 @@ class LedgerIndex:
         return self._ledger_of(passed + 1) if passed < self.rank_end else None
 
     def locate(self, ledger_id: int, entry_id: int) -> tuple[LedgerInfo, int] | None:
-        """The first entry at or after this place, or None where there is none yet."""
+        """Returns the first entry at or after this position; None if there is none yet."""
         info = self._by_id.get(ledger_id)
         if info is not None and max(entry_id, 0) < info.entries:
             return info, max(entry_id, 0)
@@ -164,14 +163,14 @@ class LedgerIndex:
         return None if after is None else (after, 0)
 
     def next_position(self, ledger_id: int, entry_id: int) -> Position:
-        """The first entry after this place; where none is yet, a place that sorts before it."""
-        found = self.locate(ledger_id, entry_id + 1)
-        if found is not None:
-            return Position(found[0].ledger_id, found[1])
+        """Returns the first entry after this position, or a position that sorts before it."""
+        following = self.locate(ledger_id, entry_id + 1)
+        if following is not None:
+            return Position(following[0].ledger_id, following[1])
         return Position(ledger_id, entry_id + 1)
 
     def floor(self, ledger_id: int, entry_id: int) -> Position:
-        """The last entry at or before this place, or `first_position` where none is kept."""
+        """Returns the last entry at or before this position, or `first_position`."""
         info = self._by_id.get(ledger_id)
         if info is not None and info.entries and entry_id >= 0:
             return Position(ledger_id, min(entry_id, info.entries - 1))
@@ -183,11 +182,11 @@ class LedgerIndex:
         return self.position_at(rank) if rank > self.infos[0].base_rank else self.first_position
 
     def previous_position(self, ledger_id: int, entry_id: int) -> Position:
-        """The last entry before this place, or `first_position`."""
+        """Returns the last entry before this position, or `first_position`."""
         return self.floor(ledger_id, entry_id - 1)
 
     def rank(self, ledger_id: int, entry_id: int) -> int:
-        """How many entries since the origin are at or before this place."""
+        """Returns the number of entries since the origin at or before this position."""
         info = self._by_id.get(ledger_id)
         if info is not None:
             return info.base_rank + max(min(entry_id + 1, info.entries), 0)
@@ -195,17 +194,17 @@ class LedgerIndex:
         return self.infos[at].base_rank if at < len(self.infos) else self.rank_end
 
     def position_at(self, rank: int) -> Position:
-        """The entry with this rank (the first kept entry's base + 1, …, `rank_end`)."""
+        """Returns the entry of this rank (the first kept entry's base + 1, …, `rank_end`)."""
         info = self._ledger_of(rank)
         return Position(info.ledger_id, rank - info.base_rank - 1)
 
     def _ledger_of(self, rank: int) -> LedgerInfo:
-        """The ledger of the entry with this rank: the first that ends there or behind."""
+        """Returns the ledger of the entry with this rank."""
         at = bisect_left(self.infos, rank, key=lambda info: info.base_rank + info.entries)
         return self.infos[at]
 
     def bytes_after(self, ledger_id: int, entry_id: int) -> int:
-        """An estimate of the bytes after this place: whole ledgers, and the mean within one."""
+        """Estimates the bytes after this position: whole ledgers, and the mean within one."""
         if not self.infos:
             return 0
         last = self.infos[-1]
@@ -219,7 +218,8 @@ class LedgerIndex:
         return total - info.base_bytes - part
 
     def place_leaving(self, size_bytes: int) -> Position:
-        """The first place with at most so many bytes after it, by the estimate of `bytes_after`."""
+        """Returns the first position with at most `size_bytes` after it, as `bytes_after`
+        estimates."""
         end = self._size_end
         if self.infos:
             end = self.infos[-1].base_bytes + self.infos[-1].size_bytes

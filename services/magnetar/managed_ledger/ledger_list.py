@@ -1,16 +1,16 @@
-"""The metadata record of one managed ledger, and what is written together with it.
+"""The metadata record of one managed ledger, and the writes that include it.
 
-All writes are serialised here and are compare-and-swap; memory changes after the store has, and
-every write says all that is known of the ledgers. A write and what memory makes of it are never
-cut apart: a caller that is cancelled meanwhile (its client left, its time is over) does not end
-them. Otherwise the next write would meet the revision of the last and take itself for fenced.
+All writes are serialized here and use compare-and-swap. Memory follows the store, and every write
+contains the current state of all ledgers. A write and its effect on memory are never separated: a
+caller that is cancelled meanwhile (its client left, its deadline passed) does not cancel them.
+Otherwise the next write would meet the revision of the last one, and take itself for fenced.
 
-A ledger leaves the record before its bytes go: its id moves to `deleting`, and is dropped from
-there by the first write after the deletion, so whatever a crash interrupts is taken up again. One
-that cannot be deleted now stays there, and the others go.
+A ledger leaves the record before its bytes are deleted: its id moves to `deleting`, and the first
+write after the deletion drops it, so an interrupted deletion is resumed. A ledger that cannot be
+deleted now stays there and does not delay the others.
 
-Every write goes through the instance's `Tenure` (`guarded`), which repeats it while its outcome is
-unknown. If it stays unknown, the next write reads the record first.
+Every write uses the instance's `Tenure`, which retries it while its outcome is unknown. If the
+outcome stays unknown, the next write reads the record first.
 """
 
 import asyncio
@@ -29,14 +29,10 @@ from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
-from magnetar.managed_ledger.record import (
-    LedgerItem,
-    ManagedLedgerRecord,
-    encode,
-    managed_ledger_key,
-)
+from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
+from magnetar.managed_ledger.tenure import Tenure
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import (
     BadRevision,
     Check,
@@ -55,17 +51,17 @@ log = get_logger("magnetar.managed_ledger")
 
 @dataclass(frozen=True, slots=True)
 class _Unanswered:
-    """A write whose outcome is unknown, and what memory makes of it if it landed."""
+    """A write of unknown outcome, and its effect on memory if it landed."""
 
     record: ManagedLedgerRecord
     removed: Collection[int] = frozenset()
-    """Ledgers that it takes out of the list."""
+    """Ledgers that it removes from the list."""
     unlisted: tuple[int, ...] = ()
-    """A ledger that it creates: without a writer, it stays empty."""
+    """A ledger that it creates: without a writer, the ledger stays empty."""
 
 
 class LedgerList:
-    """See the module's text."""
+    """Reads and writes the record of one managed ledger."""
 
     __slots__ = (
         "_context",
@@ -107,20 +103,18 @@ class LedgerList:
 
     @property
     def record(self) -> ManagedLedgerRecord:
-        """What was read or written last."""
+        """The record as last read or written."""
         return self._record
 
     def when_fenced(self, on_fenced: OnFenced) -> None:
-        """Has `on_fenced` called when a write shows that there is another owner."""
+        """Calls `on_fenced` when a write shows another owner."""
         self._on_fenced = on_fenced
 
     def locked(self) -> asyncio.Lock:
-        """Held while the record, or the list of cursors, changes."""
+        """Held while the record, or the set of cursors, changes."""
         if self._lock is None:
             self._lock = asyncio.Lock()
         return self._lock
-
-    # -- ledgers
 
     async def create_ledger(self, quorums: Quorums | None) -> LedgerWriter:
         """Creates the next ledger and adds it to record and index, in one transaction."""
@@ -148,7 +142,7 @@ class LedgerList:
                         created = await self._tenure.create(
                             {"magnetar.managed-ledger": self.name}, with_ledger, quorums
                         )
-                except MagnetarError:  # an attempt before the one that raised may have landed
+                except MagnetarError:  # an earlier attempt without an answer may have landed
                     self._unanswered = [
                         _Unanswered(record, unlisted=(ledger_id,))
                         for ledger_id, record in planned.items()
@@ -158,11 +152,11 @@ class LedgerList:
                 if created.writer is not None:
                     self._index.add(LedgerInfo(created.ledger_id, created_ms))
                     return created.writer
-                # It stands in the record, empty for good: the next one takes its place.
+                # The record lists it, empty for good: create another in its place.
                 self._unlisted = (*self._unlisted, created.ledger_id)
 
     async def remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
-        """Takes the ledgers that `choose` names, a head of the list, out of record and index."""
+        """Removes the ledgers that `choose` returns, a head of the list, from record and index."""
         return await self._whole(self._remove_ledgers(choose))
 
     async def _remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
@@ -185,15 +179,16 @@ class LedgerList:
             return removed
 
     def drop_empty(self, ledger_id: int) -> None:
-        """Takes an empty, closed ledger out of the index; the next write takes it off the record.
+        """Removes an empty, closed ledger from the index; the next write removes it from the
+        record.
 
-        Until then it is the last of the record, where whoever opens it finds it empty again.
+        Until then it is the record's last ledger, which an opening finds empty again.
         """
         self._index.remove({ledger_id})
         self._unlisted = (*self._unlisted, ledger_id)
 
     def delete_retired_soon(self) -> None:
-        """Frees what the ledgers take that the record says are to be deleted."""
+        """Starts deleting the ledgers that the record lists for deletion."""
         if self._record.deleting and not self._deleting and self._tenure.error is None:
             self._deleting = True
             self._context.tasks.start(self._delete_retired(), f"retire {self.name}")
@@ -201,21 +196,26 @@ class LedgerList:
     async def _delete_retired(self) -> None:
         try:
             while gone := await self._deleted_of(self._record.deleting):
-                # After their own records: a job that is at one of them cannot commit it any more.
+                # After the ledgers' own records: an offload of one of them cannot commit any more.
                 await self._context.cold.delete(self.name, gone)
                 left = tuple(i for i in self._record.deleting if i not in gone)
                 self._record = msgspec.structs.replace(self._record, deleting=left)
         except MagnetarError as error:
-            # They stay in the record: the next trim, or the next who opens it, deletes them.
-            log.info("ledgers not deleted now", managed_ledger=self.name, error=str(error))
+            # They stay in the record: the next trim or opening deletes them.
+            log.info(
+                "ledgers not deleted, will retry with the next trim",
+                managed_ledger=self.name,
+                error=str(error),
+            )
         finally:
             self._deleting = False
 
     async def _deleted_of(self, retired: tuple[int, ...]) -> set[int]:
-        """Those of them that are gone now; raises MetadataUnavailable, or why this instance ended.
+        """Deletes retired ledgers; returns those that are gone.
 
-        No write of a former instance names them again: they left the record for good. So the bytes
-        may go although this instance has not written the record.
+        Raises MetadataUnavailable, or the error that ended this instance. No write of a former
+        instance can list these ledgers again, because they left the record for good. So they may be
+        deleted although this instance has not written the record.
         """
         gone: set[int] = set()
         for ledger_id in retired:
@@ -235,16 +235,14 @@ class LedgerList:
                 gone.add(ledger_id)
         return gone
 
-    # -- the rest of the record
-
     async def set_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Replaces the properties by what `change` makes of them."""
+        """Replaces the properties by the result of `change`."""
         await self._whole(
             self._write_changed(lambda: self._changed(properties=change(self._record.properties)))
         )
 
     async def terminate(self, position: Position) -> None:
-        """Records the last position of the log, unless one is recorded."""
+        """Records the last position, unless one is recorded."""
         await self._whole(self._terminate(position))
 
     async def _terminate(self, position: Position) -> None:
@@ -254,10 +252,11 @@ class LedgerList:
                 await self._write(self._changed(terminated_at=position))
 
     async def create_cursor(self, put: Put) -> tuple[Put, int]:
-        """Writes a new cursor's record; what was written, and its revision. Needs `locked`.
+        """Writes a new cursor's record; returns the written record and its revision. Needs
+        `locked`.
 
-        If an earlier attempt had no answer and landed, that is the cursor. None lands after the
-        managed ledger was deleted: its record is checked.
+        If an earlier attempt without an answer landed, that is the cursor. The transaction checks
+        the managed ledger's record, so none lands after its deletion.
         """
         await self._find_out()
         check = Check(managed_ledger_key(self.name), self._revision)
@@ -279,7 +278,7 @@ class LedgerList:
             return put, revision
 
     async def delete_cursor(self, cursor_log: CursorLog) -> None:
-        """Deletes a cursor's record; its ledgers become this record's to delete.
+        """Deletes a cursor's record; this record then lists its ledgers for deletion.
 
         Needs `cursor_log.locked`. Raises MetadataUnavailable if the outcome is unknown.
         """
@@ -291,9 +290,9 @@ class LedgerList:
             record = self._changed(deleting=(*self._record.deleting, *ledger_ids))
             if ledger_ids:
                 operations.append(self._put(record))
-            else:  # it lands under this instance only
+            else:  # so that it lands under this instance only
                 operations.insert(0, Check(managed_ledger_key(self.name), self._revision))
-            # The record's own write first: by it a repetition is told from another's write.
+            # The record's own write first: it shows whether an unanswered attempt landed.
             operations.reverse()
             try:
                 with self._fencing():
@@ -306,9 +305,9 @@ class LedgerList:
                 self._written(record, revision)
 
     async def keep_cursor(self, cursor_log: CursorLog) -> bool:
-        """Whether a cursor exists whose deletion had an unknown outcome.
+        """Returns whether a cursor exists whose deletion had an unknown outcome.
 
-        If it does, its record is written again, so that the deletion cannot land any more. Needs
+        If it does, its record is written again, so the deletion cannot land any more. Needs
         `cursor_log.locked`.
         """
         async with cursor_log.recording(), self.locked():
@@ -319,8 +318,6 @@ class LedgerList:
             with self._fencing():
                 await cursor_log.keep(self._tenure)
             return True
-
-    # -- writing
 
     async def _whole(self, coroutine: Coroutine[None, None, T]) -> T:
         return await self._context.tasks.finish(coroutine, f"record {self.name}")
@@ -368,18 +365,18 @@ class LedgerList:
     async def _find_out(self) -> None:
         """Reads the record if the outcome of the last write is unknown. Needs `locked`.
 
-        If the write landed, memory follows. If another write did, the next one fails by the
+        If the write landed, memory follows. If another process wrote, the next write fails by the
         revision.
         """
         if not self._unanswered:
             return
         stored = await self._context.store.get(managed_ledger_key(self.name))
         unanswered, self._unanswered = self._unanswered, []
-        for one in unanswered:
-            if stored is not None and stored.value == encode(one.record):
-                self._written(one.record, stored.revision)
-                self._index.remove(set(one.removed))
-                self._unlisted = (*self._unlisted, *one.unlisted)
+        for write in unanswered:
+            if stored is not None and stored.value == encode(write.record):
+                self._written(write.record, stored.revision)
+                self._index.remove(set(write.removed))
+                self._unlisted = (*self._unlisted, *write.unlisted)
 
     def _written(self, record: ManagedLedgerRecord, revision: int) -> None:
         self._record, self._revision = record, revision
@@ -387,26 +384,27 @@ class LedgerList:
 
     @contextmanager
     def _fencing(self) -> Iterator[None]:
-        """What shows another owner is raised as ManagedLedgerFenced, and told."""
+        """Raises BadRevision as ManagedLedgerFenced, and notifies the managed ledger of the
+        fencing."""
         try:
             yield
         except BadRevision as error:
             fenced = ManagedLedgerFenced(f"{self.name} has another owner: {error}")
             self._tenure.end(fenced)
-            self._tell(fenced)
+            self._notify_fenced(fenced)
             raise fenced from error
         except ManagedLedgerFenced as error:
             self._tenure.end(error)
-            self._tell(error)
+            self._notify_fenced(error)
             raise
 
-    def _tell(self, error: ManagedLedgerFenced) -> None:
+    def _notify_fenced(self, error: ManagedLedgerFenced) -> None:
         if self._on_fenced is not None:
             self._on_fenced(error)
 
 
 def _items(infos: Iterable[LedgerInfo]) -> tuple[LedgerItem, ...]:
-    """The list as the record has it: of a ledger that may grow, only that it is there."""
+    """Returns the list for the record; a ledger that may grow is listed without its size."""
     return tuple(
         LedgerItem(info.ledger_id, info.created_ms, info.closed_ms, info.entries, info.size_bytes)
         if info.closed_ms

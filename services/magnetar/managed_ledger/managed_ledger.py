@@ -1,19 +1,24 @@
-"""A topic's log: ledgers in a row, of which the last may grow, and the cursors on them.
+"""A managed ledger: the ledgers of one topic in order, of which the last may grow, and its cursors.
 
-Parts: `LedgerIndex` (which entries there are), `Appender` (the writing end), `LedgerList` (the
+Its parts are `LedgerIndex` (which entries exist), `Appender` (the writing end), `LedgerList` (the
 metadata record and the deletion of ledgers), `Cursors`, and the process-wide `EntryCache`. Every
-write of a record goes through the instance's `Tenure`, which `close` and `abandon` end.
-Opening an idle one writes nothing: the first append creates a ledger. All of it is the loop's.
+write of a record goes through the instance's `Tenure`, which `close` and `abandon` end. Opening an
+idle managed ledger writes nothing: the first append creates a ledger. All methods belong to the
+event loop's thread.
 
-Invariants: positions only grow, also over restarts; what was confirmed is readable until every
-durable cursor has passed it and retention lets it go; one owner writes, and a second one's first
-write fences the first. Follows ManagedLedgerImpl in what callers see.
+Invariants: positions only grow, also across restarts. A confirmed entry is readable until every
+durable cursor has passed it and retention trims it. One owner writes, and a second owner's first
+write fences the first. Callers see the semantics of ManagedLedgerImpl.
+
+Trimming: `trim_plan` chooses the ledgers. They leave the record first, then their bytes are deleted
+(`ledger_list`). At most REMOVALS_AT_ONCE_MAX managed ledgers of a process write that at once.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
@@ -28,13 +33,11 @@ from magnetar.managed_ledger.cursors import Cursors
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.entry_source import EntrySource
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerClosed
-from magnetar.managed_ledger.guarded import Tenure
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.ledger_list import LedgerList
-from magnetar.managed_ledger.retaining import Retaining
 from magnetar.managed_ledger.settings import Retention
-from magnetar.managed_ledger.stats import ManagedLedgerStats, managed_ledger_stats
-from magnetar.managed_ledger.trimming import consumed
+from magnetar.managed_ledger.tenure import Tenure
+from magnetar.managed_ledger.trim_plan import consumed, trimmable
 from magnetar.metadata.store import MetadataUnavailable, Record
 
 TERMINATE_RETRY_S: Final = 0.5
@@ -43,8 +46,8 @@ TERMINATE_RETRY_S_MAX: Final = 30.0
 log = get_logger("magnetar.managed_ledger")
 
 
-class ManagedLedger(Retaining):
-    """See the module's text. Opened by a `ManagedLedgerFactory`."""
+class ManagedLedger:
+    """The entries and cursors of one topic. Opened by a `ManagedLedgerFactory`."""
 
     __slots__ = (
         "_appender",
@@ -57,8 +60,10 @@ class ManagedLedger(Retaining):
         "_rank_opened",
         "_source",
         "_terminating",
+        "_trimming",
         "name",
         "quorums",
+        "retention",
         "tenure",
     )
 
@@ -73,7 +78,7 @@ class ManagedLedger(Retaining):
         self.name = name = tenure.name
         self.retention: Retention | None = None
         self.quorums: Quorums | None = None
-        """Of the ledgers that are created from now on; None: as the settings say."""
+        """The spread of ledgers created from now on; None: the settings decide."""
         self.tenure = tenure
         self._index = index
         self._list = ledger_list
@@ -90,25 +95,23 @@ class ManagedLedger(Retaining):
         self._rank_opened = index.rank_end
         self._trimming = False
 
-    # -- what there is
-
     @property
     def properties(self) -> Mapping[str, str]:
         return self._list.record.properties
 
     @property
     def last_confirmed(self) -> Position:
-        """The greatest readable position; (ledger, -1) or EARLIEST where there never was one."""
+        """The last readable position; (ledger, -1) or EARLIEST if there never was one."""
         return self._index.last_confirmed
 
     @property
     def first_position(self) -> Position:
-        """Just before the first kept entry."""
+        """The position just before the first kept entry."""
         return self._index.first_position
 
     @property
     def trimmed_to(self) -> Position:
-        """The greatest position that was in the log and is there no more."""
+        """The last position that was trimmed."""
         return self._list.record.last_position
 
     @property
@@ -121,17 +124,17 @@ class ManagedLedger(Retaining):
 
     @property
     def entries_added(self) -> int:
-        """How many entries were appended since this was opened."""
+        """The number of entries appended since this instance was opened."""
         return self._index.rank_end - self._rank_opened
 
     @property
     def index(self) -> LedgerIndex:
-        """Which entries there are. To read, not to change."""
+        """The index of entries. Read-only."""
         return self._index
 
     @property
     def ledgers(self) -> list[LedgerInfo]:
-        """The ledgers in order. To read, not to change."""
+        """The ledgers in order. Read-only."""
         return self._index.infos
 
     @property
@@ -140,12 +143,12 @@ class ManagedLedger(Retaining):
 
     @property
     def broken_cursors(self) -> Mapping[str, tuple[CursorLog, MagnetarError]]:
-        """Cursors whose stored state cannot be read, and why."""
+        """Cursors with an unreadable stored state, and the reasons."""
         return self._cursors.broken
 
     @property
     def terminated_at(self) -> Position | None:
-        """The last position of a terminated log, once it is on record."""
+        """The last position of a terminated managed ledger, once it is on record."""
         return self._list.record.terminated_at
 
     @property
@@ -159,12 +162,12 @@ class ManagedLedger(Retaining):
 
     @property
     def fenced(self) -> bool:
-        """Whether another owner took over: this instance is of no use any more."""
+        """Whether another owner took over: this instance is unusable."""
         return self._appender.state is AppenderState.FENCED
 
     @property
     def state(self) -> str:
-        """As in Pulsar's internal stats."""
+        """The state in Pulsar's internal stats."""
         appender = self._appender
         if appender.state is not AppenderState.OPEN:
             return appender.state
@@ -174,55 +177,57 @@ class ManagedLedger(Retaining):
 
     @property
     def pending_appends(self) -> int:
-        """Groups that were appended and are not completed."""
+        """The number of appended groups that are not completed."""
         return self._appender.pending
 
-    # -- appending
-
     def append(self, entries: list[bytes], on_appended: OnAppended) -> None:
-        """Appends one or more entries as a group, all in one ledger and next to each other.
+        """Appends one or more entries as a group, contiguous in one ledger.
 
-        `on_appended(ledger id, first entry id, None)` once they are durable, or (-1, -1, error);
-        in the order of the calls, on the loop's thread, never from inside the call.
+        Calls `on_appended(ledger id, first entry id, None)` once they are durable, or (-1, -1,
+        error); in the order of the calls, on the loop's thread, never from inside the call.
         """
         self._appender.append(entries, on_appended)
 
     def add_append_listener(self, listener: Callable[[], None]) -> None:
-        """Has `listener` called after `last_confirmed` moved: once for all that one fsync moved."""
+        """Calls `listener` after `last_confirmed` moved, once per fsync."""
         self._appender.listeners = (*self._appender.listeners, listener)
 
     def remove_append_listener(self, listener: Callable[[], None]) -> None:
+        """Removes a listener of `add_append_listener`."""
         kept = tuple(other for other in self._appender.listeners if other != listener)
         self._appender.listeners = kept
 
     def when_fenced(self, on_fenced: Callable[[], None]) -> None:
-        """Has `on_fenced` called when it shows that another owner took over."""
+        """Calls `on_fenced` when another owner has taken over."""
         self._on_fenced = on_fenced
 
     def owner_changed(self, error: MagnetarError) -> None:
+        """See `AppenderOwner.owner_changed`."""
         self.tenure.end(error)
         self._on_fenced()
 
     def when_settled(self, on_settled: Callable[[str], None]) -> None:
-        """Has `on_settled` called with a cursor's name when a doubt about it has ended."""
+        """Calls `on_settled` with a cursor's name when a doubt about it is settled."""
         self._cursors.on_settled = on_settled
 
     def cursor_fenced(self, error: MagnetarError) -> None:
+        """See `CursorOwner.cursor_fenced`."""
         self.tenure.end(error)
         self._appender.fence(error)
 
     def cursors_changed(self) -> None:
-        # Entries that no cursor will read need not be kept in memory.
+        # Without cursors, no entry will be read: do not cache any.
+        """See `CursorsOwner.cursors_changed`."""
         self._appender.caching = bool(self._cursors.live)
 
-    # -- for the appender
-
     async def create_ledger(self) -> LedgerWriter:
+        """See `AppenderOwner.create_ledger`."""
         writer = await self._list.create_ledger(self.quorums)
         self._list.delete_retired_soon()
         return writer
 
     def ledger_ended(self, info: LedgerInfo) -> None:
+        """See `AppenderOwner.ledger_ended`."""
         if not info.entries:
             self._list.drop_empty(info.ledger_id)
             self._source.forget(info.ledger_id)
@@ -230,26 +235,25 @@ class ManagedLedger(Retaining):
         self.trim_soon()
 
     def run_of(self, ledger_id: int, first_entry: int) -> CachedRun:
+        """See `AppenderOwner.run_of`."""
         return self._source.run_of(ledger_id, first_entry)
 
-    # -- reading
-
     def read_cached(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry] | None:
-        """Entries from `start` (inclusive) on that are in memory, of one ledger.
+        """Returns cached entries of one ledger from `start` (inclusive) on.
 
-        None where the first is not, so that `read` is needed; [] where there is none yet.
+        None if the first is not cached, so `read` is needed; [] if it does not exist yet.
         """
         return self._source.read_cached(start, entries_max, bytes_max)
 
     async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
-        """Entries from `start` (inclusive) on, at least one where there is one, of one ledger.
+        """Returns entries of one ledger from `start` (inclusive) on, at least one if any exists.
 
-        Ends of ledgers and what was trimmed are skipped.
+        Skips ends of ledgers and trimmed entries.
         """
         return await self._source.read(start, entries_max, bytes_max)
 
     async def read_entry(self, position: Position) -> Entry:
-        """One entry; raises NotFound where there is none at this position."""
+        """Returns one entry; raises NotFound if there is none at this position."""
         return await self._source.read_entry(position)
 
     async def find_by(
@@ -259,44 +263,40 @@ class ManagedLedger(Retaining):
         *,
         published_before_ms: int | None = None,
     ) -> Position | None:
-        """The last entry behind `after` for which `predicate` holds, where it holds for a head.
+        """Returns the last entry after `after` for which `predicate` holds, if it holds for a head.
 
-        A binary search that reads about log2(entries) of them. With `published_before_ms`, by which
-        the predicate goes, an offloaded entry is not read: its file tells when it was published.
+        A binary search that reads about log2(entries) entries. With `published_before_ms`, the time
+        that `predicate` tests, an offloaded entry is not read: its file has the publish time.
         """
         return await self._source.find_by(predicate, after, published_before_ms)
 
-    # -- positions
-
     def next_position(self, position: Position) -> Position:
-        """The first entry after `position`, or where the next one will be or sort after."""
+        """Returns the first entry after `position`, or a position that sorts before it."""
         return self._index.next_position(*position)
 
     def previous_position(self, position: Position) -> Position:
-        """The last entry before `position`, or `first_position`."""
+        """Returns the last entry before `position`, or `first_position`."""
         return self._index.previous_position(*position)
 
     def entries_between(self, after: Position, upto: Position) -> int:
-        """How many entries are after `after` and at or before `upto`."""
+        """Returns the number of entries after `after` up to and including `upto`."""
         return max(self._index.rank(*upto) - self._index.rank(*after), 0)
-
-    # -- cursors
 
     async def open_cursor(
         self,
         name: str,
         *,
-        initial: Position | str = LATEST,
+        initial: Position = LATEST,
         properties: Mapping[str, str] | None = None,
         before_kept: bool = False,
     ) -> Cursor:
-        """The durable cursor of this name. One that is new reads `initial` first.
+        """Returns the durable cursor of this name; a new one reads `initial` first.
 
-        `initial` is a position, "earliest" or "latest". With `before_kept` it may stand before
-        what is kept: an artefact has what was trimmed. Raises CursorCorrupt and Conflict.
+        With `before_kept`, `initial` may be before the first kept entry: an artifact has the
+        trimmed ones. Raises CursorCorrupt and Conflict.
         """
         self.check_open()
-        mark = mark_delete_before(self._index, _named(initial), before_kept=before_kept)
+        mark = mark_delete_before(self._index, initial, before_kept=before_kept)
         return await self._context.tasks.finish(
             self._cursors.open(name, mark, dict(properties or {})), f"cursor {name}"
         )
@@ -304,7 +304,7 @@ class ManagedLedger(Retaining):
     def new_non_durable_cursor(
         self, name: str, start: Position, *, before_kept: bool = False
     ) -> Cursor:
-        """A cursor that lives in memory only, holds no data, and reads `start` first.
+        """Returns a cursor in memory that prevents no trimming, and reads `start` first.
 
         `before_kept` as for `open_cursor`.
         """
@@ -312,29 +312,109 @@ class ManagedLedger(Retaining):
         return self._cursors.new_non_durable(name, mark)
 
     async def load_cursor(self, stored: Record) -> None:
-        """Restores the cursor of a record, when this is opened."""
+        """Restores the cursor of a record while the managed ledger is opened."""
         await self._cursors.load(stored)
 
     def cursor_in_doubt(self, name: str) -> bool:
-        """Whether the cursor may have been deleted, and the store has not said so yet."""
+        """Whether the cursor may have been deleted, with an unknown outcome."""
         return name in self._cursors.doubted
 
     async def delete_cursor(self, name: str) -> None:
-        """Deletes the cursor, broken or not, and what it stored.
+        """Deletes the cursor, broken or not, with its stored state.
 
         Raises NotFound, and MetadataUnavailable if the outcome is unknown: the cursor is then in
-        doubt, until `when_settled` says otherwise.
+        doubt until it is settled (`when_settled`).
         """
         await self._context.tasks.finish(self._cursors.delete(name), f"cursor {name}")
 
     def forget_cursor(self, cursor: Cursor) -> None:
-        """Drops a non-durable cursor that nobody reads with any more. Idempotent."""
+        """Drops an unused non-durable cursor. Idempotent."""
         self._cursors.forget(cursor)
 
-    # -- trimming (see `retaining`)
+    def set_retention(self, size_bytes: int, time_ms: int) -> None:
+        """Sets how much consumed data is kept; -1 is no limit, 0 and 0 keep nothing.
+
+        Before the first call, only `trim` trims, with 0 and 0.
+        """
+        self.retention = Retention(size_bytes, time_ms)
+        self.trim_soon()
+
+    def roll_if_aged(self) -> None:
+        """Closes the newest ledger, in the background, if it has entries and is past its age.
+
+        Appends roll ledgers over themselves. This is for a topic without appends, whose last ledger
+        would otherwise be kept forever.
+        """
+        self._appender.roll_if_aged()
+
+    @property
+    def has_to_trim(self) -> bool:
+        """Whether `trim` has work. Cheap if the newest ledger is the only one."""
+        infos = self._index.infos
+        if self.retention is None:
+            return False
+        if self._list.record.deleting:
+            return True
+        return bool(infos and infos[0].closed_ms and self._trimmable())
+
+    def _consumed_rank(self) -> int:
+        """Returns the rank up to which every durable cursor has consumed."""
+        if self._cursors.broken:
+            return 0  # their mark-delete positions are unknown
+        marks = [cursor.mark_delete for cursor in self._cursors.live.values() if cursor.durable]
+        return min((self._index.rank(*mark) for mark in marks), default=self._index.rank_end)
+
+    def _trimmable(self, limit: Position | None = None) -> list[LedgerInfo]:
+        """Returns the ledgers that retention trims now."""
+        retention = self.retention or Retention()
+        clock = self._context.clock
+        for info in self._index.infos:
+            if clock.is_future(info.closed_ms):
+                # A clock that was ahead recorded its close. Start its retention time now: otherwise
+                # it would delay the trimming of all later ledgers.
+                info.closed_ms = clock.now_ms()
+        rank = self._consumed_rank()
+        if limit is not None:
+            rank = min(rank, self._index.rank(*limit))
+        return trimmable(self._index, rank, retention, clock.judged_ms())
+
+    async def trim_limit(self) -> Position | None:
+        """Returns how far compaction allows trimming; None if compaction is off."""
+        return await self._context.trim_limit(self.name, self._list.record.created_ms)
+
+    async def trim(self) -> None:
+        """Deletes the closed ledgers that no durable cursor needs and retention does not keep."""
+        if self._appender.state in (AppenderState.OPEN, AppenderState.TERMINATED):
+            self._list.delete_retired_soon()
+            if self._trimmable():
+                await self._context.confirm(self.name)
+                limit = await self.trim_limit()
+                await self._remove(lambda: self._trimmable(limit))
+
+    async def _remove(self, choose: Callable[[], list[LedgerInfo]]) -> None:
+        if not choose():
+            return
+        async with self._context.removals:
+            for info in await self._list.remove_ledgers(choose):
+                self._source.forget(info.ledger_id)
+        self._list.delete_retired_soon()
+
+    def trim_soon(self) -> None:
+        """Trims in the background if retention is known and ledgers are trimmable."""
+        if self.retention is not None and not self._trimming and self._trimmable():
+            self._trimming = True
+            self._context.tasks.start(self._trim_now(), f"trim {self.name}")
+
+    async def _trim_now(self) -> None:
+        try:
+            await self.trim()
+        except MagnetarError as error:
+            log.info("not trimmed, will retry", managed_ledger=self.name, error=str(error))
+        finally:
+            self._trimming = False
 
     async def truncate(self) -> None:
-        """Deletes everything readable now, whatever retention says; all cursors skip it."""
+        """Deletes all current entries, regardless of retention; all cursors skip them."""
         self.check_open()
         await self._appender.roll_over()
         upto = self.last_confirmed
@@ -343,29 +423,23 @@ class ManagedLedger(Retaining):
         rank = self._index.rank(*upto)
         await self._remove(lambda: consumed(self._index, min(rank, self._consumed_rank())))
 
-    # -- properties and life
-
-    def stats(self) -> ManagedLedgerStats:
-        """A snapshot for people."""
-        return managed_ledger_stats(self)
-
     async def set_properties(self, updates: Mapping[str, str]) -> None:
         """Adds or replaces properties; durable when this returns."""
         await self._list.set_properties(lambda before: {**before, **updates})
 
     async def delete_property(self, key: str) -> None:
-        """Removes a property if it is there."""
+        """Deletes a property if it exists."""
         await self._list.set_properties(
             lambda before: {name: value for name, value in before.items() if name != key}
         )
 
     async def roll_over(self) -> None:
-        """Closes the newest ledger; the next append begins a new one."""
+        """Closes the newest ledger; the next append opens another."""
         self.check_open()
         await self._appender.roll_over()
 
     async def terminate(self) -> Position:
-        """Takes no more entries, ever; the position of the last one.
+        """Refuses all later appends, forever; returns the position of the last entry.
 
         If the store does not answer, this raises MetadataUnavailable, appends stay refused, and the
         end is recorded in the background.
@@ -387,19 +461,22 @@ class ManagedLedger(Retaining):
         return self.last_confirmed
 
     async def _terminate_later(self) -> None:
-        delay_s = TERMINATE_RETRY_S
+        backoff = Backoff(TERMINATE_RETRY_S, TERMINATE_RETRY_S_MAX, self._context.rng)
         while self.terminated_at is None and self.tenure.error is None:
-            await asyncio.sleep(delay_s * self._context.rng.uniform(0.5, 1.0))
-            delay_s = min(2 * delay_s, TERMINATE_RETRY_S_MAX)
+            await asyncio.sleep(backoff.failed_s())
             try:
                 await self._list.terminate(self.last_confirmed)
             except MagnetarError as error:
-                log.info("end not recorded yet", managed_ledger=self.name, error=str(error))
+                log.info(
+                    "termination not recorded, will retry",
+                    managed_ledger=self.name,
+                    error=str(error),
+                )
         self._terminating = False
-        self._appender.notify()  # drained consumers hear of the end
+        self._appender.notify()  # informs drained consumers of the end
 
     async def close(self) -> None:
-        """Completes what was appended, writes the cursors, and ends this instance. Idempotent.
+        """Completes pending appends, writes the cursors, and ends this instance. Idempotent.
 
         When it returns, no write of this instance is under way. A fenced instance only ends.
         """
@@ -409,7 +486,9 @@ class ManagedLedger(Retaining):
                 try:
                     await self._list.terminate(self.last_confirmed)
                 except MagnetarError as error:
-                    log.warning("end not recorded", managed_ledger=self.name, error=str(error))
+                    log.warning(
+                        "termination not recorded", managed_ledger=self.name, error=str(error)
+                    )
             for cursor in list(self._cursors.live.values()):
                 try:
                     await cursor.close()
@@ -423,7 +502,7 @@ class ManagedLedger(Retaining):
                 self._on_closed(self)
 
     def abandon(self) -> None:
-        """Ends this instance without writing: what is under way stops before its next write."""
+        """Ends this instance without writing: a task under way stops before its next write."""
         self._end()
         self._on_closed(self)
 
@@ -438,9 +517,3 @@ class ManagedLedger(Retaining):
         error = self._appender.error
         if error is not None and self._appender.state is not AppenderState.TERMINATED:
             raise error
-
-
-def _named(initial: Position | str) -> Position:
-    if isinstance(initial, Position):
-        return initial
-    return {"earliest": EARLIEST, "latest": LATEST}[initial]

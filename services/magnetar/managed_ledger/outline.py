@@ -1,8 +1,8 @@
-"""What records tell of a managed ledger that is not open here: its ledgers, and where cursors are.
+"""The ledgers and cursors of a managed ledger that is not open here, by its records.
 
-Nothing is written, opened or fenced. A newest ledger that somebody may still write to counts with
-what its bookies say is confirmed now, and without bytes; a cursor that has a ledger of its own
-stands where its record says, which may be behind. `exact` is false then.
+Nothing is written, opened or fenced. An open newest ledger counts with the confirmed end that its
+bookies report now, and without bytes. A cursor with a ledger of its own has the mark-delete of its
+record, which may be outdated. `exact` is false in these cases.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from magnetar.managed_ledger.record import (
 
 
 class RecordedCursor(AckState):
-    """A cursor as its record has it."""
+    """A cursor by its record alone."""
 
     durable = True
 
@@ -32,7 +32,7 @@ class RecordedCursor(AckState):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """See the module's text."""
+    """The ledgers and cursors of one managed ledger; `exact` if nothing is estimated."""
 
     index: LedgerIndex
     cursors: dict[str, RecordedCursor]
@@ -43,7 +43,7 @@ class Outline:
 async def outline(
     record: ManagedLedgerRecord, cursors: dict[str, CursorRecord], ledgers: LedgerClient
 ) -> Outline:
-    """From the records; asks for the end of the newest ledger where they do not have it."""
+    """Returns the outline; asks the bookies for the end of an open newest ledger."""
     index = LedgerIndex(record.last_position)
     exact = True
     for item in record.ledgers:
@@ -70,7 +70,7 @@ def _info(item: LedgerItem) -> LedgerInfo:
 
 
 async def _newest(item: LedgerItem, ledgers: LedgerClient) -> tuple[LedgerInfo, bool]:
-    """The ledger, and whether it has ended."""
+    """Returns the newest ledger, and whether it is closed."""
     try:
         reader = await ledgers.open(item.ledger_id, recover=False)
     except (NoSuchLedger, MagnetarError):

@@ -1,12 +1,12 @@
 """The metadata records of a managed ledger and of its cursors.
 
-`/managed-ledgers/{name}`: the list of ledgers, the topic's properties, where it was terminated.
-`/managed-ledgers-cursors/{name}/{cursor}`: which ledger holds the cursor's state.
+`/managed-ledgers/{name}`: the list of ledgers, the topic's properties, its termination.
+`/managed-ledgers-cursors/{name}/{cursor}`: the ledger that holds the cursor's state.
 
-A record is only written by compare-and-swap on what its owner read or wrote last, so that a
-second owner's first write makes the first owner's next one fail. The last ledger of the list may
-be unfinished (`closed_ms` 0): its own record then says where it ended, or has to be asked for it
-by recovery. Ids in `deleting` belong to nobody any more, but may still take space.
+A record is only written by compare-and-swap over the revision that its owner last read or wrote, so
+a second owner's first write makes the first owner's next write fail. The last ledger of the list
+may be unfinished (`closed_ms` 0): its own record then has its end, or recovery determines it.
+Ledgers in `deleting` are unused, but may still take space.
 """
 
 from typing import Final
@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from magnetar.core.errors import MetadataError
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.metadata.records import RecordType
 
 MANAGED_LEDGERS_PREFIX: Final = "/managed-ledgers/"
 CURSORS_PREFIX: Final = "/managed-ledgers-cursors/"
@@ -33,7 +33,7 @@ class LedgerItem(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ManagedLedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`last_position` is the greatest position of a ledger that is no longer in the list."""
+    """The record of a managed ledger. `last_position` is the last trimmed position."""
 
     created_ms: int
     modified_ms: int
@@ -46,7 +46,8 @@ class ManagedLedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`mark_delete` is the state where there is no ledger, else what it was at the last roll."""
+    """The record of a cursor. `mark_delete` is its state without a ledger, else that of the last
+    roll."""
 
     mark_delete: Position
     created_ms: int
@@ -57,9 +58,8 @@ class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     deleting: tuple[int, ...] = ()
 
 
-encode = msgspec.json.Encoder().encode
-_managed_ledger_decoder = msgspec.json.Decoder(ManagedLedgerRecord)
-_cursor_decoder = msgspec.json.Decoder(CursorRecord)
+decode_managed_ledger = RecordType(ManagedLedgerRecord, "managed ledger").decode
+decode_cursor = RecordType(CursorRecord, "cursor").decode
 
 
 def managed_ledger_key(name: str) -> str:
@@ -75,21 +75,5 @@ def cursor_key(name: str, cursor: str) -> str:
 
 
 def cursor_name(key: str) -> str:
-    """The cursor's name, from its key."""
+    """Returns the cursor's name, given its key."""
     return unquote(key.rpartition("/")[2])
-
-
-def decode_managed_ledger(key: str, value: bytes) -> ManagedLedgerRecord:
-    """Raises MetadataError naming the key where the value is no managed ledger."""
-    try:
-        return _managed_ledger_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no managed ledger: {error}") from error
-
-
-def decode_cursor(key: str, value: bytes) -> CursorRecord:
-    """Raises MetadataError naming the key where the value is no cursor."""
-    try:
-        return _cursor_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no cursor: {error}") from error

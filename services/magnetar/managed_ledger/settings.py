@@ -1,4 +1,4 @@
-"""The managed ledger's own settings, with Pulsar's defaults. A broker fills them from its own."""
+"""The settings of managed ledgers, with Pulsar's defaults; a broker sets them from its own."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,9 +13,9 @@ class ManagedLedgerSettings:
 
     A ledger is rolled over at the next append once it is older than `rollover_ms_max`, or older
     than `rollover_ms_min` with `rollover_entries_max` entries or `rollover_bytes_max` bytes
-    (managedLedgerMaxEntriesPerLedger and its neighbours). The cache's bound is over all topics;
-    `pending_bytes_max` bounds what one topic queues while it has no writable ledger, and
-    `cold_cache_bytes_max` what was read of offloaded ledgers, over all topics.
+    (managedLedgerMaxEntriesPerLedger and its neighbours). `cache_bytes_max` and
+    `cold_cache_bytes_max` (data read from offloaded ledgers) are sums over all topics;
+    `pending_bytes_max` bounds the groups of one topic that wait for a writable ledger.
     """
 
     rollover_entries_max: int = 50_000

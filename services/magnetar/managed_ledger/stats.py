@@ -1,24 +1,21 @@
-"""What a managed ledger tells people about itself: Pulsar's internal stats, under its names.
+"""Pulsar's internal stats of a managed ledger, under Pulsar's names.
 
-The structs encode to the JSON fields of `PersistentTopicInternalStats`. Counters begin when the
-managed ledger is opened; `messagesConsumedCounter` is the entries added since less the backlog, so
-it may be negative, as Pulsar's is.
+The structs encode to the JSON fields of `PersistentTopicInternalStats`. Counters start when the
+managed ledger is opened. `messagesConsumedCounter` is the entries added since then minus the
+backlog, so it may be negative, as Pulsar's is.
 """
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import NO_LEDGER
-
-if TYPE_CHECKING:
-    from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 
 class LedgerStats(msgspec.Struct, rename="camel"):
-    """One ledger; of the newest, what is confirmed."""
+    """One ledger; for the newest, its confirmed part."""
 
     ledger_id: int
     entries: int
@@ -44,8 +41,11 @@ class CursorStats(msgspec.Struct, rename="camel"):
     number_of_entries_since_first_not_acked_message: int
     total_non_contiguous_deleted_messages_range: int
     properties: dict[str, int] = {}
-    """Always empty. Pulsar's clients read whole numbers here, beside the cursor's position; what
-    a subscription's owner sets on it is in the topic's stats."""
+    """Always empty.
+
+    Pulsar's clients expect integers here, next to the cursor's position. The topic's stats have the
+    properties of a subscription.
+    """
 
 
 class ManagedLedgerStats(msgspec.Struct, rename="camel"):
@@ -67,11 +67,12 @@ class ManagedLedgerStats(msgspec.Struct, rename="camel"):
 
 
 def iso_time(time_ms: int) -> str:
-    """As Pulsar prints times: ISO 8601 with milliseconds and an offset."""
+    """Formats a time as Pulsar does: ISO 8601 with milliseconds and an offset."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def cursor_stats(cursor: Cursor, entries_added: int, *, caught_up: bool) -> CursorStats:
+    """Returns the stats of one cursor."""
     cursor_log = cursor.log
     mark, read = cursor.mark_delete, cursor.read_position
     return CursorStats(
@@ -93,7 +94,8 @@ def cursor_stats(cursor: Cursor, entries_added: int, *, caught_up: bool) -> Curs
     )
 
 
-def managed_ledger_stats(ledger: "ManagedLedger") -> ManagedLedgerStats:
+def managed_ledger_stats(ledger: ManagedLedger) -> ManagedLedgerStats:
+    """Returns the stats of a managed ledger, for people."""
     infos = ledger.ledgers
     newest = infos[-1] if infos and not infos[-1].closed_ms else None
     last = ledger.last_confirmed

@@ -1,17 +1,17 @@
-"""The metadata store of one process: a local RocksDB, and every write durable before it returns.
+"""The metadata store of a single process: a local RocksDB with durable writes.
 
-Writes are staged on the event loop against the newest state, written or not, and handed in groups
-to one named thread: what gathers while the last group is being synced goes with the next, so that
-10,000 concurrent writes cost a few dozen syncs. Only what is on disk is ever read: a key with
-writes under way keeps its durable record beside it (`_Pending`), and reads, lists and watches
-see that one until the group has landed. A refused compare-and-swap that lost to a write under way
-waits for it, so that its caller reads the winner and not the past.
+The event loop stages writes against the newest state, whether it is on disk or not, and hands them
+in groups to one named thread. Writes that arrive during a sync form the next group, so 10,000
+concurrent writes cost a few dozen syncs. Readers see durable state only: while writes of a key are
+in flight, `_Pending` keeps its durable record, and reads, lists and watches use that record until
+the group is on disk. A compare-and-swap that fails against a write in flight waits for that write,
+so that its caller then reads the winner.
 
-Reads are answered on the loop, for a RocksDB get costs about 1 µs. A failed write leaves open
-what is on disk: the store then refuses all further writes, and the process should restart.
+The loop answers reads itself, since a RocksDB get costs about 1 µs. After a failed write the state
+on disk is unknown: the store then refuses all further writes, and the process should restart.
 
-Leases end with the process: the keys of a former process's leases go when the store is opened.
-Bounds: GROUP_COMMITS_MAX, GROUP_BYTES_MAX, WRITES_WAITING_MAX; the past for watches: `watches`.
+Leases end with the process: opening the store deletes the keys of the former process's leases.
+Bounds: GROUP_COMMITS_MAX, GROUP_BYTES_MAX, WRITES_WAITING_MAX; for watches see `watches`.
 """
 
 import asyncio
@@ -52,14 +52,14 @@ GROUP_COMMITS_MAX: Final = 512
 GROUP_BYTES_MAX: Final = 4 << 20
 WRITES_WAITING_MAX: Final = 65_536
 LIST_TURN_RECORDS: Final = 1_000
-"""A long list gives the loop a turn after so many records, about 2 ms."""
+"""A long list yields to the event loop after this many records, about 2 ms."""
 
 log = get_logger("magnetar.metadata")
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A key with `writes` under way: what is on disk, and what will be."""
+    """A key with `writes` in flight: its record on disk, and its record after the last write."""
 
     durable: Record | None
     newest: Record | None
@@ -68,7 +68,7 @@ class _Pending:
 
 @dataclass(slots=True, eq=False)
 class _Commit:
-    """One revision under way. Without changes: a caller that waits for those before it."""
+    """A revision in flight. Without changes: a caller that waits for all earlier revisions."""
 
     revision: int
     changes: Sequence[Change]
@@ -77,7 +77,7 @@ class _Commit:
 
 
 class EmbeddedStore:
-    """See `store.MetadataStore`. Made by `open_embedded`."""
+    """A `MetadataStore` on a local RocksDB. Create it with `open_embedded`."""
 
     def __init__(self, files: RocksFiles, writer: WriterThread, clock: Clock) -> None:
         self._files = files
@@ -87,15 +87,13 @@ class EmbeddedStore:
         self._pending: dict[str, _Pending] = {}
         self._gathered: deque[_Commit] = deque()
         self._under_way = False
-        """A group is with the writer, or its hand-over is scheduled."""
+        """Whether the writer has a group, or the next hand-over is scheduled."""
         self._failure: MetadataError | None = None
         self._closing: asyncio.Task[None] | None = None
         self._hub = WatchHub(files.revision)
         self._leases = LeaseTable(
             clock, on_end=self._drop, on_call=self._check_open, on_due=self._expire
         )
-
-    # Reads: what is on disk, and nothing else.
 
     async def get(self, key: str) -> Record | None:
         self._check_open()
@@ -107,29 +105,29 @@ class EmbeddedStore:
     async def list(self, prefix: str) -> list[Record]:
         self._check_open()
         hidden = self._durable_of_pending(prefix)
-        found = [record for record in hidden.values() if record is not None]
+        records = [record for record in hidden.values() if record is not None]
         for count, record in enumerate(self._files.records(prefix), 1):
             if record.key not in hidden:
-                found.append(record)
+                records.append(record)
             if count % LIST_TURN_RECORDS == 0:
                 await asyncio.sleep(0)
                 self._check_open()
         if hidden:
-            found.sort(key=lambda record: record.key)
-        return found
+            records.sort(key=lambda record: record.key)
+        return records
 
     async def children(self, prefix: str) -> Sequence[str]:
         self._check_open()
         check_children_prefix(prefix)
         hidden = self._durable_of_pending(prefix)
         skip = len(prefix)
-        found = {key[skip:].partition("/")[0] for key, record in hidden.items() if record}
+        segments = {key[skip:].partition("/")[0] for key, record in hidden.items() if record}
         for count, segment in enumerate(self._files.children(prefix, frozenset(hidden)), 1):
-            found.add(segment)
+            segments.add(segment)
             if count % LIST_TURN_RECORDS == 0:
                 await asyncio.sleep(0)
                 self._check_open()
-        return sorted(found)
+        return sorted(segments)
 
     async def revision(self) -> int:
         self._check_open()
@@ -140,12 +138,10 @@ class EmbeddedStore:
         return self._hub.watch(prefix, from_revision)
 
     def _durable_of_pending(self, prefix: str) -> dict[str, Record | None]:
-        """RocksDB may show these keys' next records already; this is what is durable of them."""
+        """The durable records of keys in flight; RocksDB may return their next records already."""
         return {
             key: pending.durable for key, pending in self._pending.items() if key.startswith(prefix)
         }
-
-    # Writes: staged here, durable once the writer says so.
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
@@ -159,7 +155,7 @@ class EmbeddedStore:
         return (await self._write(operations))[0]
 
     async def _write(self, operations: Sequence[Operation]) -> tuple[int, int]:
-        """The revision and the number of changes, once they are durable."""
+        """Returns the revision and the number of changes, once they are durable."""
         self._check_open()
         check_operations(operations)
         if len(self._gathered) >= WRITES_WAITING_MAX:
@@ -188,7 +184,7 @@ class EmbeddedStore:
         return self._files.get(key)
 
     def _commit(self, changes: Sequence[Change]) -> "asyncio.Future[None]":
-        """Queues the changes as the next revision; the future ends when they are durable."""
+        """Queues the changes as the next revision; the future completes once they are durable."""
         if self._failure is not None:
             raise self._failure
         if changes:
@@ -207,7 +203,7 @@ class EmbeddedStore:
         self._gathered.append(commit)
         if not self._under_way:
             self._under_way = True
-            # A turn later: the other writers of this turn go with it.
+            # In the next turn, so that the group includes the other writes of this turn.
             self._loop.call_soon(self._hand_over)
         return commit.landed
 
@@ -246,7 +242,7 @@ class EmbeddedStore:
         self._hand_over()
 
     def _fail(self, group: Sequence[_Commit], error: BaseException) -> None:
-        """What is on disk is unknown from here on: nothing further is written."""
+        """Refuses all further writes, since the state on disk is unknown."""
         path = self._files.path
         self._failure = MetadataError(f"metadata store {path} failed to write: {error}")
         log.error("metadata write failed", path=str(path), error=repr(error))
@@ -256,8 +252,6 @@ class EmbeddedStore:
                 commit.landed.exception()
         self._gathered.clear()
         self._under_way = False
-
-    # Leases, and the end.
 
     async def grant_lease(self, ttl_s: float) -> Lease:
         self._check_open()
@@ -302,8 +296,8 @@ class EmbeddedStore:
 async def open_embedded(path: Path, clock: Clock) -> EmbeddedStore:
     """Opens or creates the store in the directory `path`.
 
-    Raises StoreLocked where another process has it open, CorruptLog or CorruptRecord where its
-    files are damaged.
+    Raises StoreLocked if another process has it open, CorruptLog or CorruptRecord if its files are
+    damaged.
     """
     writer = WriterThread("magnetar-metadata-writer")
     try:

@@ -1,8 +1,8 @@
-"""Leases of the in-process stores, on the store's own monotonic clock.
+"""Leases of the in-process stores, on the store's monotonic clock.
 
-The table knows which key goes with which lease and when each lease is due. The store asks
-`take_due` before every operation, so that nobody acts on what has expired, and is called by a
-timer when nothing else happens. The timer only wakes: what counts is the clock.
+The table maps keys to leases and knows when each lease expires. The store calls `take_due` before
+every operation, so that no operation sees expired keys. A timer calls the store if there is no
+operation; only the clock decides whether a lease has expired.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ TIMER_S_MIN: Final = 0.001
 
 @dataclass(slots=True, eq=False)
 class LocalLease:
-    """See `store.Lease`."""
+    """A `Lease` of an in-process store."""
 
     table: "LeaseTable"
     id: int
@@ -40,10 +40,10 @@ class LocalLease:
 
 
 class LeaseTable:
-    """The leases of one store. `on_end` deletes the keys of leases that ended, durably.
+    """The leases of one store. `on_end` durably deletes the keys of ended leases.
 
-    `on_call` runs before a lease's own methods: it refuses them once the store is closed, and
-    expires what is due.
+    `on_call` runs before a lease's own methods: it raises if the store is closed, and ends expired
+    leases.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LeaseTable:
         self._of_key: dict[str, LocalLease] = {}
         self._next_id = 1
         self._due = float("inf")
-        """No lease is due before this; one may be due later than it."""
+        """A lower bound of the next expiry, in seconds of the clock."""
         self._timer: asyncio.TimerHandle | None = None
 
     def grant(self, ttl_s: float) -> LocalLease:
@@ -74,12 +74,12 @@ class LeaseTable:
         return lease
 
     def require(self, lease_id: int) -> None:
-        """Raises LeaseLost where the lease is gone."""
+        """Raises LeaseLost if the lease has ended."""
         if lease_id not in self._leases:
             raise LeaseLost(f"lease {lease_id} has expired or was revoked")
 
     def attach(self, key: str, lease_id: int | None) -> None:
-        """The key was written: it now goes with this lease, or with none."""
+        """Attaches a written key to this lease, or detaches it (None)."""
         if (former := self._of_key.pop(key, None)) is not None:
             former.keys.discard(key)
         if lease_id is not None:
@@ -88,7 +88,7 @@ class LeaseTable:
             self._of_key[key] = lease
 
     def holds(self, key: str) -> bool:
-        """Whether the key goes with a lease."""
+        """Whether the key is attached to a lease."""
         return key in self._of_key
 
     async def renew(self, lease: LocalLease) -> None:
@@ -103,13 +103,13 @@ class LeaseTable:
             await self._on_end(self._take(lease))
 
     async def revoke_id(self, lease_id: int) -> None:
-        """As its holder's `revoke`."""
+        """Ends a lease and deletes its keys; no effect if it has ended."""
         self._on_call()
         if (lease := self._leases.get(lease_id)) is not None:
             await self.revoke(lease)
 
     def take_due(self) -> list[str]:
-        """The keys of the leases that expired since the last call: the store deletes them."""
+        """Ends expired leases and returns their keys, which the store deletes."""
         now = self.clock.monotonic()
         if now < self._due:
             return []
@@ -145,7 +145,7 @@ class LeaseTable:
             self._arm()
 
     def close(self) -> None:
-        """Every lease is lost."""
+        """Ends all leases; their keys stay."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

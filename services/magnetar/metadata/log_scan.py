@@ -1,11 +1,11 @@
-"""Holds RocksDB's log files (write-ahead log, MANIFEST) against their checksums before it opens.
+"""Verifies the checksums of RocksDB's log files (write-ahead log, MANIFEST) before it opens them.
 
-RocksDB takes a record that reaches past the end of its log for a torn write and drops it. So one
-flipped bit in a length could silently drop receipted writes. This scan tells the two apart: a
-torn record's bytes fit no checksum at any length; a whole record with a wrong length fits at its
-true one. Format: RocksDB's wiki, "Write Ahead Log File Format": blocks of 32 KiB, in them records
-of crc32c (masked, of type and payload), length, type, payload; a block's last bytes are zero.
-Of its record types only the four that our options make it write are known here.
+RocksDB treats a record that extends past the end of its log as a torn write and drops it, so one
+flipped bit in a length could silently drop acknowledged writes. This scan distinguishes the two:
+the bytes of a torn record match no checksum at any length, while a whole record with a damaged
+length matches at its true length. Format: RocksDB's wiki, "Write Ahead Log File Format": blocks of
+32 KiB with records of crc32c (masked, of type and payload), length, type and payload; the unused
+tail of a block is zero. The scan knows the four record types that our options produce.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from magnetar.core.errors import MetadataError
 BLOCK_BYTES: Final = 32_768
 HEADER_BYTES: Final = 7
 LOG_BYTES_MAX: Final = 1 << 30
-"""Logs roll at a few MiB; one beyond this is not read into memory."""
+"""Logs roll at a few MiB; the scan refuses to load a larger one."""
 
 _FULL, _LAST = 1, 4
 """Types 1 to 4: a whole record, or its first, a middle or its last piece."""
@@ -26,7 +26,7 @@ _MASK_DELTA: Final = 0xA282EAD8
 
 
 class CorruptLog(MetadataError):
-    """A log of the metadata store fails its checksum: `path` and `offset` say where."""
+    """A log of the metadata store is damaged at `path` and `offset`."""
 
     def __init__(self, path: Path, offset: int, what: str) -> None:
         super().__init__(f"metadata log {path} is corrupt at offset {offset}: {what}")
@@ -42,7 +42,7 @@ def check_logs(directory: Path) -> None:
 
 
 def check_log(path: Path, data: bytes) -> int:
-    """Returns where the whole records end (what follows is a torn write); raises CorruptLog."""
+    """Returns the end of the whole records (a torn write may follow); raises CorruptLog."""
     offset, size = 0, len(data)
     while offset < size:
         block_end = offset - offset % BLOCK_BYTES + BLOCK_BYTES
@@ -81,12 +81,12 @@ def _stored(data: bytes, offset: int) -> int:
 
 
 def _masked(crc: int) -> int:
-    """RocksDB stores checksums rotated and shifted, so that a checksum of checksums differs."""
+    """Returns the stored form of a checksum: RocksDB rotates it and adds a constant."""
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def _fits_shorter(data: bytes, offset: int) -> bool:
-    """Whether the checksum is that of a shorter record at the same place."""
+    """Whether the checksum matches a shorter record at the same offset."""
     wanted = _stored(data, offset)
     crc = google_crc32c.value(data[offset + 6 : offset + 7])
     for at in range(offset + HEADER_BYTES, len(data) + 1):

@@ -1,8 +1,8 @@
-"""A metadata store that forgets everything when it goes: for tests and simulations.
+"""A metadata store in memory, for tests and simulations.
 
-It keeps the whole contract of `metadata.store` (the same suite runs over every form). Every
-method gives the loop a turn first, as a store behind a socket would, so that nothing above can
-rely on a call that does not yield.
+It keeps the whole contract of `metadata.store` (one contract suite runs over all implementations).
+Every method yields to the event loop first, as a remote store does, so that callers cannot rely on
+calls that do not yield.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from magnetar.metadata.watches import WatchHub
 
 
 class MemoryStore:
-    """See `store.MetadataStore`."""
+    """A `MetadataStore` in memory; its content is lost with the process."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._records: dict[str, Record] = {}
@@ -110,7 +110,7 @@ class MemoryStore:
         self._expire()
 
     def _below(self, prefix: str) -> Sequence[str]:
-        """The keys that start with `prefix`, in order."""
+        """Returns the keys that start with `prefix`, in order."""
         first = last = bisect_left(self._keys, prefix)
         while last < len(self._keys) and self._keys[last].startswith(prefix):
             last += 1

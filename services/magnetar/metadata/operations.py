@@ -1,7 +1,7 @@
-"""What the forms of the metadata store share: the rules for keys and operations, and staging.
+"""Rules for keys and operations, and the staging of transactions, for all metadata stores.
 
-Staging is the pure half of a transaction: it holds the operations against the current records and
-gives the changes they would make under a revision, or raises BadRevision and leaves no trace.
+Staging is the pure half of a transaction: it compares the operations with the current records and
+returns their changes under a revision, or raises BadRevision without side effects.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,9 +26,9 @@ from magnetar.metadata.store import (
 
 @dataclass(slots=True)
 class Change:
-    """What one operation does to its key: `after` is None for a delete.
+    """The effect of one operation on its key; `after` is None for a delete.
 
-    `was_leased` is set by a store that must undo the key's tie to a former lease.
+    A store sets `was_leased` if it must detach the key from a former lease.
     """
 
     key: str
@@ -44,7 +44,7 @@ class Change:
 
 
 def check_key(key: str) -> None:
-    """Raises InvalidOperation where `key` is no path within the bounds."""
+    """Raises InvalidOperation unless `key` is a path within the bounds."""
     if not key.startswith("/") or key.endswith("/") or "//" in key or "\0" in key:
         raise InvalidOperation(f"{key!r} is not a path like /a/b")
     try:
@@ -56,7 +56,7 @@ def check_key(key: str) -> None:
 
 
 def check_operations(operations: Sequence[Operation]) -> None:
-    """Raises InvalidOperation where a transaction breaks a bound or names a key twice."""
+    """Raises InvalidOperation if a transaction exceeds a bound or names a key twice."""
     if len(operations) > TRANSACTION_OPS_MAX:
         raise InvalidOperation(
             f"transaction of {len(operations)} operations exceeds {TRANSACTION_OPS_MAX}"
@@ -74,7 +74,7 @@ def check_operations(operations: Sequence[Operation]) -> None:
 
 
 def check_children_prefix(prefix: str) -> None:
-    """Raises InvalidOperation where `children` is asked below something that is no folder."""
+    """Raises InvalidOperation unless `prefix` is a path that ends in a slash."""
     if not prefix.startswith("/") or not prefix.endswith("/"):
         raise InvalidOperation(f"{prefix!r} is not a path that ends in /")
 
@@ -82,7 +82,7 @@ def check_children_prefix(prefix: str) -> None:
 def stage(
     operations: Sequence[Operation], current: Callable[[str], Record | None], revision: int
 ) -> list[Change]:
-    """The changes that `operations` make as `revision`; raises BadRevision for the first misfit."""
+    """Returns the changes of `operations` at `revision`. Raises BadRevision on a conflict."""
     changes: list[Change] = []
     for operation in operations:
         before = current(operation.key)
@@ -91,7 +91,7 @@ def stage(
             raise BadRevision(operation.key, operation.expected, actual)
         match operation:
             case Put(key, value, _, lease_id):
-                # bytes(): a caller's bytearray must not change a record after the fact.
+                # A copy: the caller may change its bytearray later.
                 after = Record(key, bytes(value), revision)
                 changes.append(Change(key, before, after, lease_id))
             case Delete(key):
@@ -103,7 +103,7 @@ def stage(
 
 
 def leases_named(operations: Sequence[Operation]) -> Iterator[int]:
-    """The ids of the leases that the operations write under."""
+    """Yields the lease ids of the operations."""
     for operation in operations:
         if isinstance(operation, Put) and operation.lease_id is not None:
             yield operation.lease_id

@@ -1,9 +1,9 @@
-"""The embedded metadata store's files: one RocksDB, its record format, and nothing of the loop.
+"""The files of the embedded metadata store: a RocksDB and its record format. No event loop.
 
-Key spaces by first byte: `k` + key → record; `l` + key → empty, for keys that go with a lease;
-`m` + name → the store's own numbers. A record is version (u8), CRC-32C (u32) of database key,
-version, revision and value, revision (u64), value; big-endian. RocksDB guards its own blocks and
-logs as well, but only this CRC tells a record under a wrong key or from another time.
+Key spaces by first byte: `k` + key → record; `l` + key → empty, for keys under a lease; `m` + name
+→ the store's own numbers. A record is version (u8), CRC-32C (u32) of database key, version,
+revision and value, revision (u64), value; big-endian. RocksDB has checksums of its blocks and logs,
+but only this CRC detects a record under a wrong key or of another revision.
 
 Buffers are small, because metadata is: an idle store costs about 2 MiB.
 """
@@ -45,11 +45,11 @@ _HEADER: Final = struct.Struct(">BIQ")
 _CHECKED: Final = struct.Struct(">BQ")
 _REVISION_KEY: Final = b"mrevision"
 _AFTER_SLASH: Final = "0"
-"""The character that follows `/`: where a folder's keys end."""
+"""The character after `/`: the end of a folder's key range."""
 
 
 class CorruptRecord(MetadataError):
-    """A record on disk fails its checksum or cannot be read. It is never served."""
+    """A record on disk fails its checksum or cannot be read. The store never returns it."""
 
     def __init__(self, key: str, path: Path, what: str) -> None:
         super().__init__(f"metadata record {key} in {path} is corrupt: {what}")
@@ -61,13 +61,13 @@ class StoreLocked(MetadataError):
 
 
 def encode_record(key: bytes, revision: int, value: bytes) -> bytes:
-    """The stored form of a record under a database key."""
+    """Returns the stored form of a record under a database key."""
     crc = google_crc32c.value(key + _CHECKED.pack(FORMAT_VERSION, revision) + value)
     return _HEADER.pack(FORMAT_VERSION, crc, revision) + value
 
 
 def decode_record(key: bytes, data: bytes, path: Path) -> tuple[int, bytes]:
-    """Revision and value; raises CorruptRecord."""
+    """Returns revision and value; raises CorruptRecord."""
     name = key[1:].decode(errors="replace")
     if len(data) < _HEADER.size:
         raise CorruptRecord(name, path, f"{len(data)} bytes are no record")
@@ -81,7 +81,7 @@ def decode_record(key: bytes, data: bytes, path: Path) -> tuple[int, bytes]:
 
 
 class RocksFiles:
-    """The open database. Reads may come from any thread, writes from one."""
+    """The open database. Any thread may read, one thread writes."""
 
     def __init__(self, path: Path) -> None:
         """Opens or creates; raises StoreLocked, CorruptLog, CorruptRecord or MetadataError."""
@@ -101,7 +101,7 @@ class RocksFiles:
             raise
 
     def _first_revision(self) -> int:
-        """The persisted revision, after the keys of leases of a former process have gone."""
+        """Deletes the keys of a former process's leases; returns the persisted revision."""
         with self._reading("revision"):
             stored = self._db.get(_REVISION_KEY)
         if stored is None:
@@ -115,7 +115,7 @@ class RocksFiles:
         return revision
 
     def get(self, key: str) -> Record | None:
-        """Raises CorruptRecord."""
+        """Returns the record of a key. Raises CorruptRecord."""
         raw = b"k" + key.encode()
         with self._reading(key):
             data = self._db.get(raw)
@@ -125,7 +125,7 @@ class RocksFiles:
         return Record(key, value, revision)
 
     def records(self, prefix: str) -> Iterator[Record]:
-        """Records below `prefix` in order, as of this call even while others write."""
+        """Yields the records below `prefix` in order, from a snapshot of this call."""
         rows = self._rows(b"k" + prefix.encode())
         return (self._record(rows) for _ in self._walk(rows, b"k" + prefix.encode(), prefix))
 
@@ -195,7 +195,7 @@ class RocksFiles:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """Turns what RocksDB raises into CorruptRecord: it reports damage as plain Exception."""
+        """Converts RocksDB's exceptions to CorruptRecord: it reports damage as plain Exception."""
         try:
             yield
         except (MetadataError, GeneratorExit):
@@ -225,6 +225,6 @@ def _options() -> Options:
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     options.set_paranoid_checks(True)
-    # A torn tail was never receipted; anything else wrong with the log must stop the open.
+    # A torn tail was never acknowledged; any other damage must prevent the open.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options

@@ -1,17 +1,17 @@
-"""A process's standing in the metadata store: one lease, renewed while the process lives.
+"""A process's session with the metadata store: one lease, renewed while the process lives.
 
-What must vanish with the process (its registration, the bundles it owns) is written under the
-lease. The holder's own monotonic clock decides whether it may still act on it (`valid`), so a
-process that was paused or cut off stops before the store lets anybody else take over: the clock
-starts before the renewal is sent, the store's when it arrives.
+The process writes the keys that must vanish with it (its registration, its bundles) under the
+lease. Its own monotonic clock decides whether it may still act on them (`valid`). A process that
+was paused or cut off therefore stops before the store lets another one take over: the process
+counts from before it sends a renewal, the store from when it receives it.
 
-Three states: ESTABLISHED; SUSPENDED, from the moment at which the lease ran out unrenewed (or was
-found to be gone): whatever it covers must rest; CLOSED. Out of SUSPENDED the same lease comes back
-where the store still has it (nobody took anything then), else a new one is granted, whose keys are
-to be written anew. A deadline that passed unseen, for the process was paused, counts as passed:
-also where the renewal comes through first afterwards, listeners are suspended and established.
+States: ESTABLISHED; SUSPENDED, from the moment the lease expires or is found to be lost: everything
+under the lease must stop; CLOSED. From SUSPENDED, the session resumes the same lease if the store
+still has it (then no key was lost), else it gets a new one, and its keys must be written again. A
+deadline that passed while the process was paused counts as passed: even if a renewal succeeds
+first, listeners are suspended and then established.
 
-Two tasks: one renews, the other tells listeners, so that a slow listener costs no renewal.
+One task renews and another notifies listeners, so that a slow listener delays no renewal.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ from magnetar.metadata.store import (
 
 RENEWALS_PER_TTL: Final = 4
 RETRY_S: Final = 0.25
-"""Between tries to renew, and to tell a listener that failed; half to once of it, by chance."""
-TELL_TIMEOUT_S: Final = 30.0
+"""Between tries to renew, or to notify a listener that failed; jittered to 50 to 100 %."""
+NOTIFY_TIMEOUT_S: Final = 30.0
 REVOKE_TIMEOUT_S: Final = 3.0
 WATCHDOG_S_MIN: Final = 0.001
 
@@ -44,7 +44,7 @@ log = get_logger("magnetar.metadata.session")
 
 
 class SessionState(StrEnum):
-    """See the module's text."""
+    """The states of a session."""
 
     SUSPENDED = "suspended"
     ESTABLISHED = "established"
@@ -52,25 +52,24 @@ class SessionState(StrEnum):
 
 
 class SessionListener(Protocol):
-    """Who has keys under the session's lease."""
+    """A component that has keys under the session's lease."""
 
     def suspended(self) -> None:
-        """The lease is in doubt: stop serving what it covers, now. Must not raise.
+        """The lease is in doubt: stop serving what it covers at once. Must not raise.
 
-        May come while `established` is under way, which then gets LeaseLost for its writes.
+        May be called while `established` runs, whose writes then raise LeaseLost.
         """
 
     async def established(self, *, renewed: bool) -> None:
-        """The lease is good. With `renewed` the listener was not told of this lease before:
-        what it had under another is gone.
+        """The lease is valid. `renewed`: it is a new lease; keys under a former one are gone.
 
-        May raise a MagnetarError or take longer than TELL_TIMEOUT_S: it is called again, with the
-        same `renewed`, and finds what it wrote already. No later listener is served meanwhile.
+        If it raises a MagnetarError or takes longer than NOTIFY_TIMEOUT_S, it is called again with
+        the same `renewed`, and must accept the keys it has written already. Later listeners wait.
         """
 
 
 class MetadataSession:
-    """See the module's text. `start`, then `stop`. All methods belong to the loop's thread."""
+    """Holds one lease and notifies listeners. `start`, then `stop`, on the loop's thread."""
 
     def __init__(
         self,
@@ -88,21 +87,21 @@ class MetadataSession:
         self._random = random or Random()
         self._tasks = TaskSet(f"session {name}")
         self._listeners: list[SessionListener] = []
-        self._told_round: list[int] = []
-        self._told_lease: list[int | None] = []
+        self._notified_round: list[int] = []
+        self._notified_lease: list[int | None] = []
         self._round = 0
-        """How often the session was established."""
-        self._untold = asyncio.Event()
+        """Counts how often the session was established."""
+        self._to_notify = asyncio.Event()
         self._lease: Lease | None = None
         self._deadline = -math.inf
-        """Until then listeners need not be suspended. Only a renewal that came before moves it."""
+        """Listeners are suspended at this time. Only a renewal that completes before extends it."""
         self._state = SessionState.SUSPENDED
         self._suspensions = 0
         self._watchdog: asyncio.TimerHandle | None = None
 
     @property
     def valid(self) -> bool:
-        """Whether what the lease covers may be acted on at this moment."""
+        """Whether the process may act on the keys under the lease at this moment."""
         return (
             self._state is SessionState.ESTABLISHED
             and self._clock.monotonic() < self._deadline
@@ -116,43 +115,43 @@ class MetadataSession:
 
     @property
     def suspensions(self) -> int:
-        """How often the lease was in doubt since the start."""
+        """How often the session was suspended since the start."""
         return self._suspensions
 
     @property
     def ttl_s(self) -> float:
-        """Of the lease as granted; before that, as asked for."""
+        """The granted time to live; before the first grant, the requested one."""
         return self._ttl_s if self._lease is None else self._lease.ttl_s
 
     @property
     def lease_id(self) -> int:
-        """For writes under the lease; raises LeaseLost where there is none to act on."""
+        """The lease id for writes; raises LeaseLost unless the session is valid."""
         if self._lease is None or not self.valid:
             raise LeaseLost(f"the lease of {self._name} is not renewed")
         return self._lease.id
 
     def add_listener(self, listener: SessionListener) -> None:
-        """Before `start`. Listeners are told in the order in which they were added."""
+        """Adds a listener, before `start`. Listeners are notified in this order."""
         self._listeners.append(listener)
-        self._told_round.append(0)
-        self._told_lease.append(None)
+        self._notified_round.append(0)
+        self._notified_lease.append(None)
 
     async def start(self) -> None:
-        """Gets the lease and tells the listeners; then renews it in the background.
+        """Gets a lease and notifies the listeners; then renews the lease in the background.
 
-        Raises what the store or a listener raises; then nothing is left running, nor a lease.
+        Raises what the store or a listener raises, and then leaves no task and no lease behind.
         """
         try:
             await self._renew()
-            self._tasks.start(self._keep(), "renew")
-            await self._tell()
+            self._tasks.start(self._keep_renewing(), "renew")
+            await self._notify()
         except BaseException:
             await self.stop()
             raise
-        self._tasks.start(self._keep_telling(), "tell")
+        self._tasks.start(self._keep_notifying(), "notify")
 
     async def stop(self) -> None:
-        """Ends the lease, and with it all keys under it."""
+        """Ends the lease, which deletes all keys under it."""
         if self._state is SessionState.CLOSED:
             return
         self._state = SessionState.CLOSED
@@ -167,9 +166,7 @@ class MetadataSession:
             except (MetadataError, TimeoutError) as error:
                 log.info("lease left to expire", session=self._name, error=str(error))
 
-    # -- renewing
-
-    async def _keep(self) -> None:
+    async def _keep_renewing(self) -> None:
         pause_s = self.ttl_s / RENEWALS_PER_TTL
         while True:
             await asyncio.sleep(pause_s)
@@ -182,14 +179,14 @@ class MetadataSession:
                 log.info("lease not renewed", session=self._name, error=str(error))
                 pause_s = self._retry_s()
             except Exception:
-                # A bug: without a retry, the session would be suspended for good.
+                # A bug. Without a retry, the session would stay suspended.
                 log.exception("lease not renewed", session=self._name)
                 pause_s = self._retry_s()
             else:
                 pause_s = self.ttl_s / RENEWALS_PER_TTL
 
     async def _renew(self) -> None:
-        """Renews the lease, or gets another where it is gone, and is established by it."""
+        """Renews the lease, or gets a new one if it is lost, and establishes the session."""
         lease = self._lease
         try:
             async with asyncio.timeout(self.ttl_s):
@@ -219,21 +216,19 @@ class MetadataSession:
         self._state = SessionState.ESTABLISHED
         self._deadline = lease.deadline
         self._round += 1
-        self._untold.set()
+        self._to_notify.set()
         self._arm()
 
     def _retry_s(self) -> float:
         return RETRY_S * (0.5 + self._random.random() / 2)
 
-    # -- the watchdog: the lease runs out by our own clock
-
     def _arm(self) -> None:
         if self._watchdog is not None:
             self._watchdog.cancel()
         delay_s = max(self._deadline - self._clock.monotonic(), WATCHDOG_S_MIN)
-        self._watchdog = asyncio.get_running_loop().call_later(delay_s, self._look)
+        self._watchdog = asyncio.get_running_loop().call_later(delay_s, self._check_deadline)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         self._watchdog = None
         if self._state is not SessionState.ESTABLISHED:
             return
@@ -252,51 +247,49 @@ class MetadataSession:
             self._watchdog = None
         log.warning("session suspended", session=self._name, reason=reason)
         for listener in self._listeners:
-            self._guarded(listener.suspended)
+            self._suspend_listener(listener.suspended)
 
-    def _guarded(self, suspended: Callable[[], None]) -> None:
-        """One listener's mistake must not leave the next one serving."""
+    def _suspend_listener(self, suspended: Callable[[], None]) -> None:
+        """Calls a listener; its exception must not leave the next listener serving."""
         try:
             suspended()
         except Exception:
-            log.exception("listener failed to rest", session=self._name)
+            log.exception("listener failed to suspend", session=self._name)
 
-    # -- telling
-
-    async def _keep_telling(self) -> None:
+    async def _keep_notifying(self) -> None:
         while True:
-            await self._untold.wait()
+            await self._to_notify.wait()
             try:
-                await self._tell()
+                await self._notify()
                 continue
             except MagnetarError as error:
                 log.warning("listener not established", session=self._name, error=str(error))
             except Exception:
-                # A mistake of its own: it is told again all the same, for nothing else would.
+                # A bug in the listener: it is notified again, since nothing else would do so.
                 log.exception("listener failed to be established", session=self._name)
-            self._untold.set()
+            self._to_notify.set()
             await asyncio.sleep(self._retry_s())
 
-    async def _tell(self) -> None:
-        """Tells those who were not told of this round, in order, as long as it lasts."""
-        self._untold.clear()
+    async def _notify(self) -> None:
+        """Notifies the listeners that lack this round, in order, while established."""
+        self._to_notify.clear()
         index = 0
         while index < len(self._listeners) and self._state is SessionState.ESTABLISHED:
             lease, this_round = self._lease, self._round
-            if lease is None or self._told_round[index] == this_round:
+            if lease is None or self._notified_round[index] == this_round:
                 index += 1
                 continue
-            renewed = self._told_lease[index] != lease.id
+            renewed = self._notified_lease[index] != lease.id
             try:
-                async with asyncio.timeout(TELL_TIMEOUT_S):
+                async with asyncio.timeout(NOTIFY_TIMEOUT_S):
                     await self._listeners[index].established(renewed=renewed)
             except TimeoutError:
                 raise MetadataUnavailable(
-                    f"a listener of {self._name} was not done within {TELL_TIMEOUT_S} s"
+                    f"a listener of {self._name} did not finish within {NOTIFY_TIMEOUT_S} s"
                 ) from None
             if this_round != self._round or self._state is not SessionState.ESTABLISHED:
-                # Suspended meanwhile: everybody is told again, from the first on.
+                # Suspended since: all listeners are notified again, from the first on.
                 index = 0
                 continue
-            self._told_round[index], self._told_lease[index] = this_round, lease.id
+            self._notified_round[index], self._notified_lease[index] = this_round, lease.id
             index += 1

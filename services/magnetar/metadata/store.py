@@ -1,10 +1,10 @@
 """The metadata store: a small, ordered, versioned key-value store with leases and watches.
 
-Keys are slash-separated paths (`/tenants/public`); values are small (VALUE_BYTES_MAX) and never
-per message. Every write gets a new revision from one store-wide counter that only grows, also over
-restarts; a record carries the revision that last wrote it, and compare-and-swap is by that
-revision. A write has returned only once it is durable. The words are etcd's (v3 API); the
-contract suite in `tests/contract` runs over every form.
+Keys are slash-separated paths (`/tenants/public`). Values are small (VALUE_BYTES_MAX), and no key
+is per message. Every write gets a new revision from a store-wide counter that only grows, also
+across restarts. A record carries the revision of its last write, and compare-and-swap uses that
+revision. A write returns once it is durable. The terms are etcd's (v3 API); the contract suite in
+`tests/contract` runs over every implementation.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -19,12 +19,12 @@ VALUE_BYTES_MAX: Final = 1 << 20
 TRANSACTION_OPS_MAX: Final = 128
 
 ABSENT: Final = 0
-"""As an expected revision: the key must not exist."""
+"""The expected revision of a key that must not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One key with its value and the revision that last wrote it (1 or more)."""
+    """A key with its value and the revision of its last write (1 or more)."""
 
     key: str
     value: bytes
@@ -33,9 +33,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write `value`; where `expected` is given, only over that revision (ABSENT: create).
+    """Writes `value`; with `expected`, only over that revision (ABSENT: create).
 
-    With `lease_id`, the key goes when the lease does.
+    With `lease_id`, the key is deleted when the lease ends.
     """
 
     key: str
@@ -46,7 +46,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove the key; where `expected` is given, only that revision of it."""
+    """Deletes the key; with `expected`, only that revision of it."""
 
     key: str
     expected: int | None = None
@@ -54,7 +54,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Write nothing, but hold the transaction to this revision of the key."""
+    """Makes the transaction fail unless the key has this revision; writes nothing."""
 
     key: str
     expected: int
@@ -64,7 +64,7 @@ Operation = Put | Delete | Check
 
 
 class EventKind(Enum):
-    """What a watch saw."""
+    """The kind of a change."""
 
     PUT = "put"
     DELETE = "delete"
@@ -72,7 +72,7 @@ class EventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One change. For a delete the record has the key, no value, and the deleting revision."""
+    """A change. The record of a delete has the key, no value, and the deleting revision."""
 
     kind: EventKind
     record: Record
@@ -94,21 +94,21 @@ class InvalidOperation(MetadataError):
 
 
 class Compacted(MetadataError):
-    """A watch asked for revisions that are no longer kept: list again and watch from there."""
+    """The store no longer keeps the revisions of a watch: list again, and watch from there."""
 
 
 class LeaseLost(MetadataError):
-    """The lease has expired or was revoked; what it covered may have another owner."""
+    """The lease expired or was revoked; its keys may have another owner."""
 
 
 class StoreClosed(MetadataError):
-    """The store was closed under the caller."""
+    """The store is closed."""
 
 
 class MetadataUnavailable(MetadataError):
-    """The store did not answer in time. A write may or may not have happened: read to know.
+    """The store did not answer in time. A write may or may not have happened.
 
-    To clients it is a passing state: they try again.
+    Clients treat it as temporary and retry.
     """
 
     code = ServerError.SERVICE_NOT_READY
@@ -125,50 +125,50 @@ class Lease(Protocol):
 
     @property
     def ttl_s(self) -> float:
-        """As granted: a store that counts in seconds rounds up what was asked."""
+        """The granted time to live; a store that counts in seconds rounds it up."""
 
     @property
     def deadline(self) -> float:
-        """When it runs out unless renewed, by the holder's own monotonic clock."""
+        """When the lease expires unless renewed, by the holder's own monotonic clock."""
 
     @property
     def valid(self) -> bool:
-        """Whether the holder may still act on it: not known to be lost, and before `deadline`."""
+        """Whether the holder may act on the lease: not known to be lost, and before `deadline`."""
 
     async def keep_alive(self) -> None:
-        """Renews once; raises LeaseLost where it is gone."""
+        """Renews the lease once; raises LeaseLost if it has ended."""
 
     async def revoke(self) -> None:
-        """Ends it at once and deletes its keys. Revoking a lost lease is no error."""
+        """Ends the lease at once and deletes its keys; no effect on a lost lease."""
 
 
 class Watch(Protocol):
-    """An open watch: an async iterator. It ends when closed, or when nobody refers to it."""
+    """An async iterator of changes. It ends when closed or when no reference is left."""
 
     def __aiter__(self) -> AsyncIterator[WatchEvent]: ...
 
     async def __anext__(self) -> WatchEvent: ...
 
     def close(self) -> None:
-        """Ends the watch: what it still holds is dropped, and `anext` ends. Idempotent."""
+        """Ends the watch: drops its queued events; `anext` stops. Idempotent."""
 
 
 class MetadataStore(Protocol):
-    """See the module's text. Every method raises StoreClosed after `close`.
+    """The metadata store. Every method raises StoreClosed after `close`.
 
-    A key is a path: it starts with `/`, has no empty segment, and is text of at most
-    KEY_BYTES_MAX; a breach of this or of another bound raises InvalidOperation. A write that names
-    a lease raises LeaseLost where the lease is gone; one that names none frees the key of its
-    lease. Cancelling a write leaves it open whether it happened.
+    A key is a path: it starts with `/`, has no empty segment, and has at most KEY_BYTES_MAX bytes
+    of UTF-8. A key or operation outside the bounds raises InvalidOperation. A write with a lease
+    raises LeaseLost if the lease has ended; a write without one detaches the key from its lease.
+    After a cancelled write, it is unknown whether it happened.
     """
 
     async def get(self, key: str) -> Record | None: ...
 
     async def list(self, prefix: str) -> list[Record]:
-        """All records whose key starts with `prefix`, in key order, from one revision."""
+        """Returns all records whose key starts with `prefix`, in key order, of one revision."""
 
     async def children(self, prefix: str) -> Sequence[str]:
-        """Distinct next path segments below `prefix` (which ends in `/`), in order."""
+        """Returns the distinct next path segments below `prefix` (which ends in `/`), in order."""
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
@@ -176,33 +176,33 @@ class MetadataStore(Protocol):
         """Writes and returns the new revision; raises BadRevision."""
 
     async def delete(self, key: str, *, expected: int | None = None) -> bool:
-        """Whether the key was there; raises BadRevision."""
+        """Returns whether the key existed; raises BadRevision."""
 
     async def transact(self, operations: Sequence[Operation]) -> int:
-        """All operations under one new revision, or none (BadRevision). Keys are distinct.
+        """Applies all operations under one new revision, or none (BadRevision). Keys are distinct.
 
-        Where nothing changes (checks, deletes of absent keys), that is the newest revision.
+        Returns the revision; if nothing changes (checks, deletes of absent keys), the newest one.
         """
 
     async def revision(self) -> int:
-        """The newest revision of the store."""
+        """Returns the newest revision of the store."""
 
     async def grant_lease(self, ttl_s: float) -> Lease: ...
 
     async def revoke_lease(self, lease_id: int) -> None:
-        """Ends the lease of somebody who is known to be gone, and deletes its keys.
+        """Ends the lease of a process that is known to be gone, and deletes its keys.
 
-        Its holder hears of it at its next renewal or write. One that is lost is no error.
+        Its holder notices at its next renewal or write. No effect on a lost lease.
         """
 
     def watch(self, prefix: str, *, from_revision: int | None = None) -> Watch:
-        """Changes to keys that start with `prefix`, in order, each once, from a revision on.
+        """Watches the keys that start with `prefix`: each change once, in order.
 
-        `from_revision` is inclusive and may lie in the future. None means from now: changes made
-        after the call, not after the first `anext`; of a store that others share also earlier ones
-        that this process has not heard of. `anext` raises Compacted where the past asked
-        for is gone, or where the watcher was too slow to keep up, and StoreClosed at the end.
+        `from_revision` is inclusive and may lie in the future. None means from now: all changes
+        after the call (not after the first `anext`); in a shared store also earlier ones that this
+        process has not seen. `anext` raises Compacted if the store no longer keeps the requested
+        revisions or the watcher is too slow, and StoreClosed after `close`.
         """
 
     async def close(self) -> None:
-        """Finishes the writes under way, ends watches and leases. Idempotent."""
+        """Finishes the writes in flight, ends watches and leases. Idempotent."""

@@ -1,13 +1,13 @@
-"""Watches of the in-process stores: one hub per store, which keeps the recent past.
+"""Watches of the in-process stores: one hub per store, with the recent events.
 
 The hub keeps the last events in memory (EVENTS_KEPT_MAX, EVENTS_KEPT_BYTES_MAX), so that a watch
-can start at a revision of the recent past without a gap. Each watch has its own queue of shared
-events; one that falls more than WATCH_EVENTS_MAX behind is cut off with Compacted, so that a slow
-watcher costs bounded memory and never holds up a writer.
+can start at a recent revision without a gap. Each watch has a queue of shared events. A watch that
+falls more than WATCH_EVENTS_MAX behind ends with Compacted: a slow watcher costs bounded memory and
+never delays a writer.
 
-An event finds its watches by the prefixes of its key: one dictionary look-up for each distinct
-length of a watched prefix, however many watches there are. The hub refers to watches weakly: one
-that its user dropped is gone.
+The hub finds the watches of an event by the prefixes of its key, with one dictionary lookup per
+distinct length of a watched prefix. It holds weak references: a watch that its user dropped is
+gone.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ WATCH_EVENTS_MAX: Final = 8192
 
 
 class LocalWatch:
-    """See `store.Watch`."""
+    """A `Watch` of an in-process store."""
 
     def __init__(self, hub: "WatchHub", prefix: str, from_revision: int) -> None:
         self._hub = hub
@@ -46,7 +46,7 @@ class LocalWatch:
         return self._queue.popleft()
 
     def offer(self, event: WatchEvent) -> None:
-        """Takes an event that matches the prefix, or is cut off."""
+        """Queues an event, or ends the watch with Compacted if its queue is full."""
         if event.record.revision < self.from_revision or self._end is not None:
             return
         if len(self._queue) >= WATCH_EVENTS_MAX:
@@ -63,7 +63,7 @@ class LocalWatch:
         self._arrived.set()
 
     def end(self, reason: BaseException) -> None:
-        """After what is queued, `anext` raises `reason`."""
+        """Makes `anext` raise `reason` after the queued events."""
         if self._end is None:
             self._end = reason
             self._hub.forget(self)
@@ -75,12 +75,12 @@ class LocalWatch:
 
 
 class WatchHub:
-    """Gives the events of a store to its watches, and keeps the recent ones."""
+    """Delivers the events of a store to its watches, and keeps the recent ones."""
 
     def __init__(self, revision: int = 0) -> None:
         self._revision = revision
         self._gone = revision
-        """The newest revision of which an event may be missing from `_kept`."""
+        """The newest revision with an event that `_kept` may lack."""
         self._kept: deque[WatchEvent] = deque()
         self._kept_bytes = 0
         self._watches: dict[str, WeakSet[LocalWatch]] = {}
@@ -90,7 +90,7 @@ class WatchHub:
         return sum(len(watches) for watches in self._watches.values())
 
     def publish(self, revision: int, events: Sequence[WatchEvent]) -> None:
-        """The events of one revision, in the order of their operations."""
+        """Delivers the events of one revision, in the order of their operations."""
         self._revision = revision
         for event in events:
             self._keep(event)
@@ -111,7 +111,7 @@ class WatchHub:
             self._gone = old.revision
 
     def watch(self, prefix: str, from_revision: int | None) -> LocalWatch:
-        """Starts a watch; what it missed since `from_revision` is queued at once."""
+        """Starts a watch; queues the kept events since `from_revision` at once."""
         if from_revision is not None and from_revision < 1:
             raise InvalidOperation(f"no revision is {from_revision}")
         first = self._revision + 1 if from_revision is None else from_revision
@@ -128,7 +128,7 @@ class WatchHub:
         return watch
 
     def _missed(self, prefix: str, first: int) -> Sequence[WatchEvent]:
-        """The kept events from revision `first` on, in order; older ones are not scanned."""
+        """Returns the kept events from revision `first` on, in order."""
         missed: list[WatchEvent] = []
         for event in reversed(self._kept):
             if event.record.revision < first:
@@ -139,12 +139,12 @@ class WatchHub:
         return missed
 
     def _sweep(self) -> None:
-        """Drops the prefixes whose watches were all collected."""
+        """Removes the prefixes without living watches."""
         for prefix in [prefix for prefix, watches in self._watches.items() if not watches]:
             del self._watches[prefix]
 
     def forget(self, watch: LocalWatch) -> None:
-        """Gives a watch that has ended no more events."""
+        """Removes a watch that has ended."""
         if (watches := self._watches.get(watch.prefix)) is not None:
             watches.discard(watch)
             if not watches:
@@ -152,7 +152,7 @@ class WatchHub:
                 self._lengths = tuple(sorted({len(prefix) for prefix in self._watches}))
 
     def close(self) -> None:
-        """Ends every watch with StoreClosed after what it has queued. Its store opens no more."""
+        """Ends every watch with StoreClosed after its queued events. The store opens no more."""
         for watches in list(self._watches.values()):
             for watch in tuple(watches):
                 watch.end(StoreClosed("the metadata store is closed"))

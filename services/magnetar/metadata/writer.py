@@ -1,7 +1,7 @@
-"""The one thread on which the embedded store opens, writes, syncs and closes its files.
+"""The thread on which the embedded store opens, writes, syncs and closes its files.
 
-Jobs run in order, one at a time; each tells the event loop how it ended. What is waiting is
-bounded by the caller: the store has at most one group of writes under way.
+Jobs run in order, one at a time, and report their results to the event loop. The caller bounds the
+queue: the store has at most one group of writes in flight.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ _Job = Callable[[], None]
 
 
 class WriterThread:
-    """A named thread and its queue."""
+    """A named thread with a queue of jobs."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        # A daemon: a process that exits without closing the store loses nothing by it.
+        # A daemon thread: a process that exits without `stop` loses no acknowledged write.
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def _run(self) -> None:
@@ -34,18 +34,18 @@ class WriterThread:
             result: T | BaseException
             try:
                 result = work()
-            except BaseException as error:  # noqa: BLE001 - the loop decides what it means
+            except BaseException as error:  # noqa: BLE001 - reported to the loop
                 result = error
-            self._tell(done, result)
+            self._report(done, result)
 
         self._jobs.put(job)
 
-    def _tell(self, done: Callable[[T | BaseException], None], result: T | BaseException) -> None:
+    def _report(self, done: Callable[[T | BaseException], None], result: T | BaseException) -> None:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(done, result)
 
     async def call(self, work: Callable[[], T]) -> T:
-        """The result of `work` on the thread."""
+        """Runs `work` on the thread and returns its result."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def done(result: T | BaseException) -> None:
@@ -60,5 +60,5 @@ class WriterThread:
         return await future
 
     def stop(self) -> None:
-        """The thread ends after the jobs it has."""
+        """Ends the thread after its queued jobs."""
         self._jobs.put(None)

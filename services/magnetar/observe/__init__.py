@@ -1,1 +1,1 @@
-"""How a running process is seen from outside: log lines and metrics."""
+"""Observability of a process: log lines, metrics and health probes."""

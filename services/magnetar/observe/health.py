@@ -1,15 +1,15 @@
 """A tiny HTTP server for probes and scrapes: /healthz, /readyz, /metrics and /status.
 
-For processes that have no REST of their own (bookie, autorecovery), so that they stay small. One
-request for each connection, GET and HEAD only, answered at once from callables that must not block:
+For processes without a REST server (bookie, autorecovery), so that they stay small. It serves one
+request per connection, GET and HEAD only, from callables that must not block:
 
-- /healthz   200: the process lives and its loop turns, or nobody would have answered;
+- /healthz   200: the event loop runs;
 - /readyz    200, or 503 with the reason as text;
-- /metrics   Prometheus' text;
-- /status    one JSON document that says what this process is and does.
+- /metrics   Prometheus' text format;
+- /status    a JSON document about the process.
 
-Bounds: REQUEST_BYTES_MAX of a request's head, REQUEST_TIMEOUT_S for all of it to come and the
-answer to be taken, CONNECTIONS_MAX at once; what is beyond is closed.
+Bounds: REQUEST_BYTES_MAX per request head, REQUEST_TIMEOUT_S from the connection to the end of the
+answer, CONNECTIONS_MAX at once. The server closes connections that exceed them.
 """
 
 import asyncio
@@ -42,26 +42,28 @@ _REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What a process tells of itself. Neither may block."""
+    """The probes of a process. Neither callable may block."""
 
     not_ready: Callable[[], str]
-    """Why it should get no work now; empty where it should."""
+    """Returns why the process is not ready; empty if it is."""
     status: Callable[[], Mapping[str, object]]
     """What /status shows."""
+    ready: Callable[[], str] = lambda: "ok"
+    """What /readyz says while the process is ready."""
 
 
 class HealthServer:
-    """See the module's text. `start`, then `stop`."""
+    """Serves the probes and metrics of one process over HTTP. `start`, then `stop`."""
 
     def __init__(self, probes: Probes, metrics: Callable[[], Iterable[str]]) -> None:
-        """`metrics` yields families as `observe.metrics` makes them."""
+        """`metrics` yields families, formatted by `observe.metrics`."""
         self._probes = probes
         self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
     async def start(self, listener: socket.socket) -> int:
-        """Answers on the bound socket; returns its port."""
+        """Serves on the bound socket; returns its port."""
         self._server = await asyncio.get_running_loop().create_server(
             lambda: _Connection(self._answer, self._connections),
             sock=listener,
@@ -71,21 +73,21 @@ class HealthServer:
         return port
 
     async def stop(self) -> None:
-        """Ends the server and what is connected. Idempotent."""
+        """Closes the server and its connections. Idempotent."""
         if self._server is not None:
             self._server.close()
             for connection in list(self._connections):
                 connection.abort()
 
     def _answer(self, path: str) -> tuple[int, str, bytes]:
-        """Status, content type and body."""
+        """Returns status, content type and body."""
         match path:
             case "/healthz":
                 return 200, TEXT_TYPE, b"ok\n"
             case "/readyz":
                 reason = self._probes.not_ready()
                 return (503, TEXT_TYPE, f"{reason}\n".encode()) if reason else (
-                    200, TEXT_TYPE, b"ok\n",
+                    200, TEXT_TYPE, f"{self._probes.ready()}\n".encode(),
                 )  # fmt: skip
             case "/metrics":
                 return 200, METRICS_TYPE, "".join(self._metrics()).encode()
@@ -97,7 +99,7 @@ class HealthServer:
 
 
 class _Connection(asyncio.Protocol):
-    """One request and its answer."""
+    """A connection: one request and its answer."""
 
     def __init__(
         self, answer: Callable[[str], tuple[int, str, bytes]], connections: "set[_Connection]"
@@ -139,7 +141,7 @@ class _Connection(asyncio.Protocol):
             self._respond(False, 431, TEXT_TYPE, b"the request's head is too large\n")
 
     def _request(self) -> tuple[bool, int, str, bytes]:
-        """Whether only the head is wanted, then the answer."""
+        """Returns whether the method is HEAD, then the answer."""
         parts = self._head.partition(b"\r\n")[0].decode("latin-1").split(" ")
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return False, 400, TEXT_TYPE, b"not a request of HTTP/1\n"
@@ -148,7 +150,7 @@ class _Connection(asyncio.Protocol):
             return False, 405, TEXT_TYPE, b"GET and HEAD only\n"
         try:
             return method == "HEAD", *self._answer(target.partition("?")[0])
-        except Exception as error:  # noqa: BLE001 - a probe must be told, whatever is wrong
+        except Exception as error:  # noqa: BLE001 - a failing probe answers, too
             return False, 500, TEXT_TYPE, f"{error!r}\n".encode()
 
     def _respond(self, head_only: bool, status: int, kind: str, body: bytes) -> None:

@@ -1,10 +1,10 @@
-"""Ports, taken before anything slow is done, so that one in use is told at once."""
+"""Binds ports before slow start-up work, so that a port in use is reported at once."""
 
 import socket
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """The listening socket's socket, bound; raises OSError where the port is not to be had."""
+    """Returns a bound, non-blocking socket. Raises OSError if the port is not available."""
     family, kind, proto, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]

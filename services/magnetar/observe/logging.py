@@ -1,9 +1,9 @@
 """Log lines, for people on a terminal and as JSON for collectors.
 
-Both formats put a line's fields (`magnetar.core.log`) behind its event. Records of libraries
-(uvicorn's, asyncio's) go through the same handler, so that there is one stream in one format. What
-HTTP clients say of each single request (QUIET_LIBRARIES) is left out: an admin call fans out to all
-brokers.
+Both formats print the fields of a line (`magnetar.core.log`) after its event. Records of libraries
+(uvicorn, asyncio) use the same handler, so the process has one stream in one format. The handler
+drops the lines of HTTP clients about single requests (QUIET_LIBRARIES), because an admin request
+may fan out to all brokers.
 """
 
 import json
@@ -16,7 +16,7 @@ from magnetar.core.log import FIELDS
 
 _COLOURS: Final = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 QUIET_LIBRARIES: Final = ("httpx", "httpcore")
-"""From WARNING on, whatever the level of the rest."""
+"""Libraries that log at WARNING and above only, at any level of the process."""
 
 
 def configure(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:

@@ -1,14 +1,14 @@
-"""Reads and deletes offloaded ledgers by what metadata says of them.
+"""A broker's access to offloaded ledgers: reads them from their files, and deletes them.
 
-Nothing is asked of metadata but where it may matter: one key where a closed ledger is to be read
-that may be cold, one list for a batch of ledgers that were deleted. Files and row groups are
-`ColdFiles`'s. pyarrow and obstore are imported with the first file.
+Metadata is read only if it may matter: one key to read a closed ledger that may be cold, one list
+for a batch of deleted ledgers. Files and row groups come from `ColdFiles`. pyarrow and obstore are
+imported with the first file.
 
-Deleting: the ledger's own record has gone before, by which a job that is about to commit a file of
-it fails. So the list that is made here shows every file that can be live. In one transaction their
-records go, and the files are noted as `trash`: metadata alone says whether a ledger is deleted, and
-a store that is away, for now or for good, holds nobody up. The trash is emptied in the background:
-EMPTY_PASSES_MAX times with back-off and jitter, and again with each deletion; jobs do it, too.
+When a ledger is deleted, its own record is deleted first, so that a job that is about to commit a
+file of it fails. The list made after that contains every file that can be live. One transaction
+deletes their records and puts the files into the `trash`: metadata alone decides whether a ledger
+is deleted, and an unavailable store delays nothing. The trash is emptied in the background,
+EMPTY_PASSES_MAX times with back-off and jitter and again after each deletion; jobs empty it too.
 """
 
 import asyncio
@@ -29,17 +29,16 @@ from magnetar.offload.file_format import ColdEntry
 from magnetar.offload.records import (
     OffloadRecord,
     decode_offload,
-    offload_key,
     offloads_prefix,
     parse_offload_key,
-    request_key,
 )
+from magnetar.offload.repository import OffloadRepository
 from magnetar.offload.trash import TrashedFile, empty_trash, put_in_trash
 
 TRASHED_AT_ONCE_MAX: Final = 50
 """Files per transaction."""
 TRASH_ATTEMPTS_MAX: Final = 8
-"""Where jobs change the records meanwhile."""
+"""Retries if jobs change the records concurrently."""
 EMPTY_PASSES_MAX: Final = 8
 EMPTY_RETRY_S: Final = 30.0
 EMPTY_RETRY_S_MAX: Final = 1800.0
@@ -48,7 +47,7 @@ log = get_logger("magnetar.offload")
 
 
 class ColdLedger:
-    """One offloaded ledger: a `ReadableLedger`. It holds its record, no bytes."""
+    """Reads an offloaded ledger. It holds the file's record, no data."""
 
     __slots__ = ("_files", "_ref", "ledger_id", "record")
 
@@ -63,7 +62,7 @@ class ColdLedger:
         return self.record.entries - 1
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[StoredEntry]:
-        """At least entry `first`, then those after it that fit and are in the same row group.
+        """Entry `first`, and entries after it that fit into `bytes_max`, from one row group.
 
         Raises NoSuchEntry outside the ledger, ColdStoreUnavailable, ColdFileMissing,
         ColdFileCorrupt.
@@ -77,14 +76,13 @@ class ColdLedger:
         if number == len(file.groups):
             raise ColdFileCorrupt(f"{self.record.path} has no entry {self.ledger_id}:{first}")
         entries = await self._files.group(self._ref, number)
-        return self._some(entries, first, last, bytes_max)
+        return self._cut(entries, first, last, bytes_max)
 
     async def published_before(self, entry_id: int, time_ms: int) -> bool:
         """Whether the entry was published before this time, by its producer's clock.
 
-        No entry is fetched: the footer tells, or, where it does not tell of all of the entry's row
-        group, one column. One that does not say when is old, or counts as those around it do.
-        Raises as `read`.
+        Fetches no entry: the footer decides for the whole row group, or else one column does. An
+        entry without a publish time counts as old, or like its row group. Raises as `read`.
         """
         if not 0 <= entry_id <= self.last_entry:
             raise NoSuchEntry(
@@ -103,24 +101,24 @@ class ColdLedger:
         times = await self._files.publish_times(self._ref, number)
         return times[entry_id - group.first.entry_id] < time_ms
 
-    def _some(
+    def _cut(
         self, entries: list[ColdEntry], first: int, last: int, bytes_max: int
     ) -> list[StoredEntry]:
         start = first - entries[0].entry_id
         if not 0 <= start < len(entries) or entries[start][:2] != (self.ledger_id, first):
             raise ColdFileCorrupt(f"{self.record.path} has a gap at {self.ledger_id}:{first}")
-        found: list[StoredEntry] = []
+        selected: list[StoredEntry] = []
         room = bytes_max
         for _, entry_id, data in entries[start : start + last - first + 1]:
             room -= len(data)
-            if room < 0 and found:
+            if room < 0 and selected:
                 break
-            found.append(StoredEntry(entry_id, data))
-        return found
+            selected.append(StoredEntry(entry_id, data))
+        return selected
 
 
 class ColdLedgers:
-    """See the module's text. One per process; `close` at its end."""
+    """The offloaded ledgers of a process. Call `close` at its end."""
 
     def __init__(
         self,
@@ -130,75 +128,72 @@ class ColdLedgers:
     ) -> None:
         self.files = ColdFiles(cache_bytes_max)
         self._store = store
+        self._repository = OffloadRepository(store)
         self._clock = clock or SystemClock()
         self._tasks = TaskSet("trash")
         self._emptying: asyncio.Task[None] | None = None
         self._more: asyncio.Event | None = None
 
     async def record(self, name: str, ledger_id: int) -> OffloadRecord | None:
-        """What is live of this ledger."""
-        key = offload_key(name, ledger_id)
-        stored = await self._store.get(key)
-        return None if stored is None else decode_offload(key, stored.value)
+        """The live file of a ledger."""
+        return await self._repository.file(name, ledger_id)
 
     async def records(self, name: str) -> dict[int, OffloadRecord]:
-        """What is live of a managed ledger, by ledger, in order."""
-        found = (
-            decode_offload(stored.key, stored.value)
-            for stored in await self._store.list(offloads_prefix(name))
-        )
-        return {record.ledger_id: record for record in found}
+        """The live files of a managed ledger by ledger, in the order of ledger ids."""
+        files = await self._repository.files(name)
+        return {ledger_id: file.record for ledger_id, file in files.items()}
 
     async def open(self, name: str, ledger_id: int) -> ColdLedger | None:
-        """A reader of the ledger's file; None where there is none. Nothing is fetched yet."""
+        """A reader of the ledger's file; None if it has none. Fetches nothing yet."""
         record = await self.record(name, ledger_id)
         return None if record is None else ColdLedger(self.files, record)
 
     async def delete(self, name: str, ledger_ids: Collection[int]) -> None:
-        """Has the files of these ledgers deleted, whose own records have gone. Idempotent.
+        """Trashes the files of ledgers whose own records are deleted already. Idempotent.
 
-        Asks no store. Raises MetadataError where a record cannot be read, after the others.
+        Sends no request to a store. Raises MetadataError for unreadable records, after the others
+        were handled.
         """
         wanted = frozenset(ledger_ids)
         for _ in range(TRASH_ATTEMPTS_MAX):
-            found = [
+            records = [
                 stored
                 for stored in await self._store.list(offloads_prefix(name))
                 if parse_offload_key(stored.key)[1] in wanted
             ]
-            if await self._trashed(name, found):
+            if await self._trash(name, records):
                 return
         raise MetadataError(
             f"{offloads_prefix(name)} changed {TRASH_ATTEMPTS_MAX} times while ledgers were deleted"
         )
 
-    async def _trashed(self, name: str, found: list[Record]) -> bool:
-        """Whether none of the records was changed by a job meanwhile."""
+    async def _trash(self, name: str, records: list[Record]) -> bool:
+        """Trashes the files of these records; False if a job has changed one of them meanwhile."""
         unreadable: MetadataError | None = None
         readable: list[tuple[Record, FileRef]] = []
-        for stored in found:
+        for stored in records:
             try:
                 readable.append((stored, file_ref(decode_offload(stored.key, stored.value))))
             except MetadataError as error:
                 unreadable = error
         for start in range(0, len(readable), TRASHED_AT_ONCE_MAX):
-            some = readable[start : start + TRASHED_AT_ONCE_MAX]
-            files = [TrashedFile(ref.store, ref.path) for _, ref in some]
+            batch = readable[start : start + TRASHED_AT_ONCE_MAX]
+            files = [TrashedFile(ref.store, ref.path) for _, ref in batch]
             trash = put_in_trash(name, files, self._clock.now_ms())
-            gone = [Delete(stored.key, stored.revision) for stored, _ in some]
+            deletes = [Delete(stored.key, stored.revision) for stored, _ in batch]
             try:
-                await self._store.transact([trash, *gone])
+                await self._store.transact([trash, *deletes])
             except BadRevision:
                 return False
             self.empty_trash_soon()
-            for _, ref in some:
+            for _, ref in batch:
                 self.files.forget(ref)
         if unreadable is not None:
             raise unreadable
         return True
 
     def empty_trash_soon(self) -> None:
-        """Has what is in the trash deleted; one at a time does it."""
+        """Starts a task that empties the trash, or makes the running one do so again."""
         if self._emptying is None or self._emptying.done():
             self._more = asyncio.Event()
             self._emptying = self._tasks.start(self._empty_trash(self._more), "empty")
@@ -215,7 +210,7 @@ class ColdLedgers:
                 left = [("metadata", str(error))]
             passes += 1
             for what, why in left:
-                log.info("files not deleted now", what=what, error=why)
+                log.info("files are not deleted yet", what=what, error=why)
             if not left and not more.is_set():
                 return
             try:
@@ -226,14 +221,15 @@ class ColdLedgers:
                 pause_s = min(EMPTY_RETRY_S_MAX, 2 * pause_s)
 
     async def forget_request(self, name: str) -> None:
-        """The managed ledger goes: what was asked for it is of no interest any more."""
-        await self._store.delete(request_key(name))
+        """Deletes the offload request of a managed ledger that is being deleted."""
+        await self._repository.delete_request(name)
 
     async def close(self) -> None:
+        """Stops emptying the trash, and closes all files. Idempotent."""
         await self._tasks.stop()
         await self.files.close()
 
 
 def file_ref(record: OffloadRecord) -> FileRef:
-    """Which file a record names."""
+    """The reference to a record's file."""
     return FileRef(record.store, record.path, record.file_bytes)

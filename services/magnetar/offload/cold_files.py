@@ -1,13 +1,13 @@
-"""Open files and row groups in memory, shared by all who read cold data in a process.
+"""Open files and decoded row groups, shared by all readers of cold data in a process.
 
-Row groups are kept up to `cache_bytes_max`, the one used longest ago goes first. A group that
-several want is fetched once (single flight), and the fetch goes on where one who waits gives up.
-Who reads a group has the next one fetched meanwhile, while fetches are free: at most
-FETCHES_AT_ONCE_MAX are under way, read-ahead takes no more than half of them and of the cache. A
-fetch has a deadline and is tried FETCH_ATTEMPTS_MAX times; then `ColdStoreUnavailable`, which tells
-clients to try again. Decoding is done by DECODERS_MAX threads, which start with the first group.
+Row groups are cached up to `cache_bytes_max`; the least recently used group is evicted first. If
+several readers want a group, it is fetched once (single flight), and the fetch continues if one of
+them gives up. Reading a group prefetches the next one while fetches are free: at most
+FETCHES_AT_ONCE_MAX are in flight, and read-ahead takes at most half of them and of the cache. A
+fetch has a deadline and is tried FETCH_ATTEMPTS_MAX times; then `ColdStoreUnavailable` asks clients
+to retry. DECODERS_MAX threads decode; they start with the first group.
 
-A file never changes: what is kept of it stays true until it is deleted.
+A file never changes, so cached data stays valid until the file is deleted.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 CACHE_BYTES_DEFAULT: Final = 64 << 20
 FILES_OPEN_MAX: Final = 128
 TIMES_KEPT_MAX: Final = 32
-"""Row groups of which the publish times are kept: 128 KiB each at most."""
+"""Row groups whose publish times are cached, at most 128 KiB each."""
 STORES_OPEN_MAX: Final = 32
 FETCHES_AT_ONCE_MAX: Final = 8
 FETCH_ATTEMPTS_MAX: Final = 3
@@ -43,13 +43,13 @@ FETCH_DEADLINE_S: Final = 12.0
 """For all attempts. A dispatcher waits 30 s for a read, which may need a footer and a group."""
 DECODERS_MAX: Final = 2
 ENTRY_OVERHEAD_BYTES: Final = 150
-"""What an entry in memory takes beside its data."""
+"""Memory per entry beside its data."""
 
 T = TypeVar("T")
 
 
 class ColdCounters:
-    """For /metrics: what was read from stores, and how it went."""
+    """Metrics of reads from stores."""
 
     __slots__ = ("errors", "files_open", "group_hits", "group_reads", "read_bytes", "read_seconds")
 
@@ -60,7 +60,7 @@ class ColdCounters:
 
 @dataclass(frozen=True, slots=True)
 class FileRef:
-    """Which file; `file_bytes` as its record says."""
+    """Identifies a file; `file_bytes` is its size on record."""
 
     store: StoreSpec
     path: str
@@ -80,7 +80,7 @@ class _Outcome(Generic[T]):
 
 
 class ColdFiles:
-    """See the module's text. One per process; `close` at its end."""
+    """A cache of open files and row groups. One per process; call `close` at its end."""
 
     def __init__(self, cache_bytes_max: int = CACHE_BYTES_DEFAULT) -> None:
         self.cache_bytes_max = cache_bytes_max
@@ -98,32 +98,31 @@ class ColdFiles:
 
     @property
     def kept_bytes(self) -> int:
-        """What the row groups in memory take."""
+        """The memory taken by cached row groups."""
         return self._kept_bytes
 
     async def store(self, spec: StoreSpec) -> "ObjectStore":
-        """The store, opened once. Raises OffloadMisconfigured, ColdStoreUnavailable."""
-        found = self._stores.get(spec)
-        if found is None:
-            found = await in_thread_of(str(spec), lambda: open_object_store(spec))
-            self._stores[spec] = found
+        """The opened store. Raises OffloadMisconfigured, ColdStoreUnavailable."""
+        store = self._stores.get(spec)
+        if store is None:
+            store = await in_thread_of(str(spec), lambda: open_object_store(spec))
+            self._stores[spec] = store
             if len(self._stores) > STORES_OPEN_MAX:
                 self._stores.popitem(last=False)
         else:
             self._stores.move_to_end(spec)
-        return found
+        return store
 
     async def open(self, ref: FileRef) -> EntryFile:
-        """The file with its footer read. Raises ColdFileMissing, ColdFileCorrupt,
-        ColdStoreUnavailable."""
-        found = self._files.get(ref)
-        if found is not None:
+        """The opened file. Raises ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable."""
+        file = self._files.get(ref)
+        if file is not None:
             self._files.move_to_end(ref)
-            return found
+            return file
         return await self._once(ref, lambda: self._open(ref))
 
     async def group(self, ref: FileRef, number: int, *, ahead: bool = True) -> list[ColdEntry]:
-        """The entries of one row group; with `ahead` the next one is fetched as well."""
+        """The entries of one row group; with `ahead`, the next group is prefetched."""
         file = await self.open(ref)
         kept = self._groups.get((ref, number))
         if kept is not None:
@@ -137,9 +136,9 @@ class ColdFiles:
         return entries
 
     async def publish_times(self, ref: FileRef, number: int) -> "Sequence[int]":
-        """When the entries of one row group were published, in ms since 1970; 0 where unknown.
+        """The publish times of a row group's entries, in ms since 1970; 0 if unknown.
 
-        Only that column is fetched. The last TIMES_KEPT_MAX are kept: searches ask often.
+        Fetches only that column. The last TIMES_KEPT_MAX are cached, since searches repeat.
         """
         key = (ref, number)
         kept = self._times.get(key)
@@ -150,7 +149,7 @@ class ColdFiles:
         return await self._once(("times", key), lambda: self._read_times(file, key))
 
     def forget(self, ref: FileRef) -> None:
-        """Lets go of what is in memory of a file."""
+        """Evicts all that is cached of a file."""
         self._files.pop(ref, None)
         for key in [key for key in self._times if key[0] == ref]:
             del self._times[key]
@@ -158,17 +157,15 @@ class ColdFiles:
             self._kept_bytes -= self._groups.pop(key).memory_bytes
 
     async def close(self) -> None:
-        """Ends fetches and threads. Idempotent."""
+        """Stops fetches and threads. Idempotent."""
         await self._tasks.stop()
         self._groups.clear()
         self._kept_bytes = 0
         if self._decoders is not None:
             self._decoders.shutdown(wait=True, cancel_futures=True)
 
-    # -- fetching
-
     async def _once(self, key: object, work: "Callable[[], Awaitable[T]]") -> T:
-        """Single flight: `work` is done once for all who want it now."""
+        """Single flight: concurrent callers with the same key share one run of `work`."""
         flight = self._flights.get(key)
         if flight is None:
             flight = self._tasks.start(self._flight(work), "fetch")
@@ -182,7 +179,7 @@ class ColdFiles:
         return cast("T", outcome.result)
 
     async def _flight(self, work: "Callable[[], Awaitable[T]]") -> "_Outcome[T]":
-        """An error is a result: there may be nobody left who waits for it."""
+        """Returns an error as a result: no caller may be left to raise it to."""
         try:
             async with asyncio.timeout(FETCH_DEADLINE_S):
                 return _Outcome(await self._tried(work))
@@ -231,8 +228,8 @@ class ColdFiles:
         return entries
 
     async def _read_times(self, file: EntryFile, key: tuple[FileRef, int]) -> "Sequence[int]":
-        found = await file.publish_times(key[1])
-        times = self._times[key] = array("q", (each or 0 for each in found))
+        publish_ms = await file.publish_times(key[1])
+        times = self._times[key] = array("q", (time_ms or 0 for time_ms in publish_ms))
         if len(self._times) > TIMES_KEPT_MAX:
             self._times.popitem(last=False)
         return times
@@ -241,8 +238,8 @@ class ColdFiles:
         self._groups[key] = _Kept(entries, size)
         self._kept_bytes += size
         while self._kept_bytes > self.cache_bytes_max and self._groups:
-            _, gone = self._groups.popitem(last=False)
-            self._kept_bytes -= gone.memory_bytes
+            _, evicted = self._groups.popitem(last=False)
+            self._kept_bytes -= evicted.memory_bytes
 
     def _read_ahead(self, file: EntryFile, ref: FileRef, number: int) -> None:
         key = (ref, number)
@@ -255,7 +252,7 @@ class ColdFiles:
 
         async def fetch() -> None:
             try:
-                # Where it fails, whoever comes to need the group asks again, and is told.
+                # On failure, the reader that needs the group fetches it again and gets the error.
                 with contextlib.suppress(MagnetarError):
                     await self._once(key, lambda: self._read(file, ref, number))
             finally:

@@ -1,8 +1,8 @@
-"""What can go wrong with cold data, by what the caller can do about it.
+"""The errors of cold data, divided by what the caller can do about them.
 
-- `ColdStoreUnavailable`: the store does not answer now. Passing: clients try again.
-- `ColdFileMissing`, `ColdFileCorrupt`: the file is not what a record says. Its text names the file.
-- `OffloadMisconfigured`: the settings name no store that can be opened; its text names the setting.
+- `ColdStoreUnavailable`: the store does not answer now. Temporary: clients retry.
+- `ColdFileMissing`, `ColdFileCorrupt`: the file contradicts its record. The text names the file.
+- `OffloadMisconfigured`: the settings name no store that can be opened. The text names the setting.
 """
 
 from typing import Final
@@ -11,15 +11,15 @@ from magnetar.core.errors import PersistenceError, PreconditionFailed, ServiceNo
 
 
 class ColdStoreUnavailable(ServiceNotReady):
-    """The object store did not answer in time, or refused: nothing is known of the file."""
+    """The object store did not answer in time, or refused: the file's state is unknown."""
 
 
 class ColdFileMissing(PersistenceError):
-    """The store is certain that it has no such file."""
+    """The store answered that it has no such file."""
 
 
 class ColdFileCorrupt(PersistenceError):
-    """The file's bytes contradict their checksums, or the format. Never served."""
+    """The file's bytes contradict their checksums or the format. They are never served."""
 
 
 class OffloadMisconfigured(PreconditionFailed):
@@ -32,4 +32,4 @@ COLD_ERRORS: Final = (
     ColdFileCorrupt,
     OffloadMisconfigured,
 )
-"""Whatever keeps a file from being read; a copy on bookies may serve instead."""
+"""All errors that prevent reading a file; a copy on bookies may serve instead."""

@@ -1,6 +1,7 @@
-"""From the bytes of an entry file to entries: what of reading needs Arrow. Blocks; for a thread.
+"""Decodes the bytes of an entry file into entries: the part of reading that needs Arrow.
 
-Arrow gets one row group's bytes at their place in a file of which there is nothing else.
+All functions block; run them in a thread. Arrow gets the bytes of one row group at their offset in
+an otherwise absent file.
 """
 
 import io
@@ -21,7 +22,7 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 
 class ColdEntry(NamedTuple):
-    """An entry, as it was on the bookies."""
+    """An entry with the bytes that the bookies had."""
 
     ledger_id: int
     entry_id: int
@@ -33,7 +34,7 @@ class BadEntry(Exception):
 
 
 def read_footer(footer: bytes) -> Any:
-    """Parquet's metadata from a footer that was checked."""
+    """Decodes Parquet's metadata from a verified footer."""
     import pyarrow.parquet as pq
 
     return pq.read_metadata(io.BytesIO(PARQUET_MAGIC + footer))
@@ -42,7 +43,7 @@ def read_footer(footer: bytes) -> Any:
 def decode(
     footer: Any, group: GroupIndex, number: int, data: bytes, file_bytes: int, verify: bool
 ) -> list[ColdEntry]:
-    """The entries of a row group from its bytes. Raises BadEntry, or whatever Arrow does."""
+    """The entries of a row group, from its bytes. Raises BadEntry, or any error of Arrow."""
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(
@@ -66,11 +67,11 @@ def decode(
 
 
 def times_range(footer: Any, number: int) -> tuple[int, int]:
-    """Where the bytes of a group's publish times are: pages of data, for the writer makes no
-    dictionary of them."""
+    """The byte range of a group's publish times: data pages only, since the writer makes no
+    dictionary for them."""
     group = footer.row_group(number)
-    names = (group.column(each) for each in range(group.num_columns))
-    chunk = next(each for each in names if each.path_in_schema == PUBLISH_TIME)
+    chunks = (group.column(number) for number in range(group.num_columns))
+    chunk = next(chunk for chunk in chunks if chunk.path_in_schema == PUBLISH_TIME)
     start = chunk.data_page_offset
     return start, start + chunk.total_compressed_size
 
@@ -78,8 +79,8 @@ def times_range(footer: Any, number: int) -> tuple[int, int]:
 def publish_times(
     footer: Any, number: int, data: bytes, start: int, file_bytes: int
 ) -> list[int | None]:
-    """The column's values, in ms since 1970, from the bytes of `times_range`; raises what Arrow
-    does."""
+    """A group's publish times in ms since 1970, from the bytes of `times_range`. Raises any error
+    of Arrow."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -96,14 +97,14 @@ def publish_times(
 
 
 def _numbers(column: Any) -> Iterable[int]:
-    """The values of a column of int64 without nulls."""
+    """The values of an int64 column without nulls."""
     for chunk in column.chunks:
         first, count = chunk.offset, len(chunk)
         yield from memoryview(chunk.buffers()[1]).cast("b").cast("q")[first : first + count]
 
 
 def _slices(column: Any) -> Iterable[bytes]:
-    """The values of a binary column: slices of Arrow's buffer, without an object of Arrow each."""
+    """The values of a binary column, sliced from Arrow's buffer without an Arrow object each."""
     for chunk in column.chunks:
         _, offsets_buffer, data_buffer = chunk.buffers()
         first, count = chunk.offset, len(chunk)
@@ -116,7 +117,7 @@ def _slices(column: Any) -> Iterable[bytes]:
 
 
 class Sparse(io.RawIOBase):
-    """Some bytes of a file at their place in it; Parquet asks for no others."""
+    """A file of which only some bytes are present; Parquet reads no others."""
 
     def __init__(self, data: bytes, start: int, size: int) -> None:
         super().__init__()
@@ -141,6 +142,6 @@ class Sparse(io.RawIOBase):
         at = self._at - self._start
         end = len(self._data) if size is None or size < 0 else at + size
         if at < 0 or end > len(self._data):
-            raise OSError(f"bytes {self._at} to {self._start + end} are not of this row group")
+            raise OSError(f"bytes {self._at} to {self._start + end} are outside this row group")
         self._at = self._start + end
         return self._data[at:end]

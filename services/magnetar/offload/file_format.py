@@ -1,18 +1,20 @@
-"""Writes and reads entry files: Parquet, one row per entry, in the order of their positions.
+"""Writes and reads entry files: Parquet with one row per entry, sorted by position.
 
-The writer takes entries in order and keeps one row group of them in memory (ROW_GROUP_BYTES of
-data, or the entry that goes over it). It counts and checksums what it writes.
+The writer takes entries in order and holds one row group of them in memory (ROW_GROUP_BYTES of
+data, or the entry that exceeds it). It counts and checksums what it writes.
 
-The reader fetches the footer when it opens the file, and then one row group per request. The bytes
-of both are checked against their checksums before Arrow sees them. Arrow's work is done in an
-executor's thread, never on the event loop.
+The reader fetches the footer when it opens the file, and then one row group per request. It checks
+the bytes of both against their checksums before Arrow parses them. Arrow runs in an executor's
+thread, never on the event loop.
 """
 
 import asyncio
 import io
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -59,14 +61,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FETCH_TIMEOUT_S: Final = 90.0
-"""One request of a file's bytes, with the store's own retries."""
+"""For one request for a file's bytes, including the store's retries."""
 TAIL_BYTES: Final = 64 << 10
-"""Fetched first: most footers are smaller, and then are had with one request."""
+"""Fetched first: most footers are smaller, so one request suffices."""
 FOOTER_END_BYTES: Final = 8
+
+_last = attrgetter("last")
 
 
 class Sink(Protocol):
-    """Takes a file's bytes: a local file, or what `obstore.open_writer` returns."""
+    """Takes a file's bytes: a local file, or the writer that `obstore.open_writer` returns."""
 
     def write(self, data: Any, /) -> Any: ...
 
@@ -75,7 +79,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What was written, for the record of the file."""
+    """The properties of a written file, for its record."""
 
     file_bytes: int
     checksum: int
@@ -86,10 +90,10 @@ class WrittenFile:
 
 
 class _Counted(io.RawIOBase):
-    """Passes bytes on, with their number and checksum. Closing it leaves the sink open.
+    """Counts and checksums the bytes that it passes to a sink. Closing it leaves the sink open.
 
-    `group_checksum` is that of the bytes since it was set to 0. The footer is held back, `footer`
-    says so, until it is whole.
+    `group_checksum` covers the bytes since it was set to 0. While `footer` is a list, it collects
+    the footer's bytes instead of passing them on.
     """
 
     def __init__(self, sink: Sink) -> None:
@@ -118,21 +122,21 @@ class _Counted(io.RawIOBase):
         return len(chunk)
 
     def seal(self) -> None:
-        """Writes the footer out, with its own checksum in it."""
+        """Writes the collected footer with its own checksum."""
         footer, self.footer = sealed_footer(b"".join(self.footer or ())), None
         self._sink.write(footer)
         self.checksum = google_crc32c.extend(self.checksum, footer)
 
     def drop(self) -> None:
-        """From here on bytes go nowhere."""
+        """Discards all further bytes."""
         self.footer = []
 
 
 class EntryFileWriter:
-    """See the module's text. Not for two threads at once.
+    """Writes one entry file to a sink. Not thread-safe.
 
-    `compression` is of the data column: "none" (entries are mostly compressed by their producers),
-    or "zstd". After an error in the middle call `abandon`, and delete what there is of the file.
+    `compression` is that of the data column: "none" (producers compress most entries), or "zstd".
+    After an error call `abandon`, and delete the incomplete file.
     """
 
     def __init__(
@@ -171,7 +175,7 @@ class EntryFileWriter:
         )
 
     def add(self, ledger_id: int, entry_id: int, data: bytes) -> None:
-        """Appends an entry; raises ValueError where it is not behind the one before."""
+        """Appends an entry. Raises ValueError if it does not follow the previous one."""
         position = Position(ledger_id, entry_id)
         if position <= self._last:
             raise ValueError(f"entry {position} comes after {self._last}")
@@ -191,7 +195,7 @@ class EntryFileWriter:
             self.add(ledger_id, entry_id, data)
 
     def close(self) -> WrittenFile:
-        """Ends the file and closes the sink: the file is whole once this has returned."""
+        """Completes the file and closes the sink. The file is whole when this returns."""
         if len(self._rows):
             self._flush()
         index = FileIndex(tuple(self._groups), self._entries, self._length_bytes)
@@ -210,7 +214,7 @@ class EntryFileWriter:
         )
 
     def abandon(self) -> None:
-        """Gives up: memory is let go, the sink is not closed (what it has is no file)."""
+        """Releases memory without completing the file; leaves the sink open."""
         self._rows = GroupRows()
         self._counted.drop()
         self._writer.close()
@@ -225,7 +229,7 @@ class EntryFileWriter:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One row group of a file: which entries it has, and where its bytes are."""
+    """One row group of a file: its entries, and its byte range."""
 
     number: int
     first: Position
@@ -239,12 +243,12 @@ class Group:
 
 
 class EntryFile:
-    """A file that is open for reading; it holds its footer, nothing else. Safe to share."""
+    """A file that is open for reading. It holds only the footer, and may be shared."""
 
     __slots__ = ("_executor", "_footer", "_index", "_store", "file_bytes", "groups", "path")
 
     def __init__(self, store: "ObjectStore", path: str, file_bytes: int, footer: Any) -> None:
-        """See `open`, which calls it in a thread."""
+        """Called by `open`, in a thread."""
         self._store = store
         self._executor: Executor | None = None
         self.path = path
@@ -265,7 +269,7 @@ class EntryFile:
         file_bytes: int | None = None,
         executor: Executor | None = None,
     ) -> "EntryFile":
-        """Reads the footer; one request where `file_bytes` is known and the footer is small.
+        """Reads the footer, with one request if `file_bytes` is given and the footer is small.
 
         Raises ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable.
         """
@@ -277,7 +281,7 @@ class EntryFile:
         try:
             tail = await fetch(store, path, max(0, file_bytes - TAIL_BYTES), file_bytes)
         except (ColdStoreUnavailable, ColdFileCorrupt):
-            # Stores answer a range behind the end in ways of their own.
+            # Stores answer a range beyond the end of a file in different ways.
             if expected is None or (size := await size_of(store, path)) == expected:
                 raise
             raise ColdFileCorrupt(f"{path} has {size} bytes, not {expected}") from None
@@ -298,7 +302,7 @@ class EntryFile:
 
     @property
     def length_bytes(self) -> int:
-        """Of all entries together."""
+        """The sum of the sizes of all entries."""
         return self._index.length_bytes
 
     @property
@@ -307,32 +311,25 @@ class EntryFile:
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the writer was given beside the entries."""
-        found: dict[str, str] = msgspec.json.decode(self._footer.metadata[KEY_PROPERTIES])
-        return found
+        """The properties that the writer was given."""
+        properties: dict[str, str] = msgspec.json.decode(self._footer.metadata[KEY_PROPERTIES])
+        return properties
 
     def group_of(self, position: Position) -> int:
-        """The number of the first group that ends at or behind `position`; len(groups) if none."""
-        low, high = 0, len(self.groups)
-        while low < high:
-            middle = (low + high) // 2
-            if self.groups[middle].last < position:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        """The number of the first group that ends at or after `position`; len(groups) if none."""
+        return bisect_left(self.groups, position, key=_last)
 
     async def read_group(self, number: int) -> list[ColdEntry]:
-        """All entries of one group. Raises as `open` does."""
+        """The entries of one group. Raises as `open`."""
         group = self.groups[number]
         data = await fetch(self._store, self.path, group.start, group.end)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self.decode_group, number, data)
 
     async def publish_times(self, number: int) -> list[int | None]:
-        """When a group's entries were published (ms since 1970; None: unknown), in their order.
+        """The publish times of a group's entries in order, in ms since 1970; None if unknown.
 
-        That column alone is fetched, and checked by the checksums of its pages. Raises as `open`.
+        Fetches only that column, and checks it by its pages' checksums. Raises as `open`.
         """
         start, end = times_range(self._footer, number)
         data = await fetch(self._store, self.path, start, end)
@@ -349,9 +346,9 @@ class EntryFile:
         return times
 
     def decode_group(self, number: int, data: bytes, *, verify: bool = False) -> list[ColdEntry]:
-        """The entries of a group from the bytes of its range; blocks. Raises ColdFileCorrupt.
+        """The entries of a group, from the bytes of its range. Blocks. Raises ColdFileCorrupt.
 
-        With `verify` all columns are decoded, and each entry is checked by itself.
+        With `verify`, all columns are decoded and every entry is checked against its checksum.
         """
         what, group = f"{self.path}, row group {number}", self.groups[number]
         if crc32c(data) != self._index.groups[number].checksum:
@@ -386,21 +383,21 @@ def _groups(footer: Any, index: FileIndex) -> list[Group]:
     return [
         Group(
             number,
-            each.first,
-            each.last,
-            each.rows,
-            each.data_bytes,
-            each.publish_ms_min,
-            each.publish_ms_max,
-            each.start,
-            each.end,
+            group.first,
+            group.last,
+            group.rows,
+            group.data_bytes,
+            group.publish_ms_min,
+            group.publish_ms_max,
+            group.start,
+            group.end,
         )
-        for number, each in enumerate(index.groups)
+        for number, group in enumerate(index.groups)
     ]
 
 
-class _Asking:
-    """A deadline, and the store's errors as ours."""
+class _StoreCall:
+    """Sets a deadline on a request to a store, and converts the store's errors into ours."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -423,22 +420,22 @@ async def size_of(store: "ObjectStore", path: str) -> int:
     """The file's size. Raises ColdFileMissing, ColdStoreUnavailable."""
     import obstore
 
-    async with _Asking(path):
+    async with _StoreCall(path):
         if (folder := _folder_of(store)) is not None:
             return await in_thread_of(folder, lambda: Path(folder, path).stat().st_size)
         return int((await obstore.head_async(store, path))["size"])
 
 
 async def fetch(store: "ObjectStore", path: str, start: int, end: int) -> bytes:
-    """These bytes of a file. Raises ColdFileMissing, ColdStoreUnavailable, ColdFileCorrupt."""
+    """Reads a range of a file. Raises ColdFileMissing, ColdStoreUnavailable, ColdFileCorrupt."""
     import obstore
 
-    async with _Asking(path):
+    async with _StoreCall(path):
         if (folder := _folder_of(store)) is not None:
             data = await in_thread_of(folder, lambda: read_range(Path(folder, path), start, end))
         else:
-            found = await obstore.get_range_async(store, path, start=start, end=end)
-            data = found.to_bytes()
+            buffer = await obstore.get_range_async(store, path, start=start, end=end)
+            data = buffer.to_bytes()
     if len(data) != end - start:
         raise ColdFileCorrupt(f"{path} is cut short: no bytes {start + len(data)} to {end}")
     return data

@@ -1,12 +1,12 @@
-"""Format version 1 of an entry file: its columns, index and bounds (docs/offload-format.md).
+"""Format version 1 of an entry file: columns, index and bounds (docs/formats/offload-format.md).
 
-The file is Parquet, one row per entry. In the footer's key-value metadata there is an index beside
-Parquet's own: of each row group its first and last position, its rows, where its bytes are, and
-their checksum. The footer has a checksum of itself, in one more pair: computed with zeros in its
-place, then put there. So no byte reaches Arrow that is not what was written: its parsers are made
-for sound files, and a changed byte may end the process.
+The file is Parquet with one row per entry. Beside Parquet's own index, the footer's key-value
+metadata holds an index of row groups: first and last position, rows, byte range, and checksum. The
+footer also holds a checksum of itself, computed with zeros in its place. So Arrow never parses
+bytes that differ from what was written: its parsers expect sound files, and a changed byte may
+crash the process.
 
-pyarrow is imported when the first file is written or read, not before.
+pyarrow is imported when the first file is written or read.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION: Final = 1
 ROW_GROUP_BYTES: Final = 4 << 20
-"""Of entries' data; a group ends with the entry that reaches it."""
+"""Bytes of entries; a group ends with the entry that reaches the bound."""
 ROW_GROUP_ROWS_MAX: Final = 16_384
 
 KEY_VERSION: Final = b"magnetar.format-version"
@@ -31,10 +31,10 @@ KEY_PROPERTIES: Final = b"magnetar.properties"
 KEY_INDEX: Final = b"magnetar.index"
 KEY_FOOTER_CRC: Final = b"magnetar.footer-crc32c"
 NO_CRC: Final = b"00000000"
-"""In place of the footer's checksum while it is computed; it has as many hex digits."""
+"""Placeholder for the footer's checksum, of the same length."""
 
 TIME_MS_MAX: Final = 253_402_300_799_999
-"""The end of the year 9999: Python, SQL and Spark know no times behind it."""
+"""The end of the year 9999, beyond which Python, SQL and Spark have no times."""
 
 LEDGER_ID: Final = "ledger_id"
 ENTRY_ID: Final = "entry_id"
@@ -42,13 +42,13 @@ PUBLISH_TIME: Final = "publish_time"
 CRC: Final = "crc32c"
 DATA: Final = "data"
 PROPERTIES_COLUMNS: Final = ("properties.key_value.key", "properties.key_value.value")
-"""Parquet's own columns of the map, by which Arrow takes their compression."""
+"""Parquet's columns of the map; Arrow sets compression by these names."""
 
 COMPRESSION_NAMES: Final = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 
 
 class GroupIndex(msgspec.Struct, frozen=True, array_like=True):
-    """One row group, the file's bytes from `start` to `end`; `checksum` is their CRC-32C."""
+    """The index of one row group: the file's bytes from `start` to `end`, with their CRC-32C."""
 
     first: Position
     last: Position
@@ -62,7 +62,7 @@ class GroupIndex(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FileIndex(msgspec.Struct, frozen=True):
-    """What the index says of the whole file."""
+    """The index of a whole file."""
 
     groups: tuple[GroupIndex, ...]
     entries: int
@@ -74,17 +74,17 @@ _index_decoder = msgspec.json.Decoder(FileIndex)
 
 
 def encode_index(index: FileIndex) -> dict[bytes, bytes]:
-    """The index as key-value metadata, and room for the footer's checksum."""
+    """The index as key-value metadata, with a placeholder for the footer's checksum."""
     return {KEY_INDEX: _encode(index), KEY_FOOTER_CRC: NO_CRC}
 
 
 def decode_index(metadata: dict[bytes, bytes]) -> FileIndex:
-    """Raises ValueError saying what is wrong."""
+    """Decodes the index. Raises ValueError with the reason."""
     version = metadata.get(KEY_VERSION)
     if version is None:
         raise ValueError(f"no {KEY_VERSION.decode()} in its footer: not an entry file")
     if version != b"%d" % FORMAT_VERSION:
-        raise ValueError(f"format version {version!r} is not known here: {FORMAT_VERSION} is")
+        raise ValueError(f"format version {version!r} is unsupported; supported: {FORMAT_VERSION}")
     try:
         return _index_decoder.decode(metadata.get(KEY_INDEX, b""))
     except msgspec.MsgspecError as error:
@@ -92,36 +92,36 @@ def decode_index(metadata: dict[bytes, bytes]) -> FileIndex:
 
 
 def sealed_footer(footer: bytes) -> bytes:
-    """The footer, with its checksum where there was room for it. Raises ValueError."""
-    at = _crc_place(footer)
+    """The footer with its checksum in the placeholder. Raises ValueError."""
+    at = _crc_offset(footer)
     return footer[:at] + b"%08x" % crc32c(footer) + footer[at + len(NO_CRC) :]
 
 
 def check_footer(footer: bytes) -> None:
-    """Raises ValueError where the footer is not what was written."""
-    at = _crc_place(footer)
+    """Verifies the footer's checksum. Raises ValueError."""
+    at = _crc_offset(footer)
     end = at + len(NO_CRC)
     if footer[at:end] != b"%08x" % crc32c(footer[:at] + NO_CRC + footer[end:]):
         raise ValueError("the checksum of its footer does not match")
 
 
 def time_or_none(time_ms: int) -> int | None:
-    """For a column of times; producers may say any number of 64 bits."""
+    """The value for a column of times; None beyond its range, as producers may send any 64 bits."""
     return time_ms if time_ms <= TIME_MS_MAX else None
 
 
-def _crc_place(footer: bytes) -> int:
-    """Where the checksum is: behind its key, a field's header (0x18) and its length."""
+def _crc_offset(footer: bytes) -> int:
+    """The offset of the checksum: after its key, a field header (0x18) and the length."""
     at = footer.rfind(KEY_FOOTER_CRC)
     value = at + len(KEY_FOOTER_CRC) + 2
     if at < 0 or footer[value - 2 : value] != b"\x18%c" % len(NO_CRC):
-        raise ValueError("its footer has no checksum: not an entry file, or a changed one")
+        raise ValueError("its footer has no checksum: it is no entry file, or was changed")
     return value
 
 
 @cache
 def schema() -> "pa.Schema":
-    """The columns, in their order."""
+    """The columns, in order."""
     import pyarrow as pa
 
     milliseconds = pa.timestamp("ms", tz="UTC")

@@ -1,8 +1,7 @@
-"""Entries on their way into a file: the rows of one row group. Pure but for the building of Arrow.
+"""Collects entries into the rows of one row group, and builds the group's Arrow table.
 
-What an entry's metadata says goes into columns beside its bytes, for those who query the file. An
-entry whose metadata cannot be read has its bytes, and nothing in the columns; a number that is no
-time, or is beyond what its column takes, is left out of that column.
+Metadata of an entry goes into columns beside its bytes, for queries on the file. If the metadata
+cannot be parsed, the columns stay empty; a number outside the range of its column is left out.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class GroupRows:
-    """The rows of a group that is being filled."""
+    """The rows of a group under construction."""
 
     __slots__ = ("_columns", "_crcs", "_data", "_entry_ids", "_ledger_ids", "data_bytes")
 
@@ -40,6 +39,7 @@ class GroupRows:
         return len(self._data)
 
     def add(self, ledger_id: int, entry_id: int, data: bytes) -> None:
+        """Adds one entry."""
         self._ledger_ids.append(ledger_id)
         self._entry_ids.append(entry_id)
         self._crcs.append(crc32c(data))
@@ -48,7 +48,7 @@ class GroupRows:
         self.data_bytes += len(data)
 
     def index(self, start: int, end: int, checksum: int) -> GroupIndex:
-        """What the file's index says of this group, whose bytes were written there."""
+        """The index of this group, whose bytes were written from `start` to `end`."""
         times = [row[0] for row in self._columns if row[0] is not None]
         return GroupIndex(
             first=Position(self._ledger_ids[0], self._entry_ids[0]),
@@ -63,7 +63,7 @@ class GroupRows:
         )
 
     def table(self) -> "pa.Table":
-        """The rows in Arrow's form."""
+        """The rows as an Arrow table."""
         import pyarrow as pa
 
         fields = schema()
@@ -79,8 +79,8 @@ _NOTHING = (None, None, None, None, None, None, 0, None, None, None)
 
 
 def _columns_of(data: bytes) -> tuple[Any, ...]:
-    """publish_time, event_time, partition_key, ordering_key, producer, sequence_id, messages,
-    compression, schema_version, properties."""
+    """The values of publish_time, event_time, partition_key, ordering_key, producer, sequence_id,
+    messages, compression, schema_version and properties."""
     try:
         metadata = parse_metadata(data)
     except MalformedEntry:
@@ -97,17 +97,17 @@ def _columns_of(data: bytes) -> tuple[Any, ...]:
         _messages(metadata),
         COMPRESSION_NAMES[compression] if compression < len(COMPRESSION_NAMES) else None,
         metadata.schema_version if has("schema_version") else None,
-        [(_text(each.key), _text(each.value)) for each in metadata.properties]
+        [(_text(item.key), _text(item.value)) for item in metadata.properties]
         if metadata.properties
         else None,
     )
 
 
 def _messages(metadata: MessageMetadata) -> int:
-    """A marker is no message; what is not batched is one."""
+    """The number of messages in an entry: none in a marker, one in an unbatched entry."""
     return 0 if metadata.HasField("marker_type") else metadata.num_messages_in_batch
 
 
 def _text(value: str | bytes) -> str:
-    """The runtime hands out bytes for text that is not UTF-8."""
+    """Text as `str`: the protobuf runtime returns bytes if it is not UTF-8."""
     return value if isinstance(value, str) else bytes(value).decode("utf-8", "replace")

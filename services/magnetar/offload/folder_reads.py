@@ -1,8 +1,8 @@
-"""Reads of files in a folder, past the page cache where the file system lets us.
+"""Reads files of a folder, bypassing the page cache if the file system allows it.
 
-A cold file is read once and in order, by long reads, and who reads it caches what it decoded: pages
-of the kernel's cache would be taken, filled, copied and dropped again, for several times the CPU of
-the read itself (`bookie.direct_read`). What is read back to be verified comes from the disk.
+A cold file is read once, in order, with long reads, and the reader caches what it decoded. Filling,
+copying and dropping pages of the kernel's cache would cost several times the CPU of the read itself
+(`disk.direct_read`). It also means that a file read back for verification comes from the disk.
 """
 
 import errno
@@ -10,18 +10,18 @@ import os
 from pathlib import Path
 from typing import Final
 
-from magnetar.bookie.direct_read import ALIGNMENT, LENGTH_MAX, read_direct
+from magnetar.disk.direct_read import ALIGNMENT, LENGTH_MAX, read_direct
 
 PIECE_BYTES: Final = LENGTH_MAX - ALIGNMENT
-"""Of one system call, wherever in a block it begins."""
+"""Read by one system call, at any alignment."""
 
 
 def read_range(path: Path, start: int, end: int) -> bytes:
-    """The file's bytes from `start` to `end`, or to where it ends. Blocks. Raises OSError."""
+    """The bytes of a file from `start` to `end`, or to its end. Blocks. Raises OSError."""
     try:
         return _read(path, os.O_DIRECT, start, end)
     except AttributeError:
-        return _read(path, 0, start, end)  # another system than Linux
+        return _read(path, 0, start, end)  # not Linux
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

@@ -1,9 +1,9 @@
-"""Whether, when and where a topic is offloaded: topic over namespace over broker, field by field.
+"""Decides whether, when and where a topic is offloaded: topic over namespace over broker, by field.
 
-Pure. Brokers hand in what they have in memory; jobs read the same from metadata: the namespace's
-document, the topic's own policies, and the brokers' defaults, which brokers publish at
-`records.DEFAULTS_KEY` (`defaults`). As in Pulsar, a namespace's older, single thresholds count
-where its offload policies leave them out, and -1 for a threshold means: only when asked.
+Pure. Brokers pass what they have in memory; jobs read the same from metadata: the namespace's
+document, the topic's own policies, and the defaults that brokers publish at `records.DEFAULTS_KEY`.
+As in Pulsar, a namespace's older, single thresholds apply if its offload policies omit them, and a
+threshold of -1 means: only on request.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ BOOKKEEPER_FIRST: Final = "bookkeeper-first"
 NAMESPACES_PREFIX: Final = "/namespaces/"
 TOPIC_POLICIES_PREFIX: Final = "/topic-policies/"
 OFFLOAD_POLICY: Final = "offload"
-"""The policy's name in the registry, and in a topic's record."""
+"""The name of the policy in the registry, and in a topic's record."""
 
 _DRIVER: Final = "managedLedgerOffloadDriver"
 _BUCKET: Final = "managedLedgerOffloadBucket"
@@ -38,7 +38,7 @@ Document = Mapping[str, Any]
 
 
 class OffloadDefaults(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The brokers' settings, as they are published for jobs."""
+    """The brokers' settings as published for jobs."""
 
     driver: str = ""
     bucket: str = ""
@@ -57,20 +57,20 @@ NO_DEFAULTS: Final = OffloadDefaults()
 
 @dataclass(frozen=True, slots=True)
 class OffloadPlan:
-    """What holds for a topic. `store` is None where nothing says where to offload to."""
+    """The effective offload policies of a topic. `store` is None if no store is configured."""
 
     store: StoreSpec | None
     threshold_bytes: int
-    """Of closed and open ledgers that stay on bookies; -1: none is moved for its size."""
+    """Bytes, in closed and open ledgers, that stay on bookies; -1: no limit."""
     threshold_s: int
-    """The age of a closed ledger at which it is moved; -1: none is moved for its age."""
+    """The age at which a closed ledger is offloaded; -1: never by age."""
     deletion_lag_ms: int
-    """How long bookies keep what was moved; -1: for ever."""
+    """How long bookies keep an offloaded ledger; -1: for ever."""
     read_priority: str
 
     @property
     def automatic(self) -> bool:
-        """Whether anything is moved without being asked for."""
+        """Whether ledgers are offloaded without a request."""
         return self.store is not None and (self.threshold_bytes >= 0 or self.threshold_s >= 0)
 
     @property
@@ -81,8 +81,8 @@ class OffloadPlan:
 def effective(
     defaults: OffloadDefaults, namespace: Document | None, topic: Document | None
 ) -> OffloadPlan:
-    """What holds. `namespace` is its policies document, `topic` the topic's own offload policies
-    (see `topic_offload`)."""
+    """The effective policies. `namespace` is the namespace's policies document, `topic` the topic's
+    own offload policies (see `topic_offload`)."""
     own = _namespace_policies(namespace or {})
     values = {key: value for key, value in own.items() if value is not None}
     values |= {key: value for key, value in (topic or {}).items() if value is not None}
@@ -99,7 +99,7 @@ def effective(
 
 
 def _namespace_policies(document: Document) -> dict[str, Any]:
-    """Its offload policies, with the older thresholds where they leave theirs out."""
+    """The namespace's offload policies, completed by its older thresholds."""
     values = dict(document.get("offload_policies") or {})
     for key, old, unset in (
         (_BYTES, "offload_threshold", NEVER),
@@ -122,53 +122,50 @@ def _store(defaults: OffloadDefaults, values: Document) -> StoreSpec | None:
         return None
     bucket, region, endpoint = defaults.bucket, defaults.region, defaults.endpoint
     if driver == FILESYSTEM:
-        # A folder has no address, and another driver's bucket is not its path.
+        # A folder has no endpoint, and the bucket of another driver is not its path.
         bucket, region, endpoint = defaults.folder, "", ""
-    said = {_BUCKET: bucket, _REGION: region, _ENDPOINT: endpoint}
-    bucket, region, endpoint = (str(values.get(key) or value) for key, value in said.items())
+    configured = {_BUCKET: bucket, _REGION: region, _ENDPOINT: endpoint}
+    bucket, region, endpoint = (str(values.get(key) or value) for key, value in configured.items())
     return StoreSpec(driver, bucket, region, endpoint, defaults.prefix)
 
 
-# -- what jobs read from metadata
-
-
 def namespace_key(name: str) -> str:
-    """The key of the document of a managed ledger's namespace."""
+    """The key of the policies document of a managed ledger's namespace."""
     tenant, namespace, _ = name.split("/", 2)
     return f"{NAMESPACES_PREFIX}{tenant}/{namespace}"
 
 
 def topic_policies_key(name: str) -> str:
-    """The key of the own policies of a managed ledger's topic; those of a partition's parent."""
+    """The key of the topic's own policies; for a partition, those of its partitioned topic."""
     tenant, namespace, domain, encoded = name.split("/", 3)
     topic = TopicName.from_encoded(domain, NamespaceName(tenant, namespace), encoded).base
     return f"{TOPIC_POLICIES_PREFIX}{tenant}/{namespace}/{domain}/{topic.encoded_local}"
 
 
 def topic_offload(key: str, value: bytes | None) -> dict[str, Any] | None:
-    """The offload policies of a topic's own record; raises MetadataError naming the key."""
+    """The offload policies in a topic's own record. Raises MetadataError naming the key."""
     if value is None:
         return None
     document = _document(key, value)
     local = (document.get("local") or {}).get(OFFLOAD_POLICY)
     replicated = (document.get("global") or {}).get(OFFLOAD_POLICY)
-    found: dict[str, Any] | None = replicated if local is None else local
-    return found
+    policies: dict[str, Any] | None = replicated if local is None else local
+    return policies
 
 
 def namespace_document(key: str, value: bytes | None) -> dict[str, Any]:
-    """Raises MetadataError naming the key where the value is no document."""
+    """Decodes a policies document; empty without one. Raises MetadataError naming the key."""
     return {} if value is None else _document(key, value)
 
 
 def decode_defaults(key: str, value: bytes | None) -> OffloadDefaults:
-    """What brokers published; nothing is set where none did. Raises MetadataError."""
+    """Decodes the defaults that brokers published; unset without any. Raises MetadataError."""
     if value is None:
         return NO_DEFAULTS
     try:
         return msgspec.json.decode(value, type=OffloadDefaults)
     except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no defaults of offloading: {error}") from error
+        raise MetadataError(f"{key} holds no offload defaults: {error}") from error
 
 
 def _document(key: str, value: bytes) -> dict[str, Any]:

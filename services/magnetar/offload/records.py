@@ -1,16 +1,16 @@
-"""What metadata says of offloaded ledgers: files that are live, attempts, jobs, requests, defaults.
+"""The metadata records of offloaded ledgers: live files, attempts, jobs, requests, defaults.
 
-- `/offloads/{managed ledger}/{ledger}`: a file that holds the whole of a closed ledger, was read
-  back, and is live. Written by compare-and-swap only; the managed ledger's own record is its
-  broker's, and knows nothing of it.
-- `/offload-attempts/{managed ledger}/{ledger}/{attempt}`: a file that may come into being. It is
-  put before the file's first byte and goes in the transaction that makes the file live.
-- `/offload-jobs/{job}`: lives while the job does. An attempt whose job has no key is a leftover.
-- `/offload-requests/{managed ledger}`: what `pulsar-admin topics offload` asked for last.
-- `/offload-defaults`: the brokers' settings, for jobs, which have none.
+- `/offloads/{managed ledger}/{ledger}`: a live file. It holds a whole closed ledger and was
+  verified. Written by compare-and-swap only. The managed ledger's own record belongs to its broker
+  and does not mention files.
+- `/offload-attempts/{managed ledger}/{ledger}/{attempt}`: a file that a job may be writing.
+  Recorded before the file's first byte, deleted in the transaction that makes the file live.
+- `/offload-jobs/{job}`: exists while the job runs. An attempt whose job has no key is a leftover.
+- `/offload-requests/{managed ledger}`: the last request of `pulsar-admin topics offload`.
+- `/offload-defaults`: the brokers' settings, published for jobs.
 
-Files have names of their own (`object_path`), with the attempt in them: no two attempts write the
-same file, and none replaces one that is live.
+File names contain the attempt's id (`object_path`): no two attempts write the same file, and no
+attempt overwrites a live one.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from magnetar.core.errors import MetadataError
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.metadata.records import RecordType
 from magnetar.offload.stores import StoreSpec
 
 OFFLOADS_PREFIX: Final = "/offloads/"
@@ -33,13 +33,13 @@ DEFAULTS_KEY: Final = "/offload-defaults"
 FORMAT_VERSION: Final = 1
 FILE_SUFFIX: Final = ".parquet"
 SEGMENT_CHARS_MAX: Final = 160
-"""Of one part of a path: file systems take 255 bytes."""
+"""Of one part of a path; file systems allow 255 bytes."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class OffloadRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A live file. `released_ms` is when the bookies were told to let go; 0: they have it still.
+    """A live file. `released_ms` is when its ledger was released to deletion; 0 if not yet.
 
     `checksum` is the CRC-32C of the file, `length_bytes` the sum of the entries' sizes.
     """
@@ -60,7 +60,7 @@ class OffloadRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that a job is writing, or has left behind."""
+    """A file that a job is writing, or has left behind unfinished."""
 
     store: StoreSpec
     path: str
@@ -69,7 +69,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestState(StrEnum):
-    """Where a request is; the words are those of Pulsar's offload status, but for PENDING."""
+    """The state of a request, in the words of Pulsar's offload status; PENDING is ours."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
@@ -78,9 +78,9 @@ class RequestState(StrEnum):
 
 
 class OffloadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Asked for: all ledgers before the one of `up_to`, whatever the thresholds say.
+    """A request to offload all ledgers before that of `up_to`, regardless of thresholds.
 
-    `first_unoffloaded` is the first position that is not to be offloaded by this request.
+    `first_unoffloaded` is the first position that this request does not offload.
     """
 
     up_to: Position
@@ -93,57 +93,62 @@ class OffloadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def finished(self) -> bool:
+        """Whether no job works on the request any more."""
         return self.state in (RequestState.SUCCESS, RequestState.ERROR)
 
 
-encode = msgspec.json.Encoder().encode
-_offload_decoder = msgspec.json.Decoder(OffloadRecord)
-_attempt_decoder = msgspec.json.Decoder(AttemptRecord)
-_request_decoder = msgspec.json.Decoder(OffloadRequest)
+decode_offload = RecordType(OffloadRecord, "offloaded ledger").decode
+decode_attempt = RecordType(AttemptRecord, "attempt to offload").decode
+decode_request = RecordType(OffloadRequest, "request to offload").decode
 
 
 def offloads_prefix(name: str) -> str:
-    """Below it: the offloaded ledgers of one managed ledger, in the order of their ids."""
+    """The prefix of a managed ledger's live files, which sort by ledger id."""
     return f"{OFFLOADS_PREFIX}{name}/"
 
 
 def offload_key(name: str, ledger_id: int) -> str:
+    """The key of a ledger's live file."""
     return f"{OFFLOADS_PREFIX}{name}/{ledger_id:020d}"
 
 
 def attempts_prefix(name: str) -> str:
+    """The prefix of all attempts on a managed ledger."""
     return f"{ATTEMPTS_PREFIX}{name}/"
 
 
 def attempt_key(name: str, ledger_id: int, attempt: str) -> str:
+    """The key of one attempt."""
     return f"{ATTEMPTS_PREFIX}{name}/{ledger_id:020d}/{attempt}"
 
 
 def parse_attempt_key(key: str) -> tuple[str, int, str]:
-    """The managed ledger, the ledger and the attempt."""
+    """The managed ledger, the ledger and the attempt in an attempt's key."""
     name, ledger_id, attempt = key.removeprefix(ATTEMPTS_PREFIX).rsplit("/", 2)
     return name, int(ledger_id), attempt
 
 
 def parse_offload_key(key: str) -> tuple[str, int]:
-    """The managed ledger and the ledger."""
+    """The managed ledger and the ledger in a live file's key."""
     name, _, ledger_id = key.removeprefix(OFFLOADS_PREFIX).rpartition("/")
     return name, int(ledger_id)
 
 
 def job_key(job: str) -> str:
+    """The key that exists while a job runs."""
     return JOBS_PREFIX + job
 
 
 def request_key(name: str) -> str:
+    """The key of a managed ledger's last request."""
     return REQUESTS_PREFIX + name
 
 
 def object_path(name: str, ledger_id: int, attempt: str) -> str:
-    """Where an attempt writes, below the store's prefix. Of letters that every store takes.
+    """The path of an attempt's file below the store's prefix, in characters that all stores accept.
 
-    The managed ledger's folders are readable; what is not plain is `=` and two hex digits, and a
-    part that is too long for a file system is cut and ends in a hash of the whole.
+    The managed ledger's folders stay readable: other characters become `=` and two hex digits, and
+    a part that is too long for a file system is cut and ends in a hash of the whole part.
     """
     folders = "/".join(_segment(part) for part in name.split("/"))
     return f"{folders}/{ledger_id:020d}-{attempt}{FILE_SUFFIX}"
@@ -157,26 +162,3 @@ def _segment(part: str) -> str:
         return plain
     digest = hashlib.sha256(part.encode()).hexdigest()[:32]
     return f"{plain[: SEGMENT_CHARS_MAX - len(digest) - 1]}+{digest}"
-
-
-def decode_offload(key: str, value: bytes) -> OffloadRecord:
-    """Raises MetadataError naming the key where the value is no record of a file."""
-    return decoded(_offload_decoder, key, value, "offloaded ledger")
-
-
-def decode_attempt(key: str, value: bytes) -> AttemptRecord:
-    """Raises MetadataError naming the key where the value is no attempt."""
-    return decoded(_attempt_decoder, key, value, "attempt to offload")
-
-
-def decode_request(key: str, value: bytes) -> OffloadRequest:
-    """Raises MetadataError naming the key where the value is no request."""
-    return decoded(_request_decoder, key, value, "request to offload")
-
-
-def decoded(decoder: "msgspec.json.Decoder[S]", key: str, value: bytes, what: str) -> S:
-    """Raises MetadataError naming the key where the value is not `what`."""
-    try:
-        return decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no {what}: {error}") from error

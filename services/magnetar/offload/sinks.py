@@ -1,10 +1,9 @@
-"""Where an entry file's bytes go: a file in a folder, or an upload in parts.
+"""Destinations of an entry file's bytes: a file in a folder, or a multipart upload.
 
-A sink's `close` returns once the file is whole and stays: of a folder, its file and every folder
-that was made for it are on the disk, for bookies will let go of what it holds. Whoever opened the
-store first has made its folder, and those above, without a trace: so all above are brought to the
-disk, up to where the volume is mounted. `abandon` lets go of what there is, which is no file;
-whoever put the attempt on record deletes it.
+`close` returns once the file is whole and durable, since bookies will delete what it holds. In a
+folder that includes the file and every folder above it, up to the mount point: an earlier opening
+of the store may have created any of them without syncing. `abandon` releases resources without
+completing the file; the caller that recorded the attempt deletes what was written.
 """
 
 import errno
@@ -13,35 +12,35 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.bookie.direct_io import DirectFile, open_direct
-from magnetar.bookie.os_file import OsFile
 from magnetar.core.log import get_logger
+from magnetar.disk.direct_file import DirectFile, open_direct
+from magnetar.disk.os_file import OsFile
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, folder_of, store_error
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PART_BYTES: Final = 8 << 20
-"""A part of an upload; a file has 10,000 at most in S3, so 80 GB: far above any ledger."""
+"""Size of a part of an upload. S3 allows 10,000 parts, so 80 GB: far above any ledger."""
 PARTS_AT_ONCE: Final = 4
 WRITE_BYTES: Final = 1 << 20
-"""Gathered for one write into a folder."""
+"""Collected for one write into a folder."""
 
 log = get_logger("magnetar.offload")
 
 
 def open_sink(spec: StoreSpec, files: "ObjectStore", path: str) -> "FolderSink | ObjectSink":
-    """A sink for a file that is not there yet. Raises OSError, ColdStoreUnavailable."""
+    """Opens a sink for a new file. Raises OSError, ColdStoreUnavailable."""
     if spec.driver == FILESYSTEM:
         return FolderSink(root := folder_of(spec), root / path)
     return ObjectSink(files, path)
 
 
 class FolderSink:
-    """A file in a folder, on the disk once it is closed.
+    """A file in a folder, synced when it is closed.
 
-    It goes past the page cache, where the file system lets it: what is read back to be verified
-    then comes from the disk, and pages of the cache cost more than the file (`bookie.direct_io`).
+    Writes bypass the page cache if the file system allows it: then the verification reads from the
+    disk, and the cache's pages would cost more than the file itself (`disk.direct_file`).
     """
 
     def __init__(self, root: Path, path: Path) -> None:
@@ -75,24 +74,27 @@ class FolderSink:
         except OSError as error:
             if error.errno != errno.EINVAL or not isinstance(self._file, DirectFile):
                 raise
-            self._go_on_through_the_cache()
+            self._switch_to_page_cache()
             written = self._file.write(self._gathered, self._written_bytes)
         self._written_bytes += written
         self._gathered.clear()
         self._gathered_bytes = 0
 
-    def _go_on_through_the_cache(self) -> None:
-        """Some file systems let a file be opened for direct writes, and then take none of ours:
-        their blocks are larger, or they do not do it after all."""
+    def _switch_to_page_cache(self) -> None:
+        """Reopens the file for ordinary writes.
+
+        Some file systems accept O_DIRECT on open and then refuse our writes: their blocks are
+        larger, or they do not support it after all.
+        """
         direct = self._file
         number = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         self._file = OsFile(self._path, number)
-        direct.truncate(self._written_bytes)  # what it wrote of this, and padding
+        direct.truncate(self._written_bytes)  # a partial write, and padding
         direct.close()
 
 
 class ObjectSink:
-    """An upload in parts."""
+    """A multipart upload."""
 
     def __init__(self, files: "ObjectStore", path: str) -> None:
         import obstore
@@ -115,17 +117,17 @@ class ObjectSink:
             raise store_error(error, self._path) from error
 
     def abandon(self) -> None:
-        """Ends the upload, or its parts would stay in the store; the file is deleted next."""
+        """Ends the upload, so that the store keeps no parts. The caller deletes the file next."""
         try:
             self._upload.close()
-        except Exception as error:  # noqa: BLE001 - it failed already, and what for was told
-            log.info("upload not ended", path=self._path, error=str(error))
+        except Exception as error:  # noqa: BLE001 - the caller reports why the file failed
+            log.info("an upload was not ended", path=self._path, error=str(error))
 
 
 def _folders_of(root: Path, path: Path) -> Iterator[Path]:
-    """Those that may have been made for the file, innermost first.
+    """The folders that may have been created for the file, innermost first.
 
-    Above the store nobody has made anything where we may not write, or on another volume.
+    Above the store, folders that we may not write, or on another volume, existed before.
     """
     path, root = path.absolute(), root.absolute()
     yield from path.parents[: len(path.relative_to(root).parts)]

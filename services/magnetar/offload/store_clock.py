@@ -1,11 +1,11 @@
-"""What time it is by a store's own clock: a small file is written, and the store says when.
+"""Reads a store's own clock: writes a small file, and reads the time that the store gives it.
 
-By this, and by when it says that another file was written, the age of that file is known without
-any clock of ours. S3, Google and Azure have clocks of their own. A folder's is that of the machine
-whose disk it is: on a shared volume the file server, on a local disk this machine.
+Compared with the time that the store gives another file, it yields that file's age without any
+clock of ours. S3, Google and Azure have clocks of their own. A folder's clock is that of the
+machine that has the disk: the file server for a shared volume, this machine for a local disk.
 
-Whoever asks deletes the file at once; what one left that was killed in between goes with the first
-question a day later.
+The probe file is deleted at once. One that a killed process left is deleted by the first probe a
+day later.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from magnetar.offload.stores import StoreSpec, open_object_store, store_error
 PROBE_TIMEOUT_S: Final = 90.0
 PROBE_FOLDER: Final = "magnetar-clock"
 PROBE_AGE_S: Final = 24 * 3600
-"""By the store's clock; no question takes as long."""
+"""By the store's clock; no probe takes as long."""
 _PROBE: Final = re.compile(rf"{PROBE_FOLDER}/[0-9a-f]{{32}}")
 
 
 async def store_now_ms(spec: StoreSpec) -> int:
-    """Not after now, by the store. Raises ColdStoreUnavailable, OffloadMisconfigured."""
+    """The store's time, at most now. Raises ColdStoreUnavailable, OffloadMisconfigured."""
     import obstore
 
     store = open_object_store(spec)
@@ -38,10 +38,10 @@ async def store_now_ms(spec: StoreSpec) -> int:
             finally:
                 await obstore.delete_async(store, path)
             before = written - timedelta(seconds=PROBE_AGE_S)
-            for each in await obstore.list(store, prefix=PROBE_FOLDER).collect_async():
-                if _PROBE.fullmatch(each["path"]) and each["last_modified"] < before:
-                    with suppress(FileNotFoundError):  # another has asked at the same time
-                        await obstore.delete_async(store, each["path"])
+            for meta in await obstore.list(store, prefix=PROBE_FOLDER).collect_async():
+                if _PROBE.fullmatch(meta["path"]) and meta["last_modified"] < before:
+                    with suppress(FileNotFoundError):  # another probe has deleted it
+                        await obstore.delete_async(store, meta["path"])
     except Exception as error:
         raise store_error(error, f"the time of {spec}") from error
     return int(written.timestamp() * 1000)

@@ -1,16 +1,16 @@
-"""Threads for blocking work on stores: folders may be on a network's file system that hangs.
+"""Threads for blocking calls into stores, which may be folders on a network file system.
 
-A call into such a file system may never return, and its thread cannot be ended. So the loop's own
-executor is not used, which resolves names, too: a few dead reads would take all of it. Each store
-has threads of its own, and one that hangs holds up no other. Once all of a store's threads hang,
-more work is refused at once, until one comes back.
+A call into a hung file system may never return, and its thread cannot be ended. The event loop's
+executor also resolves names, so a few hung reads would block all of that. Therefore each store has
+its own threads, and a store that hangs delays no other. Once all threads of a store hang, further
+calls are refused at once, until one of them returns.
 
-The threads are daemons: unlike those of `concurrent.futures`, they do not keep the process from
-ending. They start with the work, and end when there was none for IDLE_S.
+The threads are daemons: unlike those of `concurrent.futures`, they do not keep the process alive.
+They start on demand, and end after IDLE_S without work.
 
-Bounds: STORES_MAX stores with calls under way, THREADS_PER_STORE_MAX threads and WAITING_MAX
-waiting calls of each. Who waits sets the deadline; work that nobody waits for any more is
-not begun.
+Bounds: STORES_MAX stores with calls in flight, and per store THREADS_PER_STORE_MAX threads and
+WAITING_MAX waiting calls. The caller sets the deadline; a call whose caller has given up is not
+started.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from magnetar.offload.errors import ColdStoreUnavailable
 
 THREADS_PER_STORE_MAX: Final = 8
 HANGS_AFTER_S: Final = 10.0
-"""A call that takes longer counts as one that hangs."""
+"""A call that takes longer counts as hung."""
 WAITING_MAX: Final = 256
 STORES_MAX: Final = 32
 IDLE_S: Final = 2.0
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class _Store:
-    """Of one store, under its lock. `running`: when each busy thread's call began."""
+    """The calls and threads of one store, under its lock. `running`: start time per busy thread."""
 
     __slots__ = ("changed", "idle", "running", "threads", "waiting")
 
@@ -47,14 +47,14 @@ class _Store:
 
 
 class StoreThreads:
-    """See the module's text. For any thread."""
+    """Runs blocking calls on threads that belong to one store each. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._stores: dict[str, _Store] = {}
 
     def submit(self, name: str, work: Callable[[], T]) -> "Future[T]":
-        """What `work` will return or raise. Raises ColdStoreUnavailable where the store hangs."""
+        """A future for the result of `work`. Raises ColdStoreUnavailable if the store hangs."""
         with self._lock:
             store = self._stores.get(name)
             if store is None:
@@ -77,10 +77,10 @@ class StoreThreads:
         store.threads += 1
         try:
             thread.start()
-        except RuntimeError as error:  # no more threads of this process
+        except RuntimeError as error:  # the process can start no more threads
             store.threads -= 1
             store.waiting.pop()
-            self._let_go(name, store)
+            self._forget_unused(name, store)
             raise ColdStoreUnavailable(f"{name} cannot be read now: {error}") from error
 
     def _work(self, name: str, store: _Store) -> None:
@@ -100,7 +100,7 @@ class StoreThreads:
     def _next(
         self, name: str, store: _Store, me: int
     ) -> tuple[Future[Any], Callable[[], Any]] | None:
-        """The next call, from here on this thread's; None: it shall end."""
+        """Takes the next call for this thread; None if the thread shall end."""
         with self._lock:
             if not store.waiting:
                 store.idle += 1
@@ -108,12 +108,12 @@ class StoreThreads:
                 store.idle -= 1
             if not store.waiting:
                 store.threads -= 1
-                self._let_go(name, store)
+                self._forget_unused(name, store)
                 return None
             store.running[me] = time.monotonic()
             return store.waiting.popleft()
 
-    def _let_go(self, name: str, store: _Store) -> None:
+    def _forget_unused(self, name: str, store: _Store) -> None:
         if not store.threads:
             del self._stores[name]
 
@@ -121,7 +121,7 @@ class StoreThreads:
 def _outcome(work: Callable[[], Any]) -> tuple[Any, BaseException | None]:
     try:
         return work(), None
-    except BaseException as error:  # noqa: BLE001  it is raised to who waits
+    except BaseException as error:  # noqa: BLE001  it is raised to the caller
         return None, error
 
 
@@ -130,23 +130,23 @@ def _busy(store: _Store) -> bool:
 
 
 def _check(name: str, store: _Store) -> None:
-    """Raises ColdStoreUnavailable where a call would wait for nothing."""
+    """Raises ColdStoreUnavailable if a new call could not run."""
     latest = time.monotonic() - HANGS_AFTER_S
     hanging = sum(began <= latest for began in store.running.values())
     if hanging == THREADS_PER_STORE_MAX:
         raise ColdStoreUnavailable(f"{name} does not answer: {hanging} reads hang")
     if len(store.waiting) >= WAITING_MAX:
-        still = [item for item in store.waiting if not item[0].cancelled()]
+        waiting = [item for item in store.waiting if not item[0].cancelled()]
         store.waiting.clear()
-        store.waiting.extend(still)
-        if len(still) >= WAITING_MAX:
-            raise ColdStoreUnavailable(f"{name} does not answer in time: {len(still)} reads wait")
+        store.waiting.extend(waiting)
+        if len(waiting) >= WAITING_MAX:
+            raise ColdStoreUnavailable(f"{name} does not answer in time: {len(waiting)} reads wait")
 
 
 _threads: Final = StoreThreads()
 
 
 async def in_thread_of(name: str, work: Callable[[], T]) -> T:
-    """Does blocking work on a thread of this store's. Raises ColdStoreUnavailable, and what `work`
-    does. The deadline is the caller's; at its end the work may go on."""
+    """Runs blocking work on a thread of this store. Raises ColdStoreUnavailable, and any error of
+    `work`. The deadline is the caller's; after it the work may continue."""
     return await asyncio.wrap_future(_threads.submit(name, work))

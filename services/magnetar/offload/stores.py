@@ -1,23 +1,24 @@
-"""Object stores by the names that Pulsar gives to its offload drivers.
+"""Object stores, named as Pulsar names its offload drivers.
 
-A `StoreSpec` says where files are, and is part of every record of a file: what was offloaded stays
-readable where the settings have moved on. Credentials are not part of it; they come from the
-environment, as the SDKs of the stores read them (`AWS_ACCESS_KEY_ID`, a web identity, the
-instance's role, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_KEY`, ...).
+A `StoreSpec` identifies a store and is part of every file's record, so that offloaded ledgers stay
+readable after the settings change. It holds no credentials; those come from the environment, in the
+form that the stores' SDKs read (`AWS_ACCESS_KEY_ID`, a web identity, the instance's role,
+`GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_KEY`, ...).
 
-obstore is imported when the first store is opened, not before. Every request has a deadline
-(REQUEST_TIMEOUT_S), and is tried again at most RETRIES_MAX times with back-off and jitter.
+obstore is imported when the first store is opened. Every request has a deadline
+(REQUEST_TIMEOUT_S), and is retried at most RETRIES_MAX times with back-off and jitter.
 """
 
 from collections.abc import Callable
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from magnetar.core.errors import PreconditionFailed
 from magnetar.offload.errors import (
     ColdFileMissing,
     ColdStoreUnavailable,
@@ -32,6 +33,8 @@ S3_DRIVERS: Final = ("aws-s3", "S3", "s3")
 GOOGLE: Final = "google-cloud-storage"
 AZURE: Final = "azureblob"
 DRIVERS: Final = (*S3_DRIVERS, GOOGLE, AZURE, FILESYSTEM)
+SCHEMES: Final = {"s3": "aws-s3", "gs": GOOGLE, "az": AZURE}
+URL_OPTIONS: Final = frozenset({"region", "endpoint"})
 
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -41,11 +44,12 @@ RETRY_DELAY_S_MAX: Final = 2.0
 RETRIES_TIMEOUT_S: Final = 60.0
 DEFAULT_REGION: Final = "us-east-1"
 _NO_BUCKET: Final = ("<Code>NoSuchBucket</Code>", "<Code>ContainerNotFound</Code>")
-"""In what S3 and Google, and Azure, answer with 404 where files are not the only thing missing."""
+"""Parts of 404 answers (of S3 and Google, and of Azure) that mean a missing bucket, not a missing
+file."""
 
 
 class StoreSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where files are. `bucket` is a folder's path for `filesystem`, a container for Azure."""
+    """A store. `bucket` is a folder's path for `filesystem`, a container for Azure."""
 
     driver: str
     bucket: str
@@ -57,8 +61,41 @@ class StoreSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.driver}:{'/'.join(part for part in (self.bucket, self.prefix) if part)}"
 
 
+def parse_store(url: str) -> StoreSpec:
+    """Parses `s3://BUCKET/PREFIX?region=R&endpoint=URL` (also `gs:`, `az:`) or `file:///FOLDER`.
+
+    An absolute path is a folder too. A percent-escape is decoded in a folder's URL, and refused in
+    a prefix: the jobs once disagreed on its meaning there. Raises PreconditionFailed.
+    """
+    if url.startswith("/"):
+        return StoreSpec(FILESYSTEM, url)
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        folder = unquote(parts.path)
+        if parts.query:
+            raise PreconditionFailed(
+                f"--store '{url}': a folder has no region and no endpoint: write file:///FOLDER"
+            )
+        if PurePosixPath(folder).is_absolute():
+            return StoreSpec(FILESYSTEM, folder)
+    driver = SCHEMES.get(parts.scheme)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if driver is None or not parts.netloc or options.keys() - URL_OPTIONS:
+        raise PreconditionFailed(
+            f"--store '{url}': write s3://BUCKET/PREFIX?region=R&endpoint=URL (or gs:, az:), "
+            "or file:///FOLDER"
+        )
+    if "%" in parts.path:
+        raise PreconditionFailed(
+            f"--store '{url}': write the prefix without percent-escapes: "
+            f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}"
+        )
+    region, endpoint = options.get("region", ""), options.get("endpoint", "")
+    return StoreSpec(driver, parts.netloc, region, endpoint, parts.path.strip("/"))
+
+
 def open_object_store(spec: StoreSpec) -> "ObjectStore":
-    """A store for these files; nothing is asked of it yet. Raises OffloadMisconfigured."""
+    """Opens a store without sending a request. Raises OffloadMisconfigured."""
     if not spec.bucket:
         raise OffloadMisconfigured(
             f"the offload driver {spec.driver!r} needs a bucket, or a folder: set "
@@ -142,12 +179,12 @@ def _open_azure(spec: StoreSpec) -> "ObjectStore":
 def _open_folder(spec: StoreSpec) -> "ObjectStore":
     from obstore.store import LocalStore
 
-    # No automatic cleanup: folders that two jobs share must not vanish under one of them.
+    # No automatic cleanup: a folder that two jobs share must not vanish while one still uses it.
     return LocalStore(folder_of(spec), mkdir=True)
 
 
 def folder_of(spec: StoreSpec) -> Path:
-    """The folder of a `filesystem` store: a path, or a `file:` address as `fileSystemURI` has."""
+    """The folder of a `filesystem` store: a path, or a `file:` URL as in `fileSystemURI`."""
     folder = spec.bucket
     if folder.startswith("file:"):
         folder = unquote(urlsplit(folder).path)
@@ -176,13 +213,13 @@ def _retry_config() -> "RetryConfig":
 
 
 def store_error(error: Exception, what: str) -> ColdFileMissing | ColdStoreUnavailable:
-    """What an error of obstore means to a reader of the file that `what` names."""
+    """Converts an error of obstore about the file or store that `what` names."""
     from obstore.exceptions import NotFoundError
 
     text = str(error)
     if any(code in text for code in _NO_BUCKET):
-        return ColdStoreUnavailable(f"{what} cannot be had: the store has no such bucket")
+        return ColdStoreUnavailable(f"{what} cannot be read: the store has no such bucket")
     if isinstance(error, NotFoundError | FileNotFoundError):
         return ColdFileMissing(f"{what} is not in the store")
     reason = text.partition("\n")[0] or type(error).__name__
-    return ColdStoreUnavailable(f"{what} cannot be had now: {reason}")
+    return ColdStoreUnavailable(f"{what} cannot be read now: {reason}")

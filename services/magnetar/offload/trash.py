@@ -1,16 +1,15 @@
-"""Files in object stores that nobody needs any more, on record until they are deleted.
+"""The trash: files in object stores that are no longer needed, on record until they are deleted.
 
-- `/cold-trash/{uuid}`: files of ledgers that were trimmed, and of topics that were deleted, of
-  offloads and of compactions.
+- `/cold-trash/{uuid}`: files of trimmed ledgers and of deleted topics, from offloads and from
+  compactions.
 
-A file gets there in the transaction that takes it off the record by which it was live: it is either
-live or trash, and never neither. So deletions wait for no store, and one that never answers again
-blocks none. Brokers empty the trash after they have put something in, jobs as they begin. All files
-have their attempt's uuid in their names: none that is written later can be meant.
+A file enters the trash in the transaction that deletes the record by which it was live, so that it
+is always either live or trash. Deleting a ledger therefore never waits for a store, not even for
+one that never answers again. Brokers empty the trash after adding to it, jobs when they start. File
+names contain their attempt's uuid, so a trash record can never mean a file written later.
 
-Stores do not wait for each other: STORES_AT_ONCE of them are emptied at the same time, and one that
-has failed STORE_FAILURES_MAX times is left to the next pass. What is gone already is as good as
-deleted.
+Stores are independent: STORES_AT_ONCE of them are emptied concurrently, and a store that has failed
+STORE_FAILURES_MAX times is left to the next pass. A missing file counts as deleted.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from magnetar.core.errors import MagnetarError
+from magnetar.metadata.records import RecordType, encode
 from magnetar.metadata.store import BadRevision, MetadataStore, Put, Record
 from magnetar.offload.errors import COLD_ERRORS, ColdFileMissing, ColdStoreUnavailable
-from magnetar.offload.records import decoded
 from magnetar.offload.store_threads import in_thread_of
 from magnetar.offload.stores import (
     FILESYSTEM,
@@ -42,18 +41,18 @@ TRASH_PREFIX: Final = "/cold-trash/"
 STORES_AT_ONCE: Final = 8
 STORE_FAILURES_MAX: Final = 3
 DELETE_TIMEOUT_S: Final = 90.0
-"""One request, with the store's own retries."""
+"""For one request, including the store's retries."""
 
 
 class TrashedFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A file that is to be deleted."""
+    """A file to delete."""
 
     store: StoreSpec
     path: str
 
 
 class Trash(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Files of one managed ledger, `name`, and when they were put here."""
+    """Trashed files of the managed ledger `name`."""
 
     name: str
     trashed_ms: int
@@ -62,28 +61,23 @@ class Trash(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(slots=True)
 class Emptied:
-    """What a pass has done: files deleted, and what is left with the reason."""
+    """The result of a pass: the number of deleted files, and what is left, with the reason."""
 
     files: int = 0
     left: list[tuple[str, str]] = field(default_factory=list)
 
 
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(Trash)
+decode_trash = RecordType(Trash, "list of files").decode
 
 
 def put_in_trash(name: str, files: Collection[TrashedFile], now_ms: int) -> Put:
-    """A record of its own, for the transaction by which these files are not live any more."""
-    return Put(TRASH_PREFIX + uuid.uuid4().hex, _encode(Trash(name, now_ms, tuple(files))))
-
-
-def decode_trash(key: str, value: bytes) -> Trash:
-    """Raises MetadataError naming the key where the value names no files."""
-    return decoded(_decoder, key, value, "list of files")
+    """The write that trashes files, for the transaction that deletes their live records."""
+    return Put(TRASH_PREFIX + uuid.uuid4().hex, encode(Trash(name, now_ms, tuple(files))))
 
 
 async def empty_trash(metadata: MetadataStore) -> Emptied:
-    """One pass. Raises what the metadata store raises; what stores raise is told as left."""
+    """Runs one pass. Raises errors of the metadata store; errors of object stores are reported as
+    left."""
     emptied = Emptied()
     records: list[tuple[Record, Trash]] = []
     for stored in await metadata.list(TRASH_PREFIX):
@@ -99,23 +93,23 @@ async def empty_trash(metadata: MetadataStore) -> Emptied:
     gone: set[TrashedFile] = set()
     gate = asyncio.Semaphore(STORES_AT_ONCE)
 
-    async def taken_out() -> None:
-        """Those of which no store is waited for any more: none waits for the others' stores."""
+    async def update_records() -> None:
+        """Updates the records whose stores are all done; none waits for stores of the others."""
         nonlocal waiting
-        done = [each for each in waiting if not each[2]]
-        waiting = [each for each in waiting if each[2]]
+        done = [item for item in waiting if not item[2]]
+        waiting = [item for item in waiting if item[2]]
         for stored, trash, _ in done:
             await _take_out(metadata, stored, trash, gone)
 
-    async def one(spec: StoreSpec, files: list[TrashedFile]) -> None:
+    async def empty_store(spec: StoreSpec, files: list[TrashedFile]) -> None:
         async with gate:
             await _empty_store(spec, files, gone, emptied)
         for _, _, stores in waiting:
             stores.discard(spec)
-        await taken_out()
+        await update_records()
 
-    await taken_out()
-    await asyncio.gather(*(one(*each) for each in by_store.items()))
+    await update_records()
+    await asyncio.gather(*(empty_store(*item) for item in by_store.items()))
     emptied.files = len(gone)
     return emptied
 
@@ -123,7 +117,7 @@ async def empty_trash(metadata: MetadataStore) -> Emptied:
 async def _empty_store(
     spec: StoreSpec, files: list[TrashedFile], gone: set[TrashedFile], emptied: Emptied
 ) -> None:
-    # In no order: some that can never be deleted must not stand before all others every time.
+    # In random order: files that can never be deleted must not block the others in every pass.
     random.shuffle(files)
     failures = 0
     reason = ""
@@ -145,12 +139,15 @@ async def _empty_store(
 
 
 def _opened(spec: StoreSpec) -> "ObjectStore":
-    """Blocks. A folder that is not there, or empty, is one whose volume may not be mounted: what it
-    has not is not gone. (We delete no folders: one that had a file of ours has its topic's.)"""
+    """Opens a store. Blocks.
+
+    The volume of a missing or empty folder may not be mounted, so its files may still exist. (We
+    delete no folders: a store that had a file of ours still has the folder of its topic.)
+    """
     if spec.driver == FILESYSTEM:
         folder = folder_of(spec)
         if not folder.is_dir() or next(folder.iterdir(), None) is None:
-            raise ColdStoreUnavailable(f"{folder} is not there, or empty: is its volume mounted?")
+            raise ColdStoreUnavailable(f"{folder} is missing or empty: is its volume mounted?")
     return open_object_store(spec)
 
 
@@ -162,36 +159,39 @@ async def _take_out(
         return
     try:
         if left:
-            value = _encode(msgspec.structs.replace(trash, files=left))
+            value = encode(msgspec.structs.replace(trash, files=left))
             await metadata.put(stored.key, value, expected=stored.revision)
         else:
             await metadata.delete(stored.key, expected=stored.revision)
     except BadRevision:
-        return  # another has emptied it at the same time
+        return  # another process has updated it
 
 
 async def _delete(spec: StoreSpec, store: "ObjectStore", path: str) -> None:
-    """Of a folder, what is not there is gone only where its own folder is: another volume, or none,
-    may be mounted there by now. Raises ColdStoreUnavailable."""
+    """Deletes a file. Raises ColdStoreUnavailable.
+
+    In a folder store, a missing file counts as deleted only if its parent folder exists: otherwise
+    another volume, or none, may be mounted by now.
+    """
     if await delete_file(store, path) or spec.driver != FILESYSTEM:
         return
     parent = (folder_of(spec) / path).parent
     async with asyncio.timeout(DELETE_TIMEOUT_S):
-        there = await in_thread_of(str(spec), parent.is_dir)
-    if not there:
-        raise ColdStoreUnavailable(f"{parent} is not there: is its volume mounted?")
+        exists = await in_thread_of(str(spec), parent.is_dir)
+    if not exists:
+        raise ColdStoreUnavailable(f"{parent} is missing: is its volume mounted?")
 
 
 async def delete_file(store: "ObjectStore", path: str) -> bool:
-    """Also where there is none; False where the store says so. Raises ColdStoreUnavailable."""
+    """Deletes a file; False if the store reports it missing. Raises ColdStoreUnavailable."""
     import obstore
 
     try:
         async with asyncio.timeout(DELETE_TIMEOUT_S):
             await obstore.delete_async(store, path)
     except Exception as error:
-        known = store_error(error, path)
-        if not isinstance(known, ColdFileMissing):
-            raise known from error
+        converted = store_error(error, path)
+        if not isinstance(converted, ColdFileMissing):
+            raise converted from error
         return False
     return True

@@ -1,9 +1,9 @@
-"""Reads a file back, whole, before it is trusted: what is found is what a record may say.
+"""Verifies a file by reading all of it, before a record makes it live.
 
-Every byte is fetched once, in order, and one row group is held at a time. All columns are decoded,
-with the checksums of their pages; entries are checked against theirs. What is expected is compared
-with what is there: the ledger, its last entry (then without a gap from entry 0 on), the number and
-bytes of entries, the file's own checksum.
+Every byte is fetched once, in order, and one row group is held at a time. All columns are decoded
+with their page checksums, and all entries are checked against their own. The result is compared
+with what the caller expects: the ledger, its last entry (which implies that there is no gap from
+entry 0), the number and bytes of entries, and the file's checksum.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 PIECE_BYTES: Final = 4 << 20
-"""Of what lies outside row groups, per request."""
+"""Fetched per request outside row groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
-    """What is in a file that was read back."""
+    """The contents of a file that passed verification."""
 
     file_bytes: int
     checksum: int
@@ -46,21 +46,22 @@ async def verify_file(
     checksum: int | None = None,
     executor: Executor | None = None,
 ) -> VerifiedFile:
-    """Raises ColdFileCorrupt saying what is wrong, ColdFileMissing, ColdStoreUnavailable.
+    """Reads and checks a whole file.
 
-    With `ledger_id` there may be no entry of another ledger, and no gap from its entry 0 on.
+    With `ledger_id`, the file must hold entries of that ledger only, without a gap from entry 0.
+    Raises ColdFileCorrupt with the reason, ColdFileMissing, ColdStoreUnavailable.
     """
     file = await EntryFile.open(store, path, executor=executor)
-    reading = _Reading(path, ledger_id)
+    reading = _Totals(path, ledger_id)
     loop = asyncio.get_running_loop()
     for group in file.groups:
         if group.start < reading.end:
             raise ColdFileCorrupt(f"{path}: row group {group.number} overlaps the one before")
-        await _pass(store, path, reading, group.start)
+        await _skip_to(store, path, reading, group.start)
         data = await fetch(store, path, group.start, group.end)
         await loop.run_in_executor(executor, reading.add_group, file, group.number, data)
-    await _pass(store, path, reading, file.file_bytes)
-    found = VerifiedFile(
+    await _skip_to(store, path, reading, file.file_bytes)
+    verified = VerifiedFile(
         file.file_bytes,
         reading.checksum,
         reading.entries,
@@ -69,26 +70,26 @@ async def verify_file(
         reading.last,
     )
     for what, actual, expected in (
-        ("entries in its index", file.entries, found.entries),
-        ("bytes of entries in its index", file.length_bytes, found.length_bytes),
-        ("last entry", found.last.entry_id, last_entry),
-        ("bytes of entries", found.length_bytes, length_bytes),
-        ("checksum", found.checksum, checksum),
+        ("entries in its index", file.entries, verified.entries),
+        ("bytes of entries in its index", file.length_bytes, verified.length_bytes),
+        ("last entry", verified.last.entry_id, last_entry),
+        ("bytes of entries", verified.length_bytes, length_bytes),
+        ("checksum", verified.checksum, checksum),
     ):
         if expected is not None and actual != expected:
             raise ColdFileCorrupt(f"{path}: {what}: {actual}, not {expected}")
-    return found
+    return verified
 
 
-async def _pass(store: "ObjectStore", path: str, reading: "_Reading", end: int) -> None:
-    """Adds what lies before `end` to the checksum."""
+async def _skip_to(store: "ObjectStore", path: str, reading: "_Totals", end: int) -> None:
+    """Adds the bytes up to `end`, which belong to no row group, to the checksum."""
     while reading.end < end:
         piece = min(end, reading.end + PIECE_BYTES)
         reading.add(await fetch(store, path, reading.end, piece))
 
 
-class _Reading:
-    """What was read so far."""
+class _Totals:
+    """The totals of what was read so far."""
 
     def __init__(self, path: str, ledger_id: int | None) -> None:
         self._path = path
@@ -104,7 +105,7 @@ class _Reading:
         self.end += len(data)
 
     def add_group(self, file: EntryFile, number: int, data: bytes) -> None:
-        """Blocks."""
+        """Checks and counts the entries of a row group. Blocks."""
         self.add(data)
         group = file.groups[number]
         entries = file.decode_group(number, data, verify=True)
@@ -114,7 +115,7 @@ class _Reading:
             size += len(entry.data)
         ends = Position(*entries[0][:2]), Position(*entries[-1][:2])
         if ends != (group.first, group.last) or size != group.data_bytes:
-            raise ColdFileCorrupt(f"{self._path}: row group {number} is not what its index says")
+            raise ColdFileCorrupt(f"{self._path}: row group {number} contradicts its index")
         self.length_bytes += size
 
     def _next(self, entry: ColdEntry) -> None:

@@ -1,5 +1,5 @@
-"""What a namespace or a topic may be told to do: one typed list, `registry.POLICIES`.
+"""The policies that can be set on a namespace or a topic: one typed list, `registry.POLICIES`.
 
-The admin REST, `docs/policies.md` and the CRDs of the operator are made from it, the broker
-enforces what it says, and nothing about a policy is written down anywhere else. No IO here.
+The admin REST, `docs/use/policies.md` and the operator's CRDs are generated from it, and the broker
+enforces it. Nothing about a policy is declared anywhere else. No IO here.
 """

@@ -1,6 +1,6 @@
-"""Who and what is let in: automatic creation, schemas, encryption, subscription types.
+"""Policies of admission: automatic creation, schemas, encryption, subscription types.
 
-Also what a topic does for its clients beside keeping messages: deduplication, delays, replication.
+They also include features beyond storing messages: deduplication, delays, replication.
 """
 
 from typing import Any, Final
@@ -29,10 +29,11 @@ AUTO_TOPIC_CREATION: Final = Policy(
             Field("allowAutoTopicCreation", Boolean(), "Whether clients create topics by use.",
                   manifest="allow"),
             Field("topicType",
-                  Choice({"partitioned": "several", "non-partitioned": "one"}, unoffered=("",),
+                  Choice({"partitioned": "with partitions", "non-partitioned": "without"},
+                         unoffered=("",),
                          refusal=f"{_NOT_CREATED} Unknown topic type [{{}}]"),
-                  "What is created.", default=None),
-            Field("defaultNumPartitions", Integer(), "Partitions of a partitioned one.",
+                  "The kind of topic that is created.", default=None),
+            Field("defaultNumPartitions", Integer(), "The number of partitions, if it has any.",
                   default=None),
         ),
         rules=(
@@ -72,8 +73,8 @@ AUTO_TOPIC_CREATION: Final = Policy(
         ),
     ),
     default=None,
-    text="Whether and how topics come to be when a client first uses them.",
-    enforced_by="magnetar.broker.topic_creation",
+    text="Whether topics are created when a client first uses them, and of which kind.",
+    enforced_by="magnetar.broker.topic.creation",
     broker_setting="auto_topic_creation, auto_topic_creation_type, default_partitions",
     document="autoTopicCreationOverride",
     invalid="Invalid configuration for autoTopicCreationOverride",
@@ -90,7 +91,7 @@ AUTO_SUBSCRIPTION_CREATION: Final = Policy(
         )
     ),
     default=None,
-    text="Whether subscriptions come to be when a consumer first uses them.",
+    text="Whether a subscription is created when a consumer first uses it.",
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="auto_subscription_creation",
     document="autoSubscriptionCreationOverride",
@@ -100,14 +101,14 @@ AUTO_SUBSCRIPTION_CREATION: Final = Policy(
 
 COMPATIBILITY: Final = Choice(
     {
-        "UNDEFINED": "what the level above says",
+        "UNDEFINED": "the strategy of the next level up",
         "ALWAYS_INCOMPATIBLE": "no new schema",
         "ALWAYS_COMPATIBLE": "any new schema",
-        "BACKWARD": "new readers read the last version",
-        "FORWARD": "readers of the last version read the new one",
+        "BACKWARD": "the new schema reads data of the latest version",
+        "FORWARD": "the latest version reads data of the new schema",
         "FULL": "both",
-        "BACKWARD_TRANSITIVE": "new readers read all versions",
-        "FORWARD_TRANSITIVE": "readers of all versions read the new one",
+        "BACKWARD_TRANSITIVE": "the new schema reads data of all versions",
+        "FORWARD_TRANSITIVE": "all versions read data of the new schema",
         "FULL_TRANSITIVE": "both, for all versions",
     }
 )
@@ -117,7 +118,7 @@ SCHEMA_COMPATIBILITY: Final = Policy(
     manifest="schemaCompatibilityStrategy",
     type=COMPATIBILITY,
     default="UNDEFINED",
-    text="How a new schema of a topic must fit those before it.",
+    text="How a new schema of a topic must relate to earlier ones.",
     enforced_by="magnetar.broker.schema.registry",
     broker_setting="schema_compatibility",
     document="schema_compatibility_strategy",
@@ -143,7 +144,7 @@ SCHEMA_VALIDATION: Final = Policy(
     manifest="schemaValidationEnforced",
     type=Boolean(),
     default=False,
-    text="Whether a producer without a schema is refused where the topic has one.",
+    text="Whether producers without a schema are refused if the topic has one.",
     enforced_by="magnetar.broker.schema.registry",
     document="schema_validation_enforced",
     undefined=False,
@@ -156,8 +157,8 @@ ENCRYPTION_REQUIRED: Final = Policy(
     manifest="encryptionRequired",
     type=Boolean(),
     default=False,
-    text="Whether messages that their producer did not encrypt are refused.",
-    enforced_by="magnetar.broker.rates.publishing",
+    text="Whether messages without encryption by their producer are refused.",
+    enforced_by="magnetar.broker.rates.publish_rate",
     document="encryption_required",
     undefined=False,
     namespace=Rest("encryptionRequired", unset=Unset.VALUE),
@@ -166,9 +167,9 @@ ENCRYPTION_REQUIRED: Final = Policy(
 SUBSCRIPTION_AUTH_MODE: Final = Policy(
     name="subscription_auth_mode",
     manifest="subscriptionAuthMode",
-    type=Choice({"None": "any name", "Prefix": "a subscription's name begins with the role's"}),
+    type=Choice({"None": "any name", "Prefix": "the subscription's name starts with the role's"}),
     default="None",
-    text="Which names of subscriptions a role may use.",
+    text="Which subscription names a role may use.",
     limitation=Unsupported(
         lambda value, _cluster: value != "None",
         "subscriptionAuthMode Prefix is not supported: brokers do not authenticate clients and "
@@ -186,14 +187,14 @@ SUBSCRIPTION_TYPES: Final = Policy(
         Choice(
             {
                 "Exclusive": "one consumer",
-                "Shared": "many, in turn",
-                "Failover": "one of many",
-                "Key_Shared": "many, by key",
+                "Shared": "several consumers, in turn",
+                "Failover": "several consumers, one active",
+                "Key_Shared": "several consumers, by key",
             }
         )
     ),
     default=None,
-    text="Which types of subscriptions may be used; none named: all.",
+    text="Which subscription types are allowed; an empty list allows all.",
     enforced_by="magnetar.broker.topic.governed",
     document="subscription_types_enabled",
     undefined=[],
@@ -206,7 +207,7 @@ DEDUPLICATION: Final = Policy(
     manifest="deduplication",
     type=Boolean(),
     default=False,
-    text="Whether a message that a producer sends again is stored once.",
+    text="Whether a message that a producer sends twice is stored only once.",
     limitation=Unsupported(
         lambda value, _cluster: bool(value),
         "deduplication is not supported: brokers store every message that a producer sends, "
@@ -223,7 +224,7 @@ DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy(
     manifest="deduplicationSnapshotInterval",
     type=Integer(Unit.SECONDS),
     default=None,
-    text="How often what deduplication knows is stored.",
+    text="How often the state of deduplication is stored.",
     limitation=Unsupported(
         lambda value, _cluster: value > 0,
         "deduplicationSnapshotInterval is not supported: brokers do not deduplicate and take no "
@@ -244,13 +245,13 @@ DELAYED_DELIVERY: Final = Policy(
         (
             Field("active", Boolean(), "Whether messages can be delayed."),
             Field("tickTime", Integer(Unit.MILLISECONDS, high=INT64_MAX),
-                  "How exact a delay is; 0: as exact as can be.", default=1_000),
+                  "The precision of a delay; 0: as precise as possible.", default=1_000),
             Field("maxDeliveryDelayInMillis", Integer(Unit.MILLISECONDS, high=INT64_MAX),
-                  "The longest delay; 0: any.", default=0, manifest="maxDelay"),
+                  "The longest delay; 0: no limit.", default=0, manifest="maxDelay"),
         )
     ),
     default=None,
-    text="Whether and how exactly messages can be delayed.",
+    text="Whether messages can be delayed, and how precisely.",
     limitation=Unsupported(
         lambda value, _cluster: bool(value["active"]),
         "delayedDelivery is not supported: brokers deliver delayed messages at once; leave it out "
@@ -264,7 +265,7 @@ DELAYED_DELIVERY: Final = Policy(
 
 
 def replicates(clusters: list[Any], cluster: str) -> bool:
-    """Whether a list of clusters names another one than the local `cluster`.
+    """Whether the list names a cluster other than the local `cluster`.
 
     If the local name is unknown (empty), a single name counts as the local cluster's.
     """
@@ -278,7 +279,7 @@ REPLICATION: Final = Policy(
     manifest="replicationClusters",
     type=ListOf(Text(r"[-\w.]+")),
     default=None,
-    text="The clusters that messages are sent on to.",
+    text="The clusters to which messages are replicated.",
     limitation=Unsupported(
         replicates,
         "replicationClusters is not supported beyond the local cluster: brokers send nothing to "
@@ -295,7 +296,7 @@ ANTI_AFFINITY: Final = Policy(
     manifest="antiAffinityGroup",
     type=Text(r"[-\w.]+"),
     default=None,
-    text="Namespaces of one group are kept apart on different brokers.",
+    text="Namespaces of the same group are placed on different brokers.",
     limitation=Unsupported(
         lambda value, _cluster: bool(value),
         "antiAffinityGroup is not supported: brokers place namespaces without regard to groups; "
@@ -311,14 +312,14 @@ BOOKIE_AFFINITY: Final = Policy(
     manifest="bookieAffinity",
     type=Record(
         (
-            Field("bookkeeperAffinityGroupPrimary", Text(), "The group of bookies that is used.",
+            Field("bookkeeperAffinityGroupPrimary", Text(), "The preferred group of bookies.",
                   manifest="primary"),
-            Field("bookkeeperAffinityGroupSecondary", Text(), "The group that helps out.",
+            Field("bookkeeperAffinityGroupSecondary", Text(), "The group to fall back to.",
                   default=None, manifest="secondary"),
         )
     ),
     default=None,
-    text="Which bookies take a namespace's ledgers.",
+    text="Which bookies store a namespace's ledgers.",
     limitation=Unsupported(
         lambda value, _cluster: bool(value),
         "bookieAffinity is not supported: brokers place ledgers on all bookies of the cluster; "

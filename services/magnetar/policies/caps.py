@@ -1,6 +1,6 @@
-"""How many: producers, consumers, subscriptions, topics, unacknowledged messages, bytes.
+"""Policies of caps: producers, consumers, subscriptions, topics, unacknowledged messages, sizes.
 
-0 is: no limit (broker.conf). What is there already stays when a cap is lowered.
+0 means no limit (broker.conf). A lowered cap does not affect what already exists.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ _MESSAGES: Final = Integer(Unit.MESSAGES)
 
 
 def _below(name: str) -> str:
-    """Pulsar's refusal of a value below 0."""
+    """Returns Pulsar's text for a value below 0."""
     return f"{name} must be 0 or more"
 
 
@@ -27,7 +27,7 @@ MAX_PRODUCERS: Final = Policy(
     manifest="maxProducersPerTopic",
     type=_COUNT,
     default=0,
-    text="Producers of a topic; another one is refused with ProducerBusy. 0: any number.",
+    text="Producers of a topic; further ones are refused with ProducerBusy. 0: no limit.",
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="producers_per_topic_max",
     document="max_producers_per_topic",
@@ -40,7 +40,7 @@ MAX_CONSUMERS: Final = Policy(
     manifest="maxConsumersPerTopic",
     type=_COUNT,
     default=0,
-    text="Consumers of a topic; another one is refused with ConsumerBusy. 0: any number.",
+    text="Consumers of a topic; further ones are refused with ConsumerBusy. 0: no limit.",
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="consumers_per_topic_max",
     document="max_consumers_per_topic",
@@ -53,7 +53,7 @@ MAX_CONSUMERS_PER_SUBSCRIPTION: Final = Policy(
     manifest="maxConsumersPerSubscription",
     type=_COUNT,
     default=0,
-    text="Consumers of a subscription; another one is refused with ConsumerBusy. 0: any number.",
+    text="Consumers of a subscription; further ones are refused with ConsumerBusy. 0: no limit.",
     enforced_by="magnetar.broker.subscription.admission",
     broker_setting="consumers_per_subscription_max",
     document="max_consumers_per_subscription",
@@ -72,7 +72,7 @@ MAX_SUBSCRIPTIONS: Final = Policy(
     manifest="maxSubscriptionsPerTopic",
     type=_COUNT,
     default=0,
-    text="Subscriptions of a topic. 0: any number.",
+    text="Subscriptions of a topic. 0: no limit.",
     enforced_by="magnetar.broker.topic.governed",
     broker_setting="subscriptions_per_topic_max",
     document="max_subscriptions_per_topic",
@@ -91,8 +91,8 @@ MAX_TOPICS: Final = Policy(
     manifest="maxTopicsPerNamespace",
     type=_COUNT,
     default=0,
-    text="Topics of a namespace, each partition counted. 0: any number.",
-    enforced_by="magnetar.broker.topic_creation",
+    text="Topics of a namespace; each partition counts. 0: no limit.",
+    enforced_by="magnetar.broker.topic.creation",
     broker_setting="topics_per_namespace_max",
     document="max_topics_per_namespace",
     namespace=Rest(
@@ -107,8 +107,8 @@ MAX_UNACKED_PER_CONSUMER: Final = Policy(
     manifest="maxUnackedMessagesPerConsumer",
     type=_MESSAGES,
     default=50_000,
-    text="Messages that a consumer of a Shared or Key_Shared subscription may have without "
-    "acknowledging them; it gets no more until it does. 0: any number.",
+    text="Unacknowledged messages of a consumer of a Shared or Key_Shared subscription; above "
+    "this, it gets no more until it acknowledges some. 0: no limit.",
     enforced_by="magnetar.broker.dispatch.multiple",
     broker_setting="unacked_per_consumer_max",
     document="max_unacked_messages_per_consumer",
@@ -127,7 +127,8 @@ MAX_UNACKED_PER_SUBSCRIPTION: Final = Policy(
     manifest="maxUnackedMessagesPerSubscription",
     type=_MESSAGES,
     default=200_000,
-    text="The same for all consumers of a subscription together; it goes on below half of it.",
+    text="Unacknowledged messages of all consumers of a subscription together; above this, "
+    "dispatch pauses until less than half remain. 0: no limit.",
     enforced_by="magnetar.broker.dispatch.multiple",
     broker_setting="unacked_per_subscription_max",
     document="max_unacked_messages_per_subscription",
@@ -147,8 +148,8 @@ MAX_MESSAGE_SIZE: Final = Policy(
     manifest="maxMessageSize",
     type=Integer(Unit.BYTES),
     default=0,
-    text="The largest message that a topic takes, below the broker's own limit. 0: the broker's.",
-    enforced_by="magnetar.broker.rates.publishing",
+    text="The largest message of a topic, below the broker's own limit. 0: the broker's limit.",
+    enforced_by="magnetar.broker.rates.publish_rate",
     broker_setting="message_bytes_max",
     topic=Rest("maxMessageSize", unset=Unset.NO_CONTENT, invalid=MESSAGE_SIZE_INVALID),
 )

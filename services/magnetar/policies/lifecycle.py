@@ -1,4 +1,4 @@
-"""How long things are kept: messages, backlogs, subscriptions, topics, copies, cold data.
+"""Policies of lifecycle: how long messages, backlogs, subscriptions, topics and copies are kept.
 
 Semantics follow Pulsar's cookbooks on retention and expiry, PIP-56, PIP-94 and broker.conf.
 """
@@ -37,7 +37,7 @@ RETENTION: Final = Policy(
                     low=-1,
                     refusal="Invalid retention policy: time limit must be >= -1",
                 ),
-                "How long messages stay after all subscriptions acknowledged them; -1: for ever.",
+                "How long acknowledged messages are retained; -1: forever.",
                 manifest="time",
             ),
             Field(
@@ -48,7 +48,7 @@ RETENTION: Final = Policy(
                     high=INT64_MAX,
                     refusal="Invalid retention policy: size limit must be >= -1",
                 ),
-                "How much of what every subscription has acknowledged stays; -1: any amount.",
+                "How many bytes of acknowledged messages are retained; -1: all.",
                 manifest="size",
             ),
         ),
@@ -66,8 +66,8 @@ RETENTION: Final = Policy(
         ),
     ),
     default=None,
-    text="Keeps messages after every subscription has acknowledged them; whichever limit is "
-    "reached first lets the oldest ledger go. Closed ledgers only.",
+    text="Retains messages after every subscription has acknowledged them. Closed ledgers beyond "
+    "either limit are deleted, the oldest first.",
     enforced_by="magnetar.broker.topic.persistent",
     broker_setting="retention_minutes, retention_size_mb",
     document="retention_policies",
@@ -84,7 +84,7 @@ MESSAGE_TTL: Final = Policy(
     type=Integer(Unit.SECONDS),
     default=0,
     text="Messages older than this are acknowledged for every subscription; 0: never.",
-    enforced_by="magnetar.broker.lifecycle.enforcing",
+    enforced_by="magnetar.broker.lifecycle.enforcement",
     broker_setting="message_ttl_s",
     document="message_ttl_in_seconds",
     invalid="Invalid value for message TTL",
@@ -100,9 +100,9 @@ MESSAGE_TTL: Final = Policy(
 
 QUOTA_ACTIONS: Final = Choice(
     {
-        "producer_request_hold": "producers wait until there is room",
-        "producer_exception": "producers are refused until there is room",
-        "consumer_backlog_eviction": "the slowest subscription loses its oldest messages",
+        "producer_request_hold": "producers wait until the backlog is below the limit",
+        "producer_exception": "producers are refused until the backlog is below the limit",
+        "consumer_backlog_eviction": "the oldest messages of the backlog are skipped",
     }
 )
 
@@ -113,7 +113,7 @@ BACKLOG_QUOTA: Final = Policy(
         Choice(
             {
                 "destination_storage": "the bytes of the largest backlog",
-                "message_age": "the age of the oldest message that is not acknowledged",
+                "message_age": "the age of the oldest unacknowledged message",
             }
         ),
         Record(
@@ -121,7 +121,7 @@ BACKLOG_QUOTA: Final = Policy(
                 Field(
                     "limitSize",
                     Integer(Unit.BYTES, low=-1, high=INT64_MAX),
-                    "The largest backlog of a subscription; -1: any.",
+                    "The largest backlog of a subscription; -1: no limit.",
                     default=-1,
                     manifest="size",
                     alias="limit",
@@ -129,17 +129,17 @@ BACKLOG_QUOTA: Final = Policy(
                 Field(
                     "limitTime",
                     Integer(Unit.SECONDS, low=-1),
-                    "The greatest age of a backlog; -1: any.",
+                    "The greatest age of a backlog; -1: no limit.",
                     default=-1,
                     manifest="time",
                 ),
-                Field("policy", QUOTA_ACTIONS, "What happens above it."),
+                Field("policy", QUOTA_ACTIONS, "The action above the limit."),
             )
         ),
     ),
     default=None,
-    text="Bounds what subscriptions leave unread, by size or by age.",
-    enforced_by="magnetar.broker.lifecycle.enforcing",
+    text="Limits the backlogs of subscriptions by size or age.",
+    enforced_by="magnetar.broker.lifecycle.enforcement",
     broker_setting="backlog_quota_bytes, backlog_quota_s, backlog_quota_action",
     document="backlog_quota_map",
     invalid="Set backlog quota failed because the data validation failed",
@@ -166,7 +166,7 @@ SUBSCRIPTION_EXPIRATION: Final = Policy(
     manifest="subscriptionExpirationTime",
     type=Integer(Unit.MINUTES),
     default=0,
-    text="Subscriptions that nobody used for this long are deleted; 0: never.",
+    text="Subscriptions without a consumer for this long are deleted; 0: never.",
     enforced_by="magnetar.broker.lifecycle.upkeep",
     broker_setting="subscription_expiration_minutes",
     document="subscription_expiration_time_minutes",
@@ -196,14 +196,14 @@ INACTIVE_TOPICS: Final = Policy(
             Field(
                 "maxInactiveDurationSeconds",
                 Integer(Unit.SECONDS, low=1),
-                "How long it must have been inactive.",
+                "How long a topic must have been inactive before it is deleted.",
                 manifest="maxInactiveDuration",
             ),
             Field("deleteWhileInactive", Boolean(), "Whether inactive topics are deleted."),
         )
     ),
     default=None,
-    text="Deletes topics that nobody uses.",
+    text="Deletes unused topics.",
     enforced_by="magnetar.broker.lifecycle.upkeep",
     broker_setting="delete_inactive_topics, delete_inactive_topics_mode, "
     "delete_inactive_topics_after_s",
@@ -223,10 +223,10 @@ PERSISTENCE: Final = Policy(
             Field("bookkeeperWriteQuorum", Integer(low=1, high=64), "Copies of an entry.",
                   manifest="writeQuorum"),
             Field("bookkeeperAckQuorum", Integer(low=1, high=64),
-                  "Copies that are on disk before the receipt.", manifest="ackQuorum"),
+                  "Copies that must be on disk before a receipt is sent.", manifest="ackQuorum"),
             Field("managedLedgerMaxMarkDeleteRate", Number(low=-1.0),
-                  "How often a cursor is stored at most, per second; 0 or -1: at the broker's "
-                  "own rate, which is once a second.",
+                  "How often per second a cursor is stored at most; 0 or -1: the broker's default, "
+                  "once a second.",
                   default=-1.0,
                   manifest="maxMarkDeleteRate"),
         ),
@@ -243,7 +243,7 @@ PERSISTENCE: Final = Policy(
         ),
     ),
     default=None,
-    text="How many copies new ledgers have, and how many a receipt waits for.",
+    text="How many copies new ledgers have, and how many a receipt requires.",
     enforced_by="magnetar.broker.topic.persistent",
     limitation=Unsupported(
         lambda value, _cluster: 0 < value["managedLedgerMaxMarkDeleteRate"] < 1,
@@ -264,23 +264,23 @@ COMPACTION_THRESHOLD: Final = Policy(
     manifest="compactionThreshold",
     type=Integer(Unit.BYTES, high=INT64_MAX),
     default=0,
-    text="The backlog of messages not compacted yet at which a compaction begins; 0: by hand only.",
+    text="The size of messages not yet compacted at which a compaction starts; 0: on request only.",
     document="compaction_threshold",
     namespace=Rest(
         "compactionThreshold", set_verb="PUT", invalid="compactionThreshold must be 0 or more"
     ),
     topic=Rest("compactionThreshold", invalid="Invalid value for compactionThreshold"),
-    enforced_by="magnetar.broker.compaction",
+    enforced_by="magnetar.broker.cold.compaction",
 )
 
 OFFLOAD_DRIVERS: Final = Choice(
     {
-        "aws-s3": "Amazon's S3 and others with its protocol",
+        "aws-s3": "Amazon S3 and compatible stores",
         "S3": "the same",
         "s3": "the same",
-        "google-cloud-storage": "Google's",
-        "azureblob": "Azure's",
-        "filesystem": "a folder that all brokers and jobs see",
+        "google-cloud-storage": "Google Cloud Storage",
+        "azureblob": "Azure Blob Storage",
+        "filesystem": "a folder that all brokers and jobs can access",
     },
     refusal="The driver is not supported, support value: S3,aws-s3,google-cloud-storage,"
     "filesystem,azureblob",
@@ -291,7 +291,7 @@ OFFLOAD: Final = Policy(
     manifest="offloadPolicies",
     type=Record(
         (
-            Field("managedLedgerOffloadDriver", OFFLOAD_DRIVERS, "Where to.",
+            Field("managedLedgerOffloadDriver", OFFLOAD_DRIVERS, "The kind of store.",
                   default=None, manifest="driver"),
             Field("managedLedgerOffloadBucket", Text(), "The bucket.", default=None,
                   manifest="bucket"),
@@ -300,14 +300,15 @@ OFFLOAD: Final = Policy(
             Field("managedLedgerOffloadServiceEndpoint", Text(), "The store's address.",
                   default=None, manifest="endpoint"),
             Field("managedLedgerOffloadThresholdInBytes", Integer(Unit.BYTES, -1, INT64_MAX),
-                  "Ledgers beyond this size of a topic are moved; -1: by hand only.", default=None,
+                  "Ledgers beyond this size of a topic are moved; -1: on request only.",
+                  default=None,
                   manifest="threshold"),
             Field("managedLedgerOffloadThresholdInSeconds", Integer(Unit.SECONDS, -1, INT64_MAX),
-                  "Ledgers older than this are moved; -1: by hand only.", default=None,
+                  "Ledgers older than this are moved; -1: on request only.", default=None,
                   manifest="thresholdAge"),
             Field("managedLedgerOffloadDeletionLagInMillis",
                   Integer(Unit.MILLISECONDS, -1, INT64_MAX),
-                  "How long the bookies keep what was moved.", default=None,
+                  "How long bookies keep a ledger after it was moved.", default=None,
                   manifest="deletionLag"),
             Field("managedLedgerOffloadedReadPriority",
                   Choice(
@@ -317,7 +318,7 @@ OFFLOAD: Final = Policy(
                           "bookkeeper-first": "BOOKKEEPER_FIRST",
                       },
                   ),
-                  "Which copy is read while there are two.", default=None, manifest="readPriority"),
+                  "Which copy is read while both exist.", default=None, manifest="readPriority"),
         )
     ),
     default=None,
@@ -333,7 +334,7 @@ OFFLOAD_THRESHOLD: Final = Policy(
     manifest="offloadThreshold",
     type=Integer(Unit.BYTES, -1, INT64_MAX),
     default=-1,
-    text="Ledgers beyond this size of a topic are moved to object storage; -1: by hand only.",
+    text="Ledgers beyond this size of a topic are moved to object storage; -1: on request only.",
     enforced_by="magnetar.offload.policy",
     document="offload_threshold",
     undefined=-1,
@@ -345,7 +346,7 @@ OFFLOAD_THRESHOLD_AGE: Final = Policy(
     manifest="offloadThresholdAge",
     type=Integer(Unit.SECONDS, -1, INT64_MAX),
     default=-1,
-    text="Ledgers older than this are moved to object storage; -1: by hand only.",
+    text="Ledgers older than this are moved to object storage; -1: on request only.",
     enforced_by="magnetar.offload.policy",
     document="offload_threshold_in_seconds",
     undefined=-1,
@@ -357,7 +358,7 @@ OFFLOAD_DELETION_LAG: Final = Policy(
     manifest="offloadDeletionLag",
     type=Integer(Unit.MILLISECONDS, -1, INT64_MAX),
     default=None,
-    text="How long the bookies keep what was moved to object storage; -1: for ever.",
+    text="How long bookies keep a ledger after it was moved to object storage; -1: forever.",
     enforced_by="magnetar.offload.policy",
     document="offload_deletion_lag_ms",
     namespace=Rest("offloadDeletionLagMs", set_verb="PUT"),

@@ -1,7 +1,7 @@
-"""What one policy is: where it can be set, how REST and manifests call it, who enforces it.
+"""The declaration of a policy: levels, names in REST and manifests, and the enforcing module.
 
-Precedence is topic over namespace over broker (Pulsar's hierarchy). A policy that is set nowhere
-has its default: the broker's setting where it names one, else `default`.
+A topic's value precedes its namespace's, and that the broker's (Pulsar's hierarchy). A policy that
+is not set has its default: the broker's setting if the policy names one, else `default`.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from magnetar.policies.types import Type
 
 
 class Level(Enum):
-    """Where a policy can be set."""
+    """A level at which a policy can be set."""
 
     NAMESPACE = "namespace"
     TOPIC = "topic"
 
 
 class Unset(Enum):
-    """What REST answers where a policy is not set here (Pulsar differs from one to the next)."""
+    """REST's answer to a GET of a policy that is not set; Pulsar differs between policies."""
 
     EMPTY_200 = "200, no body"
     NO_CONTENT = "204"
@@ -29,35 +29,37 @@ class Unset(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """`…/{path}` below a namespace or a topic: GET, `set_verb`, DELETE."""
+    """The REST paths `…/{path}` below a namespace or a topic: GET, `set_verb`, DELETE."""
 
     path: str
     set_verb: str = "POST"
     remove_path: str = ""
-    """Where it differs from `path` (`removeBacklogQuota`)."""
+    """The path of DELETE, if it differs from `path` (`removeBacklogQuota`)."""
     remove_verb: str = "DELETE"
     set_path: str = ""
-    """Where it differs from `path` (`backlogQuota` sets what `backlogQuotaMap` gives)."""
+    """The path of the setter, if it differs (`backlogQuota` sets what `backlogQuotaMap` gets)."""
     unset: Unset = Unset.EMPTY_200
     keyed_by: str = ""
-    """A query parameter that says which entry of a map is set or removed (`backlogQuotaType`)."""
+    """The query parameter that selects the map's entry to set or remove (`backlogQuotaType`)."""
     query: str = ""
-    """A query parameter that holds the value where there is no body."""
+    """The query parameter that contains the value if there is no body."""
     done: int = 204
-    """The status of a value that was set."""
+    """The status of a successful setter."""
     empty_removes: bool | None = None
-    """Whether a value that is missing or null removes the policy; None: where it is a record or one
-    of some words."""
+    """Whether a missing or null value removes the policy; None: if the type is a record or a
+    choice."""
 
     invalid: str = ""
-    """Pulsar's whole refusal of a value out of range, where it differs from its usual form."""
+    """Pulsar's whole text for a value out of range, if it differs from its usual form."""
 
     @property
     def setting_path(self) -> str:
+        """The path of the setter."""
         return self.set_path or self.path
 
     @property
     def removing_path(self) -> str:
+        """The path of DELETE."""
         return self.remove_path or self.path
 
 
@@ -66,74 +68,76 @@ class Unsupported:
     """The values of a policy that Magnetar stores but does not honor."""
 
     asks: Callable[[Any, str], bool]
-    """Whether a checked value asks for it. The second argument is the local cluster's name, empty
-    if it is unknown."""
+    """Whether a checked value needs what is unsupported. The second argument is the local cluster's
+    name, empty if it is unknown."""
     text: str
-    """What is not supported, and which value is accepted."""
+    """What is unsupported, and which value is accepted."""
     cel: str
-    """A CEL expression over `self`, the value in a manifest, that holds for an accepted value. The
-    API server knows no local cluster, so it may accept more than `asks` does."""
+    """A CEL expression over `self`, the value in a manifest, that is true for accepted values. The
+    API server does not know the local cluster, so it may accept more than `asks` does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One policy."""
+    """A policy: its type and default, where it can be set, and which module enforces it."""
 
     name: str
-    """Ours, in snake_case; the key under which a topic's policies are stored."""
+    """Magnetar's name, in snake_case; the key under which a topic's policies are stored."""
     manifest: str
-    """Its field under `spec.policies` of a Namespace or Topic resource."""
+    """The field under `spec.policies` of a Namespace or Topic resource."""
     type: Type
     default: object
-    """Where neither topic, namespace nor broker say otherwise; None: none."""
+    """The value if neither topic, namespace nor broker set one; None: no value."""
     text: str
-    """What it does, a sentence or two for people."""
+    """The effect of the policy, in a sentence or two for users."""
     enforced_by: str = ""
-    """The module that acts on it; empty: it is kept and shown, and nothing acts on it yet."""
+    """The module that enforces the policy; empty: it is stored and returned, but has no effect."""
     limitation: Unsupported | None = None
-    """The values that ask for more than Magnetar does; every policy without `enforced_by` has
-    one. `unsupported` applies it."""
+    """The values that need more than Magnetar supports; required for a policy without
+    `enforced_by`. `unsupported` applies it."""
     broker_setting: str = ""
-    """The field of BrokerSettings that is its default."""
+    """The field of BrokerSettings with its default."""
     document: str = ""
-    """The namespace document's field, where a namespace can have it."""
+    """The field of the namespace's document, if a namespace can have the policy."""
     by_cluster: bool = False
-    """Whether that field has a value for each cluster."""
+    """Whether that field has a value per cluster."""
     undefined: object = None
-    """A value that says as much as none."""
+    """A value that means the same as no value."""
     namespace: Rest | None = None
     topic: Rest | None = None
     invalid: str = ""
-    """How Pulsar's refusal of a value begins; its field's name by default."""
+    """The beginning of Pulsar's text for an invalid value; by default, its field's name."""
     invalid_status: int = 412
-    """Of a value that is out of its range or breaks a rule; one of a wrong type is 400."""
+    """The status for a value out of range or against a rule; for a wrong type it is 400."""
     loses_data: bool = False
-    """A lower value may delete messages: `magnetar plan` says which before it is applied."""
+    """Whether a lower value may delete messages; `magnetar plan` predicts which."""
 
     @property
     def levels(self) -> tuple[Level, ...]:
-        found = []
+        """The levels at which the policy can be set."""
+        levels = []
         if self.namespace is not None:
-            found.append(Level.NAMESPACE)
+            levels.append(Level.NAMESPACE)
         if self.topic is not None:
-            found.append(Level.TOPIC)
-        return tuple(found)
+            levels.append(Level.TOPIC)
+        return tuple(levels)
 
     @property
     def keyed(self) -> bool:
-        """Whether it is a map whose entries are set, and hold, one by one."""
+        """Whether the policy is a map whose entries are set and resolved one by one."""
         return any(rest is not None and rest.keyed_by for rest in (self.namespace, self.topic))
 
     @property
     def enforced(self) -> bool:
+        """Whether any module enforces the policy."""
         return bool(self.enforced_by)
 
     def unsupported(self, value: Any, cluster: str = "") -> str | None:
-        """Why Magnetar cannot honor the value; None if it can.
+        """Returns why Magnetar cannot honor the value, None if it can.
 
         `value` is the checked JSON form (`type.check`), or None for a policy that is not set.
-        `cluster` names the local cluster: replication to it alone asks for nothing. If it is
-        unknown, a single cluster counts as the local one.
+        `cluster` is the local cluster's name: replication to it alone needs no support. If the name
+        is unknown, a single cluster counts as the local one.
         """
         if value is None or self.limitation is None or not self.limitation.asks(value, cluster):
             return None
@@ -141,4 +145,4 @@ class Policy:
 
 
 UNLIMITED: Final = -1
-"""In retention and quotas; in rates and caps 0 or less means: none."""
+"""No limit, in retention and quotas. In rates and caps, 0 or less means no limit."""

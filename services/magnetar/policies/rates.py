@@ -1,6 +1,6 @@
-"""How fast: what producers may publish, and what is dispatched to consumers and other clusters.
+"""Policies of rates: publishing, dispatch to consumers and other clusters, subscribing.
 
-A rate of 0 or less is none (broker.conf). Subscribe rates are counted over their own period.
+A rate of 0 or less means no limit (broker.conf). Subscribe rates have a period of their own.
 """
 
 from typing import Final
@@ -13,12 +13,12 @@ _BYTES: Final = Integer(Unit.BYTES_PER_SECOND, low=-1, high=INT64_MAX)
 
 DISPATCH_RATE_TYPE: Final = Record(
     (
-        Field("dispatchThrottlingRateInMsg", _MESSAGES, "Messages per period; -1: any number.",
+        Field("dispatchThrottlingRateInMsg", _MESSAGES, "Messages per period; -1: no limit.",
               default=-1, manifest="messages"),
-        Field("dispatchThrottlingRateInByte", _BYTES, "Bytes per period; -1: any number.",
+        Field("dispatchThrottlingRateInByte", _BYTES, "Bytes per period; -1: no limit.",
               default=-1, manifest="bytes"),
         Field("relativeToPublishRate", Boolean(),
-              "Whether the rate of publishing is added to both.", default=False),
+              "Whether the topic's publish rate is added to both.", default=False),
         Field("ratePeriodInSecond", Integer(Unit.SECONDS, low=1), "The period.", default=1,
               manifest="period"),
     )
@@ -29,8 +29,8 @@ DISPATCH_RATE: Final = Policy(
     manifest="dispatchRate",
     type=DISPATCH_RATE_TYPE,
     default=None,
-    text="What a topic may hand out to all its subscriptions together.",
-    enforced_by="magnetar.broker.rates.dispatching",
+    text="Limits what a topic dispatches to all its subscriptions together.",
+    enforced_by="magnetar.broker.rates.dispatch_rate",
     broker_setting="dispatch_rate_messages, dispatch_rate_bytes, dispatch_rate_relative",
     document="topicDispatchRate",
     by_cluster=True,
@@ -43,8 +43,8 @@ SUBSCRIPTION_DISPATCH_RATE: Final = Policy(
     manifest="subscriptionDispatchRate",
     type=DISPATCH_RATE_TYPE,
     default=None,
-    text="What one subscription may be handed.",
-    enforced_by="magnetar.broker.rates.dispatching",
+    text="Limits what is dispatched to each subscription.",
+    enforced_by="magnetar.broker.rates.dispatch_rate",
     broker_setting="subscription_dispatch_rate_messages, subscription_dispatch_rate_bytes, "
     "dispatch_rate_relative",
     document="subscriptionDispatchRate",
@@ -58,7 +58,7 @@ REPLICATOR_DISPATCH_RATE: Final = Policy(
     manifest="replicatorDispatchRate",
     type=DISPATCH_RATE_TYPE,
     default=None,
-    text="What may be sent to another cluster.",
+    text="Limits what is sent to another cluster.",
     limitation=Unsupported(
         lambda value, _cluster: (
             value["dispatchThrottlingRateInMsg"] > 0 or value["dispatchThrottlingRateInByte"] > 0
@@ -79,15 +79,15 @@ PUBLISH_RATE: Final = Policy(
     manifest="publishRate",
     type=Record(
         (
-            Field("publishThrottlingRateInMsg", _MESSAGES, "Messages per second; -1: any number.",
+            Field("publishThrottlingRateInMsg", _MESSAGES, "Messages per second; -1: no limit.",
                   default=-1, manifest="messages"),
-            Field("publishThrottlingRateInByte", _BYTES, "Bytes per second; -1: any number.",
+            Field("publishThrottlingRateInByte", _BYTES, "Bytes per second; -1: no limit.",
                   default=-1, manifest="bytes"),
         )
     ),
     default=None,
-    text="What all producers of a topic together may send; what is beyond it waits.",
-    enforced_by="magnetar.broker.rates.publishing",
+    text="Limits what all producers of a topic send together; messages beyond the limit wait.",
+    enforced_by="magnetar.broker.rates.publish_rate",
     broker_setting="publish_rate_messages, publish_rate_bytes",
     document="publishMaxMessageRate",
     by_cluster=True,
@@ -101,15 +101,15 @@ SUBSCRIBE_RATE: Final = Policy(
     type=Record(
         (
             Field("subscribeThrottlingRatePerConsumer", Integer(low=-1),
-                  "How often one consumer may subscribe in a period; 0 or -1: any number.",
+                  "How often a consumer may subscribe in a period; 0 or -1: no limit.",
                   default=-1, manifest="perConsumer"),
             Field("ratePeriodInSecond", Integer(Unit.SECONDS, low=1), "The period.", default=30,
                   manifest="period"),
         )
     ),
     default=None,
-    text="How often a consumer (one host, name and id) may subscribe to a topic.",
-    enforced_by="magnetar.broker.rates.subscribing",
+    text="Limits how often a consumer (a host, name and id) may subscribe to a topic.",
+    enforced_by="magnetar.broker.rates.subscribe_rate",
     broker_setting="subscribe_rate, subscribe_rate_period_s",
     document="clusterSubscribeRate",
     by_cluster=True,

@@ -1,4 +1,4 @@
-"""All policies, and how to find one. See `policy.Policy` for what is known of each."""
+"""All policies, in groups and by name; see `policy.Policy` for their attributes."""
 
 from types import MappingProxyType
 from typing import Final
@@ -24,10 +24,10 @@ BY_MANIFEST: Final = MappingProxyType({policy.manifest: policy for policy in POL
 
 
 def rest_of(policy: Policy, level: Level) -> Rest | None:
-    """How REST calls the policy at that level; None where it cannot be set there."""
+    """Returns the policy's REST paths at that level, None if it cannot be set there."""
     return policy.namespace if level is Level.NAMESPACE else policy.topic
 
 
 def at(level: Level) -> tuple[Policy, ...]:
-    """The policies that can be set there."""
+    """Returns the policies that can be set at that level."""
     return tuple(policy for policy in POLICIES if rest_of(policy, level) is not None)

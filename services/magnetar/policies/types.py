@@ -1,8 +1,8 @@
-"""The types that values of policies have: what is valid, in which unit, with which JSON form.
+"""The types of policies' values: their validity, units and JSON forms.
 
-A value is plain JSON (dict, list, str, int, float, bool). `Type.check(value, where)` gives back the
-value as it is stored, with defaults of absent fields filled in, or raises `PolicyInvalid`, whose
-text names the field and what would be right. Types know nothing of REST or Kubernetes.
+A value is plain JSON (dict, list, str, int, float, bool). `Type.check(value, where)` returns the
+value as it is stored, with defaults for absent fields, or raises `PolicyInvalid`, whose text names
+the field and says what is valid. Types do not depend on REST or Kubernetes.
 """
 
 import math
@@ -20,9 +20,9 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 
 
 class PolicyInvalid(ValueError):
-    """A value is not valid. `where` is the path to the field, the text says what would be right.
+    """A value is invalid. `where` is the path of the field, and the text says what is valid.
 
-    `refusal` is the whole text that Pulsar answers over REST; empty where it has none of its own.
+    `refusal` is Pulsar's whole text over REST; empty if Pulsar has none of its own.
     """
 
     def __init__(self, where: str, text: str, refusal: str = "") -> None:
@@ -33,11 +33,11 @@ class PolicyInvalid(ValueError):
 
 
 class PolicyMalformed(PolicyInvalid):
-    """A value is not even of the right form: a text for a number, a field that is missing."""
+    """A value has the wrong form: a text for a number, or a missing field."""
 
 
 class Unit(Enum):
-    """What a number counts. Where people write it by hand, `7d` and `10Gi` are understood."""
+    """The unit of a number. Manifests accept forms such as `7d` and `10Gi`."""
 
     NONE = ""
     SECONDS = "s"
@@ -51,24 +51,22 @@ class Unit(Enum):
 
     @property
     def is_duration(self) -> bool:
+        """Whether the unit measures time."""
         return self in (Unit.SECONDS, Unit.MINUTES, Unit.MILLISECONDS)
-
-    @property
-    def is_size(self) -> bool:
-        return self in (Unit.BYTES, Unit.MEBIBYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class Integer:
-    """A whole number of `unit`, `low` to `high`."""
+    """A whole number of `unit`, from `low` to `high`."""
 
     unit: Unit = Unit.NONE
     low: int = 0
     high: int = INT32_MAX
     refusal: str = ""
-    """Pulsar's whole text for a smaller value (`PolicyInvalid.refusal`)."""
+    """Pulsar's whole text for a value below `low` (`PolicyInvalid.refusal`)."""
 
     def check(self, value: object, where: str = "") -> int:
+        """Returns the value as stored; raises PolicyInvalid."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise PolicyMalformed(where, f"must be a whole number, and is {value!r}")
         if value < self.low:
@@ -81,13 +79,14 @@ class Integer:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number with a fraction, `low` to `high`."""
+    """A number with a fraction, from `low` to `high`."""
 
     unit: Unit = Unit.NONE
     low: float = 0.0
     high: float = math.inf
 
     def check(self, value: object, where: str = "") -> float:
+        """Returns the value as stored; raises PolicyInvalid."""
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             raise PolicyMalformed(where, f"must be a number, and is {value!r}")
         if not self.low <= value <= self.high:
@@ -97,9 +96,10 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Boolean:
-    """true or false."""
+    """A value that is true or false."""
 
     def check(self, value: object, where: str = "") -> bool:
+        """Returns the value as stored; raises PolicyInvalid."""
         if not isinstance(value, bool):
             raise PolicyMalformed(where, f"must be true or false, and is {value!r}")
         return value
@@ -107,11 +107,12 @@ class Boolean:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text that `pattern` matches as a whole."""
+    """A text that matches `pattern` as a whole."""
 
     pattern: str = ""
 
     def check(self, value: object, where: str = "") -> str:
+        """Returns the value as stored; raises PolicyInvalid."""
         if not isinstance(value, str):
             raise PolicyMalformed(where, f"must be a text, and is {value!r}")
         if len(value) > TEXT_CHARACTERS_MAX:
@@ -123,18 +124,19 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of some texts, each with its meaning."""
+    """One of several texts; `meanings` explains each."""
 
     meanings: Mapping[str, str]
     json_names: Mapping[str, str] = field(default_factory=dict)
-    """Texts that JSON has in another form than manifests: that of Java's enum constants. Either
-    form is valid; the value is JSON's."""
+    """Texts with another form in JSON than in manifests: that of Java's enum constants. Either form
+    is valid; the stored value has JSON's."""
     unoffered: tuple[str, ...] = ()
-    """Texts that clients send and no manifest needs."""
+    """Texts that clients send and that manifests do not need."""
     refusal: str = ""
-    """Pulsar's whole text for any other text (`PolicyInvalid.refusal`), with `{}` for it."""
+    """Pulsar's whole text for any other value (`PolicyInvalid.refusal`), with `{}` for it."""
 
     def check(self, value: object, where: str = "") -> str:
+        """Returns the value in JSON's form; raises PolicyInvalid."""
         if isinstance(value, str) and value in (*self.json_names.values(), *self.unoffered):
             return value
         if not isinstance(value, str) or value not in self.meanings:
@@ -145,74 +147,80 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class ListOf:
-    """A list without repetitions."""
+    """A list without duplicates."""
 
     item: "Type"
 
     def check(self, value: object, where: str = "") -> list[Any]:
+        """Returns the list as stored; raises PolicyInvalid."""
         if not isinstance(value, list):
             raise PolicyMalformed(where, f"must be a list, and is {value!r}")
         if len(value) > ITEMS_MAX:
             raise PolicyInvalid(where, f"must have at most {ITEMS_MAX} items, and has {len(value)}")
         checked: list[Any] = []
-        for at, one in enumerate(value):
-            item = self.item.check(one, f"{where}[{at}]")
+        for index, element in enumerate(value):
+            item = self.item.check(element, f"{where}[{index}]")
             if item in checked:
-                raise PolicyInvalid(f"{where}[{at}]", f"{item!r} is there twice")
+                raise PolicyInvalid(f"{where}[{index}]", f"{item!r} is there twice")
             checked.append(item)
         return checked
 
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """From texts that `key` takes to values."""
+    """A map from texts that `key` accepts to values."""
 
     key: "Text | Choice"
     value: "Type"
 
     def check(self, value: object, where: str = "") -> dict[str, Any]:
+        """Returns the map as stored; raises PolicyInvalid."""
         if not isinstance(value, dict):
             raise PolicyMalformed(where, f"must be an object, and is {value!r}")
         if len(value) > ITEMS_MAX:
             raise PolicyInvalid(where, f"must have at most {ITEMS_MAX} keys, and has {len(value)}")
         return {
-            self.key.check(name, f"{where}, key"): self.value.check(one, below(where, name))
-            for name, one in value.items()
+            self.key.check(name, f"{where}, key"): self.value.check(item, below(where, name))
+            for name, item in value.items()
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a record. Without a default it must be there; None: absent unless given."""
+    """A field of a record. Without a default it is required; default None: absent unless given."""
 
     name: str
-    """In JSON, as Pulsar calls it."""
+    """The name in JSON, which is Pulsar's."""
     type: "Type"
     text: str
     default: object = ...
     manifest: str = ""
-    """Its name in a manifest, where the type's unit is written out with the value (`time: 7d`)."""
+    """The name in a manifest, if it differs; values there have a unit (`time: 7d`)."""
     alias: str = ""
-    """What older clients call it in JSON."""
+    """The name that older clients use in JSON."""
 
     @property
     def manifest_name(self) -> str:
+        """The name in a manifest."""
         return self.manifest or self.name
 
     @property
     def required(self) -> bool:
+        """Whether the field must be given."""
         return self.default is ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What must hold between fields of a record: as a CEL expression over `self`, whose fields are
-    those of the manifest, and as a function over the JSON form. Both are tried on the same values
-    in the tests."""
+    """A condition between the fields of a record, in two forms.
+
+    One is a CEL expression over `self`, with the manifest's fields; the other is a function of the
+    JSON form. Tests try both on the same values.
+    """
 
     cel: str
     text: str
-    """What is wrong, and what to do, where it does not hold."""
+    """The text for a violation: what is wrong, and what to do."""
     holds: Any = field(compare=False)
     """`Callable[[dict[str, Any]], bool]`"""
     refusal: str = ""
@@ -221,25 +229,26 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object with known fields; others are ignored: Pulsar's clients send more than is asked."""
+    """An object with known fields. Others are ignored, because Pulsar's clients send them."""
 
     fields: tuple[Field, ...]
     rules: tuple[Rule, ...] = ()
 
     def check(self, value: object, where: str = "") -> dict[str, Any]:
+        """Returns the object as stored, with defaults; raises PolicyInvalid."""
         if not isinstance(value, dict):
             raise PolicyMalformed(where, f"must be an object, and is {value!r}")
         checked: dict[str, Any] = {}
-        for one in self.fields:
-            given = value.get(one.name)
-            if given is None and one.alias:
-                given = value.get(one.alias)
+        for item in self.fields:
+            given = value.get(item.name)
+            if given is None and item.alias:
+                given = value.get(item.alias)
             if given is not None:
-                checked[one.name] = one.type.check(given, below(where, one.name))
-            elif one.required:
-                raise PolicyMalformed(below(where, one.name), "must be there")
-            elif one.default is not None:
-                checked[one.name] = one.default
+                checked[item.name] = item.type.check(given, below(where, item.name))
+            elif item.required:
+                raise PolicyMalformed(below(where, item.name), "must be there")
+            elif item.default is not None:
+                checked[item.name] = item.default
         for rule in self.rules:
             if not rule.holds(checked):
                 raise PolicyInvalid(where, rule.text, rule.refusal.format_map(checked))
@@ -250,5 +259,5 @@ Type = Integer | Number | Boolean | Text | Choice | ListOf | MapOf | Record
 
 
 def below(where: str, name: str) -> str:
-    """The path of a field in what is at `where`."""
+    """Returns the path of a field below `where`."""
     return f"{where}.{name}" if where else name

@@ -1,7 +1,7 @@
 """Batches: several messages in one entry, and the messages of any entry.
 
 The payload of a batch, once decompressed, is a run of `size:u32 SingleMessageMetadata payload`.
-Its message count stands in the entry's metadata, and each payload's size in its own metadata.
+The entry's metadata has the number of messages; the metadata of a message has its payload's size.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,14 +16,14 @@ from magnetar.wire.framing import METADATA_SIZE_BYTES, U32, MalformedEntry
 
 
 class BatchMessage(NamedTuple):
-    """One message of an entry; `metadata` is None where the entry is no batch."""
+    """A message of an entry; `metadata` is None if the entry is not a batch."""
 
     metadata: SingleMessageMetadata | None
     payload: bytes
 
 
 def build_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> bytes:
-    """The uncompressed payload of a batch; sets the `payload_size` of each metadata."""
+    """Returns the uncompressed payload of a batch; sets the `payload_size` of each metadata."""
     parts: list[bytes] = []
     for metadata, payload in messages:
         metadata.payload_size = len(payload)
@@ -33,7 +33,7 @@ def build_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> byte
 
 
 def iterate_batch(payload: bytes, message_count: int) -> Iterator[BatchMessage]:
-    """The messages of an uncompressed batch payload, in order."""
+    """Yields the messages of an uncompressed batch payload, in order."""
     at = 0
     for _ in range(message_count):
         start = at + METADATA_SIZE_BYTES
@@ -53,9 +53,9 @@ def iterate_batch(payload: bytes, message_count: int) -> Iterator[BatchMessage]:
 def messages_of(
     entry: bytes, size_bytes_max: int = UNCOMPRESSED_BYTES_MAX
 ) -> tuple[MessageMetadata, list[BatchMessage]]:
-    """An entry's metadata and its messages, decompressed.
+    """Returns an entry's metadata and its messages, decompressed.
 
-    What is encrypted comes as it is, in one piece: only its consumers can read it.
+    An encrypted payload is returned unchanged, as one message: only consumers can decrypt it.
     """
     metadata = parse_metadata(entry)
     payload = payload_of(entry)

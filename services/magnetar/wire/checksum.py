@@ -1,4 +1,4 @@
-"""The CRC-32C (Castagnoli) of entries: computing, adding and verifying it."""
+"""The CRC-32C (Castagnoli) of entries: computes, adds and verifies it."""
 
 from collections.abc import Callable
 from typing import Final
@@ -22,15 +22,15 @@ CHECKSUM_FAILED: Final = "Checksum failed on the broker"
 
 
 def with_checksum(rest: bytes) -> bytes:
-    """The entry made of `rest`, which begins with the metadata size."""
+    """Returns the entry of `rest`, which begins with the metadata size, with its checksum."""
     return CHECKSUM_HEADER.pack(CHECKSUM_MAGIC, crc32c(rest)) + rest
 
 
 def entry_fault(entry: bytes) -> tuple[ServerError, str] | None:
-    """Why an entry from a producer must not be stored, or None.
+    """Returns the error code and text for a producer's entry that must not be stored, or None.
 
-    An entry without a checksum is accepted, as clients may leave it out; its layout is checked in
-    either case. Broker entry metadata is the broker's to add, never the producer's.
+    An entry without a checksum is accepted, because clients may omit it. The layout is checked
+    either way. Only brokers add broker entry metadata, so an entry that begins with it is refused.
     """
     magic = int.from_bytes(entry[:2])
     if magic == BROKER_ENTRY_METADATA_MAGIC:

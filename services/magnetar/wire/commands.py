@@ -1,8 +1,8 @@
-"""Which field of `BaseCommand` belongs to which type, and parsing a command in full.
+"""The field of `BaseCommand` for each command type, and the strict parser of commands.
 
-Parsing is stricter than protobuf's Python runtime, so that whoever handles a message can rely on
-it: required fields are there, and every `string` is a `str` (for invalid UTF-8 the runtime would
-hand out `bytes` instead).
+The parser is stricter than protobuf's Python runtime, so that handlers can rely on a message: every
+required field is set, and every `string` is a `str` (the runtime returns `bytes` for invalid
+UTF-8).
 """
 
 from typing import Final
@@ -19,24 +19,32 @@ FIELD_OF_TYPE: Final[dict[int, str]] = {
     number: BaseCommand.DESCRIPTOR.fields_by_number[number].name
     for number in BaseCommand.Type.values()
 }
-"""A command's field has the number of its type."""
+"""The name of a command's field, which has the number of the command's type."""
+
+
+def command_name(number: int) -> str:
+    """The protocol's name of a command type."""
+    return CommandType.Name(CommandType.ValueType(number))
+
 
 _TextFields = tuple[tuple[str, bool, "_TextFields | None"], ...]
 
 
-def _text_fields(descriptor: Descriptor | None, above: tuple[Descriptor, ...] = ()) -> _TextFields:
-    """Fields that hold text: (name, repeated, the text fields inside or None for a string)."""
-    found: list[tuple[str, bool, _TextFields | None]] = []
+def _text_fields(
+    descriptor: Descriptor | None, ancestors: tuple[Descriptor, ...] = ()
+) -> _TextFields:
+    """Returns the fields with text: (name, repeated, the text fields inside; None for a string)."""
+    fields: list[tuple[str, bool, _TextFields | None]] = []
     if descriptor is None:
         return ()
     for field in descriptor.fields:
         if field.type == FieldDescriptor.TYPE_STRING:
-            found.append((field.name, field.is_repeated, None))
-        elif field.message_type is not None and field.message_type not in above:
-            inside = _text_fields(field.message_type, (*above, descriptor))
+            fields.append((field.name, field.is_repeated, None))
+        elif field.message_type is not None and field.message_type not in ancestors:
+            inside = _text_fields(field.message_type, (*ancestors, descriptor))
             if inside:
-                found.append((field.name, field.is_repeated, inside))
-    return tuple(found)
+                fields.append((field.name, field.is_repeated, inside))
+    return tuple(fields)
 
 
 _TEXT_OF_TYPE: Final[dict[int, _TextFields]] = {
@@ -46,6 +54,7 @@ _TEXT_OF_TYPE: Final[dict[int, _TextFields]] = {
 
 
 def _text_is_sound(message: Message, fields: _TextFields) -> bool:
+    """Whether all text in these fields is valid UTF-8."""
     for name, repeated, inside in fields:
         if repeated:
             values = getattr(message, name)
@@ -60,7 +69,7 @@ def _text_is_sound(message: Message, fields: _TextFields) -> bool:
 
 
 def parse_command(data: bytes) -> tuple[int, Message]:
-    """The type of a serialized `BaseCommand`, and the message that belongs to that type."""
+    """Returns a serialized `BaseCommand`'s type and its message; raises ProtocolError."""
     try:
         command = BaseCommand.FromString(data)
     except DecodeError as error:
@@ -69,7 +78,8 @@ def parse_command(data: bytes) -> tuple[int, Message]:
         raise ProtocolError("A command lacks its type or a required field")
     number = command.type
     field = FIELD_OF_TYPE[number]
-    if not command.HasField(field):  # type: ignore[arg-type]  # one of the fields by construction
+    message_of_any_type: Message = command  # its HasField takes names that are not literals
+    if not message_of_any_type.HasField(field):
         raise ProtocolError(f"A command of type {CommandType.Name(number)} has no {field}")
     message: Message = getattr(command, field)
     if not _text_is_sound(message, _TEXT_OF_TYPE[number]):

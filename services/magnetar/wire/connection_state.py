@@ -1,22 +1,22 @@
-"""Which command may arrive in which state of a connection, as tables.
+"""Which command a client may send in which state of its connection, as tables.
 
     CONNECTING --CONNECT--> AUTHENTICATING --(CONNECTED sent)--> CONNECTED --(closed)--> CLOSED
 
-A client's first command is CONNECT, and there is only one. While the broker still asks for proof of
-identity only AUTH_RESPONSE may follow. Keep-alive is allowed always. A peer that breaks this is not
-answered: its connection is closed, as Pulsar's broker does. The broker's table is followed by the
-client's mirror image. All changes of state are made here.
+A client's first command is CONNECT, and it sends CONNECT once. While the broker still asks for
+proof of identity, only AUTH_RESPONSE may follow. PING and PONG are allowed in every open state. The
+broker closes the connection of a client that breaks these rules, without an answer, as Pulsar's
+broker does.
 """
 
 from enum import Enum, auto
 from typing import Final
 
-from magnetar.wire.commands import CommandType
+from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.framing import ProtocolError
 
 
 class State(Enum):
-    """Where a connection is in its life."""
+    """The states of a connection."""
 
     CONNECTING = auto()
     AUTHENTICATING = auto()
@@ -64,29 +64,13 @@ FROM_CLIENT: Final = frozenset(
         CommandType.WATCH_TC_ASSIGNMENTS_CLOSE,
     }
 )
-"""What a connected client may send; CLOSE_PRODUCER and CLOSE_CONSUMER go both ways."""
-
-FROM_BROKER: Final = (
-    frozenset(CommandType.values())
-    - (FROM_CLIENT - {CommandType.CLOSE_PRODUCER, CommandType.CLOSE_CONSUMER})
-    - {CommandType.CONNECT, CommandType.CONNECTED}
-)
-
-_NOTHING: Final[frozenset[int]] = frozenset()
+"""The commands of a connected client, besides PING and PONG."""
 
 BROKER_ACCEPTS: Final[dict[State, frozenset[int]]] = {
     State.CONNECTING: KEEP_ALIVE | {CommandType.CONNECT},
     State.AUTHENTICATING: KEEP_ALIVE | {CommandType.AUTH_RESPONSE},
     State.CONNECTED: KEEP_ALIVE | FROM_CLIENT,
-    State.CLOSED: _NOTHING,
-}
-
-CLIENT_ACCEPTS: Final[dict[State, frozenset[int]]] = {
-    State.CONNECTING: _NOTHING,
-    State.AUTHENTICATING: KEEP_ALIVE
-    | {CommandType.CONNECTED, CommandType.AUTH_CHALLENGE, CommandType.ERROR},
-    State.CONNECTED: FROM_BROKER,
-    State.CLOSED: _NOTHING,
+    State.CLOSED: frozenset(),
 }
 
 _NEXT: Final[dict[tuple[State, int], State]] = {
@@ -96,25 +80,29 @@ _NEXT: Final[dict[tuple[State, int], State]] = {
 
 
 class ConnectionState:
-    """The state of one connection, as one of its ends sees it."""
+    """The state of one connection, as the broker sees it."""
 
-    __slots__ = ("_accepts", "state")
+    __slots__ = ("state",)
 
-    def __init__(self, accepts: dict[State, frozenset[int]] = BROKER_ACCEPTS) -> None:
-        self._accepts = accepts
+    def __init__(self) -> None:
         self.state = State.CONNECTING
 
+    @property
+    def connected(self) -> bool:
+        """Whether the client has finished CONNECT and the connection is open."""
+        return self.state is State.CONNECTED
+
     def received(self, command_type: int) -> None:
-        """Notes a command of the peer; ProtocolError where it may not come now."""
-        if command_type not in self._accepts[self.state]:
-            name = CommandType.Name(command_type)  # type: ignore[arg-type]  # a number seen by upb
+        """Records a command of the client; raises ProtocolError if the state forbids it."""
+        if command_type not in BROKER_ACCEPTS[self.state]:
+            name = command_name(command_type)
             raise ProtocolError(f"{name} may not come while {self.state.name.lower()}")
         self.state = _NEXT.get((self.state, command_type), self.state)
 
     def sent(self, command_type: int) -> None:
-        """Notes a command of our own, after it was handed to the transport."""
+        """Records a command of the broker, after the transport has taken it."""
         self.state = _NEXT.get((self.state, command_type), self.state)
 
     def closed(self) -> None:
-        """Nothing is accepted any more."""
+        """Records that the connection is closed; no command is accepted any more."""
         self.state = State.CLOSED

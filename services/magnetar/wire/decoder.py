@@ -1,16 +1,16 @@
-"""Bytes of a connection in, events out: the hottest code of the system.
+"""Decodes the bytes of a connection into events: the hottest code of the system.
 
-`FrameDecoder` fits `asyncio.BufferedProtocol`: the transport reads into `get_buffer()`, and
-`received(n)` returns the events of all frames that are complete. In a stream of SENDs the loop of
-`_take_sends` reads a frame's head, scans the few fields of its command in place, cuts out the entry
-and verifies its CRC-32C: five calls in C and none in Python for each frame. Any command that does
-not look exactly like what official clients write takes the slow path through protobuf
-(`commands.py`), and gives the same events there. SENDs are gathered by producer, so that a client
-that spreads its messages over the partitions of a topic makes runs all the same.
+`FrameDecoder` suits `asyncio.BufferedProtocol`: the transport reads into `get_buffer()`, and
+`received(n)` returns the events of all complete frames. In a stream of SENDs, the loop of
+`_take_sends` reads a frame's head, scans the few fields of its command in place, copies the entry
+and verifies its CRC-32C: five calls in C and none in Python per frame. A command that differs from
+the bytes of official clients takes the slow path through protobuf (`commands.py`), which returns
+the same events. SENDs are grouped by producer, so that a client that spreads its messages over the
+partitions of a topic also gets runs.
 
-A frame that makes the stream unreadable (too large, sizes that contradict each other, a command
-that cannot be parsed) raises `ProtocolError`, with the events decoded before it; the connection is
-to be closed then. A SEND whose entry is damaged is only a `BadSend`.
+A frame that makes the stream unreadable (too large, contradictory sizes, a command that cannot be
+parsed) raises `ProtocolError` with the events decoded before it; the caller closes the connection.
+A SEND with a damaged entry is only a `BadSend`.
 
 Bounds: frames of `frame_bytes_max`, their first four bytes included; memory as in
 `receive_buffer.py`.
@@ -59,7 +59,7 @@ _SHIFTS: Final = tuple(range(7, 63, 7))
 
 
 class FrameDecoder:
-    """Decodes one connection's frames. After a `ProtocolError` it is not to be used again."""
+    """Decodes the frames of one connection. Not usable after a `ProtocolError`."""
 
     __slots__ = ("_buffer", "_total_bytes_max")
 
@@ -73,20 +73,20 @@ class FrameDecoder:
 
     @property
     def held_bytes(self) -> int:
-        """Memory held for a frame under way; 0 for an idle connection."""
+        """Memory held for an incomplete frame; 0 for an idle connection."""
         return self._buffer.held_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes received of a frame under way."""
+        """Bytes received of an incomplete frame."""
         return self._buffer.end - self._buffer.start
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; valid until `received` is called."""
+        """Returns the memory for the next bytes; valid until `received` is called."""
         return self._buffer.writable()
 
     def received(self, byte_count: int) -> list[Event]:
-        """The events of the frames that `byte_count` more bytes in the buffer completed."""
+        """Returns the events of the frames that `byte_count` more bytes completed."""
         buffer = self._buffer
         buffer.end += byte_count
         events: list[Event] = []
@@ -103,7 +103,7 @@ class FrameDecoder:
         return events
 
     def feed(self, received: bytes) -> list[Event]:
-        """As if these bytes had been received, however many they are."""
+        """Decodes any number of bytes, as if the transport had read them."""
         events: list[Event] = []
         at = 0
         while at < len(received):
@@ -137,8 +137,8 @@ class FrameDecoder:
             self._command(position, events)
             buffer.start = frame_end
 
-    def _take_sends(self, events: list[Event]) -> None:  # noqa: C901  # calls are what costs here
-        """Decodes plain SENDs up to the first frame that is incomplete or anything else."""
+    def _take_sends(self, events: list[Event]) -> None:  # noqa: C901  # calls would dominate the cost
+        """Decodes plain SENDs up to the first frame that is incomplete or not a plain SEND."""
         buffer, total_bytes_max = self._buffer, self._total_bytes_max
         data, view, position, end = buffer.data, buffer.view, buffer.start, buffer.end
         head_at, entry_head_at, checksum, find = _head_at, _entry_head_at, crc32c, bytes.find
@@ -187,7 +187,7 @@ class FrameDecoder:
                 break
             entry = view[command_end:frame_end].tobytes()
             magic, expected, metadata_size = entry_head_at(data, command_end)
-            if message_count == 1 and (  # `may_be_delayed`, where an entry has a checksum
+            if message_count == 1 and (  # `may_be_delayed`, for entries with a checksum
                 find(entry, DELIVER_AT_TAG, 10, 10 + metadata_size) > 0 or magic != CHECKSUM_MAGIC
             ):
                 break
@@ -208,7 +208,7 @@ class FrameDecoder:
         buffer.start = position
 
     def _command(self, frame_at: int, events: list[Event]) -> None:
-        """Decodes one frame that is complete and whose sizes agree, whatever command it has."""
+        """Decodes one complete frame with consistent sizes, of any command."""
         data, view = self._buffer.data, self._buffer.view
         total, size = FRAME_HEADER.unpack_from(data, frame_at)
         command_end = frame_at + 8 + size
@@ -234,7 +234,7 @@ class FrameDecoder:
 
 
 class _Runs(dict[int, SendRun]):
-    """The runs of one stretch of SENDs, by producer; one that is asked for is begun."""
+    """The runs of consecutive SENDs by producer; a missing run is started."""
 
     __slots__ = ("_events",)
 
@@ -248,7 +248,7 @@ class _Runs(dict[int, SendRun]):
 
 
 def _run_of(producer_id: int, events: list[Event]) -> SendRun:
-    """The run that ends `events` if it is of that producer, else a new one."""
+    """Returns the last event if it is a run of that producer, else appends a new run."""
     last = events[-1] if events else None
     if isinstance(last, SendRun) and last.producer_id == producer_id:
         return last
@@ -258,7 +258,7 @@ def _run_of(producer_id: int, events: list[Event]) -> SendRun:
 
 
 def _take_send(command: CommandSend, entry: bytes, events: list[Event]) -> None:
-    """A SEND that was parsed in full."""
+    """Appends the event of a SEND that protobuf has parsed."""
     fault = entry_fault(entry)
     plain = plain_send(command)
     if fault is not None:

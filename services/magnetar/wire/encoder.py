@@ -52,21 +52,22 @@ PONG_FRAME: Final = encode_command(CommandType.PONG, pb.CommandPong())
 
 
 def encode_success(request_id: int) -> bytes:
-    """SUCCESS, the plain answer of many requests."""
+    """SUCCESS, the answer to many requests."""
     return encode_command(CommandType.SUCCESS, pb.CommandSuccess(request_id=request_id))
 
 
 def encode_error(request_id: int, code: ServerError, text: str) -> bytes:
-    """ERROR for a request; -1 as the request's id where there was none."""
-    error = pb.CommandError(request_id=unsigned64(request_id), message=text)
-    error.error = _code(code)
+    """ERROR for a request; a request id of -1 means that the error answers no request."""
+    error = pb.CommandError(
+        request_id=unsigned64(request_id), error=error_number(code), message=text
+    )
     return encode_command(CommandType.ERROR, error)
 
 
 def encode_send_error(producer_id: int, sequence_id: int, code: ServerError, text: str) -> bytes:
     """SEND_ERROR for one SEND."""
     error = pb.CommandSendError(
-        producer_id=producer_id, sequence_id=sequence_id, error=_code(code), message=text
+        producer_id=producer_id, sequence_id=sequence_id, error=error_number(code), message=text
     )
     return encode_command(CommandType.SEND_ERROR, error)
 
@@ -77,11 +78,12 @@ def encode_ack_response(
     """ACK_RESPONSE, for an ACK that carried a request id."""
     response = pb.CommandAckResponse(consumer_id=consumer_id, request_id=request_id, message=text)
     if code is not None:
-        response.error = _code(code)
+        response.error = error_number(code)
     return encode_command(CommandType.ACK_RESPONSE, response)
 
 
-def _code(code: ServerError) -> pb.ServerError.ValueType:
+def error_number(code: ServerError) -> pb.ServerError.ValueType:
+    """The protocol's number of an error code."""
     return pb.ServerError.ValueType(int(code))
 
 

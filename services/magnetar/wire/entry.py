@@ -1,10 +1,10 @@
-"""A stored entry: its parts, its metadata, and the few facts that dispatchers ask for.
+"""A stored entry: its parts, its metadata, and the few facts that dispatchers need.
 
     [0x0e02 size:u32 BrokerEntryMetadata]
     [0x0e01 crc32c:u32] metadata_size:u32 MessageMetadata payload
 
-Entries are immutable bytes. Functions that read one raise `MalformedEntry` where it does not have
-this layout; none of them verifies the checksum, which was done when the entry arrived.
+Entries are immutable bytes. Functions that read an entry raise `MalformedEntry` if it does not have
+this layout. None of them verifies the checksum: the decoder does so when the entry arrives.
 """
 
 import base64
@@ -33,7 +33,7 @@ _metadata_from: Final = MessageMetadata.FromString
 
 
 class EntryParts(NamedTuple):
-    """Where an entry's parts are: offsets into its bytes."""
+    """The broker's metadata of an entry, and the offsets of its other parts."""
 
     broker_entry_metadata: BrokerEntryMetadata | None
     metadata_start: int
@@ -41,10 +41,10 @@ class EntryParts(NamedTuple):
 
 
 class EntryFacts(msgspec.Struct, gc=False):
-    """What the metadata of an entry says to a dispatcher.
+    """The facts in an entry's metadata that a dispatcher needs.
 
-    `sticky_key` is the ordering key, else the partition key as bytes (decoded where it travels in
-    base64), else None. Times are in ms since 1970; `deliver_at_ms` is 0 where none was asked for.
+    `sticky_key` is the ordering key, else the partition key as bytes (decoded if it is sent in
+    base64), else None. Times are in ms since 1970; `deliver_at_ms` is 0 if the entry has none.
     """
 
     message_count: int
@@ -57,7 +57,7 @@ class EntryFacts(msgspec.Struct, gc=False):
 
 
 def split_entry(entry: bytes) -> EntryParts:
-    """The broker's metadata, if there is any, and where the message's metadata and payload are."""
+    """Returns the broker's metadata, if any, and the offsets of message metadata and payload."""
     broker_entry_metadata = None
     start = _broker_part_bytes(entry)
     if start:
@@ -71,8 +71,8 @@ def split_entry(entry: bytes) -> EntryParts:
 
 
 def parse_metadata(entry: bytes) -> MessageMetadata:
-    """The message metadata of an entry."""
-    if entry[:2] == _CHECKSUM_MAGIC:  # as nearly all are; the rest is for the others
+    """Returns the message metadata of an entry."""
+    if entry[:2] == _CHECKSUM_MAGIC:  # the fast path: nearly all entries begin with a checksum
         start = _CHECKED_METADATA_AT
         end = start + int.from_bytes(entry[CHECKSUM_HEADER_BYTES:start])
         if end > len(entry):
@@ -86,12 +86,12 @@ def parse_metadata(entry: bytes) -> MessageMetadata:
 
 
 def payload_of(entry: bytes) -> bytes:
-    """What follows the metadata: as compressed and encrypted as the producer sent it."""
+    """Returns the payload as the producer sent it, compressed and encrypted."""
     return entry[_metadata_range(entry, _broker_part_bytes(entry))[1] :]
 
 
 def peek(entry: bytes) -> EntryFacts:
-    """The facts of an entry; parses its metadata once and keeps none of it."""
+    """Returns the facts of an entry; parses its metadata once and does not keep it."""
     metadata = parse_metadata(entry)
     has = metadata.HasField
     return EntryFacts(
@@ -106,13 +106,13 @@ def peek(entry: bytes) -> EntryFacts:
 
 
 def sticky_key(metadata: MessageMetadata) -> bytes | None:
-    """What Key_Shared goes by: the ordering key, else the partition key, else None."""
+    """Returns the key for Key_Shared: the ordering key, else the partition key, else None."""
     if metadata.HasField("ordering_key"):
         return metadata.ordering_key
     if not metadata.HasField("partition_key"):
         return None
     key = metadata.partition_key
-    # The runtime hands out bytes for text that is not UTF-8.
+    # protobuf's runtime returns bytes for text that is not UTF-8.
     data = key.encode() if isinstance(key, str) else bytes(key)
     if metadata.partition_key_b64_encoded:
         try:
@@ -123,7 +123,7 @@ def sticky_key(metadata: MessageMetadata) -> bytes | None:
 
 
 def build_entry(metadata: MessageMetadata, payload: bytes, *, checksum: bool = True) -> bytes:
-    """The entry that a producer sends: checksum, metadata and payload."""
+    """Builds the entry that a producer sends: checksum, metadata and payload."""
     head = metadata.SerializeToString()
     rest = b"".join((U32.pack(len(head)), head, payload))
     return with_checksum(rest) if checksum else rest
@@ -132,19 +132,19 @@ def build_entry(metadata: MessageMetadata, payload: bytes, *, checksum: bool = T
 def with_broker_entry_metadata(
     entry: bytes, timestamp_ms: int | None, index: int | None = None
 ) -> bytes:
-    """The entry with the broker's metadata in front of it; the rest stays as it is."""
+    """Returns the entry with the broker's metadata in front of it, otherwise unchanged."""
     part = BrokerEntryMetadata(broker_timestamp=timestamp_ms, index=index).SerializeToString()
     return BROKER_ENTRY_METADATA_HEADER.pack(BROKER_ENTRY_METADATA_MAGIC, len(part)) + part + entry
 
 
 def without_broker_entry_metadata(entry: bytes) -> bytes:
-    """The entry as its producer sent it; the same object where the broker added nothing."""
+    """Returns the entry as its producer sent it; the same object if the broker added nothing."""
     start = _broker_part_bytes(entry)
     return entry[start:] if start else entry
 
 
 def _broker_part_bytes(entry: bytes) -> int:
-    """Bytes that the broker put in front of an entry, 0 for none."""
+    """Returns the size of the broker's metadata in front of an entry, 0 for none."""
     if not entry.startswith(_BROKER_MAGIC):
         return 0
     if len(entry) < _BROKER_HEADER_BYTES:
@@ -156,6 +156,7 @@ def _broker_part_bytes(entry: bytes) -> int:
 
 
 def _metadata_range(entry: bytes, at: int) -> tuple[int, int]:
+    """Returns where the message metadata starts and ends, for an entry that begins at `at`."""
     if entry.startswith(_CHECKSUM_MAGIC, at):
         at += CHECKSUM_HEADER_BYTES
     start = at + METADATA_SIZE_BYTES

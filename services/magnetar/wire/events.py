@@ -1,8 +1,8 @@
-"""What a decoder finds in received bytes.
+"""The events that a decoder returns.
 
-The three hot commands have compact events of their own; everything else is a `Command` with its
-protobuf message. An entry is immutable bytes, cut once out of the receive buffer and shared from
-then on.
+The three hot commands have compact events of their own; any other command is a `Command` with its
+protobuf message. An entry is immutable bytes, copied once from the receive buffer and shared after
+that.
 """
 
 import msgspec
@@ -13,13 +13,13 @@ from magnetar.wire._pb.PulsarApi_pb2 import CommandSend
 
 
 class SendRun(msgspec.Struct, gc=False):
-    """Plain SENDs of one producer, in order: parallel lists, one item for each frame.
+    """Plain SENDs of one producer, in order: parallel lists with one item per frame.
 
-    A run takes in what the producer sent between two frames that are no plain SENDs, also where
-    other producers' SENDs lie between its own: the order between producers means nothing.
-    Checksums are verified. `highest_sequence_ids` is the last sequence id of a batch, and the
-    sequence id itself where the frame named none or a lower one. The chunks of one message come as
-    entries with the same sequence id.
+    A run has the producer's SENDs between two frames that are not plain SENDs, even if SENDs of
+    other producers lie between them: no order is promised between producers. Checksums are
+    verified. `highest_sequence_ids` has the last sequence id of a batch, or the sequence id itself
+    if the frame has none or a lower one. The chunks of a message are entries with the same
+    sequence id.
     """
 
     producer_id: int
@@ -28,11 +28,11 @@ class SendRun(msgspec.Struct, gc=False):
     message_counts: list[int]
     entries: list[bytes]
     size_bytes: int = 0
-    """Bytes of the entries together."""
+    """The size of all entries together."""
 
 
 class Send(msgspec.Struct, gc=False):
-    """One SEND with a transaction, marker, message id, odd numbers or perhaps a delivery time.
+    """A SEND with a transaction, marker, message id, unusual numbers or perhaps a delivery time.
 
     Its checksum is verified.
     """
@@ -42,7 +42,7 @@ class Send(msgspec.Struct, gc=False):
 
 
 class BadSend(msgspec.Struct, gc=False):
-    """A SEND whose entry must not be stored; the stream itself is sound. Answer SEND_ERROR."""
+    """A SEND whose entry must not be stored: answer SEND_ERROR. The stream itself is intact."""
 
     producer_id: int
     sequence_id: int
@@ -51,7 +51,7 @@ class BadSend(msgspec.Struct, gc=False):
 
 
 class AckOne(msgspec.Struct, gc=False):
-    """An individual ACK of one whole entry, outside of transactions, that wants no response."""
+    """An individual ACK of one whole entry, without transaction, that requests no response."""
 
     consumer_id: int
     ledger_id: int
@@ -66,7 +66,7 @@ class Flow(msgspec.Struct, gc=False):
 
 
 class Command(msgspec.Struct, gc=False):
-    """Any other command: its `BaseCommand.Type`, its own message, and what followed it, if any."""
+    """Any other command: its `BaseCommand.Type`, its message, and the bytes after it, if any."""
 
     type: int
     message: Message

@@ -1,4 +1,4 @@
-"""How commands and entries are framed: the constants and layouts, and the error of a bad peer.
+"""The framing of commands and entries: constants, layouts, and the errors of malformed input.
 
 All integers of the framing are big-endian.
 
@@ -8,7 +8,7 @@ All integers of the framing are big-endian.
                       [0x0e01 crc32c:u32]  metadata_size:u32  MessageMetadata  payload
 
 `total` counts everything after itself; the CRC-32C covers everything after itself. A producer sends
-entries without the first bracket; what it sent is what is stored and what consumers get.
+entries without the first bracket. Bookies store its bytes, and consumers receive them, unchanged.
 """
 
 from struct import Struct
@@ -19,7 +19,7 @@ from magnetar.wire.events import Event
 MESSAGE_BYTES_MAX_DEFAULT: Final = 5 * 1024 * 1024
 FRAME_OVERHEAD_BYTES_MAX: Final = 10 * 1024
 FRAME_BYTES_MAX_DEFAULT: Final = MESSAGE_BYTES_MAX_DEFAULT + FRAME_OVERHEAD_BYTES_MAX
-"""Greatest frame, its first four bytes included: Pulsar's `maxMessageSize` plus its padding."""
+"""Size limit of a frame, its first four bytes included: Pulsar's `maxMessageSize` and padding."""
 
 PROTOCOL_VERSION: Final = 21
 
@@ -27,7 +27,6 @@ CHECKSUM_MAGIC: Final = 0x0E01
 BROKER_ENTRY_METADATA_MAGIC: Final = 0x0E02
 CHECKSUM_HEADER_BYTES: Final = 6
 METADATA_SIZE_BYTES: Final = 4
-FRAME_HEADER_BYTES: Final = 8
 
 U32: Final = Struct(">I")
 FRAME_HEADER: Final = Struct(">II")
@@ -37,9 +36,9 @@ CHECKED_ENTRY_HEADER: Final = Struct(">HII")
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol in a way that leaves its stream unreadable: close it.
+    """The peer violated the protocol and its stream is unreadable: close the connection.
 
-    `events` are those of the sound frames received together with the broken one, before it.
+    `events` are those of the valid frames that were received with the broken one, before it.
     """
 
     def __init__(self, message: str, events: list[Event] | None = None) -> None:
@@ -48,4 +47,4 @@ class ProtocolError(Exception):
 
 
 class MalformedEntry(Exception):
-    """An entry's bytes do not follow the layout of entries."""
+    """The bytes of an entry do not have the layout of entries."""

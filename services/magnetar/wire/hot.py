@@ -1,8 +1,8 @@
-"""Scanning the small hot commands by hand, for a tenth of what parsing them costs.
+"""Hand-written scanners of the small hot commands, at a tenth of the cost of parsing.
 
-A scanner knows exactly one shape: the fields that official clients write, each tag in one byte, no
-varint longer than nine. Anything else is None, and the caller parses in full, so that a scanner can
-never see something else than protobuf does.
+A scanner accepts exactly one shape: the fields that official clients write, tags of one byte, and
+varints of at most nine bytes. For anything else it returns None, and the caller parses the command
+with protobuf, so that the two never disagree.
 """
 
 from typing import Final
@@ -18,11 +18,11 @@ MESSAGE_COUNT_MAX: Final = 2**31 - 1
 DELIVER_AT_TAG: Final = b"\x98\x01"
 """The tag of `MessageMetadata.deliver_at_time` (field 19, a varint)."""
 COMMAND_BYTES_MAX: Final = 131
-"""Greatest `BaseCommand` whose field has a one-byte length."""
+"""The largest `BaseCommand` whose field has a one-byte length."""
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The varint at `at` and where it ends; a negative value where it is too long for us."""
+    """Returns the varint at `at` and its end; the value is negative if it exceeds nine bytes."""
     value = data[at]
     at += 1
     if value < 0x80:
@@ -38,7 +38,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def scan_ack(data: bytes) -> AckOne | None:
-    """`type=ACK ack{consumer_id, ack_type=Individual, message_id{ledgerId, entryId}}`, or None."""
+    """Scans `type=ACK ack{consumer_id, ack_type=Individual, message_id{ledgerId, entryId}}`."""
     size = len(data)
     if not 5 < size <= COMMAND_BYTES_MAX or data[2:5] != bytes((0x52, size - 4, 0x08)):
         return None
@@ -60,7 +60,7 @@ def scan_ack(data: bytes) -> AckOne | None:
 
 
 def scan_flow(data: bytes) -> Flow | None:
-    """`type=FLOW flow{consumer_id, messagePermits}`, or None."""
+    """Scans `type=FLOW flow{consumer_id, messagePermits}`."""
     size = len(data)
     if not 5 < size <= COMMAND_BYTES_MAX or data[2:5] != bytes((0x5A, size - 4, 0x08)):
         return None
@@ -77,7 +77,7 @@ def scan_flow(data: bytes) -> Flow | None:
 
 
 def plain_send(command: CommandSend) -> tuple[int, int, int, int] | None:
-    """(producer id, sequence id, highest sequence id, message count) of a plain SEND, or None."""
+    """Returns (producer id, sequence id, highest sequence id, message count) of a plain SEND."""
     has = command.HasField
     if has("txnid_least_bits") or has("txnid_most_bits") or has("marker") or has("message_id"):
         return None
@@ -89,9 +89,9 @@ def plain_send(command: CommandSend) -> tuple[int, int, int, int] | None:
 
 
 def may_be_delayed(entry: bytes) -> bool:
-    """Whether an entry's metadata may have a delivery time: true if its tag's bytes occur there.
+    """Whether an entry's metadata may have a delivery time: the bytes of its tag occur in it.
 
-    A false alarm costs one parse; nearly all entries lack the bytes and are not parsed. Clients
+    A false positive costs one parse; nearly all entries lack the bytes and are not parsed. Clients
     send delayed messages outside of batches, so entries of several messages need no check.
     """
     size_at = CHECKSUM_HEADER_BYTES if entry[:2] == _CHECKSUM_MAGIC else 0
@@ -101,7 +101,7 @@ def may_be_delayed(entry: bytes) -> bool:
 
 
 def plain_ack(command: CommandAck) -> AckOne | None:
-    """The same ACK in its compact form, where that says all there is to it."""
+    """Returns the compact form of an ACK, or None if the ACK has more than that form holds."""
     if command.ack_type != CommandAck.Individual or len(command.message_id) != 1:
         return None
     has = command.HasField

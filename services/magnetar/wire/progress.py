@@ -1,10 +1,10 @@
-"""A deadline by progress for frames under way: slow uploads of large frames live, dead ones end.
+"""A progress deadline for incomplete frames: slow uploads survive, dead connections are closed.
 
-A peer that begins a frame has to send PROGRESS_BYTES_MIN more of it within each stretch of
-`stall_s`, or to finish it. A deadline for the whole frame would have to allow for the slowest link
-and the largest frame, and would keep a dead connection open for as long. A sweep over the
-connections asks from time to time; a read that finishes a frame calls `restart`. Without that call,
-a busy peer whose reads always end inside a small frame would look like one that has stalled.
+A peer that begins a frame must finish it, or send PROGRESS_BYTES_MIN more of it in every `stall_s`.
+A deadline for the whole frame would have to allow for the slowest link and the largest frame, and
+would keep a dead connection open for that long. A sweep over the connections checks the deadline;
+a read that finishes a frame calls `restart`. Without that call, a busy peer whose reads always end
+inside a small frame would look stalled.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ PROGRESS_BYTES_MIN: Final = 1024
 
 
 class Progress:
-    """What a sweep saw of one connection's frame."""
+    """The progress of one connection's incomplete frame, as the last sweep saw it."""
 
     __slots__ = ("_bytes", "_since", "_stall_s")
 
@@ -24,11 +24,11 @@ class Progress:
         self._since = 0.0
 
     def restart(self) -> None:
-        """Forgets what was seen: the frame is finished, or nobody read from the connection."""
+        """Restarts the deadline: the frame is complete, or reading was paused."""
         self._bytes = 0
 
     def stalled(self, now: float, unfinished_bytes: int) -> bool:
-        """Whether the frame, of which so many bytes are here, has not grown for too long."""
+        """Whether the frame, `unfinished_bytes` long so far, has not grown for too long."""
         seen = self._bytes
         if not unfinished_bytes:
             self._bytes = 0

@@ -1,19 +1,19 @@
-"""Where a connection's bytes arrive: large buffers while it is busy, none while it is idle.
+"""Receive buffers of connections: large while a connection is busy, none while it is idle.
 
-A decoder takes a buffer when its transport is about to read, and gives it back once every frame in
-it was decoded; the spare ones are shared by all connections of the process, the latest first, so
-that the memory being read into stays in the processor's cache. Transports ask for memory only when
-there is something to read, hence tens of thousands of idle connections hold nothing.
+A decoder takes a buffer when its transport is about to read, and releases it once every frame in it
+is decoded. All connections of the process share the spare buffers, the latest first, so that the
+memory being read into stays in the processor's cache. Transports request memory only if there are
+bytes to read, so tens of thousands of idle connections hold no memory.
 
-What is left of a frame in between stays in place. A connection that trickles (little read, little
-left) is moved to a small buffer, which grows by doubling while a frame fills it: announcing a large
-frame costs the peer as many bytes as it costs us.
+The rest of an incomplete frame stays in place. If a connection trickles (little read, little left),
+its bytes move to a small buffer, which doubles while a frame fills it: the peer has to send as many
+bytes as a large frame costs us.
 
 Invariants: bytes `start` to `end` are received and not decoded yet. At least `SLACK_BYTES` of
-readable memory follow `end`, so that a scanner may look past the last frame before it checks.
+readable memory follow `end`, so that a scanner may read past the last frame before it checks.
 Bound: one buffer of at most `frame_bytes_max` or `buffer_bytes`, whichever is greater, plus slack,
-for each connection with a frame under way; `SPARE_BUFFERS_MAX` of `BUFFER_BYTES_DEFAULT` and one of
-each of `GROWN_BYTES` for all others together.
+for each connection with an incomplete frame; `SPARE_BUFFERS_MAX` of `BUFFER_BYTES_DEFAULT` and one
+of each of `GROWN_BYTES` for all others together.
 """
 
 from typing import Final
@@ -23,8 +23,8 @@ SMALL_BUFFER_BYTES: Final = 16 * 1024
 SLACK_BYTES: Final = 64
 SPARE_BUFFERS_MAX: Final = 4
 GROWN_BYTES: Final = (2 * BUFFER_BYTES_DEFAULT, 4 * BUFFER_BYTES_DEFAULT)
-"""One of each of these sizes is kept too, once a frame needed it: where such frames come one after
-the other, as answers to reads do, fresh memory for each costs twice what decoding it does.
+"""A spare buffer of each of these sizes is kept, too, after a frame needed it: if such frames
+follow each other, as answers to reads do, allocating memory costs twice as much as decoding.
 """
 
 _spare: list[bytearray] = []
@@ -34,7 +34,7 @@ _NOTHING_VIEW: Final = memoryview(_NOTHING)
 
 
 class ReceiveBuffer:
-    """The bytes that one connection received and has not decoded yet."""
+    """The bytes of one connection that are received and not decoded yet."""
 
     __slots__ = ("buffer_bytes", "data", "end", "frame_bytes_max", "start", "view")
 
@@ -48,11 +48,11 @@ class ReceiveBuffer:
 
     @property
     def held_bytes(self) -> int:
-        """Memory held now; 0 while nothing is under way."""
+        """Memory held now; 0 without an incomplete frame."""
         return len(self.data)
 
     def writable(self) -> memoryview:
-        """Free memory behind what was received; never empty."""
+        """Returns the free memory after the received bytes; never empty."""
         room = len(self.data) - SLACK_BYTES - self.end
         if room <= 0:
             self._make_room()
@@ -61,10 +61,10 @@ class ReceiveBuffer:
         return self.view[self.end : len(self.data) - SLACK_BYTES]
 
     def settle(self, received_bytes: int) -> None:
-        """Call once all whole frames were decoded: gives back memory that is not needed."""
+        """Releases unneeded memory; called after all complete frames are decoded."""
         left_bytes = self.end - self.start
         if not left_bytes:
-            self._give_back()
+            self._release()
             self.start = self.end = 0
         elif received_bytes + left_bytes < SMALL_BUFFER_BYTES < len(self.data) - SLACK_BYTES:
             self._move_to(_new(SMALL_BUFFER_BYTES))
@@ -82,17 +82,17 @@ class ReceiveBuffer:
             self._move_to(_spare_grown.pop(grown_bytes, _NOTHING) or _new(grown_bytes))
 
     def _move_to(self, data: bytearray) -> None:
-        """Moves what is left to the front of `data`, which may be the present buffer."""
+        """Moves the undecoded bytes to the front of `data`, which may be the current buffer."""
         left_bytes = self.end - self.start
         if left_bytes:
             data[:left_bytes] = self.view[self.start : self.end]
         if data is not self.data:
-            self._give_back()
+            self._release()
             self.data = data
             self.view = memoryview(data)
         self.start, self.end = 0, left_bytes
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         if len(self.data) == BUFFER_BYTES_DEFAULT + SLACK_BYTES and len(_spare) < SPARE_BUFFERS_MAX:
             _spare.append(self.data)
         elif (size_bytes := len(self.data) - SLACK_BYTES) in GROWN_BYTES:

@@ -1,6 +1,6 @@
-"""The hash by which a client and a broker tell whether they know the same list of topics.
+"""The hash by which a client and a broker detect whether their lists of topics are equal.
 
-CRC-32C of the sorted names joined by commas, its four bytes in hex from the lowest on (as Guava
+It is the CRC-32C of the sorted names joined by commas, in hex with the lowest byte first (as Guava
 prints hash codes). Names are sorted as Java sorts strings, by UTF-16 units.
 """
 
@@ -14,6 +14,6 @@ def _java_order(name: str) -> bytes:
 
 
 def topics_hash(topics: Iterable[str]) -> str:
-    """Eight hex digits for a list of full topic names, in any order."""
+    """Returns the hash of full topic names in any order, as eight hex digits."""
     joined = ",".join(sorted(topics, key=_java_order)).encode("utf-8", "replace")
     return crc32c(joined).to_bytes(4, "little").hex()

@@ -1,7 +1,7 @@
-"""Avro definitions as trees of nodes: names resolved, logical types checked. Pure.
+"""Parses Avro definitions into trees of nodes: resolves names, checks logical types. Pure.
 
-Names are full names, with the namespace that encloses a definition. A logical type that does not
-fit the type below it, and one that has no type in Spark, is left out, as Avro demands.
+Names are full names, with the enclosing namespace. A logical type that does not fit the type below
+it, or has no Spark type, is ignored, as Avro demands.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _BELOW: Final[Mapping[str, tuple[str, ...]]] = {
     MICROS: ("long",),
     DECIMAL: ("bytes", "fixed"),
 }
-"""The types that a logical type may have below it."""
+"""The types that each logical type may annotate."""
 _OF_TYPES: Final = ("type", "items", "values", "fields")
 
 
@@ -41,7 +41,7 @@ class Logical:
 
 
 class _NoDefault:
-    """The type of NO_DEFAULT: null is a default."""
+    """The type of NO_DEFAULT, since null is a valid default."""
 
 
 NO_DEFAULT: Final = _NoDefault()
@@ -49,7 +49,7 @@ NO_DEFAULT: Final = _NoDefault()
 
 @dataclass(slots=True, eq=False)
 class Field:
-    """One field of a record. `default` is as JSON has it."""
+    """One field of a record. `default` is the JSON value."""
 
     name: str
     node: "Node"
@@ -59,35 +59,35 @@ class Field:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One type. Which attributes count depends on `kind`; nodes of one name are one object."""
+    """One type. `kind` decides which attributes apply; equal names are the same object."""
 
     kind: str
     name: str = ""
     logical: Logical | None = None
     fields: list[Field] = field(default_factory=list)
     items: "Node | None" = None
-    """Of an array its items, of a map its values."""
+    """The item type of an array, or the value type of a map."""
     branches: list["Node"] = field(default_factory=list)
 
     @property
     def element(self) -> "Node":
-        """Of an array its items, of a map its values."""
+        """The item type of an array, or the value type of a map."""
         if self.items is None:
             raise TypeError(f"{self.kind} has no elements")
         return self.items
 
     def without_null(self) -> list["Node"]:
-        """The branches of a union beside null, or this type alone."""
+        """The branches of a union other than null, or this type alone."""
         if self.kind != "union":
             return [self]
-        return [each for each in self.branches if each.kind != "null"]
+        return [branch for branch in self.branches if branch.kind != "null"]
 
     def __str__(self) -> str:
         return str(self.logical or self.name or self.kind)
 
 
 def parse(definition: Any) -> Node:
-    """Raises PreconditionFailed naming what is no Avro."""
+    """Parses a definition. Raises PreconditionFailed naming what is malformed."""
     try:
         return _Parser().node(definition, "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -95,9 +95,9 @@ def parse(definition: Any) -> Node:
 
 
 def without_logical_types(definition: Any) -> Any:
-    """The definition of the same bytes without a meaning beyond Avro's plain types."""
+    """The definition of the same bytes with plain types only."""
     if isinstance(definition, list):
-        return [without_logical_types(each) for each in definition]
+        return [without_logical_types(branch) for branch in definition]
     if not isinstance(definition, dict):
         return definition
     return {
@@ -108,14 +108,14 @@ def without_logical_types(definition: Any) -> Any:
 
 
 class _Parser:
-    """One definition: its names may be referred to behind where they are defined."""
+    """Parses one definition; a name may be used anywhere after its definition."""
 
     def __init__(self) -> None:
         self._named: dict[str, Node] = {}
 
     def node(self, definition: Any, space: str) -> Node:
         if isinstance(definition, list):
-            return Node("union", branches=[self.node(each, space) for each in definition])
+            return Node("union", branches=[self.node(branch, space) for branch in definition])
         if isinstance(definition, str):
             return self._by_name(definition, space)
         kind = definition["type"]
@@ -133,34 +133,34 @@ class _Parser:
         return Node(kind, logical=_logical(definition))
 
     def _record(self, definition: Mapping[str, Any], space: str) -> Node:
-        made, space = self._defined(definition, space)
-        made.kind = "record"
-        for each in definition["fields"]:
-            node = self.node(each["type"], space)
-            aliases = tuple(each.get("aliases", ()))
-            default = each.get("default", NO_DEFAULT)
-            made.fields.append(Field(each["name"], node, aliases, default))
-        return made
+        record, space = self._defined(definition, space)
+        record.kind = "record"
+        for item in definition["fields"]:
+            node = self.node(item["type"], space)
+            aliases = tuple(item.get("aliases", ()))
+            default = item.get("default", NO_DEFAULT)
+            record.fields.append(Field(item["name"], node, aliases, default))
+        return record
 
     def _defined(self, definition: Mapping[str, Any], space: str) -> tuple[Node, str]:
-        """A named type, and the namespace within it."""
+        """A named type, and the namespace inside it."""
         name = definition["name"]
         if "." in name:
             space = name.rpartition(".")[0]
         else:
             space = definition.get("namespace", space) or ""
             name = f"{space}.{name}" if space else name
-        made = self._named[name] = Node(definition["type"], name, _logical(definition))
-        return made, space
+        node = self._named[name] = Node(definition["type"], name, _logical(definition))
+        return node, space
 
     def _by_name(self, name: str, space: str) -> Node:
         if name in PRIMITIVES:
             return Node(name)
         full = f"{space}.{name}" if space and "." not in name else name
-        found = self._named.get(full) or self._named.get(name)
-        if found is None:
+        node = self._named.get(full) or self._named.get(name)
+        if node is None:
             raise PreconditionFailed(f"the type '{full}' is unknown")
-        return found
+        return node
 
 
 def _logical(definition: Mapping[str, Any]) -> Logical | None:

@@ -1,8 +1,8 @@
-"""Spark's types, and those of JSON values, for Avro's. Pure.
+"""Maps Avro types to Spark types, and to types for decoding JSON. Pure.
 
-Dates, timestamps and decimals are what they are called; other logical types are the numbers or
-bytes below them. A union of null and one type is that type; other unions and types that contain
-themselves have no column.
+Dates, timestamps and decimals get their Spark types; other logical types stay the numbers or bytes
+below them. A union of null and one type is that type; other unions, and recursive types, have no
+column.
 """
 
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ PLAIN: Final[Mapping[str, DataType]] = {
     "enum": StringType(),
 }
 DIGITS_MAX: Final = 38
-"""Of Spark's decimals."""
+"""The maximal precision of Spark's decimals."""
 JSON_PLAIN: Final[Mapping[str, Any]] = {
     "null": None,
     "boolean": bool,
@@ -57,16 +57,16 @@ JSON_PLAIN: Final[Mapping[str, Any]] = {
     "string": str,
     "enum": str,
 }
-"""msgspec takes no number with a fraction for an integer, and bytes in base64."""
+"""msgspec refuses numbers with a fraction for integers, and reads bytes from base64."""
 
 
 def spark_type_of(node: Node, *, logical_types: bool = True) -> DataType:
-    """Raises PreconditionFailed naming what has no type in Spark."""
+    """The Spark type of a node. Raises PreconditionFailed naming a type that Spark lacks."""
     return _Types(logical_types=logical_types).type_of(node)
 
 
 class _Types:
-    """One conversion; remembers the records that it is within."""
+    """One conversion; tracks the enclosing records."""
 
     def __init__(self, *, logical_types: bool) -> None:
         self._logical_types = logical_types
@@ -86,16 +86,16 @@ class _Types:
         return PLAIN[node.kind]
 
     def _record(self, node: Node) -> StructType:
-        if any(node is each for each in self._within):
+        if any(node is outer for outer in self._within):
             raise PreconditionFailed(f"the type '{node.name}' contains itself")
         self._within.append(node)
-        fields = [StructField(each.name, self.type_of(each.node)) for each in node.fields]
+        fields = [StructField(inner.name, self.type_of(inner.node)) for inner in node.fields]
         self._within.pop()
         return StructType(fields)
 
 
 def only_branch(node: Node) -> Node:
-    """The one type beside null; raises PreconditionFailed where there are more, or none."""
+    """The type of a union beside null. Raises PreconditionFailed unless there is exactly one."""
     rest = node.without_null()
     if len(rest) != 1:
         raise PreconditionFailed(f"a union of {len(rest)} types beside null has no column")
@@ -111,14 +111,14 @@ def _logical_type(logical: Logical) -> DataType:
 
 
 def json_type_of(node: Node) -> Any:
-    """What msgspec decodes a JSON value as; of a type that has a type in Spark.
+    """The type as which msgspec decodes a JSON value, for a node that has a Spark type.
 
-    Every value may be null, and every field missing, as Jackson has it.
+    As in Jackson, every value may be null, and every field may be missing.
     """
     if node.kind == "union":
         return json_type_of(only_branch(node))
     if node.kind == "record":
-        kinds = {each.name: json_type_of(each.node) for each in node.fields}
+        kinds = {inner.name: json_type_of(inner.node) for inner in node.fields}
         return TypedDict("Row", kinds, total=False) | None  # type: ignore[operator]
     if node.kind == "array":
         return list[json_type_of(node.element)] | None  # type: ignore[misc]

@@ -1,10 +1,9 @@
-"""From what Avro's plain types hold to what columns hold, by two versions of a schema. Pure.
+"""Converts values of Avro's plain types to column values, between two schema versions. Pure.
 
-Messages are read without logical types, and the reader's logical types are applied afterwards. A
-number or bytes that had none when a message was made get the meaning of the newest version. If both
-versions have one, the value counts and not its number: a timestamp in ms is the same time in µs, a
-decimal the same number with another scale. What has no such meaning (a date as a timestamp) is
-refused.
+Messages are read without logical types, and the reader's logical types are applied afterwards. If
+the writer's version has no logical type, the newest version's applies to its numbers and bytes. If
+both have one, the meaning is kept, not the number: a timestamp in ms becomes the same time in µs, a
+decimal the same number with another scale. Incompatible types (a date as a timestamp) are refused.
 """
 
 from collections.abc import Callable
@@ -26,10 +25,10 @@ from magnetar_spark.decode.avro_schema import (
 from magnetar_spark.decode.times import US_PER_MS, days, micros
 
 Step = Callable[[Any], Any]
-"""Takes a value, also null, and makes no change in it."""
+"""Converts a value, or null, without modifying it."""
 
 _EXACT: Final = Context(prec=1_000)
-"""More digits than a decimal of Spark's has: Arrow refuses those, and nothing is rounded."""
+"""More digits than Spark's decimals have: nothing is rounded, and Arrow refuses the excess."""
 _UNITS_US: Final = {MILLIS: US_PER_MS, MICROS: 1}
 
 
@@ -64,7 +63,7 @@ class _Items:
 
     def __call__(self, value: list[Any] | None) -> list[Any] | None:
         step = self.step
-        return None if value is None else [step(each) for each in value]
+        return None if value is None else [step(item) for item in value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class _Entries:
 
     def __call__(self, value: dict[str, Any] | None) -> dict[str, Any] | None:
         step = self.step
-        return None if value is None else {key: step(each) for key, each in value.items()}
+        return None if value is None else {key: step(item) for key, item in value.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +82,26 @@ class _Fields:
     def __call__(self, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        made = dict(value)  # a default is shared by all rows
+        fields = dict(value)  # a default is shared by all rows
         for name, step in self.steps:
-            made[name] = step(made.get(name))
-        return made
+            fields[name] = step(fields.get(name))
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
 class _Default:
     text: str
     value: Any = field(compare=False)
-    """May be a list, which has no hash."""
+    """May be a list, which is not hashable."""
 
     def __call__(self, _: Any) -> Any:
         return self.value
 
 
 def conversion(writer: Node, reader: Node) -> Step | None:
-    """The step from plain values of the writer's to the reader's columns, None for no change.
+    """The conversion from the writer's plain values to the reader's columns; None for no change.
 
-    Raises PersistenceError naming the field whose older values have no meaning in the new type.
+    Raises PersistenceError naming a field whose older values have no meaning in the new type.
     """
     return _step(writer, reader, "")
 
@@ -113,9 +112,9 @@ def _step(writer: Node, reader: Node, path: str) -> Step | None:
         if len(wanted) != 1:
             return None  # has no column
         reader = wanted[0]
-    steps = {_of_branch(each, reader, path) for each in writer.without_null()}
+    steps = {_of_branch(branch, reader, path) for branch in writer.without_null()}
     if len(steps) > 1:
-        kinds = ", ".join(str(each) for each in writer.without_null())
+        kinds = ", ".join(str(branch) for branch in writer.without_null())
         raise _refused(path, kinds, reader)
     return steps.pop() if steps else None
 
@@ -154,19 +153,21 @@ def _by(logical: Logical) -> Step:
 
 
 def _record(writer: Node, reader: Node, path: str) -> Step | None:
-    by_name = {each.name: each for each in reader.fields}
-    by_alias = {alias: each for each in reader.fields for alias in each.aliases}
+    by_name = {field.name: field for field in reader.fields}
+    by_alias = {alias: field for field in reader.fields for alias in field.aliases}
     written: dict[str, Field] = {}
-    for each in writer.fields:
-        found = by_name.get(each.name) or by_alias.get(each.name)
-        if found is not None:
-            written[found.name] = each
+    for source in writer.fields:
+        target = by_name.get(source.name) or by_alias.get(source.name)
+        if target is not None:
+            written[target.name] = source
     steps: list[tuple[str, Step]] = []
     for wanted in reader.fields:
-        made = written.get(wanted.name)
+        source_field = written.get(wanted.name)
         step: Step | None
-        if made is not None:
-            step = _step(made.node, wanted.node, f"{path}.{wanted.name}" if path else wanted.name)
+        if source_field is not None:
+            step = _step(
+                source_field.node, wanted.node, f"{path}.{wanted.name}" if path else wanted.name
+            )
         elif wanted.default is not NO_DEFAULT:
             step = _Default(repr(wanted.default), _default(wanted.node, wanted.default))
         else:
@@ -177,7 +178,7 @@ def _record(writer: Node, reader: Node, path: str) -> Step | None:
 
 
 def _default(node: Node, value: Any) -> Any:
-    """A default of JSON as the column has it: bytes are text there, a character each."""
+    """A JSON default as a column value: bytes are text there, one character per byte."""
     if value is None:
         return None
     if node.kind == "union":
@@ -185,14 +186,14 @@ def _default(node: Node, value: Any) -> Any:
         return _default(rest[0], value) if len(rest) == 1 else value
     if node.kind == "record":
         return {
-            each.name: _default(each.node, value.get(each.name, each.default))
-            for each in node.fields
-            if each.name in value or each.default is not NO_DEFAULT
+            inner.name: _default(inner.node, value.get(inner.name, inner.default))
+            for inner in node.fields
+            if inner.name in value or inner.default is not NO_DEFAULT
         }
     if node.kind == "array":
-        return [_default(node.element, each) for each in value]
+        return [_default(node.element, item) for item in value]
     if node.kind == "map":
-        return {key: _default(node.element, each) for key, each in value.items()}
+        return {key: _default(node.element, item) for key, item in value.items()}
     if node.kind in ("bytes", "fixed"):
         value = value.encode("latin-1")
     return value if node.logical is None else _by(node.logical)(value)

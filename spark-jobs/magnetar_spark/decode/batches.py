@@ -1,13 +1,13 @@
-"""The messages of a batch, found without parsing each by itself.
+"""Splits a batch into messages without parsing each one.
 
-A batch is a run of `size:u32 SingleMessageMetadata payload`. Mostly the messages that follow each
-other are alike: the same fields in the same order, each as long as before. Then all of them are
-one table of bytes: one comparison with what the first one's head tells (`heads`) shows how many,
-and columns of the table are the columns of the result (`alike`). The next batch is mostly like the
-last one, so its head is tried first.
+A batch is a sequence of `size:u32 SingleMessageMetadata payload`. Consecutive messages usually have
+the same layout: the same fields in the same order, with the same lengths. Then they form a table of
+bytes: one comparison with the first message's head (`heads`) finds how many there are, and columns
+of the table become columns of the result (`rows`). The next batch usually has the same layout as
+the last one, so its head is tried first.
 
-Where there are fewer than ALIKE_MIN, ALIKE_TRIES times in one batch, the rest of the batch is
-scanned message by message (`scan`). Heads with fields that neither knows are left to protobuf.
+If ALIKE_TRIES runs in one batch have fewer than ALIKE_MIN messages, the rest of the batch is
+scanned message by message (`scan`). Heads with fields that neither supports are parsed by protobuf.
 """
 
 from functools import partial
@@ -30,32 +30,34 @@ _message_from = SingleMessageMetadata.FromString
 
 
 def add_batch(rows: Rows, plain: bytes, count: int, at: int = 0) -> None:
-    """Appends the messages of the batch that begins at `at` to the entry begun last; raises
-    MalformedEntry. `plain` is kept until the rows are taken."""
+    """Appends the messages of the batch at offset `at` to the current entry of `rows`.
+
+    `plain` is kept until the rows are taken. Raises MalformedEntry.
+    """
     index = tries = 0
     while index < count and tries < ALIKE_TRIES:
         left = count - index
-        head = rows.alike.head
+        head = rows.alike_head
         table = None if head is None else _alike(plain, at, head, left)
         if table is None or len(table) < min(ALIKE_MIN, left):
             head = walked(plain, at)
             if head is None:
                 break
             table = _alike(plain, at, head, left)
-        found = len(table)
-        if found < min(ALIKE_MIN, left):
+        matches = len(table)
+        if matches < min(ALIKE_MIN, left):
             tries += 1
-        if head is None or not found:
+        if head is None or not matches:
             break
         rows.add_alike(head, table, index)
-        at += found * head.stride
-        index += found
+        at += matches * head.stride
+        index += matches
     if index < count:
         add_scanned(rows, plain, at, index, count, partial(_add_one, rows, plain))
 
 
 def _alike(plain: bytes, at: int, head: Head, count: int) -> Table:
-    """Those of the next `count` messages, one to a line, that are as this head says."""
+    """The leading messages, of the next `count`, that match the head, one per line."""
     stride = head.stride
     fit = min(count, (len(plain) - at) // stride)
     if fit <= 0:
@@ -70,7 +72,7 @@ _NONE: Final[Table] = np.empty((0, 0), np.uint8)
 
 
 def _add_one(rows: Rows, plain: bytes, at: int, index: int) -> int:
-    """One message, by protobuf; where the next one begins."""
+    """Appends one message, parsed by protobuf, and returns the offset of the next."""
     start = at + METADATA_SIZE_BYTES
     end = start + int.from_bytes(plain[at:start])
     if end > len(plain) or start > len(plain):

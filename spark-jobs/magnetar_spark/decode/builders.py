@@ -1,8 +1,8 @@
-"""Columns under construction: of bytes, of numbers, of maps. Appended to in runs or one by one.
+"""Builds Arrow columns of bytes, numbers and maps, from runs of values or from single values.
 
-A run is what batches of like messages give: one array for all of them. What comes one by one
-waits in a list until the next run, or the end. Null is the length -1, or NULL_NUMBER. Values that
-are lines of a table stay where they are until the end, and are copied once.
+A run is one array for many messages of the same layout. Single values wait in a list until the next
+run, or the end. Null is the length -1, or NULL_NUMBER. Values that are lines of a table are copied
+only once, at the end.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,12 +17,12 @@ NULL_NUMBER: Final = -(1 << 63)
 
 Numbers = NDArray[np.int64]
 Table = NDArray[np.uint8]
-"""Of two dimensions."""
+"""An array of two dimensions."""
 _NOTHING: Final = b""
 
 
 class NumberColumn:
-    """64-bit numbers."""
+    """A column of 64-bit numbers."""
 
     __slots__ = ("_loose", "_parts")
 
@@ -37,13 +37,13 @@ class NumberColumn:
         self._loose.extend(values)
 
     def run(self, values: Numbers) -> None:
-        """As many as there are."""
+        """Appends an array of values."""
         if self._loose:
             self._settle()
         self._parts.append(values)
 
     def same(self, value: int, count: int) -> None:
-        """The value, `count` times."""
+        """Appends the value `count` times."""
         self.run(np.full(count, value, np.int64))
 
     def _settle(self) -> None:
@@ -51,7 +51,7 @@ class NumberColumn:
         self._loose.clear()
 
     def take(self) -> Numbers:
-        """All of them; the column is empty then."""
+        """All values. Clears the column."""
         if self._loose:
             self._settle()
         parts, self._parts = self._parts, []
@@ -61,7 +61,7 @@ class NumberColumn:
 
 
 class BytesColumn:
-    """Byte strings of any length, some of them null."""
+    """A column of byte strings of any length, or null."""
 
     __slots__ = ("_lengths", "_loose", "_parts")
 
@@ -78,12 +78,12 @@ class BytesColumn:
             self._lengths.add(len(value))
 
     def extend(self, values: Sequence[bytes]) -> None:
-        """None of them null."""
+        """Appends values, none of them null."""
         self._loose.extend(values)
         self._lengths.extend(map(len, values))
 
     def extend_some(self, values: Sequence[bytes | None]) -> None:
-        """Some of them, or all, null."""
+        """Appends values, any of them possibly null."""
         full = [value for value in values if value is not None]
         if len(full) == len(values):
             self.extend(full)
@@ -94,16 +94,17 @@ class BytesColumn:
             self._lengths.extend([NULL if value is None else len(value) for value in values])
 
     def tables(self, tables: Sequence[Table]) -> None:
-        """Values that are the lines of these tables, all of one width."""
+        """Appends the lines of these tables, which have one width."""
         self._settle()
         self._parts += tables
         self._lengths.same(tables[0].shape[1], sum(map(len, tables)))
 
     def nulls(self, count: int) -> None:
+        """Appends null `count` times."""
         self._lengths.same(NULL, count)
 
     def raw(self, data: bytes, lengths: Numbers) -> None:
-        """Values of these lengths, none null, one behind the other."""
+        """Appends concatenated values of these lengths, none of them null."""
         self._loose.append(data)
         self._lengths.run(lengths)
 
@@ -114,7 +115,7 @@ class BytesColumn:
             self._loose = []
 
     def take(self, kind: pa.DataType) -> pa.Array:
-        """As an Arrow array of binary or (what is UTF-8) text; the column is empty then."""
+        """The values as an Arrow array of binary or (if they are UTF-8) text. Clears the column."""
         lengths = self._lengths.take()
         self._settle()
         parts, self._parts = self._parts, []
@@ -134,7 +135,7 @@ class BytesColumn:
 
 
 def _joined(parts: Sequence[bytes | Table], size_bytes: int) -> pa.Buffer:
-    """All parts, one behind the other, in memory of Arrow's, which uses the same again."""
+    """All parts concatenated, in Arrow's memory, which is reused."""
     if len(parts) == 1 and isinstance(parts[0], bytes):
         return pa.py_buffer(parts[0])
     buffer = pa.allocate_buffer(size_bytes)
@@ -157,12 +158,12 @@ def _offsets(lengths: Numbers) -> NDArray[np.int32]:
 
 
 def _utf8(text: str | bytes) -> bytes:
-    """The runtime hands out bytes for text that is not UTF-8."""
+    """Text as bytes: the protobuf runtime returns bytes if it is not UTF-8."""
     return text.encode() if isinstance(text, str) else bytes(text)
 
 
 class PropertiesColumn:
-    """Maps of text to text, never null, mostly empty."""
+    """A column of maps of text to text, never null, usually empty."""
 
     __slots__ = ("_counts", "_keys", "_values")
 
@@ -172,28 +173,28 @@ class PropertiesColumn:
         self._values = BytesColumn()
 
     def add(self, properties: Any) -> None:
-        """What protobuf has as repeated KeyValue."""
+        """Appends the map of a message: repeated KeyValue of protobuf."""
         count = 0
-        for each in properties:
-            self._keys.add(_utf8(each.key))
-            self._values.add(_utf8(each.value))
+        for item in properties:
+            self._keys.add(_utf8(item.key))
+            self._values.add(_utf8(item.value))
             count += 1
         self._counts.add(count)
 
     def empty(self, count: int) -> None:
-        """`count` rows without any."""
+        """Appends `count` empty maps."""
         self._counts.same(0, count)
 
     def run(
         self, count: int, keys: bytes, key_lengths: Numbers, values: bytes, lengths: Numbers
     ) -> None:
-        """Rows that all have as many properties, one behind the other."""
+        """Appends `count` maps of equal size, from concatenated keys and values."""
         self._counts.same(len(key_lengths) // count, count)
         self._keys.raw(keys, key_lengths)
         self._values.raw(values, lengths)
 
     def take(self, kind: pa.MapType) -> pa.Array:
-        """As an Arrow array; the column is empty then."""
+        """The maps as an Arrow array. Clears the column."""
         counts = self._counts.take()
         offsets = pa.Array.from_buffers(
             pa.int32(), len(counts) + 1, [None, pa.py_buffer(_offsets(counts))]

@@ -1,12 +1,12 @@
-"""Chunked messages, joined exactly once, at their last chunk.
+"""Joins chunked messages, exactly once, at their last chunk.
 
-A chunked message belongs to the range that has its last chunk. A range that meets chunk k > 0 of a
-message whose first it has not seen reads back for the ones before; a message whose last chunk lies
-behind the range is another range's. Where the first chunk cannot be found (trimmed away, or further
-back than LOOK_BACK_BYTES_MAX), the message is incomplete and left out, as consumers do.
+A chunked message belongs to the range that has its last chunk. If a range meets chunk k > 0 of a
+message without its first one, it reads back for the earlier chunks; a message whose last chunk is
+after the range belongs to another range. If the first chunk cannot be found (it was trimmed, or is
+more than LOOK_BACK_BYTES_MAX away), the message is incomplete and left out, as consumers do.
 
-Chunks that come again (a producer that sent anew) are taken once; a first chunk that comes again
-begins anew. Memory: the chunks of a range, and what is read back for them.
+Duplicate chunks (of a producer that sent again) are dropped; a duplicate first chunk starts again.
+Memory: the chunks of a range, and of what is read back for them.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from magnetar.wire.entry import split_entry
 
 LOOK_BACK_BYTES_MAX: Final = 256 << 20
 LOOK_BACK_ENTRIES: Final = 64
-"""Read at once when a range looks for the chunks before it."""
+"""Read at once to look for earlier chunks."""
 
 ReadBack = Callable[[int], Iterator[tuple[int, list[StoredEntry]]]]
 """Groups of entries before the range with their ledger's id, the newest group first."""
@@ -30,14 +30,14 @@ log = get_logger("magnetar.spark.chunks")
 
 @dataclass(slots=True)
 class _Message:
-    """The chunks of one message, from the first on without a gap."""
+    """The chunks of one message from the first on, without a gap."""
 
     first: MessageIdData
     parts: list[bytes] = field(default_factory=list)
 
 
 class Chunks:
-    """The chunked messages of one range. `read_back` is asked at most once for each message."""
+    """The chunked messages of one range. Calls `read_back` at most once per message."""
 
     def __init__(self, read_back: ReadBack) -> None:
         self._read_back = read_back
@@ -47,25 +47,25 @@ class Chunks:
     def add(
         self, ledger_id: int, entry_id: int, metadata: MessageMetadata, payload: bytes
     ) -> tuple[bytes, MessageIdData] | None:
-        """The whole payload and the first chunk's id, once the last chunk is here; else None."""
+        """The whole payload and the first chunk's id if this is the last chunk; else None."""
         uuid, number = metadata.uuid, metadata.chunk_id
         if number == 0:
             self._known.add(uuid)
             self._open[uuid] = _Message(_id_of(ledger_id, entry_id))
         elif uuid not in self._known:
             self._known.add(uuid)
-            found = self._find(uuid, number)
-            if found is None:
+            message = self._find(uuid, number)
+            if message is None:
                 log.warning(
-                    "chunked message without its beginning left out",
+                    "a chunked message without its beginning was left out",
                     uuid=uuid,
                     entry=f"{ledger_id}:{entry_id}",
                 )
             else:
-                self._open[uuid] = found
+                self._open[uuid] = message
         message = self._open.get(uuid)
         if message is None or number != len(message.parts):
-            return None  # incomplete, or a chunk that came again
+            return None  # incomplete, or a duplicate chunk
         message.parts.append(payload)
         if number + 1 < metadata.num_chunks_from_msg:
             return None
@@ -73,7 +73,7 @@ class Chunks:
         return b"".join(message.parts), message.first
 
     def _find(self, uuid: str, number: int) -> _Message | None:
-        """Chunks 0 to `number` - 1, from before the range."""
+        """The message with chunks 0 to `number` - 1, from before the range."""
         parts: dict[int, bytes] = {}
         size = 0
         for ledger_id, group in self._read_back(LOOK_BACK_ENTRIES):
@@ -87,10 +87,10 @@ class Chunks:
                     continue
                 parts.setdefault(metadata.chunk_id, data[start.payload_start :])
                 if metadata.chunk_id == 0:
-                    if any(each not in parts for each in range(number)):
-                        return None  # one was never sent: incomplete for good
+                    if any(index not in parts for index in range(number)):
+                        return None  # a chunk was never sent: incomplete for good
                     first = _id_of(ledger_id, entry_id)
-                    return _Message(first, [parts[each] for each in range(number)])
+                    return _Message(first, [parts[index] for index in range(number)])
             if size > LOOK_BACK_BYTES_MAX:
                 return None
         return None

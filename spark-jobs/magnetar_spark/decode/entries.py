@@ -1,7 +1,7 @@
-"""Entries to rows: metadata, decompression, batches, chunks.
+"""Decodes entries into rows: metadata, decompression, batches, chunks.
 
-Markers are left out. What is encrypted stays as it is, in one piece and one row. A chunked message
-is one row, at its last chunk. What was published outside of a range's times is passed over.
+Markers are skipped. Encrypted messages stay encrypted, as one row each. A chunked message is one
+row, at its last chunk. Messages published outside a range's times are skipped.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,10 +17,10 @@ from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.decode.batches import add_batch
 from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.rows import NO_BATCH, Rows
-from magnetar_spark.log.planning import Interval, Range
+from magnetar_spark.log.ranges import Interval, Range
 
 UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
-"""Of one entry or chunked message: a chunked one may be larger than any single entry."""
+"""Of one entry or chunked message; a chunked message may be larger than any entry."""
 
 _metadata_from = MessageMetadata.FromString
 
@@ -35,7 +35,7 @@ class EntryDecoder:
         self._chunks = chunks
 
     def add(self, entry_id: int, entry: bytes) -> None:
-        """Raises PersistenceError naming the entry where it is none."""
+        """Decodes one entry. Raises PersistenceError naming an entry that is malformed."""
         try:
             self._add(entry_id, entry)
         except MalformedEntry as error:
@@ -58,7 +58,7 @@ class EntryDecoder:
             entry, first_chunk = joined
             payload_at = 0
         if self._publish_ms != Interval():
-            time_ms = time_or_none(metadata.publish_time)  # null in its column: no filter has it
+            time_ms = time_or_none(metadata.publish_time)  # null in its column: matches no filter
             if time_ms is None or not self._publish_ms.has(time_ms):
                 return
         rows = self._rows
@@ -86,14 +86,14 @@ class EntryDecoder:
         else:
             count = metadata.num_messages_in_batch
             rows.begin(self._ledger_id, entry_id, metadata, count)
-            add_batch(rows, entry, count, payload_at)  # in place: a copy of it costs as much
+            add_batch(rows, entry, count, payload_at)  # in place: copying it costs as much
         rows.end(len(entry) - payload_at)
 
 
 def decoded(
     decoder: EntryDecoder, groups: Iterable[list[StoredEntry]], rows: Rows
 ) -> Iterator[None]:
-    """Feeds the entries; stops whenever the rows are enough for a batch."""
+    """Decodes all entries; yields whenever the rows are enough for a batch."""
     for group in groups:
         for entry_id, data in group:
             decoder.add(entry_id, data)

@@ -1,8 +1,8 @@
-"""What the head of a batch's message looks like, walked byte by byte.
+"""Parses the head of a message in a batch, byte by byte. Pure.
 
-A head is `size:u32 SingleMessageMetadata`. Beside where its fields are, it gives a mask: what must
-be equal in a message that is alike (tags, lengths, the payload's size), what may differ (keys,
-text), and of numbers only which byte ends them. Pure.
+A head is `size:u32 SingleMessageMetadata`. The result has the positions of its fields and a mask:
+bytes that must be equal in a message of the same layout (tags, lengths, the payload's size), bytes
+that may differ (keys, text), and in numbers only the bit that ends them.
 """
 
 from typing import Final, NamedTuple
@@ -17,27 +17,25 @@ _KEY: Final = 0x12
 _PAYLOAD_SIZE: Final = 0x18
 _COMPACTED_OUT: Final = 0x20
 _EVENT_TIME: Final = 0x28
-_KEY_BASE64: Final = 0x30
 _ORDERING_KEY: Final = 0x3A
 _SEQUENCE: Final = 0x40
 _NULL_VALUE: Final = 0x48
-_NULL_KEY: Final = 0x50
 _EQUAL: Final = b"\xff"
 _FREE: Final = b"\x00"
 _MORE: Final = b"\x80"
 
 
 class Span(NamedTuple):
-    """Where a field's value is, from the head's first byte."""
+    """The position of a field's value, from the head's first byte."""
 
     start: int
     end: int
 
 
 class Head(NamedTuple):
-    """One message's metadata, as far as it says what the next ones look like.
+    """The layout of one message's metadata, by which messages of the same layout are recognized.
 
-    `expected` is what is left of the head under the mask.
+    `expected` is the head under the mask.
     """
 
     size: int
@@ -53,12 +51,12 @@ class Head(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """Bytes from one message to the next."""
+        """The distance from one message to the next, in bytes."""
         return self.size + self.payload_bytes
 
 
 def walked(plain: bytes, at: int) -> Head | None:
-    """The head of the message at this offset; None where protobuf has to read it."""
+    """The head of the message at this offset; None if only protobuf can read it."""
     end = at + METADATA_SIZE_BYTES + int.from_bytes(plain[at : at + METADATA_SIZE_BYTES])
     if end > len(plain):
         return None
@@ -124,7 +122,7 @@ def walked(plain: bytes, at: int) -> Head | None:
 
 
 def _varint(plain: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The number and where it ends; (0, 0) where it does not."""
+    """The number and the offset after it; (0, 0) if it is cut off."""
     value = shift = 0
     while pos < end and shift < 64:
         byte = plain[pos]
@@ -137,7 +135,7 @@ def _varint(plain: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def _property(plain: bytes, pos: int, end: int) -> tuple[Span, Span, int] | None:
-    """Key, value and end of a KeyValue that has one of each, in that order."""
+    """Key, value and end of a KeyValue that has both, in that order; None otherwise."""
     size, inner = _varint(plain, pos + 1, end)
     after = inner + size
     if not inner or after > end or inner == after or plain[inner] != 0x0A:

@@ -1,7 +1,7 @@
-"""Message ids as clients serialise them (`MessageIdData`), for a whole Arrow batch at once.
+"""Serializes message ids (`MessageIdData`) as clients do, for a whole Arrow batch at once.
 
-Ledger, entry and partition come first, then the index within the batch, then the batch's size: the
-outer parts are made once per entry, the index once per number, and Arrow puts them together.
+Ledger, entry and partition come first, then the index within the batch, then the batch's size. The
+outer parts are serialized once per entry, the index once per number, and Arrow concatenates them.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from magnetar.wire._pb.PulsarApi_pb2 import MessageIdData
 from magnetar_spark.decode.builders import Numbers
 
 INDEXES_PREPARED: Final = 4096
-"""Numbers whose bytes are kept; a batch that is larger has its own made."""
+"""Indexes whose bytes are cached; a larger batch serializes its own."""
 
 
 def message_ids(
@@ -28,7 +28,7 @@ def message_ids(
     counts: Numbers,
     index: Numbers,
 ) -> pa.Array:
-    """One id per row, of entries that have `counts` rows each, at these indexes (-1: no batch)."""
+    """One id per row, for entries of `counts` rows each, with these indexes (-1: no batch)."""
     heads, tails = [], []
     for ledger_id, entry_id, size, chunk in zip(
         ledgers, entries, batch_sizes, first_chunks, strict=True
@@ -57,7 +57,7 @@ def message_ids(
 
 
 def _without_id(message: MessageIdData) -> bytes:
-    """What follows the ids of ledger and entry."""
+    """The serialized fields after ledger and entry id."""
     return message.SerializeToString()[len(_NO_ID) :]
 
 
@@ -70,7 +70,7 @@ def _indexes(count: int) -> pa.Array:
 
 
 def _made(count: int) -> pa.Array:
-    """The field for no index, then those for 0 to `count` - 1."""
+    """The serialized field for no index, then those for 0 to `count` - 1."""
     fields = [
         _without_id(MessageIdData(ledgerId=0, entryId=0, batch_index=index))
         for index in range(count)

@@ -1,8 +1,7 @@
-"""Values as their schema says: Avro, JSON, Protobuf, primitives, key-value. Arrow arrays in and
-out.
+"""Decodes values by their schema: Avro, JSON, Protobuf, primitives, key-value. Arrow in and out.
 
-A null value stays null. A value that is not what its schema says raises PersistenceError: a wrong
-row is worse than none, and `allowDifferentTopicSchemas` gives the bytes.
+A null value stays null. A value that contradicts its schema raises PersistenceError: a wrong row is
+worse than none, and `allowDifferentTopicSchemas` returns the bytes.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +36,7 @@ _LENGTH_BYTES: Final = 4
 
 _NAMES: Final[dict[int, str]] = {number: name for name, number in Wire.Type.items()}
 _MALFORMED: Final = (EOFError, LookupError, ValueError, TypeError, ArithmeticError)
-"""What fastavro raises where bytes are not as their schema says."""
+"""The errors of fastavro for bytes that contradict their schema."""
 _TEXT_FOR_BYTES: Final = (
     ": `bytes` and `fixed` are read from base64, as Java's and Go's clients write them. To read "
     "text, register a version of the schema with this field as `string`"
@@ -48,16 +47,16 @@ Versions = Mapping[int, Schema]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Messages: their values, their keys, and by which version of which schemas they were made."""
+    """Messages to decode: values, keys, and each one's schema version, which is in `schemas`."""
 
     values: pa.Array
     keys: pa.Array
     versions: Numbers
-    known: Versions
+    schemas: Versions
 
 
 class Payloads(ABC):
-    """One kind of value."""
+    """A decoder for one schema."""
 
     spark_type: DataType
 
@@ -67,26 +66,26 @@ class Payloads(ABC):
 
     @abstractmethod
     def decode(self, stored: Stored) -> pa.Array:
-        """An array of `arrow_type`; raises PersistenceError."""
+        """The decoded values, as `arrow_type`. Raises PersistenceError."""
 
 
 def check_kinds(stored: Stored, kind: int) -> None:
-    """Raises PersistenceError if a value was made by a schema of another kind.
+    """Raises PersistenceError if a value was written with a schema of another kind.
 
-    For values that do not say what they are: eight bytes are a long as well as a double.
+    For values that do not identify their type: eight bytes may be a long or a double.
     """
     for version in used_versions(stored):
-        schema = stored.known.get(version)
+        schema = stored.schemas.get(version)
         if schema is not None and schema.kind != kind:
             raise _other_kind(version, schema, kind)
 
 
 def used_versions(stored: Stored) -> list[int]:
-    """The versions that values were made by; none where no version is known."""
-    if not stored.known:
+    """The versions that the values were written with; empty if no version is known."""
+    if not stored.schemas:
         return []
-    found: list[int] = np.unique(stored.versions[np.asarray(stored.values.is_valid())]).tolist()
-    return found
+    versions: list[int] = np.unique(stored.versions[np.asarray(stored.values.is_valid())]).tolist()
+    return versions
 
 
 def _other_kind(version: int, schema: Schema, kind: int) -> PersistenceError:
@@ -97,9 +96,9 @@ def _other_kind(version: int, schema: Schema, kind: int) -> PersistenceError:
     )
 
 
-def _written_by(version: int, known: Versions, kind: int) -> Schema:
-    """The schema of a message; raises PersistenceError."""
-    schema = known.get(version)
+def _written_by(version: int, schemas: Versions, kind: int) -> Schema:
+    """The schema that a message was written with. Raises PersistenceError."""
+    schema = schemas.get(version)
     if schema is None:
         raise PersistenceError(f"version {version} of the schema is not in the registry")
     if schema.kind != kind:
@@ -108,7 +107,7 @@ def _written_by(version: int, known: Versions, kind: int) -> Schema:
 
 
 def payloads_of(schema: Schema) -> Payloads | None:
-    """None where values of this schema are left as they are; raises PreconditionFailed."""
+    """A decoder for a schema; None if its values stay bytes. Raises PreconditionFailed."""
     kind = schema.kind
     if kind == Wire.Avro:
         return AvroPayloads(schema)
@@ -126,7 +125,7 @@ def payloads_of(schema: Schema) -> Payloads | None:
 
 
 class TextPayloads(Payloads):
-    """UTF-8."""
+    """Decodes UTF-8 text."""
 
     spark_type = StringType()
 
@@ -139,7 +138,7 @@ class TextPayloads(Payloads):
 
 
 class PrimitivePayloads(Payloads):
-    """Numbers and times of a fixed width."""
+    """Decodes numbers and times of a fixed width."""
 
     def __init__(self, kind: int) -> None:
         self._kind = kind
@@ -151,19 +150,19 @@ class PrimitivePayloads(Payloads):
         values, width = stored.values, self._primitive.width
         full = values.drop_null()
         raw = full.to_pylist()
-        if any(len(each) != width for each in raw):
+        if any(len(value) != width for value in raw):
             raise PersistenceError(f"a value has not the {width} bytes of {self.spark_type}")
-        made = self._primitive.decode(b"".join(raw))
+        decoded = self._primitive.decode(b"".join(raw))
         if len(full) < len(values):
             places = np.cumsum(np.asarray(values.is_valid())) - 1
-            made = made.take(pa.array(places, mask=np.asarray(values.is_null())))
-        return made.cast(self.arrow_type)
+            decoded = decoded.take(pa.array(places, mask=np.asarray(values.is_null())))
+        return decoded.cast(self.arrow_type)
 
 
 class JsonPayloads(Payloads):
-    """JSON documents of a record, which Pulsar describes in Avro's words.
+    """Decodes JSON documents of a record, whose schema is in Avro's terms.
 
-    Bytes are text in base64, as Java's and Go's clients write them.
+    Bytes are base64 text, as Java's and Go's clients write them.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -175,7 +174,8 @@ class JsonPayloads(Payloads):
         check_kinds(stored, Wire.Json)
         decode = self._document.decode
         try:
-            rows = [None if each is None else decode(each) for each in stored.values.to_pylist()]
+            values = stored.values.to_pylist()
+            rows = [None if value is None else decode(value) for value in values]
             return pa.array(rows, self.arrow_type)
         except (msgspec.MsgspecError, pa.ArrowException, TypeError, ValueError) as error:
             way_out = _TEXT_FOR_BYTES if "base64" in str(error) else ""
@@ -186,10 +186,9 @@ class JsonPayloads(Payloads):
 
 
 class AvroPayloads(Payloads):
-    """Avro records without a header: the message says the version of the schema.
+    """Decodes Avro records without a header; the message names the version of the schema.
 
-    They are read without logical types, which the newest version's apply to afterwards
-    (`avro_values`).
+    They are read without logical types, which `avro_values` applies afterwards.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -198,7 +197,7 @@ class AvroPayloads(Payloads):
         self.spark_type = spark_type_of(self._node)
         self._reader = _parsed(schema)
         self._reads: dict[bytes, Callable[[bytes], Any]] = {}
-        """By the definition that a message was made by: numbers of versions are a topic's own."""
+        """By definition, since version numbers are per topic."""
 
     def decode(self, stored: Stored) -> pa.Array:
         rows: list[Any] = []
@@ -211,7 +210,7 @@ class AvroPayloads(Payloads):
                     continue
                 read = by_version.get(version)
                 if read is None:
-                    read = by_version[version] = self._read_of(version, stored.known)
+                    read = by_version[version] = self._read_of(version, stored.schemas)
                 rows.append(read(data))
             return pa.array(rows, self.arrow_type)
         except (*_MALFORMED, pa.ArrowException) as error:
@@ -224,9 +223,9 @@ class AvroPayloads(Payloads):
         except (PreconditionFailed, fastavro.schema.SchemaParseException) as error:
             raise PersistenceError(f"an Avro schema cannot be used: {error}") from error
 
-    def _read_of(self, version: int, known: Versions) -> Callable[[bytes], Any]:
-        known = {**known, NO_VERSION: self._schema}
-        schema = _written_by(version, known, Wire.Avro)
+    def _read_of(self, version: int, schemas: Versions) -> Callable[[bytes], Any]:
+        schemas = {**schemas, NO_VERSION: self._schema}
+        schema = _written_by(version, schemas, Wire.Avro)
         read = self._reads.get(schema.data)
         if read is None:
             read = self._reads[schema.data] = self._read_by(schema)
@@ -243,17 +242,17 @@ class AvroPayloads(Payloads):
 
 
 class ProtobufPayloads(Payloads):
-    """Protobuf messages, whose schema is the descriptors of their files (PROTOBUF_NATIVE)."""
+    """Decodes Protobuf messages whose schema holds file descriptors (PROTOBUF_NATIVE)."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._reader = root_message(schema.data)
         self.spark_type = struct_of(self._reader)
         self._rows: dict[bytes, Callable[[bytes], dict[str, Any]]] = {}
-        """By the definition that a message was made by: numbers of versions are a topic's own."""
+        """By definition, since version numbers are per topic."""
 
     def __reduce__(self) -> tuple[type["ProtobufPayloads"], tuple[Schema]]:
-        """Descriptors stay in their process."""
+        """Descriptors are not pickled."""
         return ProtobufPayloads, (self._schema,)
 
     def decode(self, stored: Stored) -> pa.Array:
@@ -267,7 +266,7 @@ class ProtobufPayloads(Payloads):
                     continue
                 read = by_version.get(version)
                 if read is None:
-                    read = by_version[version] = self._read_of(version, stored.known)
+                    read = by_version[version] = self._read_of(version, stored.schemas)
                 rows.append(read(data))
             return pa.array(rows, self.arrow_type)
         except (DecodeError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
@@ -278,19 +277,19 @@ class ProtobufPayloads(Payloads):
             raise PersistenceError(f"a Protobuf schema cannot be used: {error}") from error
 
     def _read_by(self, writer: Descriptor) -> Callable[[bytes], dict[str, Any]]:
-        made, row = GetMessageClass(writer), row_of(writer, self._reader)
+        kind, row = GetMessageClass(writer), row_of(writer, self._reader)
 
         def read(data: bytes) -> dict[str, Any]:
-            message = made.FromString(data)
+            message = kind.FromString(data)
             if not message.IsInitialized():
                 raise ValueError("a required field is missing")
             return row(message)
 
         return read
 
-    def _read_of(self, version: int, known: Versions) -> Callable[[bytes], dict[str, Any]]:
-        known = {**known, NO_VERSION: self._schema}
-        schema = _written_by(version, known, Wire.ProtobufNative)
+    def _read_of(self, version: int, schemas: Versions) -> Callable[[bytes], dict[str, Any]]:
+        schemas = {**schemas, NO_VERSION: self._schema}
+        schema = _written_by(version, schemas, Wire.ProtobufNative)
         read = self._rows.get(schema.data)
         if read is None:
             same = schema.data == self._schema.data
@@ -300,7 +299,7 @@ class ProtobufPayloads(Payloads):
 
 
 class BytesPayloads(Payloads):
-    """As they are."""
+    """Leaves values as bytes."""
 
     spark_type = BinaryType()
 
@@ -309,7 +308,7 @@ class BytesPayloads(Payloads):
 
 
 class KeyValuePayloads(Payloads):
-    """Two values in one, `key` and `value`; or the key is the message's own (SEPARATED)."""
+    """Decodes pairs: both halves from the value, or the key from the message's (SEPARATED)."""
 
     def __init__(self, schema: Schema) -> None:
         self._separated = _is_separated(schema)
@@ -325,10 +324,10 @@ class KeyValuePayloads(Payloads):
         values, keys, versions = stored.values, stored.keys, stored.versions
         self._check_encoding(stored)
         if not self._separated:
-            pairs = [_split(each) for each in values.to_pylist()]
+            pairs = [_split(value) for value in values.to_pylist()]
             keys = pa.array([key for key, _ in pairs], pa.binary())
             values = pa.array([value for _, value in pairs], pa.binary())
-        halves = {v: _halves(s) for v, s in stored.known.items() if s.kind == Wire.KeyValue}
+        halves = {v: _halves(s) for v, s in stored.schemas.items() if s.kind == Wire.KeyValue}
         of_keys = {version: half[0] for version, half in halves.items()}
         of_values = {version: half[1] for version, half in halves.items()}
         key = self._key.decode(Stored(keys, keys, versions, of_keys))
@@ -336,9 +335,9 @@ class KeyValuePayloads(Payloads):
         return pa.StructArray.from_arrays([key, value], ["key", "value"])
 
     def _check_encoding(self, stored: Stored) -> None:
-        """A pair that was made INLINE is not to be read as SEPARATED, nor the other way round."""
+        """Raises PersistenceError if a pair was written with the other encoding."""
         for version in used_versions(stored):
-            schema = stored.known.get(version)
+            schema = stored.schemas.get(version)
             if schema is not None and _is_separated(schema) != self._separated:
                 raise PersistenceError(
                     f"version {version} of the schema has another kv.encoding.type than the "
@@ -351,7 +350,7 @@ def _is_separated(schema: Schema) -> bool:
 
 
 def _split(data: bytes | None) -> tuple[bytes | None, bytes | None]:
-    """An INLINE pair: each half after its length, -1 for null."""
+    """Splits an INLINE pair: each half follows its length, -1 for null."""
     if data is None:
         return None, None
     key, rest = _take(data)
@@ -370,7 +369,7 @@ def _take(data: bytes) -> tuple[bytes | None, bytes]:
 
 
 def _halves(schema: Schema) -> tuple[Schema, Schema]:
-    """The schemas of key and value; their types and properties stand in the pair's."""
+    """The schemas of key and value; their types and properties are in the pair's properties."""
     key, rest = _take(schema.data)
     value, _ = _take(rest)
     return _half(schema, "key", key or b""), _half(schema, "value", value or b"")
@@ -378,7 +377,7 @@ def _halves(schema: Schema) -> tuple[Schema, Schema]:
 
 def _half(schema: Schema, part: str, data: bytes) -> Schema:
     name = schema.properties.get(f"{part}.schema.type", "BYTES").replace("_", "").lower()
-    kinds = {known.lower(): number for known, number in Wire.Type.items()}
+    kinds = {label.lower(): number for label, number in Wire.Type.items()}
     return Schema(kinds.get(name, Wire.Type.Value("None")), data)
 
 

@@ -1,7 +1,7 @@
-"""Values of a fixed width: numbers and times as Pulsar's clients write them, big-endian.
+"""Decodes values of a fixed width: numbers and times as Pulsar's clients write them, big-endian.
 
-Times of a day stay numbers: TIME in ms, LOCAL_TIME in ns. What is finer than microseconds is cut.
-A time beyond the years 1 to 9999 raises PersistenceError.
+Times of day stay numbers: TIME in ms, LOCAL_TIME in ns. Fractions of a microsecond are truncated. A
+time beyond the years 1 to 9999 raises PersistenceError.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ NS_PER_S: Final = 1_000_000_000
 
 @dataclass(frozen=True)
 class Primitive:
-    """`decode` takes values, one behind the other, each of `width` bytes."""
+    """A type of fixed width. `decode` takes concatenated values of `width` bytes each."""
 
     spark_type: DataType
     width: int
@@ -99,7 +99,7 @@ def _local_date_time(raw: bytes) -> pa.Array:
 
 
 def _nanos(values: Numbers, end: int) -> Numbers:
-    """Of a second or a day; raises PersistenceError."""
+    """Checks nanoseconds of a second or a day. Raises PersistenceError."""
     if ((values < 0) | (values >= end)).any():
         raise PersistenceError(f"a time has nanoseconds that are not from 0 to {end - 1}")
     return values

@@ -1,12 +1,12 @@
-"""Protobuf messages as rows: read by the version they were made by, for columns of another. Pure.
+"""Converts Protobuf messages of one schema version to rows of another. Pure.
 
-Fields of two versions are the same where their numbers are, as everywhere in Protobuf: a name may
-change. A number may become a wider one, an enum a number or the other way round, text bytes and
-bytes text, one value a list of it; other changes raise PersistenceError.
+As everywhere in Protobuf, fields of two versions are the same if their numbers are; a name may
+change. A number may become a wider one, an enum a number or vice versa, text bytes and bytes text,
+a single value a list; other changes raise PersistenceError.
 
-What a message does not have is null if its field says whether it is there (optional, of a oneof, a
-message, proto2), and the field's default otherwise; lists and maps are empty. Where a version does
-not have a field at all, the newest one says so in its place.
+A field that a message lacks is null if the field has presence (optional, in a oneof, a message,
+proto2), and otherwise the field's default; lists and maps are empty. A field that the writer's
+version lacks entirely is treated by the newest version's rules.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ NS_PER_US: Final = 1_000
 NS_PER_S: Final = 1_000_000_000
 SECONDS_MIN: Final = -62_135_596_800
 SECONDS_MAX: Final = 253_402_300_799
-"""The years 1 to 9999, all that a Timestamp may be."""
+"""The years 1 to 9999, the range of a Timestamp."""
 DURATION_SECONDS_MAX: Final = 315_576_000_000
 
 Read = Callable[[Any], Any]
@@ -43,7 +43,7 @@ _INTEGERS: Final = frozenset(
 _TEXTS: Final = _F.CPPTYPE_STRING
 _AS_THEY_ARE: Final = frozenset(
     {
-        *((one, other) for one in _INTEGERS for other in _INTEGERS),
+        *((writer, reader) for writer in _INTEGERS for reader in _INTEGERS),
         (_F.CPPTYPE_BOOL, _F.CPPTYPE_BOOL),
         (_F.CPPTYPE_FLOAT, _F.CPPTYPE_FLOAT),
         (_F.CPPTYPE_FLOAT, _F.CPPTYPE_DOUBLE),
@@ -53,35 +53,35 @@ _AS_THEY_ARE: Final = frozenset(
         (_TEXTS, _TEXTS),
     }
 )
-"""Of the writer, of the reader; Arrow refuses a number that is too large, and bytes that are no
-text."""
+"""Pairs of writer and reader types whose values need no conversion. Arrow refuses numbers that are
+too large, and bytes that are no text."""
 
 
 def row_of(writer: Descriptor, reader: Descriptor) -> Callable[[Message], dict[str, Any]]:
-    """What makes rows with the reader's fields of the writer's messages; raises PersistenceError
-    where a field of one cannot be one of the other."""
+    """A function that converts the writer's messages to rows with the reader's fields. Raises
+    PersistenceError for fields with incompatible types."""
     absent: dict[str, Any] = {}
     present: dict[int, tuple[str, Read]] = {}
     for field in reader.fields:
-        made = writer.fields_by_number.get(field.number)
-        if made is not None:
-            present[field.number] = field.name, _field(made, field)
-        absent[field.name] = _absent(made, field)
+        written = writer.fields_by_number.get(field.number)
+        if written is not None:
+            present[field.number] = field.name, _field(written, field)
+        absent[field.name] = _absent(written, field)
 
     def row(message: Message) -> dict[str, Any]:
         values = dict(absent)
-        # Of fields without presence, those that are not their default. Attributes would do as well,
-        # but for names that messages have themselves.
+        # Without presence, only values other than the default are listed. Attributes would do as
+        # well, except for field names that messages use themselves.
         for field, value in message.ListFields():
-            if (found := present.get(field.number)) is not None and not field.is_extension:
-                values[found[0]] = found[1](value)
+            if (entry := present.get(field.number)) is not None and not field.is_extension:
+                values[entry[0]] = entry[1](value)
         return values
 
     return row
 
 
 def _absent(writer: FieldDescriptor | None, reader: FieldDescriptor) -> Any:
-    """What the field is where a message does not have it."""
+    """The value of a field that a message lacks."""
     if reader.is_repeated:
         return []
     if writer is not None and not writer.has_presence:
@@ -93,29 +93,33 @@ def _field(writer: FieldDescriptor, reader: FieldDescriptor) -> Read:
     if is_map(writer) != is_map(reader):
         raise _differ(reader)
     if is_map(reader):
-        (made_key, made_value), (key_field, value_field) = map_parts(writer), map_parts(reader)
-        key, value = _single(made_key, key_field), _single(made_value, value_field)
-        return lambda found: [(key(each), value(found[each])) for each in found]
+        (key_from, value_from), (key_field, value_field) = map_parts(writer), map_parts(reader)
+        key, value = _single(key_from, key_field), _single(value_from, value_field)
+        return lambda pairs: [(key(item), value(pairs[item])) for item in pairs]
     if writer.is_repeated and not reader.is_repeated:
         raise _differ(reader)
-    one = _single(writer, reader)
+    read = _single(writer, reader)
     if writer.is_repeated:
-        return lambda found: [one(each) for each in found]
-    return (lambda found: [one(found)]) if reader.is_repeated else one
+        return lambda values: [read(item) for item in values]
+    return (lambda value: [read(value)]) if reader.is_repeated else read
 
 
 def _single(writer: FieldDescriptor, reader: FieldDescriptor) -> Read:
-    """Of one value, not of all that a list has."""
-    made, wanted = writer.cpp_type, reader.cpp_type
+    """The conversion of a single value, or of one item of a list."""
+    written, wanted = writer.cpp_type, reader.cpp_type
     if writer.message_type is not None and reader.message_type is not None:
         return _message(writer.message_type, reader.message_type, reader)
     enum = writer.enum_type or reader.enum_type
-    if enum is not None and wanted == _F.CPPTYPE_ENUM and (made in _INTEGERS or made == wanted):
+    if (
+        enum is not None
+        and wanted == _F.CPPTYPE_ENUM
+        and (written in _INTEGERS or written == wanted)
+    ):
         return _names(enum)
-    if (made, wanted) not in _AS_THEY_ARE:
+    if (written, wanted) not in _AS_THEY_ARE:
         raise _differ(reader)
     if writer.type == _F.TYPE_STRING and reader.type == _F.TYPE_BYTES:
-        return lambda found: found if isinstance(found, bytes) else found.encode()
+        return lambda value: value if isinstance(value, bytes) else value.encode()
     return _same
 
 
@@ -124,37 +128,37 @@ def _same(value: Any) -> Any:
 
 
 def _names(enum: EnumDescriptor) -> Read:
-    """The name of a number; of an alias the first one."""
-    names = {each.number: each.name for each in reversed(list(enum.values))}
+    """Converts numbers to names; for an alias, to the first name."""
+    names = {value.number: value.name for value in reversed(list(enum.values))}
     return lambda number: names.get(number) or str(number)
 
 
-def _message(made: Descriptor, wanted: Descriptor, reader: FieldDescriptor) -> Read:
+def _message(written: Descriptor, wanted: Descriptor, reader: FieldDescriptor) -> Read:
     if is_time(wanted):
-        if not is_time(made) or made.full_name != wanted.full_name:
+        if not is_time(written) or written.full_name != wanted.full_name:
             raise _differ(reader)
         return _timestamp if wanted.full_name == TIMESTAMP else _duration
     inner = wrapped_in(wanted)
     if inner is None:
-        return row_of(made, wanted)
-    outer = wrapped_in(made)
+        return row_of(written, wanted)
+    outer = wrapped_in(written)
     if outer is None:
         raise _differ(reader)
     read, name = _single(outer, inner), outer.name
-    return lambda found: read(getattr(found, name))
+    return lambda wrapper: read(getattr(wrapper, name))
 
 
-def _timestamp(found: Timestamp) -> int:
-    """In µs since 1970; what is finer is cut off."""
-    seconds, nanos = found.seconds, found.nanos
+def _timestamp(value: Timestamp) -> int:
+    """µs since 1970, truncated."""
+    seconds, nanos = value.seconds, value.nanos
     if not (SECONDS_MIN <= seconds <= SECONDS_MAX and 0 <= nanos < NS_PER_S):
         raise PersistenceError(f"{seconds} s and {nanos} ns are no timestamp of Protobuf's")
     return seconds * US_PER_S + nanos // NS_PER_US
 
 
-def _duration(found: Duration) -> int:
-    """In µs; what is finer is cut off."""
-    seconds, nanos = found.seconds, found.nanos
+def _duration(value: Duration) -> int:
+    """µs, truncated."""
+    seconds, nanos = value.seconds, value.nanos
     opposed = (seconds < 0 < nanos) or (nanos < 0 < seconds)
     if abs(seconds) > DURATION_SECONDS_MAX or abs(nanos) >= NS_PER_S or opposed:
         raise PersistenceError(f"{seconds} s and {nanos} ns are no duration of Protobuf's")

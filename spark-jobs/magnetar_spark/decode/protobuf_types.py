@@ -1,12 +1,12 @@
-"""Messages of PROTOBUF_NATIVE schemas, and Spark's types for their fields. Pure.
+"""Loads the messages of PROTOBUF_NATIVE schemas, and maps their fields to Spark types. Pure.
 
-The definition is Pulsar's: file descriptors in a JSON envelope. Each has a pool of its own, so that
-versions of one message do not meet.
+The definition is Pulsar's: file descriptors in a JSON envelope. Each is loaded into a pool of its
+own, so that versions of one message do not conflict.
 
-Numbers get the next type of Spark that holds them all: uint32 a long, uint64 a decimal(20,0). An
-enum is its value's name. `google.protobuf.Timestamp` and `Duration` are a timestamp and an
-interval, the wrappers (`Int64Value`, …) what they wrap; the root message is none of these.
-Extensions have no column, and neither have types that contain themselves.
+Numbers get the smallest Spark type that holds them all: uint32 is a long, uint64 a decimal(20,0).
+An enum is its value's name. `google.protobuf.Timestamp` and `Duration` become a timestamp and an
+interval, the wrappers (`Int64Value`, …) their values, except as the root message. Extensions and
+recursive types have no column.
 """
 
 import binascii
@@ -42,9 +42,9 @@ from magnetar.core.errors import PreconditionFailed
 
 FILES_MAX: Final = 1_000
 FIELDS_MAX: Final = 10_000
-"""Of all the messages in one another: each place where a message is used counts."""
+"""Of all nested messages; every use of a message counts."""
 DEPTH_MAX: Final = 100
-"""Of messages in one another; Protobuf itself reads no deeper."""
+"""Nesting of messages; Protobuf itself reads no deeper."""
 
 SCALARS: Final[Mapping[int, DataType]] = {
     FieldDescriptor.TYPE_BOOL: BooleanType(),
@@ -87,7 +87,7 @@ class _Envelope(msgspec.Struct, rename="camel", frozen=True):
 
 
 def root_message(definition: bytes) -> Descriptor:
-    """What the definition describes; raises PreconditionFailed."""
+    """The message that a definition describes. Raises PreconditionFailed."""
     try:
         envelope = msgspec.json.decode(definition, type=_Envelope)
         files = FileDescriptorSet.FromString(b64decode(envelope.file_descriptor_set))
@@ -113,7 +113,7 @@ def root_message(definition: bytes) -> Descriptor:
 def _imported_first(
     by_name: Mapping[str, FileDescriptorProto], root: str
 ) -> list[FileDescriptorProto]:
-    """The root's file and all that it imports; raises KeyError, CycleError."""
+    """The root's file and all its imports, imports first. Raises KeyError, CycleError."""
     imports: dict[str, list[str]] = {}
     waiting = [root]
     while waiting:
@@ -125,31 +125,31 @@ def _imported_first(
 
 
 def struct_of(message: Descriptor) -> StructType:
-    """Raises PreconditionFailed naming what has no type in Spark."""
+    """The Spark type of a message. Raises PreconditionFailed naming a type that Spark lacks."""
     return _Types().struct(message)
 
 
 def is_time(message: Descriptor) -> bool:
-    """Whether it is a Timestamp or a Duration, and looks like one."""
+    """Whether it is a Timestamp or a Duration with the standard fields."""
     fields = {(field.name, field.number, field.type) for field in message.fields}
     return message.full_name in TIMES and fields == _TIMES_FIELDS
 
 
 def wrapped_in(message: Descriptor) -> FieldDescriptor | None:
-    """The only field of a wrapper; None if the message is none."""
+    """The only field of a wrapper; None for other messages."""
     fields = message.fields
     fits = message.full_name in WRAPPERS and len(fields) == 1 and not fields[0].is_repeated
     return fields[0] if fits and fields[0].message_type is None else None
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Whether it is one, which Protobuf keeps as a list of pairs."""
+    """Whether the field is a map, which Protobuf represents as a list of pairs."""
     entry = field.message_type
     return entry is not None and entry.GetOptions().map_entry
 
 
 def map_parts(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
-    """Of a map: its key and its value."""
+    """The key and the value of a map field."""
     entry = field.message_type
     if entry is None:
         raise PreconditionFailed(f"the field '{field.full_name}' is no map")
@@ -157,7 +157,7 @@ def map_parts(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]
 
 
 class _Types:
-    """Knows which messages it is in, and how many fields it has seen."""
+    """One conversion; tracks the enclosing messages and counts fields."""
 
     def __init__(self) -> None:
         self._within: list[str] = []
@@ -173,9 +173,11 @@ class _Types:
                 f"it has more than {FIELDS_MAX} fields, or messages {DEPTH_MAX} deep"
             )
         self._within.append(name)
-        made = StructType([StructField(each.name, self._field(each)) for each in message.fields])
+        struct = StructType(
+            [StructField(field.name, self._field(field)) for field in message.fields]
+        )
         self._within.pop()
-        return made
+        return struct
 
     def _field(self, field: FieldDescriptor) -> DataType:
         if is_map(field):

@@ -1,8 +1,8 @@
-"""Messages of a batch that are not alike, one by one, by a hand-written scan of their heads.
+"""Decodes messages of a batch one by one, with a hand-written scan of their heads.
 
-Read here are key, payload size, event time and sequence id, in the order in which protobuf writes
-them; a head with anything else in it is left to protobuf, which the rest of the batch then goes on
-behind. Parsing such a head by protobuf costs three times as much.
+For messages without a common layout. It reads key, payload size, event time and sequence id in the
+order in which protobuf writes them. A head with any other field is left to protobuf; the scan
+continues after it. Parsing a head by protobuf costs three times as much.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from magnetar_spark.decode.rows import Rows
 _size_at: Final = Struct(">I").unpack_from
 
 AddOne = Callable[[int, int], int]
-"""Appends the message at an offset, with its index, by other means; where the next begins."""
+"""Appends the message at an offset, with its index, by other means; returns the next offset."""
 
 
 def add_scanned(  # noqa: C901 - one loop without calls: half of the time would go into them
     rows: Rows, plain: bytes, at: int, index: int, count: int, other: AddOne
 ) -> None:
-    """Appends the messages from `index` to `count` - 1, of which the first is at `at`."""
+    """Appends the messages from `index` to `count` - 1; the first is at offset `at`."""
     total = len(plain)
     while index < count:
         first = index
@@ -34,7 +34,7 @@ def add_scanned(  # noqa: C901 - one loop without calls: half of the time would 
                 pos = at + 4
                 end = pos + _size_at(plain, at)[0]
                 if end >= total or end == pos:
-                    break  # also the last of a batch, where its payload is empty
+                    break  # also for the last message of a batch with an empty payload
                 key, time, sequence = None, NULL_NUMBER, 0
                 tag = plain[pos]
                 if tag == 0x12:
@@ -74,7 +74,7 @@ def add_scanned(  # noqa: C901 - one loop without calls: half of the time would 
                 at = after
                 index += 1
         except IndexError:
-            pass  # a head that ends within a number: protobuf says what is wrong
+            pass  # a head that ends within a number: protobuf reports the error
         if values:
             _append(rows, first, values, keys, times, sequences)
         if index < count:
@@ -83,7 +83,7 @@ def add_scanned(  # noqa: C901 - one loop without calls: half of the time would 
 
 
 def _varint(plain: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The number and where it ends; a place behind `end` where it does not, or is negative."""
+    """The number and the offset after it; an offset beyond `end` if it is cut off or negative."""
     value = plain[pos] if pos < end else 0x80
     if value < 0x80:
         return value, pos + 1

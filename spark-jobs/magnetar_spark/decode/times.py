@@ -1,4 +1,4 @@
-"""Times as Spark has them: of the years 1 to 9999. A time beyond them is refused, never wrapped."""
+"""Checks times for Spark, which has the years 1 to 9999: a time beyond is refused, not wrapped."""
 
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ US_MAX: Final = (DAYS_MAX + 1) * S_PER_DAY * US_PER_S - 1
 
 
 def beyond(value: Any, unit: str) -> PersistenceError:
-    """For a time of so many units since 1970."""
+    """The error for a time in `unit` since 1970 that Spark cannot represent."""
     return PersistenceError(
         f"the time {value} {unit} since 1970 is not within the years 1 to 9999, all that Spark's "
         "types hold: set allowDifferentTopicSchemas to true to have the values as they are"
@@ -26,7 +26,7 @@ def beyond(value: Any, unit: str) -> PersistenceError:
 
 
 def within(values: Numbers, low: int, high: int, unit: str) -> Numbers:
-    """The values, of which none is beyond the two; raises PersistenceError."""
+    """The values, if all are from `low` to `high`. Raises PersistenceError."""
     outside = (values < low) | (values > high)
     if outside.any():
         raise beyond(int(values[int(np.argmax(outside))]), unit)
@@ -34,15 +34,15 @@ def within(values: Numbers, low: int, high: int, unit: str) -> Numbers:
 
 
 def micros(value: int, unit_us: int) -> int:
-    """A time in units of `unit_us` µs since 1970, in µs; raises PersistenceError."""
-    found = value * unit_us
-    if not US_MIN <= found <= US_MAX:
+    """Converts a time in units of `unit_us` µs since 1970 to µs. Raises PersistenceError."""
+    time_us = value * unit_us
+    if not US_MIN <= time_us <= US_MAX:
         raise beyond(value, "ms" if unit_us == US_PER_MS else "µs")
-    return found
+    return time_us
 
 
 def days(value: int) -> int:
-    """A date as days since 1970; raises PersistenceError."""
+    """A date as days since 1970. Raises PersistenceError."""
     if not DAYS_MIN <= value <= DAYS_MAX:
         raise beyond(value, "days")
     return value

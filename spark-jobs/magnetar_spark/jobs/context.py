@@ -1,7 +1,7 @@
-"""What a job has in its hands: `run(job: JobContext) -> Summary` of every kind takes it.
+"""The context that `run(job: JobContext) -> Summary` of every kind gets.
 
-Spark is started by the first look at `job.spark`: a job that finds nothing to do in metadata never
-pays for a JVM. Topics are named by the flags, and resolved from metadata alone, when asked for.
+The first access to `job.spark` starts Spark: a job that has nothing to do according to metadata
+never pays for a JVM. Topics are selected by flags, and resolved from metadata when requested.
 """
 
 import argparse
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """See the module's text."""
+    """The parameters and tools of one run of a job."""
 
     kind: str
     job_id: str
-    """Of this run alone: a hex uuid."""
+    """A hex uuid, unique to this run."""
     arguments: argparse.Namespace
-    """All flags, those of the kind included."""
+    """All flags, including those of the kind."""
     log: LogSettings
     selection: Selection
     sessions: Sessions
@@ -39,9 +39,9 @@ class JobContext:
 
     @property
     def spark(self) -> "SparkSession":
-        """The session, started when it is first asked for."""
+        """The Spark session, started on first access."""
         return self.sessions.get()
 
     async def topics(self, store: MetadataStore) -> list[TopicName]:
-        """The logs that the flags mean, partitions one by one; raises TopicNotFound."""
+        """The selected topics, with partitions listed singly. Raises TopicNotFound."""
         return await selected(store, self.selection)

@@ -1,12 +1,12 @@
-"""The frame of all jobs: arguments, the context, the summary, signals and exit codes.
+"""Runs jobs: arguments, context, summary, signals and exit codes are common to all of them.
 
     magnetar job KIND ARGUMENT...
 
-A kind is a package beside this module with `DESCRIPTION`, `add_arguments(parser)` and
-`run(job: JobContext) -> Summary`, which imports what is heavy; KINDS names it.
+A kind is a package beside this module, listed in KINDS, with `DESCRIPTION`, `add_arguments(parser)`
+and `run(job: JobContext) -> Summary`; only `run` makes expensive imports.
 
-Exit codes: 0 done, or nothing to do; 1 failed; 2 bad arguments; 3 done in part; 130 and 143 broken
-off by Ctrl-C and SIGTERM, when Spark is stopped first.
+Exit codes: 0 done, or nothing to do; 1 failed; 2 bad arguments; 3 partly done; 130 and 143
+interrupted by Ctrl-C and SIGTERM, after stopping Spark.
 """
 
 import argparse
@@ -22,43 +22,42 @@ from typing import Final, NoReturn
 
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError, PreconditionFailed
-from magnetar.metadata.opening import ROOT_DEFAULT
+from magnetar.metadata.store_url import ROOT_DEFAULT
 from magnetar_spark.jobs import progress
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.session import Sessions, prepare
 from magnetar_spark.jobs.summary import Summary
-from magnetar_spark.log.running import cancel_all
+from magnetar_spark.log.event_loop import cancel_all
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import Selection
 
 KINDS: Final = {
-    "offload": "write closed ledgers to object storage, and have the bookies let go of them",
-    "backlog": "explain what subscriptions left unread: tables, report, metrics",
+    "offload": "write closed ledgers to object storage, and have the bookies delete them",
+    "backlog": "explain the backlogs of subscriptions: tables, report, metrics",
     "compact": "write the latest value of each key, for readers of compacted topics",
 }
 METADATA_URL_DEFAULT: Final = "etcd:http://127.0.0.1:2379"
 ENVIRONMENT: Final = "MAGNETAR_"
-BAD_ARGUMENTS: Final = 2
 SIGNALLED: Final = 128
 CANCEL_TIMEOUT_S: Final = 10.0
-"""For what a signal has interrupted: leases are given back, connections closed."""
+"""For interrupted tasks to revoke leases and close connections."""
 
 
 class Terminated(BaseException):
-    """SIGTERM came."""
+    """Raised in the main thread by SIGTERM."""
 
 
 def main(
     argv: Sequence[str] | None = None, *, prog: str = "magnetar job", clock: Clock | None = None
 ) -> int:
-    """Runs one job; the exit code. Raises SystemExit for bad arguments and for `--help`."""
+    """Runs one job, and returns the exit code. Raises SystemExit for bad arguments and `--help`."""
     parser = argparse.ArgumentParser(prog=prog, description="Runs a Spark job over the log.")
     add_arguments(parser)
-    return run(parser.parse_args(argv), clock=clock)
+    return run_job(parser.parse_args(argv), clock=clock)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every kind's, each behind its name."""
+    """Adds a subcommand with its flags for each kind."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     for kind, text in KINDS.items():
         module = import_module(f"magnetar_spark.jobs.{kind}")
@@ -74,20 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    which = parser.add_argument_group("topics").add_argument
-    which("--topic", action="append", default=[], metavar="T", help="a topic; may be repeated")
-    which("--namespace", action="append", default=[], metavar="TENANT/NS", help="all topics of it")
-    which("--tenant", action="append", default=[], metavar="T", help="all topics of a tenant")
-    which("--all", action="store_true", help="all topics of the cluster")
-    where = parser.add_argument_group("cluster (or $MAGNETAR_METADATA_URL and its like)")
-    flag = where.add_argument
+    flag = parser.add_argument_group("topics").add_argument
+    flag("--topic", action="append", default=[], metavar="T", help="a topic; may be repeated")
+    flag("--namespace", action="append", default=[], metavar="TENANT/NS", help="all topics of it")
+    flag("--tenant", action="append", default=[], metavar="T", help="all topics of a tenant")
+    flag("--all", action="store_true", help="all topics of the cluster")
+    cluster = parser.add_argument_group("cluster (or $MAGNETAR_METADATA_URL and its like)")
+    flag = cluster.add_argument
     flag("--metadata-url", "--metadata-store", metavar="URL", help="etcd:http://HOST:2379")
-    flag("--metadata-root", metavar="PATH", help=f"where keys are ({ROOT_DEFAULT})")
-    flag("--metadata-username", metavar="NAME", help="the user of etcd")
-    flag("--metadata-password-file", metavar="FILE", help="whose first line is the password")
-    flag("--metadata-tls-ca-file", metavar="FILE", help="authorities of etcd's certificates")
-    flag("--metadata-tls-cert-file", metavar="FILE", help="the certificate shown to etcd")
-    flag("--metadata-tls-key-file", metavar="FILE", help="its key")
+    flag("--metadata-root", metavar="PATH", help=f"the prefix of all keys ({ROOT_DEFAULT})")
+    flag("--metadata-username", metavar="NAME", help="the etcd user")
+    flag("--metadata-password-file", metavar="FILE", help="a file with the password as first line")
+    flag("--metadata-tls-ca-file", metavar="FILE", help="the CA of etcd's certificates")
+    flag("--metadata-tls-cert-file", metavar="FILE", help="the client certificate for etcd")
+    flag("--metadata-tls-key-file", metavar="FILE", help="the key of the client certificate")
     flag("--admin-url", metavar="URL", help="the admin REST of any broker")
     flag = parser.add_argument_group("Spark").add_argument
     flag("--master", default="", metavar="URL", help="Spark's master (local[*])")
@@ -95,21 +94,21 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     flag("--event-log", default="", metavar="DIR", help="have Spark write its event log there")
     flag = parser.add_argument_group("output").add_argument
     flag("--json", action="store_true", help="print the summary as one JSON document")
-    flag("--no-progress", action="store_true", help="say nothing on the way")
+    flag("--no-progress", action="store_true", help="show no progress")
     flag(
         "--termination-message",
         type=Path,
         metavar="PATH",
-        help="write the summary there too, in 4096 bytes, for Kubernetes",
+        help="also write the summary to PATH, in 4096 bytes, for Kubernetes",
     )
 
 
-def run(args: argparse.Namespace, *, clock: Clock | None = None) -> int:
-    """Runs what the arguments say; the exit code."""
+def run_job(args: argparse.Namespace, *, clock: Clock | None = None) -> int:
+    """Runs the job of parsed arguments, and returns the exit code."""
     prepare()
     clock = clock or SystemClock()
     if not (args.topic or args.namespace or args.tenant or args.all):
-        args.refuse("say which topics: --topic, --namespace, --tenant or --all")
+        args.refuse("select topics with --topic, --namespace, --tenant or --all")
     try:
         job = _context(args, clock)
     except (PreconditionFailed, ValueError) as error:
@@ -117,13 +116,13 @@ def run(args: argparse.Namespace, *, clock: Clock | None = None) -> int:
     previous = signal.signal(signal.SIGTERM, _terminate)
     code = 0
     try:
-        code = _run(job)
+        code = _run_kind(job)
     except KeyboardInterrupt:
         code = SIGNALLED + signal.SIGINT
-        job.summary.fail("broken off by SIGINT")
+        job.summary.fail("interrupted by SIGINT")
     except Terminated:
         code = SIGNALLED + signal.SIGTERM
-        job.summary.fail("broken off by SIGTERM")
+        job.summary.fail("interrupted by SIGTERM")
     finally:
         job.sessions.stop()
         cancel_all(CANCEL_TIMEOUT_S)
@@ -133,8 +132,8 @@ def run(args: argparse.Namespace, *, clock: Clock | None = None) -> int:
     return code or job.summary.exit_code
 
 
-def _run(job: JobContext) -> int:
-    """Runs the kind's module. What it raises is the job's failure, told in the summary."""
+def _run_kind(job: JobContext) -> int:
+    """Runs the kind's package. An exception becomes the job's failure in the summary."""
     try:
         import_module(f"magnetar_spark.jobs.{job.kind}").run(job)
     except (MagnetarError, TimeoutError, OSError) as error:
@@ -142,14 +141,14 @@ def _run(job: JobContext) -> int:
     except Exception as error:
         job.summary.fail(f"{type(error).__name__}: {error}")
         if not _of_spark(error):
-            job.progress.say(f"{job.kind} failed where it should not")
+            job.progress.say(f"{job.kind} failed unexpectedly")
             _report(job)
             raise
     return job.summary.exit_code
 
 
 def _of_spark(error: Exception) -> bool:
-    """Whether Spark, or the JVM, has said what is wrong."""
+    """Whether the error comes from Spark or the JVM, so that its text explains the failure."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "py4j")
 
 
@@ -159,10 +158,10 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 def _context(args: argparse.Namespace, clock: Clock) -> JobContext:
     conf = {}
-    for each in args.conf:
-        name, separator, value = each.partition("=")
+    for setting in args.conf:
+        name, separator, value = setting.partition("=")
         if not separator or not name:
-            raise PreconditionFailed(f"--conf {each!r}: write NAME=VALUE")
+            raise PreconditionFailed(f"--conf {setting!r}: write NAME=VALUE")
         conf[name] = value
     return JobContext(
         kind=args.kind,
@@ -182,7 +181,7 @@ def _context(args: argparse.Namespace, clock: Clock) -> JobContext:
 
 
 def log_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> LogSettings:
-    """Flags, then the environment's MAGNETAR_METADATA_URL and its like."""
+    """The log settings from flags, or else from MAGNETAR_METADATA_URL and its like."""
 
     def of(name: str, default: str = "") -> str:
         return getattr(args, name, None) or environ.get(ENVIRONMENT + name.upper()) or default
@@ -206,7 +205,7 @@ def log_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> LogSet
 
 
 def _report(job: JobContext) -> None:
-    """The summary, where it is wanted."""
+    """Writes the summary to stdout, and to the termination message's file."""
     if job.arguments.json:
         sys.stdout.write(job.summary.document().decode() + "\n")
     else:

@@ -1,11 +1,11 @@
-"""How far a job is: bars on a terminal, now and then a line elsewhere, or nothing.
+"""Shows the progress of a job: bars on a terminal, occasional lines elsewhere, or nothing.
 
     with job.progress.units("ledgers", 12) as advance:      # the job's own units
         advance(1)
     with job.progress.stages(spark.sparkContext):           # Spark's stages and their tasks
         rdd.collect()
 
-All of it goes to stderr: stdout is for the result.
+Progress goes to stderr; stdout is for the result.
 """
 
 import sys
@@ -21,55 +21,55 @@ if TYPE_CHECKING:
 POLL_S: Final = 0.5
 LINE_EVERY_S: Final = 10.0
 BYTES: Final = "bytes"
-"""The unit that is shown as MB and MB/s."""
+"""The unit that is displayed as MB and MB/s."""
 
 Advance = Callable[[int], None]
 
 
 class Progress(Protocol):
-    """See the module's text."""
+    """Displays remarks, units of work, and Spark's stages."""
 
     def say(self, text: str) -> None:
-        """One remark."""
+        """Displays one remark."""
 
     def units(self, text: str, total: int, unit: str = "") -> AbstractContextManager[Advance]:
-        """Counts up to `total`; `unit` may be BYTES."""
+        """Displays a count up to `total`; `unit` may be BYTES."""
 
     def stages(
         self, context: "SparkContext", poll: Callable[[], None] | None = None
     ) -> AbstractContextManager[None]:
-        """Shows Spark's active stages; calls `poll` each time it looks, from its thread."""
+        """Displays Spark's active stages; calls `poll` before each update, from a thread."""
 
 
 class Silence:
-    """For `--no-progress`."""
+    """Displays nothing, for `--no-progress`."""
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     @contextmanager
     def units(self, text: str, total: int, unit: str = "") -> Iterator[Advance]:  # noqa: ARG002
-        """Nothing."""
+        """Does nothing."""
         yield lambda count: None  # noqa: ARG005
 
     @contextmanager
     def stages(
         self, context: "SparkContext", poll: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """Nothing but `poll`."""
-        with _looking(context, lambda stages: None, poll):  # noqa: ARG005
+        """Only calls `poll`."""
+        with _polled(context, lambda stages: None, poll):  # noqa: ARG005
             yield
 
 
 class Lines:
-    """For pipes and pods: a line every LINE_EVERY_S at most, and one at the end."""
+    """Writes lines, for pipes and pods: at most one per LINE_EVERY_S, and one at the end."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self._write = write or sys.stderr.write
         self._said_at = time.monotonic()
 
     def say(self, text: str) -> None:
-        """At once."""
+        """Writes a line at once."""
         self._said_at = time.monotonic()
         self._write(text + "\n")
         sys.stderr.flush()
@@ -80,7 +80,7 @@ class Lines:
 
     @contextmanager
     def units(self, text: str, total: int, unit: str = "") -> Iterator[Advance]:
-        """See Progress."""
+        """Writes a count; see Progress."""
         done = 0
 
         def shown() -> str:
@@ -100,18 +100,18 @@ class Lines:
     def stages(
         self, context: "SparkContext", poll: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """See Progress."""
+        """Writes Spark's stages; see Progress."""
 
         def show(stages: "list[Stage]") -> None:
             for number, name, done, total in stages:
                 self._now_and_then(f"stage {number} ({name}): {done:,} of {total:,} tasks")
 
-        with _looking(context, show, poll):
+        with _polled(context, show, poll):
             yield
 
 
 class Bars:
-    """For terminals."""
+    """Draws bars, for terminals."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -130,7 +130,7 @@ class Bars:
         self._open = 0
 
     def say(self, text: str) -> None:
-        """Above the bars."""
+        """Prints a line above the bars."""
         self._bars.console.print(text, highlight=False, markup=False)
 
     @contextmanager
@@ -147,7 +147,7 @@ class Bars:
 
     @contextmanager
     def units(self, text: str, total: int, unit: str = "") -> Iterator[Advance]:
-        """See Progress."""
+        """Draws a bar; see Progress."""
         done, started = 0, time.monotonic()
 
         def shown() -> str:
@@ -172,12 +172,12 @@ class Bars:
     def stages(
         self, context: "SparkContext", poll: Callable[[], None] | None = None
     ) -> Iterator[None]:
-        """See Progress."""
+        """Draws a bar for each of Spark's stages; see Progress."""
         tasks: dict[int, int] = {}
 
         def show(stages: "list[Stage]") -> None:
             active = {number for number, _, _, _ in stages}
-            for number in [each for each in tasks if each not in active]:
+            for number in tasks.keys() - active:
                 self._bars.remove_task(tasks.pop(number))  # type: ignore[arg-type]
             for number, name, done, total in stages:
                 if number not in tasks:
@@ -189,7 +189,7 @@ class Bars:
                     shown=f"{done:,}/{total:,} tasks",
                 )
 
-        with self._live(), _looking(context, show, poll):
+        with self._live(), _polled(context, show, poll):
             yield
         show([])
 
@@ -199,16 +199,16 @@ Stage = tuple[int, str, int, int]
 
 
 @contextmanager
-def _looking(
+def _polled(
     context: "SparkContext",
     show: Callable[[list[Stage]], None],
     poll: Callable[[], None] | None,
 ) -> Iterator[None]:
-    """A thread that looks at Spark's stages every POLL_S while the body runs."""
+    """Polls Spark's stages every POLL_S in a thread while the body runs."""
     over = threading.Event()
     tracker = context.statusTracker()
 
-    def look() -> None:
+    def poll_stages() -> None:
         while not over.wait(POLL_S):
             stages: list[Stage] = []
             for number in tracker.getActiveStageIds():
@@ -219,7 +219,7 @@ def _looking(
                 poll()
             show(stages)
 
-    thread = threading.Thread(target=look, name="job progress", daemon=True)
+    thread = threading.Thread(target=poll_stages, name="job progress", daemon=True)
     thread.start()
     try:
         yield
@@ -231,7 +231,7 @@ def _looking(
 
 
 def chosen(*, wanted: bool) -> Progress:
-    """What fits where stderr goes to."""
+    """The progress display that suits stderr."""
     if not wanted:
         return Silence()
     if sys.stderr.isatty():

@@ -1,8 +1,8 @@
-"""The Spark session of a job: `local[*]` unless a master is given, and quiet.
+"""Starts the Spark session of a job: `local[*]` unless a master is given, with little logging.
 
-A session that is there already, or a JVM that spark-submit started, is used as it is; then only
-`--conf` and `--master` are laid over it. Python workers are this interpreter. gRPC's fork handlers
-are off: the process that becomes the JVM forks while its threads run.
+An existing session, or a JVM started by spark-submit, is used as it is, with only `--conf` and
+`--master` applied. Python workers use this interpreter. gRPC's fork handlers are disabled: the
+process that becomes the JVM is forked while gRPC's threads run.
 """
 
 import os
@@ -21,21 +21,21 @@ MASTER_DEFAULT: Final = "local[*]"
 DRIVER_MEMORY_DEFAULT: Final = "1g"
 SHUFFLE_PARTITIONS_PER_CORE: Final = 2
 GATEWAY_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
-"""Set where spark-submit has started the JVM before Python."""
+"""Set if spark-submit has started the JVM before Python."""
 QUIET: Final = Path(__file__).with_name("log4j2.properties")
 JAVA_MISSING: Final = (
-    "Spark needs Java 17, and there is none here. Type: apt-get install openjdk-17-jre-headless "
-    "(or set JAVA_HOME to where it is)"
+    "Spark needs Java 17, which was not found. Type: apt-get install openjdk-17-jre-headless "
+    "(or set JAVA_HOME to its folder)"
 )
 
 
 def prepare() -> None:
-    """Before anything imports gRPC."""
+    """Sets the environment; call it before gRPC is imported."""
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 class Sessions:
-    """Starts the job's session, once, and ends it if it is the job's own."""
+    """Starts the job's session once, and stops it if the job started it."""
 
     def __init__(
         self, name: str, *, master: str = "", conf: Mapping[str, str], event_log: str = ""
@@ -48,13 +48,13 @@ class Sessions:
         self._own = False
 
     def get(self) -> "SparkSession":
-        """Raises PreconditionFailed where there is no Java."""
+        """The session, started on first use. Raises PreconditionFailed without Java."""
         if self._session is None:
             self._session = self._started()
         return self._session
 
     def stop(self) -> None:
-        """Ends the session where this started it. Idempotent."""
+        """Stops the session if this object started it. Idempotent."""
         if self._session is not None and self._own:
             self._session.stop()
         self._session = None
@@ -79,7 +79,7 @@ class Sessions:
         return session
 
     def _settings(self, submitted: bool) -> dict[str, str]:
-        """What is asked for by flags wins over ours; ours are not laid over spark-submit's."""
+        """Spark's settings: flags override our defaults, which do not override spark-submit's."""
         settings = {
             "spark.sql.session.timeZone": "UTC",
             "spark.executorEnv.GRPC_ENABLE_FORK_SUPPORT": "0",
@@ -95,7 +95,7 @@ class Sessions:
 
 
 def local_settings() -> dict[str, str]:
-    """Of a driver that is this process: bounded memory, no UI, nothing listens to the network."""
+    """Settings for a driver in this process: bounded memory, no UI, loopback only."""
     return {
         "spark.driver.memory": DRIVER_MEMORY_DEFAULT,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={QUIET.as_uri()}",
@@ -109,7 +109,10 @@ def local_settings() -> dict[str, str]:
 
 
 def event_log_settings(place: str) -> dict[str, str]:
-    """Has Spark write what its UI shows to this folder, which is made, or URL."""
+    """Settings for an event log, from which Spark's UI can be shown, in a folder or at a URL.
+
+    Creates the folder.
+    """
     if "://" not in place and not place.startswith("file:"):
         folder = Path(place).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +121,7 @@ def event_log_settings(place: str) -> dict[str, str]:
 
 
 def java() -> str | None:
-    """The JVM that Spark would start."""
+    """The path of the JVM that Spark would start; None without one."""
     home = os.environ.get("JAVA_HOME")
     if home:
         return shutil.which(str(Path(home) / "bin" / "java"))

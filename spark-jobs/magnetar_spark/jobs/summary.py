@@ -1,13 +1,14 @@
-"""What a job did: counted while it runs, printed or written as one JSON document at its end.
+"""The summary of a job: collected while it runs, written as one JSON document at its end.
 
     {"job": "offload", "state": "succeeded", "startedMs": 0, "finishedMs": 0, "error": "",
      "metrics": {"ledgersOffloaded": 3}, "details": [{"topic": "..."}]}
 
-`state` is `succeeded` (also where there was nothing to do), `partial` where some of the work could
-not be done and the next run will try it again, or `failed`. Details are bounded (DETAILS_MAX), and
-what does not fit into a pod's termination message is left out from the end.
+`state` is `succeeded` (also if there was nothing to do), `partial` if some of the work could not be
+done and the next run will retry it, or `failed`. Details are bounded (DETAILS_MAX), and cut from
+the end to fit into a pod's termination message.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,7 +19,7 @@ import msgspec
 DETAILS_MAX: Final = 1000
 ERROR_CHARS_MAX: Final = 400
 TERMINATION_BYTES_MAX: Final = 4096
-"""What Kubernetes keeps of a container's last words."""
+"""The size to which Kubernetes truncates a termination message."""
 
 
 class State(StrEnum):
@@ -35,7 +36,7 @@ EXIT_CODES: Final = {State.SUCCEEDED: 0, State.FAILED: 1, State.PARTIAL: 3}
 
 @dataclass(slots=True)
 class Summary:
-    """See the module's text. A job counts into its own and returns it."""
+    """The counters, details and result of a job, which fills it in and returns it."""
 
     job: str
     started_ms: int = 0
@@ -46,28 +47,28 @@ class Summary:
     error: str = ""
 
     def count(self, name: str, by: int | float = 1) -> None:
-        """Adds to a metric, which is there from then on also where it is 0."""
+        """Adds to a metric; by 0, it creates the metric."""
         self.metrics[name] = self.metrics.get(name, 0) + by
 
     def detail(self, **fields: Any) -> None:
-        """One thing of note: values that JSON has."""
+        """Adds a detail; its values must be JSON types."""
         if len(self.details) < DETAILS_MAX:
             self.details.append(fields)
 
     def failure(self, error: str, **fields: Any) -> None:
-        """A part of the work that could not be done: the job is done in part at best."""
+        """Reports a part of the work that could not be done, which makes the job partial."""
         self.count("failed")
         self.detail(**fields, error=error[:ERROR_CHARS_MAX])
         if self.state is State.SUCCEEDED:
             self.state, self.error = State.PARTIAL, error[:ERROR_CHARS_MAX]
 
     def fail(self, error: str) -> None:
-        """The job as a whole."""
+        """Reports the failure of the whole job."""
         self.state, self.error = State.FAILED, error[:ERROR_CHARS_MAX]
 
     @property
     def exit_code(self) -> int:
-        """Of the process."""
+        """The exit code of the process."""
         return EXIT_CODES[self.state]
 
     def document(self, details_max: int = DETAILS_MAX, metrics_max: int | None = None) -> bytes:
@@ -92,15 +93,15 @@ class Summary:
         )
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """The summary as text for people."""
         seconds = (self.finished_ms - self.started_ms) / 1000
         yield f"{self.job}: {self.state} in {seconds:.1f} s"
         width = max(map(len, self.metrics), default=0)
         for name, value in self.metrics.items():
             yield f"  {name:<{width}}  {_number(value)}"
-        for each in self.details:
-            if "error" in each or "note" in each:
-                yield "  " + ", ".join(f"{name} {value}" for name, value in each.items())
+        for detail in self.details:
+            if "error" in detail or "note" in detail:
+                yield "  " + ", ".join(f"{name} {value}" for name, value in detail.items())
         if self.error and self.state is State.FAILED:
             yield f"  {self.error}"
 
@@ -109,12 +110,6 @@ _number: Callable[[int | float], str] = "{:,}".format
 
 
 def _most(count: int, document: Callable[[int], bytes]) -> int:
-    """The greatest number, up to `count`, with which the document fits; 0 if none does."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(document(middle)) <= TERMINATION_BYTES_MAX:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    """The greatest number up to `count` for which the document fits; 0 if none does."""
+    sizes = range(1, count + 1)
+    return bisect_right(sizes, TERMINATION_BYTES_MAX, key=lambda number: len(document(number)))

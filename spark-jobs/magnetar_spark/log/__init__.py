@@ -1,1 +1,1 @@
-"""Topics' logs read straight from bookies, without Spark, brokers or subscriptions."""
+"""Reads topics' logs straight from bookies and files, without Spark, brokers or subscriptions."""

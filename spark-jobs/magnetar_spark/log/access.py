@@ -1,11 +1,11 @@
-"""Two ways to the bookies.
+"""Access to a cluster's bookies, for planners and for tasks.
 
-`opened_log` is the planner's: the metadata store and the bookies that are registered there. Nothing
-is created, fenced or written.
+`opened_log` is for planners: the metadata store, and the bookies registered there. It creates,
+fences and writes nothing.
 
-`PlannedBookies` is a task's: the bookies as the plan found them, so that ten thousand tasks do not
-ask the metadata store. Where that no longer does (a bookie moved, copies were made elsewhere), the
-task goes the planner's way.
+`PlannedBookies` is for tasks: the bookies known to the plan, so that ten thousand tasks do not read
+the metadata store. If these no longer suffice (a bookie moved, copies were made elsewhere), the
+task opens the log like a planner.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -22,8 +22,8 @@ from magnetar.core.errors import PreconditionFailed
 from magnetar.ledger.bookies import BookieInfo
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.registered_bookies import RegisteredBookies
-from magnetar.metadata.opening import open_store
 from magnetar.metadata.store import MetadataStore
+from magnetar.metadata.store_url import open_store
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.settings import LEDGER_SETTINGS, LogSettings
 
@@ -32,18 +32,18 @@ CLIENT: Final = "spark"
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """What a planner has in its hands."""
+    """The stores and settings of an open log."""
 
     store: MetadataStore
     bookies: RegisteredBookies
     context: LedgerContext
     admin: Admin | None
-    """Of the brokers, where it was given."""
+    """The brokers' admin REST, if its URL is set."""
 
 
 @asynccontextmanager
 async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
-    """Open and answering; raises MetadataError, PreconditionFailed."""
+    """Opens the log of a cluster. Raises MetadataError, PreconditionFailed."""
     if not settings.metadata_url.startswith("etcd:"):
         raise PreconditionFailed(
             f"metadata.url '{settings.metadata_url}': Spark reads the log of a cluster, whose "
@@ -65,32 +65,32 @@ async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
 
 
 class PlannedBookies:
-    """See `ledger.bookies.BookieSet` and the module's text. `close` ends the connections."""
+    """A fixed `ledger.bookies.BookieSet`. Call `close` to close the connections."""
 
     def __init__(self, registrations: Iterable[BookieRegistration]) -> None:
-        self._registrations = {each.identity: each for each in registrations}
+        self._registrations = {record.identity: record for record in registrations}
         self._bookies: dict[BookieIdentity, RemoteBookie] = {}
 
     def get(self, identity: BookieIdentity) -> Bookie | None:
-        known = self._bookies.get(identity)
-        if known is None and (at := self._registrations.get(identity)) is not None:
-            known = RemoteBookie(identity, at.host, at.port, client=CLIENT)
-            self._bookies[identity] = known
-        return known
+        bookie = self._bookies.get(identity)
+        if bookie is None and (record := self._registrations.get(identity)) is not None:
+            bookie = RemoteBookie(identity, record.host, record.port, client=CLIENT)
+            self._bookies[identity] = bookie
+        return bookie
 
     def living(self) -> Sequence[BookieInfo]:
         return [BookieInfo(identity) for identity in sorted(self._registrations)]
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """A task is over before a quarantine would be: who failed is asked last (`ReadHealth`)."""
+        """Does nothing: a task ends before a quarantine would. `ReadHealth` orders the reads."""
 
     def add_listener(self, on_lost: Callable[[BookieIdentity], None]) -> None:
-        """The plan does not change."""
+        """Does nothing: the plan does not change."""
 
     def remove_listener(self, on_lost: Callable[[BookieIdentity], None]) -> None:
-        """See `add_listener`."""
+        """Does nothing, like `add_listener`."""
 
     async def close(self) -> None:
-        """Ends the connections."""
+        """Closes the connections."""
         for bookie in self._bookies.values():
             await bookie.close()

@@ -1,8 +1,8 @@
-"""Where a ledger ends now, asked of its bookies without fencing it.
+"""Finds the current end of a ledger by asking its bookies, without fencing it.
 
-They know what is confirmed from the writer's next add, or from the writer itself once it has paused
-for a second or two (`ledger.explicit_lac`). Until then the last group of entries is there, and not
-known to be confirmed. With an admin URL, and only where there is such a group, the broker that
+Bookies know the last confirmed entry from the writer's next add, or from the writer itself after it
+has paused for a second or two (`ledger.explicit_lac`). Until then the last group of entries is
+stored but not known to be confirmed. Only in that case, and with an admin URL, the broker that
 writes the ledger is asked (`internalStats`).
 """
 
@@ -20,22 +20,22 @@ from magnetar.bookie.api import (
 )
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
-from magnetar.ledger.asking import ask_end
+from magnetar.ledger.bookie_calls import ask_end
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.quorum import answers_cover, striped
 
 LATER_ANSWERS_S: Final = 0.25
-"""After the answers cover the ack quorum: each further answer may raise the lower bound."""
+"""Wait for further answers once the ack quorum is covered: each may raise the lower bound."""
 ADMIN_TIMEOUT_S: Final = 10.0
 REDIRECTS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """`confirmed` is the last entry that may be read; `stored` the last that any bookie has.
+    """`confirmed` is the last entry that may be read, `stored` the last entry on any bookie.
 
-    `size_bytes` is of all entries up to `stored`, or -1 where nobody knows.
+    `size_bytes` covers all entries up to `stored`; -1 if unknown.
     """
 
     confirmed: int
@@ -47,15 +47,15 @@ async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
     """Asks the last ensemble until its answers cover the ack quorum, then briefly for more.
 
     Raises BookieError if they do not: a bookie that does not answer may have entries that the
-    others do not have, so no end that is computed without it bounds what was receipted. A bookie
-    that has no such ledger counts as an answer: it has no entry of it.
+    others lack, so no end computed without it bounds the entries with receipts. The answer that a
+    bookie has no such ledger counts: it has no entry of it.
     """
     if metadata.state is LedgerState.CLOSED:
         return End(metadata.last_entry, metadata.last_entry, metadata.length_bytes)
     last = metadata.ensembles[-1]
     tasks = {
-        asyncio.ensure_future(ask_end(context, metadata.ledger_id, one, fence=False)): one
-        for one in last.bookies
+        asyncio.ensure_future(ask_end(context, metadata.ledger_id, bookie, fence=False)): bookie
+        for bookie in last.bookies
     }
     answers: list[LedgerEnd] = []
     answered: set[BookieIdentity] = set()
@@ -83,9 +83,9 @@ async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
             task.cancel()
     if not answers_cover(metadata, answered):
         raise BookieUnavailable(
-            f"where ledger {metadata.ledger_id} ends is not known: too few bookies of "
-            f"{', '.join(one.bookie_id for one in last.bookies)} answer ({failures[0]}); try again "
-            "once they are back"
+            f"the end of ledger {metadata.ledger_id} is unknown: too few bookies of "
+            f"{', '.join(bookie.bookie_id for bookie in last.bookies)} answer ({failures[0]}); try "
+            "again once they are back"
         )
     before = last.first_entry - 1
     whole = not striped(len(last.bookies), metadata.write_quorum) and not before >= 0
@@ -103,8 +103,8 @@ class Admin:
         self._url = url.rstrip("/")
 
     async def confirmed(self, topic: TopicName, ledger_id: int) -> int:
-        """The last entry that the broker may hand out, -1 where the ledger is not its newest."""
-        import httpx  # a third of what this package's import costs each of Spark's processes
+        """The last entry that the broker may serve; -1 if the ledger is not its newest."""
+        import httpx  # a third of the import time of this package, in each of Spark's processes
 
         name = f"{topic.namespace}/{quote(topic.local, safe='')}"
         url = f"{self._url}/admin/v2/persistent/{name}/internalStats"

@@ -1,8 +1,8 @@
-"""Reads entries of offloaded ledgers for one task: by row groups, a few of them fetched ahead.
+"""Reads entries of offloaded ledgers for one task, by row groups, with a few groups prefetched.
 
-Footers are kept of FILES_OPEN_MAX files, and the entries of the row group that was decoded last:
-who reads back, or in small ranges, comes to the same group again. In memory are FETCHES_AHEAD and
-one more groups as bytes, and two as entries.
+The footers of FILES_OPEN_MAX files are cached, and the entries of the last decoded row group, since
+reading back, or in small ranges, returns to the same group. Memory: FETCHES_AHEAD + 1 groups as
+bytes, and two as entries.
 """
 
 import asyncio
@@ -25,51 +25,51 @@ FILES_OPEN_MAX: Final = 16
 FETCHES_AHEAD: Final = 2
 
 _store = cache(open_object_store)
-"""One client for all tasks of this process, with its connections."""
+"""One client with its connections for all tasks of this process."""
 
 
 class FileReader:
-    """See the module's text. `loop` runs only while this is asked."""
+    """Reads files for one task. Its event loop runs only during calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._open: OrderedDict[str, EntryFile] = OrderedDict()
         self._decoded: tuple[str, int, list[StoredEntry]] = ("", -1, [])
         self.groups = 0
-        """Fetched."""
+        """Fetched row groups."""
 
     def open(self, record: OffloadRecord) -> EntryFile:
-        """Raises ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable."""
-        known = self._open.get(record.path)
-        if known is None:
+        """Opens a file. Raises ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable."""
+        file = self._open.get(record.path)
+        if file is None:
             files = _store(record.store)
             opening = EntryFile.open(files, record.path, file_bytes=record.file_bytes)
-            known = self._open[record.path] = self._loop.run_until_complete(opening)
+            file = self._open[record.path] = self._loop.run_until_complete(opening)
             if len(self._open) > FILES_OPEN_MAX:
                 self._open.popitem(last=False)
-        return known
+        return file
 
     def read(
         self, record: OffloadRecord, first: int, last: int
     ) -> Generator[list[StoredEntry], None, None]:
-        """These entries of the ledger, a group at a time; raises as `open` does."""
+        """Entries `first` to `last` of the ledger, a row group at a time. Raises as `open`."""
         file, files = self.open(record), _store(record.store)
         ledger_id = record.ledger_id
         number = begun = file.group_of(Position(ledger_id, first))
         end = file.group_of(Position(ledger_id, last))
         if end == len(file.groups):
             raise ColdFileCorrupt(f"{record.path} has no entry {ledger_id}:{last}")
-        known = self._decoded
+        cached = self._decoded
         ahead: deque[asyncio.Task[bytes] | None] = deque()
         try:
             while number <= end:
                 while begun <= end and len(ahead) <= FETCHES_AHEAD:
-                    there = known[:2] == (file.path, begun)
-                    ahead.append(None if there else self._fetching(files, file, begun))
+                    is_cached = cached[:2] == (file.path, begun)
+                    ahead.append(None if is_cached else self._fetching(files, file, begun))
                     begun += 1
                 task = ahead.popleft()
                 if task is None:
-                    entries = known[2]
+                    entries = cached[2]
                 else:
                     data = self._loop.run_until_complete(task)
                     entries = _entries(record, file, number, data)
@@ -93,14 +93,14 @@ class FileReader:
 
 
 def _entries(record: OffloadRecord, file: EntryFile, number: int, data: bytes) -> list[StoredEntry]:
-    """All entries of a group, in order and without a gap."""
-    found = file.decode_group(number, data)
-    first, last = Position(*found[0][:2]), Position(*found[-1][:2])
+    """The entries of a row group; raises ColdFileCorrupt unless they are one ledger's, gapless."""
+    entries = file.decode_group(number, data)
+    first, last = Position(*entries[0][:2]), Position(*entries[-1][:2])
     group = file.groups[number]
     if (
         (first, last) != (group.first, group.last)
         or first.ledger_id != record.ledger_id
-        or len(found) != last.entry_id - first.entry_id + 1
+        or len(entries) != last.entry_id - first.entry_id + 1
     ):
         raise ColdFileCorrupt(f"{file.path}: row group {number} is not all of one ledger")
-    return [StoredEntry(each.entry_id, each.data) for each in found]
+    return [StoredEntry(entry.entry_id, entry.data) for entry in entries]

@@ -1,4 +1,4 @@
-"""Which entries that a read asks for are gone from a topic's log. Pure."""
+"""Finds entries that a read requests and that are gone from a topic's log. Pure."""
 
 from collections.abc import Iterator
 
@@ -14,10 +14,10 @@ def losses(
     *,
     of_this_log: bool = True,
 ) -> Iterator[str]:
-    """What is gone of the entries behind `start` up to and with `end`, in words.
+    """Describes the losses among the entries after `start`, up to and including `end`.
 
-    `start` is None for a read of whatever the log has. `end` is LATEST, or a position that was
-    confirmed: the log must reach it. `of_this_log` is false if `start` may be another log's.
+    `start` is None to read whatever the log has. `end` is LATEST, or a confirmed position that the
+    log must reach. `of_this_log` is false if `start` may be a position of another log.
     """
     promised = end < LATEST
     if start is not None and not log.exists:
@@ -62,10 +62,10 @@ def _knows(log: TopicLog, ledger_id: int) -> bool:
 
 
 def _wanted(log: TopicLog, item: LedgerItem, start: Position | None) -> bool:
-    """Whether the ledger has entries behind `start`, as far as the topic's record tells."""
+    """Whether the ledger has entries after `start`, according to the topic's record."""
     if item.closed_ms and not item.entries:
         return False
-    if start is None:  # retention trims the oldest: the log begins behind what it has trimmed
+    if start is None:  # retention trims the oldest ledgers; the log starts after them
         return any(span.ledger_id < item.ledger_id for span in log.ledgers)
     last = Position(item.ledger_id, item.entries - 1) if item.closed_ms else None
     return item.ledger_id >= start.ledger_id and (last is None or last > start)

@@ -1,9 +1,9 @@
-"""The schemas of topics, as the brokers' registry keeps them in the metadata store.
+"""Reads topics' schemas, as the brokers' registry stores them in the metadata store.
 
     /schemas/{tenant}/{namespace}/{topic}                 {"latest": newest version}
     /schemas/{tenant}/{namespace}/{topic}/{version, hex}  one version, in MessagePack
 
-Versions before a deletion are still given: messages that were written under them are still there.
+Versions from before a deletion are included: messages written with them still exist.
 """
 
 import zlib
@@ -20,11 +20,11 @@ from magnetar.metadata.store import MetadataStore
 
 SCHEMAS_PREFIX: Final = "/schemas/"
 TOPICS_UNPACKED_MAX: Final = 64
-"""Topics whose versions a worker keeps between its tasks."""
+"""Topics whose versions a worker caches between its tasks."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
-    """What is read of one version."""
+    """The part of a version's record that is read."""
 
     type: int
     data: bytes
@@ -34,7 +34,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A definition. `kind` is the number of `Schema.Type` in PulsarApi.proto."""
+    """A schema definition. `kind` is the number of `Schema.Type` in PulsarApi.proto."""
 
     kind: int
     data: bytes
@@ -43,14 +43,14 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class TopicSchemas:
-    """All versions; `latest` is -1 where there is none, or it was deleted."""
+    """All versions of a topic; `latest` is -1 if there is none, or it was deleted."""
 
     latest: int
     versions: dict[int, Schema]
 
 
 async def topic_schemas(store: MetadataStore, topic: TopicName) -> TopicSchemas:
-    """Of the topic, or of the partitioned topic it belongs to."""
+    """The schemas of a topic, or of the partitioned topic that it belongs to."""
     base = topic.base
     prefix = f"{SCHEMAS_PREFIX}{base.namespace}/{base.encoded_local}/"
     versions: dict[int, Schema] = {}
@@ -70,7 +70,7 @@ async def topic_schemas(store: MetadataStore, topic: TopicName) -> TopicSchemas:
 
 
 def packed(versions: Mapping[int, Schema]) -> bytes:
-    """Small enough for every task of a plan: the versions of a schema are much alike."""
+    """Packs versions for tasks; compression helps, since versions are much alike."""
     plain = {
         number: (schema.kind, schema.data, schema.properties) for number, schema in versions.items()
     }
@@ -79,8 +79,8 @@ def packed(versions: Mapping[int, Schema]) -> bytes:
 
 @lru_cache(TOPICS_UNPACKED_MAX)
 def unpacked(data: bytes) -> Mapping[int, Schema]:
-    """What `packed` made."""
+    """The inverse of `packed`."""
     plain = msgspec.msgpack.decode(
         zlib.decompress(data), type=dict[int, tuple[int, bytes, dict[str, str]]]
     )
-    return {number: Schema(*each) for number, each in plain.items()}
+    return {number: Schema(*fields) for number, fields in plain.items()}

@@ -1,10 +1,10 @@
-"""Which logs the names of topics mean, as the metadata store has them.
+"""Resolves names and patterns of topics to logs, from the metadata store.
 
     /partitioned-topics/{tenant}/{ns}/persistent/{topic}   partitions of a partitioned topic
-    /managed-ledgers/{tenant}/{ns}/persistent/{topic}      a topic's, or one partition's, log
+    /managed-ledgers/{tenant}/{ns}/persistent/{topic}      the log of a topic or a partition
 
-A partitioned topic means all its partitions, those without a message yet included. A pattern is
-matched against whole names of topics, partitioned ones by the name without `-partition-N`.
+A partitioned topic resolves to all its partitions, including those without a message. A pattern is
+matched against whole topic names, for partitions against the name without `-partition-N`.
 """
 
 import re
@@ -24,18 +24,18 @@ DOMAIN: Final = "persistent"
 
 
 class _Partitioned(msgspec.Struct, frozen=True):
-    """What is read of a partitioned topic's record."""
+    """The part of a partitioned topic's record that is read."""
 
     partitions: int
 
 
 def log_name(topic: TopicName) -> str:
-    """The managed ledger of a topic that is no partitioned one."""
+    """The managed ledger of a topic or partition."""
     return f"{topic.namespace}/{DOMAIN}/{topic.encoded_local}"
 
 
 async def logs_of(store: MetadataStore, topic: TopicName) -> list[TopicName]:
-    """The topic itself, or its partitions; raises TopicNotFound, NotAllowed."""
+    """The topic itself, or its partitions. Raises TopicNotFound, NotAllowed."""
     if not topic.persistent:
         raise NotAllowed(f"{topic} keeps no log: a non-persistent topic cannot be read by Spark")
     key = f"{PARTITIONED_PREFIX}{topic.namespace}/{DOMAIN}/{topic.encoded_local}"
@@ -47,15 +47,15 @@ async def logs_of(store: MetadataStore, topic: TopicName) -> list[TopicName]:
         return [topic]
     base = topic.base
     if base != topic and topic in await logs_of(store, base):
-        return [topic]  # a partition that nobody has written to
+        return [topic]  # a partition without a message
     raise TopicNotFound(f"topic {topic} does not exist")
 
 
 async def matching(store: MetadataStore, pattern: str) -> list[TopicName]:
-    """The logs that `topicsPattern` means, possibly none.
+    """The logs that match `topicsPattern`, possibly none.
 
-    A partition whose partitioned topic has no record is a topic of its own; what is deleted while
-    this runs is passed over.
+    A partition whose partitioned topic has no record counts as a topic. Topics that are deleted
+    meanwhile are skipped.
     """
     namespace, expression = _split_pattern(pattern)
     prefix = f"{namespace}/{DOMAIN}/"
@@ -64,16 +64,16 @@ async def matching(store: MetadataStore, pattern: str) -> list[TopicName]:
         for above in (f"{PARTITIONED_PREFIX}{prefix}", f"{MANAGED_LEDGERS_PREFIX}{prefix}")
     ]
     topics = partitioned | {topic for topic in logs if topic.base not in partitioned}
-    found: dict[TopicName, None] = {}
-    for topic in sorted(topics, key=lambda each: (each.base, each.partition_index)):
+    logs_found: dict[TopicName, None] = {}
+    for topic in sorted(topics, key=lambda topic: (topic.base, topic.partition_index)):
         if expression.fullmatch(topic.base.local):
             with suppress(TopicNotFound):
-                found |= dict.fromkeys(await logs_of(store, topic))
-    return list(found)
+                logs_found |= dict.fromkeys(await logs_of(store, topic))
+    return list(logs_found)
 
 
 def _split_pattern(pattern: str) -> tuple[NamespaceName, re.Pattern[str]]:
-    """`[persistent://]tenant/namespace/EXPRESSION`, or an expression in `public/default`."""
+    """Splits `[persistent://]tenant/namespace/EXPRESSION`, or an expression in `public/default`."""
     rest = pattern.removeprefix(f"{DOMAIN}://")
     if rest == pattern and pattern.count("/") < 2:
         namespace, expression = NamespaceName("public", "default"), pattern
@@ -90,17 +90,17 @@ def _split_pattern(pattern: str) -> tuple[NamespaceName, re.Pattern[str]]:
 async def resolve(
     store: MetadataStore, topics: tuple[str, ...], pattern: str | None
 ) -> list[TopicName]:
-    """Every log that is meant, once each, in the order of names and partitions."""
+    """The logs of these names, or of the pattern, without duplicates, by name and partition."""
     if pattern is not None:
         return await matching(store, pattern)
-    found: dict[TopicName, None] = {}
+    logs: dict[TopicName, None] = {}
     for name in topics:
-        found |= dict.fromkeys(await logs_of(store, parse_topic(name)))
-    return list(found)
+        logs |= dict.fromkeys(await logs_of(store, parse_topic(name)))
+    return list(logs)
 
 
 def means(topics: tuple[str, ...], pattern: str | None, topic: TopicName) -> bool:
-    """Whether names or a pattern mean this log, also if it does not exist."""
+    """Whether the names or the pattern select this log, even if it does not exist."""
     if pattern is not None:
         namespace, expression = _split_pattern(pattern)
         return topic.namespace == namespace and bool(expression.fullmatch(topic.base.local))
@@ -119,12 +119,12 @@ class Selection:
 
 
 async def selected(store: MetadataStore, selection: Selection) -> list[TopicName]:
-    """Every log that is meant, once each: the named ones, then those of namespaces, in order.
+    """The logs of a selection without duplicates: named topics, then those of namespaces, in order.
 
-    Raises TopicNotFound for a name; of namespaces, what nobody has written to is passed over.
+    Raises TopicNotFound for a named topic. In namespaces, partitions without a message are skipped.
     """
-    found = dict.fromkeys(await resolve(store, selection.topics, None))
-    namespaces = dict.fromkeys(NamespaceName.parse(each) for each in selection.namespaces)
+    selected_logs = dict.fromkeys(await resolve(store, selection.topics, None))
+    namespaces = dict.fromkeys(NamespaceName.parse(name) for name in selection.namespaces)
     tenants = selection.tenants
     if selection.everything:
         tenants = tuple(await _children(store, ""))
@@ -135,10 +135,10 @@ async def selected(store: MetadataStore, selection: Selection) -> list[TopicName
         names = await store.children(f"{MANAGED_LEDGERS_PREFIX}{namespace}/{DOMAIN}/")
         logs = [TopicName.from_encoded(DOMAIN, namespace, name) for name in names]
         logs.sort(key=lambda topic: (topic.base, topic.partition_index))
-        found |= dict.fromkeys(logs)
-    return list(found)
+        selected_logs |= dict.fromkeys(logs)
+    return list(selected_logs)
 
 
 async def _children(store: MetadataStore, below: str) -> list[str]:
-    """Tenants, or namespaces of one, that have logs."""
+    """The tenants, or the namespaces of one tenant, that have logs."""
     return list(await store.children(f"{MANAGED_LEDGERS_PREFIX}{below}"))

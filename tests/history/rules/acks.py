@@ -12,7 +12,7 @@ from tests.history.finding import Finding
 from tests.history.index import Index, Life, Session
 
 RULE = "acks"
-PROMISE = "An ack that was receipted holds"
+PROMISE = "An acknowledgment with a receipt is never lost"
 
 
 def check(index: Index) -> Iterator[Finding]:

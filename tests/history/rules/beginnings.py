@@ -10,7 +10,10 @@ from tests.history.finding import Finding
 from tests.history.index import Index, Life, Session
 
 RULE = "beginnings"
-PROMISE = "Every subscription gets every message that was receipted after it was made"
+PROMISE = (
+    "Every subscription receives every message that got its receipt "
+    "after the subscription's creation"
+)
 
 
 def check(index: Index) -> Iterator[Finding]:

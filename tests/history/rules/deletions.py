@@ -7,8 +7,11 @@ from tests.history.finding import Finding
 from tests.history.index import Index, Topic
 
 RULE = "deletions"
-STEP_PROMISE = "Every subscription gets every message that was receipted after it was made"
-PROMISE = "Nothing is created in what is being deleted"
+STEP_PROMISE = (
+    "Every subscription receives every message that got its receipt "
+    "after the subscription's creation"
+)
+PROMISE = "Nothing is created in a namespace, tenant or topic during its deletion"
 
 
 def check(index: Index) -> Iterator[Finding]:

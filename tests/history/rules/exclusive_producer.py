@@ -7,7 +7,7 @@ from tests.history.finding import Finding
 from tests.history.index import Index
 
 RULE = "exclusive_producer"
-PROMISE = "One process: One exclusive producer at most; whoever waits gets its turn"
+PROMISE = "One process: At most one exclusive producer; waiting producers follow in order"
 
 
 def check(index: Index) -> Iterator[Finding]:

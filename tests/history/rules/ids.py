@@ -8,7 +8,7 @@ from tests.history.finding import Finding
 from tests.history.index import Index, Topic
 
 RULE = "ids"
-PROMISE = "The message ids of a topic only grow, and a receipt's id is where the message is"
+PROMISE = "The message ids of a topic only grow, and a receipt's id is the message's position"
 
 
 def check(index: Index) -> Iterator[Finding]:

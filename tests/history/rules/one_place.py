@@ -17,7 +17,7 @@ from tests.history.finding import Finding
 from tests.history.index import Index, Life, Session
 
 RULE = "one_place"
-PROMISE = "One process: One consumer per key, each entry in one place, in any order of events"
+PROMISE = "One process: One consumer per key, each entry at one consumer, in any order of events"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from tests.history.finding import Finding
 from tests.history.index import Index
 
 RULE = "redelivery_counts"
-PROMISE = "What is not promised: Redelivery counts are in memory only"
+PROMISE = "What is not guaranteed: Redelivery counts are kept in memory only"
 
 
 def check(index: Index) -> Iterator[Finding]:

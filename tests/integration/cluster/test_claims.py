@@ -17,8 +17,8 @@ from tests.support.brokers import (
 )
 from tests.support.late_store import LateStore
 
-from magnetar.admin.deletion import delete_namespace
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.admin.deletion import LocalRemover, delete_namespace
+from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.ownership.bundles import RING_END, Bundle
 from magnetar.broker.ownership.records import (
     OwnershipRecord,
@@ -167,7 +167,7 @@ async def test_a_claim_keeps_its_origin_through_splits_and_no_further() -> None:
             while not node.ownership.serving:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             while node.ownership.claims.get(bundle_of(node)) is None:
-                await node.ownership.claims.take(bundle_of(node))
+                await node.ownership.claims.acquire(bundle_of(node))
         again = await node.ownership.guard(ledger.name)
         assert again.origin not in (first.origin, back.origin)
 
@@ -196,7 +196,7 @@ async def test_bundles_of_a_deleted_namespace_are_let_go_before_others_are_claim
             await find(cluster, topic)
         assert len(await owners(cluster)) == 4
         resources = first.service.resources
-        await delete_namespace(first.service, NAMESPACE, force=False)
+        await delete_namespace(first.service, LocalRemover(first.service), NAMESPACE, force=False)
         await resources.create_namespace(NAMESPACE, default_policies(first.service.cluster, 3))
         for topic in topics:
             await find(cluster, topic, by=second)

@@ -3,7 +3,7 @@
 import pytest
 from tests.support.brokers import NAMESPACE, TOPIC, bundle_of, find, running_cluster
 
-from magnetar.admin.deletion import delete_namespace
+from magnetar.admin.deletion import LocalRemover, delete_namespace
 from magnetar.core.errors import MagnetarError, TopicNotFound
 from magnetar.core.names import parse_topic
 from magnetar.metadata.store import Check
@@ -21,7 +21,9 @@ async def test_a_broker_that_has_not_heard_creates_no_topic_in_a_deleted_namespa
         await deleting.service.resources.create_partitioned(parted, 2)
         owner.pause()  # it learns nothing from the store, and answers its clients still
         await deleting.service.resources.partitioned_deletion(parted).run(nothing, nothing)
-        await delete_namespace(deleting.service, NAMESPACE, force=False)
+        await delete_namespace(
+            deleting.service, LocalRemover(deleting.service), NAMESPACE, force=False
+        )
         assert owner.ownership.has(bundle_of(owner)), "it takes itself for the owner"
         for name in (parse_topic(TOPIC), parted.partition(0)):
             with pytest.raises(MagnetarError):

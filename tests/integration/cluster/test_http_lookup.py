@@ -52,7 +52,7 @@ async def test_who_is_asked_names_the_owner_or_sends_on_to_who_will_be(cluster: 
 
 async def test_listeners_have_their_own_addresses(cluster: Cluster) -> None:
     first, second = cluster.nodes
-    await second.ownership.claims.take(bundle_of(second))
+    await second.ownership.claims.acquire(bundle_of(second))
     for node in cluster.nodes:
         for answer in (
             await get(node, LOOKUP + "t?listenerName=public"),

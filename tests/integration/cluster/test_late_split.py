@@ -39,7 +39,7 @@ async def test_parts_are_not_owned_whose_records_went_with_the_lease(
             while len(owner.view.leases) < 2 or not owner.ownership.serving:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             while new.ownership.claims.get(bundle_of(new)) is None:
-                await new.ownership.claims.take(bundle_of(new))
+                await new.ownership.claims.acquire(bundle_of(new))
         assert new.ownership.owns(NAME)
         answering.set()
         await asyncio.wait([splitting])

@@ -6,7 +6,7 @@ import pytest
 from tests.integration.cluster.test_takeover import NAME, attached, lose, publish, read_all
 from tests.support.brokers import TOPIC, WITHIN_S, bundle_of, find, running_cluster
 
-from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.core.errors import MagnetarError
 from magnetar.managed_ledger.record import cursors_prefix
 from magnetar.metadata.store import Record

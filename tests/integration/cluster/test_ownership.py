@@ -103,7 +103,7 @@ async def test_listeners_have_their_own_addresses() -> None:
     async with running_cluster(1) as cluster:
         node = await cluster.broker(listeners=urls)
         await cluster.everybody_sees(2)
-        await node.ownership.claims.take(bundle_of(node))
+        await node.ownership.claims.acquire(bundle_of(node))
         for asked in cluster.nodes:
             client = await asked.client()
             answer = await ask(client, listener="public")

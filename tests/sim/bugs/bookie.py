@@ -7,11 +7,11 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import faults, ledgers, quorum, together
 
-from magnetar.bookie.flush import Flusher, FlushJob
-from magnetar.bookie.garbage import LedgerGarbage
-from magnetar.bookie.journal_files import JournalWriter
-from magnetar.bookie.ledger_records import LedgerRecords
-from magnetar.bookie.ledgers import Ledgers, LedgerState
+from magnetar.bookie.entry_log.flush import Flusher, FlushJob
+from magnetar.bookie.index.ledgers import Ledgers, LedgerState
+from magnetar.bookie.journal.files import JournalWriter
+from magnetar.bookie.ledger_changes import LedgerChanges
+from magnetar.bookie.upkeep.ledger_garbage import LedgerGarbage
 
 
 def receipts_before_the_sync() -> None:
@@ -47,21 +47,21 @@ def checkpoint_before_the_index() -> None:
 
 
 def fences_are_not_written() -> None:
-    async def fence(_: LedgerRecords, state: LedgerState) -> None:
+    async def fence(_: LedgerChanges, state: LedgerState) -> None:
         await asyncio.sleep(0)
         state.fenced = state.exists = True
 
-    plant(LedgerRecords, "fence", fence)
+    plant(LedgerChanges, "fence", fence)
 
 
 def what_is_not_here_is_not_fenced() -> None:
-    fence = LedgerRecords.fence
+    fence = LedgerChanges.fence
 
-    async def fence_what_is_here(self: LedgerRecords, state: LedgerState) -> None:
+    async def fence_what_is_here(self: LedgerChanges, state: LedgerState) -> None:
         if state.exists or state.pending:
             await fence(self, state)
 
-    plant(LedgerRecords, "fence", fence_what_is_here)
+    plant(LedgerChanges, "fence", fence_what_is_here)
 
 
 def damage_is_forgotten() -> None:

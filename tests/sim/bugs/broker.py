@@ -12,7 +12,8 @@ from magnetar.core.steady_clock import SteadyClock
 from magnetar.ledger.replicated_writer import ReplicatedWriter
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.ledger_list import LedgerList
-from magnetar.managed_ledger.record import ManagedLedgerRecord, encode, managed_ledger_key
+from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession, SessionState
 from magnetar.metadata.store import Put
 

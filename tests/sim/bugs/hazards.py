@@ -18,8 +18,8 @@ from tests.sim.bugs.leaning import (
     topics,
 )
 
-from magnetar.autorecovery import decommission
-from magnetar.autorecovery.check_all import CheckRun
+from magnetar.autorecovery.check.check_all import CheckRun
+from magnetar.autorecovery.drain import decommission
 from magnetar.broker.ownership.claims import Claims
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.ledger import ensemble_change
@@ -28,7 +28,8 @@ from magnetar.ledger.records import RecordChanged, swap
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.metadata.etcd.leases import EtcdLease
 from magnetar.metadata.store import Check, Operation, Put
-from magnetar_spark.jobs.offload import attempts, writing
+from magnetar.offload.repository import OffloadRepository
+from magnetar_spark.jobs.offload import file_writer as writing
 
 
 class Unchecked:
@@ -50,7 +51,7 @@ def the_first_piece_is_not_awaited() -> None:
     copied = EnsembleChange._copied
 
     async def but_the_first(self: EnsembleChange) -> bool:
-        writer = self._writer
+        writer: Any = self._writer
         first, late = writer.layout.first_entry, writer.late
         held = [piece for piece in late if piece.first == first]
         if held and len(late) == len(held):
@@ -64,7 +65,7 @@ def the_first_entry_is_not_sent_again() -> None:
     switch = EnsembleChange._switch
 
     def but_the_first(self: EnsembleChange, layout: Any) -> None:
-        writer = self._writer
+        writer: Any = self._writer
         pieces = [one for one in (*writer.late, *writer.pending) if one.first == layout.first_entry]
         before = [(one.want, one.need, one.sent) for one in pieces]
         for piece in pieces:
@@ -108,17 +109,17 @@ def a_lease_counts_from_its_answer() -> None:
 
 
 def claims_do_not_check_the_bundles() -> None:
-    take = Claims.take
+    acquire = Claims.acquire
 
     async def unchecked(self: Claims, bundle: Any) -> Any:
         store = self._store
         self._store = Unchecked(store)
         try:
-            return await take(self, bundle)
+            return await acquire(self, bundle)
         finally:
             self._store = store
 
-    plant(Claims, "take", unchecked)
+    plant(Claims, "acquire", unchecked)
 
 
 class Unleased(Unchecked):
@@ -131,21 +132,21 @@ class Unleased(Unchecked):
 
 
 def claims_outlive_their_lease() -> None:
-    take = Claims.take
+    acquire = Claims.acquire
 
     async def unleased(self: Claims, bundle: Any) -> Any:
         store = self._store
         self._store = Unleased(store)
         try:
-            return await take(self, bundle)
+            return await acquire(self, bundle)
         finally:
             self._store = store
 
-    plant(Claims, "take", unleased)
+    plant(Claims, "acquire", unleased)
 
 
 def a_proof_counts_the_leaving_bookie() -> None:
-    def counting(*args: Any, not_counting: object, **more: Any) -> CheckRun:
+    def counting(*args: Any, excluded: object, **more: Any) -> CheckRun:
         return CheckRun(*args, **more)
 
     plant(decommission, "CheckRun", counting)
@@ -163,12 +164,12 @@ def files_are_not_read_back() -> None:
 
 
 def commits_do_not_check_the_ledger() -> None:
-    once = attempts._commit_once
+    once = OffloadRepository._commit_once
 
-    async def unchecked(store: Any, *args: Any) -> Any:
-        return await once(Unchecked(store), *args)
+    async def unchecked(repository: Any, *args: Any) -> Any:
+        return await once(OffloadRepository(Unchecked(repository._store)), *args)
 
-    plant(attempts, "_commit_once", unchecked)
+    plant(OffloadRepository, "_commit_once", unchecked)
 
 
 OFFLOADED: Final = together(topics(), many_rollovers(), hazards(offloads=True))

@@ -9,7 +9,7 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ConsumerBusy, SubscriptionNotFound
 from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.cursors import Cursors
-from magnetar.managed_ledger.guarded import Tenure
+from magnetar.managed_ledger.tenure import Tenure
 from magnetar.metadata.store import Check, MetadataUnavailable
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import bookies, faults, ledgers, quorum, tells, together
 
-from magnetar.autorecovery.copying import Copied, Copier, Need
+from magnetar.autorecovery.copier import Copier, CopyResult, CopyTask
 from magnetar.bookie.api import (
     BookieError,
     BookieIdentity,
@@ -17,7 +17,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.net.client import RemoteBookie
 from magnetar.ledger import recovery
-from magnetar.ledger.asking import ask_end, ask_entries
+from magnetar.ledger.bookie_calls import ask_end, ask_entries
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.explicit_lac import ExplicitLac
 from magnetar.ledger.metadata import LedgerMetadata
@@ -174,7 +174,11 @@ def a_bookie_counts_twice() -> None:
 
 def autorecovery_does_not_copy() -> None:
     async def nothing(
-        self: Copier, ledger_id: int, needs: Mapping[int, Need], confirmed: int, done: Copied
+        self: Copier,
+        ledger_id: int,
+        needs: Mapping[int, CopyTask],
+        confirmed: int,
+        done: CopyResult,
     ) -> None:
         done.entries += len(needs)
 

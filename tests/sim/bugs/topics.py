@@ -15,10 +15,10 @@ from tests.sim.bugs.leaning import (
 )
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.waiting import WaitingLines
+from magnetar.broker.dispatch.waiting_lines import WaitingLines
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.steady_clock import SteadyClock
-from magnetar.managed_ledger import trimming
+from magnetar.managed_ledger import trim_plan as trimming
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
@@ -81,7 +81,7 @@ KEYED: Final = together(topics(), key_shared())
 
 BUGS: Final = (
     Bug(
-        "a failed append sends nobody away",
+        "a failed append disconnects no producer",
         "Producers go on after a failed append: a later message gets in before the one that is "
         "sent again.",
         failed_appends_close_nobody,

@@ -1,4 +1,4 @@
-"""The admin REST of a broker in memory."""
+"""Fixtures: the admin REST of a broker in memory."""
 
 from collections.abc import AsyncIterator
 

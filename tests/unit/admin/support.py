@@ -1,4 +1,4 @@
-"""A broker over a bookie and metadata in memory, and its admin REST without sockets."""
+"""A broker with a bookie and metadata in memory, and its admin REST without sockets."""
 
 import asyncio
 import json
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import httpx
+from tests.support.memory_bookie import MemoryBookie
 
 from magnetar.admin.metrics.page import MetricsPage
-from magnetar.bookie.memory import MemoryBookie
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.assemble import assemble
+from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
@@ -26,8 +26,8 @@ from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
-from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.memory import MemoryStore
+from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry
 from magnetar.wire.events import SendRun
@@ -37,7 +37,7 @@ NO_BODY = object()
 
 
 class Peer:
-    """A connection that notes what it is told: producers' and consumers' side of one client."""
+    """A connection that records its calls: the client of producers and consumers."""
 
     address = "/127.0.0.1:40712"
     client_version = "Pulsar-CPP-v4.2.0"
@@ -87,7 +87,7 @@ class Peer:
 
 @dataclass(slots=True)
 class Admin:
-    """The broker and a client of its REST."""
+    """A broker and a client of its REST."""
 
     service: BrokerService
     page: MetricsPage
@@ -96,7 +96,7 @@ class Admin:
     async def call(
         self, method: str, path: str, body: object = NO_BODY, headers: dict[str, str] | None = None
     ) -> httpx.Response:
-        """`~` at the start stands for /admin/v2."""
+        """Sends a request; `~` at the start of the path means /admin/v2."""
         url = "/admin/v2" + path[1:] if path.startswith("~") else path
         if body is NO_BODY:
             return await self.http.request(method, url, headers=headers)
@@ -105,7 +105,7 @@ class Admin:
         return await self.http.request(method, url, content=content, headers=headers)
 
     async def done(self, method: str, path: str, body: object = NO_BODY) -> httpx.Response:
-        """A call that must succeed."""
+        """Sends a request that must succeed."""
         response = await self.call(method, path, body)
         assert response.status_code < 300, f"{method} {path}: {response.text}"
         return response
@@ -118,7 +118,7 @@ class Admin:
     async def publish(
         self, payloads: Sequence[bytes], local: str = "a", producer: Producer | None = None
     ) -> list[Position]:
-        """One entry for each payload; as one run of the producer where there is one."""
+        """Publishes each payload as an entry; with a producer, as a single run."""
         topic = await self.topic(local)
         entries = [entry(payload, number) for number, payload in enumerate(payloads)]
         if producer is None:
@@ -166,7 +166,7 @@ def entry(payload: bytes, number: int = 0, **fields: object) -> bytes:
 
 
 async def append(topic: PersistentTopic, data: bytes) -> Position:
-    """Appends one entry to the topic's log; returns once it is durable."""
+    """Appends an entry to the topic's log; returns once it is durable."""
     done: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
 
     def appended(ledger_id: int, entry_id: int, error: MagnetarError | None) -> None:
@@ -186,14 +186,13 @@ def topic_name(local: str) -> TopicName:
 async def start_service(
     settings: BrokerSettings | None = None, store: MemoryStore | None = None
 ) -> BrokerService:
-    """A broker with tenant `t1`, namespace `t1/n1`, and no listener."""
+    """Yields a broker with tenant `t1` and namespace `t1/n1`, without a listener."""
     clock = SystemClock()
     store = store or MemoryStore(clock)
     ledgers = LedgerClient(store, LocalBookies([MemoryBookie()]), clock, SINGLE)
-    factory = ManagedLedgerFactory(store, ledgers, clock)
-    service = BrokerService(settings or BrokerSettings(), store, factory, clock)
     urls = Urls("pulsar://127.0.0.1:6650", f"http://{BROKER}")
-    service.record = BrokerRecord(BROKER, 1, "127.0.0.1", 6650, urls)
+    record = BrokerRecord(BROKER, 1, "127.0.0.1", 6650, urls)
+    service = assemble(settings or BrokerSettings(), store, ledgers, clock, record)
     data = {"serviceUrl": service.http_url, "brokerServiceUrl": service.service_url}
     await service.resources.create_cluster("standalone", data)
     info = {"adminRoles": [], "allowedClusters": ["standalone"]}

@@ -1,4 +1,4 @@
-"""What the backlog job left of a namespace: over REST, and on the metrics page."""
+"""The backlog job's record of a namespace, over REST and on the metrics page."""
 
 from typing import Any
 
@@ -6,8 +6,14 @@ import msgspec
 import pytest
 from tests.unit.admin.test_metrics import scrape
 
-from magnetar.admin.metrics.analytics_series import ASK_EVERY_S, AnalyticsSeries, bounded, shown
-from magnetar.managed_ledger.backlog_record import BacklogRecord, Behind, Noticed, record_key
+from magnetar.admin.metrics.analytics_series import (
+    LIST_EVERY_S,
+    AnalyticsSeries,
+    bounded,
+    values_of,
+)
+from magnetar.documents.backlog import BacklogRecord, Behind, Noticed
+from magnetar.managed_ledger.backlog_record import record_key
 
 from .support import Admin
 
@@ -37,11 +43,11 @@ async def put(admin: Admin, namespace: str, value: bytes | None = None) -> None:
     await admin.service.store.put(record_key(namespace), value or msgspec.json.encode(RECORD))
 
 
-async def test_the_record_is_given_as_the_job_left_it(admin: Admin) -> None:
+async def test_the_rest_shows_the_jobs_record(admin: Admin) -> None:
     await put(admin, "t1/n1")
-    found = (await admin.done("GET", PATH)).json()
-    assert found["atMs"] == 1_700_000_000_500
-    assert found["worst"] == [
+    actual = (await admin.done("GET", PATH)).json()
+    assert actual["atMs"] == 1_700_000_000_500
+    assert actual["worst"] == [
         {
             "topic": TOPIC,
             "subscription": "s",
@@ -53,7 +59,7 @@ async def test_the_record_is_given_as_the_job_left_it(admin: Admin) -> None:
             "drainsInSeconds": None,
         }
     ]
-    assert msgspec.convert(found, BacklogRecord) == RECORD
+    assert msgspec.convert(actual, BacklogRecord) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -66,12 +72,14 @@ async def test_the_record_is_given_as_the_job_left_it(admin: Admin) -> None:
         ),
     ],
 )
-async def test_without_a_run_it_says_what_to_do(admin: Admin, namespace: str, text: str) -> None:
+async def test_without_a_run_the_reason_names_the_command(
+    admin: Admin, namespace: str, text: str
+) -> None:
     answer = await admin.call("GET", f"~/magnetar/analytics/backlog/{namespace}")
     assert (answer.status_code, answer.json()["reason"]) == (404, text)
 
 
-async def test_the_record_goes_with_its_namespace(admin: Admin) -> None:
+async def test_the_record_is_deleted_with_its_namespace(admin: Admin) -> None:
     await put(admin, "t1/n1")
     await put(admin, "t1/other")
     await admin.done("DELETE", "~/namespaces/t1/n1")
@@ -79,7 +87,7 @@ async def test_the_record_goes_with_its_namespace(admin: Admin) -> None:
     assert kept == [record_key("t1/other")]
 
 
-async def test_a_record_that_is_none_is_told_and_not_counted(admin: Admin) -> None:
+async def test_an_unreadable_record_is_reported_and_not_counted(admin: Admin) -> None:
     await put(admin, "t1/n1", b'{"atMs": "soon"}')
     answer = await admin.call("GET", PATH)
     assert answer.status_code == 500
@@ -95,7 +103,7 @@ def analytics(series: dict[tuple[str, str], float]) -> dict[str, float]:
     }
 
 
-async def test_the_page_shows_what_is_known(admin: Admin) -> None:
+async def test_the_page_shows_the_known_values(admin: Admin) -> None:
     await put(admin, "t1/n1")
     assert analytics(await scrape(admin.page)) == {
         "backlog_entries": 70,
@@ -110,11 +118,11 @@ async def test_the_page_shows_what_is_known(admin: Admin) -> None:
     }
 
 
-async def test_nothing_is_shown_where_no_job_ran(admin: Admin) -> None:
+async def test_nothing_is_shown_if_no_job_ran(admin: Admin) -> None:
     assert not analytics(await scrape(admin.page))
 
 
-async def test_the_store_is_asked_now_and_then_and_what_is_known_outlives_its_failures(
+async def test_the_store_is_listed_at_intervals_and_failures_keep_the_last_values(
     admin: Admin,
 ) -> None:
     now = [0.0]
@@ -126,17 +134,19 @@ async def test_the_store_is_asked_now_and_then_and_what_is_known_outlives_its_fa
 
     assert await text() == ""
     await put(admin, "t1/n1")
-    assert await text() == "", "it is not asked again so soon"
-    now[0] += ASK_EVERY_S
+    assert await text() == "", "the store is not listed again so soon"
+    now[0] += LIST_EVERY_S
     shown_first = await text()
     assert f"magnetar_analytics_backlog_entries{LABELS} 70\n" in shown_first
     await admin.service.store.close()
-    now[0] += ASK_EVERY_S
+    now[0] += LIST_EVERY_S
     assert await text() == shown_first
 
 
 def test_the_largest_are_kept_in_their_order() -> None:
     sizes: dict[str, Any] = {"a/a": 1, "a/b": 9, "a/c": 5}
-    rows = {name: shown(BacklogRecord(at_ms=1, backlog_bytes=size)) for name, size in sizes.items()}
+    rows = {
+        name: values_of(BacklogRecord(at_ms=1, backlog_bytes=size)) for name, size in sizes.items()
+    }
     assert list(bounded(rows, 2)) == ["a/b", "a/c"]
     assert bounded(rows, 3) is rows

@@ -2,12 +2,12 @@
 
 The cases of a table run in order, in namespace t1/n1 with topic `a` and partitioned topic `pt` of
 four partitions. `~` is /admin/v2, `@` is /admin/v2/persistent/t1/n1. A reason of None is not
-looked at; "" is an empty body.
+checked; "" is an empty body.
 """
 
 import pytest
 
-from magnetar.broker.compaction_state import CARRIED_OUT_BY
+from magnetar.broker.cold.compaction_state import CARRIED_OUT_BY
 
 from .support import NO_BODY, Admin
 
@@ -359,18 +359,18 @@ async def test_statuses_and_reasons(admin: Admin, cases: list[Case]) -> None:
     for method, path, body, status, reason in cases:
         full = "~/persistent/t1/n1" + path[1:] if path.startswith("@") else path
         response = await admin.call(method, full, body)
-        found: str | None = None
+        actual: str | None = None
         if reason == "" or status == 200:
-            found = response.text
+            actual = response.text
         elif response.status_code >= 400:
             assert response.headers["content-type"] == "application/json"
-            found = response.json()["reason"]
-        if response.status_code != status or (reason is not None and found != reason):
-            wrong.append(f"{method} {path}: {response.status_code} {found!r}")
+            actual = response.json()["reason"]
+        if response.status_code != status or (reason is not None and actual != reason):
+            wrong.append(f"{method} {path}: {response.status_code} {actual!r}")
     assert not wrong, "\n".join(wrong)
 
 
-async def test_what_is_not_offered_is_named(admin: Admin) -> None:
+async def test_a_missing_feature_is_named(admin: Admin) -> None:
     functions = await admin.call("GET", "/admin/v3/functions/public/default")
     assert "functions and IO connectors" in functions.json()["reason"]
     missing = await admin.call("GET", "~/resource-quotas")
@@ -385,7 +385,7 @@ async def test_what_is_not_offered_is_named(admin: Admin) -> None:
     assert "DELETE, GET, POST, PUT" in method.json()["reason"]
 
 
-async def test_bodies_are_refused_in_plain_words(admin: Admin) -> None:
+async def test_invalid_bodies_are_refused_with_a_reason(admin: Admin) -> None:
     malformed = await admin.call("PUT", "~/tenants/t9", b"{bad")
     assert malformed.status_code == 400
     assert "not valid JSON" in malformed.json()["reason"]
@@ -393,7 +393,7 @@ async def test_bodies_are_refused_in_plain_words(admin: Admin) -> None:
     assert "$.allowedClusters" in wrong.json()["reason"]
     plain = await admin.call("PUT", "~/tenants/t9", TENANT, {"content-type": "text/plain"})
     assert plain.status_code == 415
-    # The Node client's tests create partitioned topics so.
+    # The tests of the Node client create partitioned topics in this way.
     headers = {"content-type": "text/plain; charset=utf-8"}
     number = await admin.call("PUT", "~/persistent/t1/n1/plain/partitions", 4, headers)
     assert number.status_code == 204
@@ -404,9 +404,9 @@ async def test_bodies_are_refused_in_plain_words(admin: Admin) -> None:
     assert number.status_code in (400, 404)
 
 
-async def test_null_counts_as_left_out(admin: Admin) -> None:
+async def test_null_counts_as_missing(admin: Admin) -> None:
     topic = "~/persistent/t1/n1/go"
-    # As Go's admin client creates a partitioned topic without properties.
+    # Go's admin client creates a partitioned topic without properties in this way.
     headers = {"content-type": "application/vnd.partitioned-topic-metadata+json"}
     body = {"partitions": 2, "properties": None}
     created = await admin.call("PUT", topic + "/partitions", body, headers)
@@ -417,7 +417,7 @@ async def test_null_counts_as_left_out(admin: Admin) -> None:
     await admin.done("PUT", topic + "/subscription/s", start)
 
 
-async def test_an_unexpected_error_says_no_more_than_its_name(
+async def test_an_unexpected_error_shows_only_its_type(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken() -> list[str]:

@@ -15,9 +15,9 @@ MESSAGES = 5
 
 
 async def break_cursor(admin: Admin, local: str, name: str, acked: Position) -> PersistentTopic:
-    """The topic, opened again after the ledger of the subscription's cursor was lost.
+    """Returns the topic, opened again after the ledger of the subscription's cursor was lost.
 
-    `acked` is behind a message that is not: that does not fit the cursor's record.
+    `acked` leaves a hole, which does not fit into the cursor's record.
     """
     topic = await admin.topic(local)
     cursor = topic.managed_ledger.cursors[name]
@@ -32,25 +32,25 @@ async def break_cursor(admin: Admin, local: str, name: str, acked: Position) -> 
 
 @pytest.fixture
 async def topic(admin: Admin) -> PersistentTopic:
-    """With one subscription that is broken and one that is not."""
-    made = await admin.topic()
+    """Returns a topic with a broken and a readable subscription."""
+    topic = await admin.topic()
     for name in ("broken", "whole"):
-        await made.create_subscription(name, EARLIEST, {"team": name})
+        await topic.create_subscription(name, EARLIEST, {"team": name})
     positions = await admin.publish([b"x"] * MESSAGES)
     broken = await break_cursor(admin, "a", "broken", positions[2])
     assert list(broken.subscriptions) == ["whole"]
     return broken
 
 
-async def test_it_is_listed_and_its_stats_say_what_is_wrong(
+async def test_a_broken_subscription_is_listed_and_its_stats_show_the_error(
     admin: Admin, topic: PersistentTopic
 ) -> None:
     assert (await admin.done("GET", TOPIC + "/subscriptions")).json() == ["broken", "whole"]
-    found = (await admin.done("GET", TOPIC + "/stats")).json()["subscriptions"]
-    assert "does not exist" in found["broken"]["cursorError"]
-    assert found["broken"]["msgBacklog"] == MESSAGES, "all that it may have left to consume"
-    assert found["broken"]["subscriptionProperties"] == {"team": "broken"}
-    assert "cursorError" not in found["whole"]
+    actual = (await admin.done("GET", TOPIC + "/stats")).json()["subscriptions"]
+    assert "does not exist" in actual["broken"]["cursorError"]
+    assert actual["broken"]["msgBacklog"] == MESSAGES, "all that it may have left to consume"
+    assert actual["broken"]["subscriptionProperties"] == {"team": "broken"}
+    assert "cursorError" not in actual["whole"]
     cursors = (await admin.done("GET", TOPIC + "/internalStats")).json()["cursors"]
     assert cursors["broken"]["state"] == "Broken"
     assert "does not exist" in cursors["broken"]["error"]
@@ -68,7 +68,7 @@ async def test_it_is_listed_and_its_stats_say_what_is_wrong(
         ("GET", "/position/1"),
     ],
 )
-async def test_what_needs_its_cursor_is_refused_with_the_reason(
+async def test_requests_that_need_a_broken_cursor_are_refused_with_the_reason(
     admin: Admin, topic: PersistentTopic, method: str, path: str
 ) -> None:
     refused = await admin.call(method, BROKEN + path)
@@ -77,7 +77,7 @@ async def test_what_needs_its_cursor_is_refused_with_the_reason(
     assert "delete it" in refused.text
 
 
-async def test_what_concerns_all_subscriptions_is_done_to_the_others_first(
+async def test_requests_about_all_subscriptions_apply_to_the_readable_ones_first(
     admin: Admin, topic: PersistentTopic
 ) -> None:
     cursor = topic.subscriptions["whole"].cursor
@@ -89,7 +89,7 @@ async def test_what_concerns_all_subscriptions_is_done_to_the_others_first(
     await admin.done("POST", "~/namespaces/t1/n1/clearBacklog/whole")
 
 
-async def test_it_can_be_deleted_and_holds_nothing_back_then(
+async def test_a_broken_subscription_can_be_deleted_and_then_retains_nothing(
     admin: Admin, topic: PersistentTopic
 ) -> None:
     await admin.done("DELETE", BROKEN)
@@ -102,7 +102,7 @@ async def test_it_can_be_deleted_and_holds_nothing_back_then(
     await again.create_subscription("broken", EARLIEST, {})
 
 
-async def test_it_is_deleted_with_those_of_its_name_in_the_namespace(
+async def test_a_namespace_unsubscribe_deletes_broken_subscriptions(
     admin: Admin, topic: PersistentTopic
 ) -> None:
     other = await admin.topic("b")
@@ -112,7 +112,7 @@ async def test_it_is_deleted_with_those_of_its_name_in_the_namespace(
     assert not other.subscriptions
 
 
-async def test_partitions_where_it_is_broken_are_included(admin: Admin) -> None:
+async def test_partitions_with_a_broken_subscription_are_included(admin: Admin) -> None:
     parted = "~/persistent/t1/n1/p"
     await admin.done("PUT", parted + "/partitions", 2)
     await admin.done("PUT", parted + "/subscription/s", {"ledgerId": -1, "entryId": -1})
@@ -126,7 +126,7 @@ async def test_partitions_where_it_is_broken_are_included(admin: Admin) -> None:
     assert (await admin.done("GET", parted + "/subscriptions")).json() == []
 
 
-async def test_a_topic_is_not_deleted_unforced_for_having_only_broken_ones(
+async def test_a_topic_with_only_broken_subscriptions_is_deleted_like_others(
     admin: Admin, topic: PersistentTopic
 ) -> None:
     await topic.delete_subscription("whole")
@@ -134,16 +134,16 @@ async def test_a_topic_is_not_deleted_unforced_for_having_only_broken_ones(
         await admin.service.topics.delete(topic_name("a"), force=False)
 
 
-async def test_a_new_partition_gets_a_broken_subscription_whole_with_its_properties(
+async def test_a_new_partition_gets_a_readable_copy_of_a_broken_subscription(
     admin: Admin,
 ) -> None:
-    """What is sent there until it is mended waits for it as well."""
+    """Messages that arrive before the repair wait for the subscription as well."""
     path, first = "~/persistent/t1/n1/p", "p-partition-0"
     await admin.done("PUT", path + "/partitions", 1)
-    made = await admin.topic(first)
-    await made.create_subscription("broken", EARLIEST, {"team": "x"})
+    topic = await admin.topic(first)
+    await topic.create_subscription("broken", EARLIEST, {"team": "x"})
     positions = await admin.publish([b"x"] * MESSAGES, first)
     await break_cursor(admin, first, "broken", positions[2])
     await admin.done("POST", path + "/partitions", 2)
-    found = (await admin.topic("p-partition-1")).subscriptions["broken"]
-    assert found.cursor.properties == {"team": "x"}
+    actual = (await admin.topic("p-partition-1")).subscriptions["broken"]
+    assert actual.cursor.properties == {"team": "x"}

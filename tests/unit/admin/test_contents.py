@@ -1,4 +1,4 @@
-"""What the documents hold: lists, policies, stats, schemas, lookups; field names are Pulsar's."""
+"""The contents of lists, policies, stats, schemas and lookups, with Pulsar's field names."""
 
 import pytest
 
@@ -67,7 +67,7 @@ async def test_lists(admin: Admin) -> None:
     assert (await get("GET", "~/namespaces/t1/n1/topics")).json() == topics
     everything = (await get("GET", "~/namespaces/t1/n1/topics?mode=ALL")).json()
     assert everything == sorted([*topics, "non-persistent://t1/n1/np"])
-    # Recorded: which of these Pulsar has in its first bundle.
+    # Recorded from Pulsar: the names that are in its first bundle.
     first = await get("GET", "~/persistent/t1/n1?bundle=0x00000000_0x40000000")
     assert first.json() == [name + "b", name + "pt-partition-2"]
     bad = await get("GET", "~/persistent/t1/n1?bundle=0x00000001_0x40000000")
@@ -198,7 +198,7 @@ async def test_partitioned_stats_are_sums(admin: Admin) -> None:
     bare = path + "?excludePublishers=true&excludeConsumers=true"
     stats = (await admin.call("GET", bare)).json()
     assert stats["publishers"] == stats["subscriptions"]["sub"]["consumers"] == []
-    # To look at a deleted partition does not bring it back.
+    # Reading a deleted partition does not create it again.
     await admin.done("DELETE", "~/persistent/t1/n1/pt-partition-2")
     assert len((await admin.call("GET", path)).json()["partitions"]) == 2
     internal = await admin.call("GET", "~/persistent/t1/n1/pt/partitioned-internalStats")
@@ -215,7 +215,7 @@ async def test_new_partitions_get_the_subscriptions(admin: Admin) -> None:
     assert (await admin.call("GET", "~/persistent/t1/n1/pt/subscriptions")).json() == ["s"]
 
 
-async def test_deleting_what_clients_use(admin: Admin) -> None:
+async def test_deleting_topics_in_use(admin: Admin) -> None:
     await admin.producer()
     path = "~/persistent/t1/n1/a"
     refused = await admin.call("DELETE", path)
@@ -231,7 +231,7 @@ async def test_deleting_what_clients_use(admin: Admin) -> None:
     await admin.done("DELETE", path + "/subscription/s?force=true")
     await admin.done("DELETE", path + "?force=true")
     assert (await admin.call("GET", "~/persistent/t1/n1")).json() == []
-    # A subscription without consumers keeps nothing from being deleted, as in Pulsar.
+    # As in Pulsar, a subscription without consumers prevents no deletion.
     await admin.done("PUT", path)
     await admin.done("PUT", path + "/subscription/s")
     await admin.done("DELETE", path)
@@ -252,8 +252,8 @@ async def test_names_that_need_encoding(admin: Admin) -> None:
 
 
 async def test_lookup_and_brokers(admin: Admin) -> None:
-    found = await admin.call("GET", "/lookup/v2/topic/persistent/t1/n1/never")
-    assert found.json() == {
+    actual = await admin.call("GET", "/lookup/v2/topic/persistent/t1/n1/never")
+    assert actual.json() == {
         "brokerUrl": "pulsar://127.0.0.1:6650",
         "httpUrl": f"http://{BROKER}",
         "nativeUrl": "pulsar://127.0.0.1:6650",
@@ -297,11 +297,11 @@ async def test_schemas(admin: Admin) -> None:
     body = {"type": "AVRO", "schema": AVRO % "int", "properties": {}}
     other = {**body, "schema": AVRO % "string"}
     assert (await admin.done("POST", path + "/schema", body)).json() == {"version": {"version": 0}}
-    found = (await admin.call("GET", path + "/schema")).json()
-    assert found.pop("timestamp") > 1_700_000_000_000
-    assert found == {"version": 0, "type": "AVRO", "data": AVRO % "int", "properties": {}}
+    actual = (await admin.call("GET", path + "/schema")).json()
+    assert actual.pop("timestamp") > 1_700_000_000_000
+    assert actual == {"version": 0, "type": "AVRO", "data": AVRO % "int", "properties": {}}
     versions = (await admin.call("GET", path + "/schemas")).json()
-    assert [each["version"] for each in versions["getSchemaResponses"]] == [0]
+    assert [item["version"] for item in versions["getSchemaResponses"]] == [0]
     assert (await admin.done("POST", path + "/version", body)).json() == {"version": 0}
     assert (await admin.done("POST", path + "/version", other)).json() == {"version": -1}
     refused = await admin.call("POST", path + "/schema", other)

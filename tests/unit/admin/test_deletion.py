@@ -1,4 +1,4 @@
-"""What a deletion over REST takes with it, and what it leaves."""
+"""The records that a deletion over REST deletes, and those that it keeps."""
 
 import asyncio
 
@@ -12,7 +12,8 @@ from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar.managed_ledger.record import decode_managed_ledger, encode, managed_ledger_key
+from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Check, Record
 
 from .support import Admin, topic_name
@@ -21,10 +22,10 @@ TOPIC = "~/persistent/t1/n1/a"
 NAMESPACE = NamespaceName("t1", "n1")
 
 
-async def test_a_late_deletion_does_not_take_the_schema_of_the_next(
+async def test_a_late_deletion_keeps_the_schema_of_the_recreated_topic(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A producer with a schema creates the topic anew as soon as it is deleted."""
+    """A producer with a schema creates the topic again as soon as it is deleted."""
     service, deleted = admin.service, asyncio.Event()
     schema = SchemaInfo(SchemaType.STRING, b"", {}, "a")
     topic = await admin.topic("a")
@@ -46,9 +47,9 @@ async def test_a_late_deletion_does_not_take_the_schema_of_the_next(
     monkeypatch.setattr(service.store, "get", slowly)
     await admin.done("DELETE", TOPIC)
     await produce_again()
-    found = await service.schemas.latest(topic.name)
-    assert found is not None
-    assert found.schema.type is SchemaType.STRING
+    actual = await service.schemas.latest(topic.name)
+    assert actual is not None
+    assert actual.schema.type is SchemaType.STRING
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ async def test_a_late_deletion_does_not_take_the_schema_of_the_next(
         ([], False),
     ],
 )
-async def test_a_namespace_with_a_topic_of_a_user_is_not_empty_whatever_else_it_has(
+async def test_a_namespace_with_a_users_topic_is_not_empty(
     admin: Admin, topics: list[str], refused: bool
 ) -> None:
     namespace = "~/namespaces/t1/n1"
@@ -76,12 +77,12 @@ async def test_a_namespace_with_a_topic_of_a_user_is_not_empty_whatever_else_it_
 
 @pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
 async def test_a_namespace_with_a_partitioned_topic_is_not_empty(admin: Admin, domain: str) -> None:
-    """None of its partitions need be there."""
+    """The partitions do not need to exist."""
     namespace, topic = "~/namespaces/t1/n1", f"~/{domain}/t1/n1/pt"
     await admin.done("PUT", f"{topic}/partitions", 3)
     await admin.done("PUT", "~/persistent/t1/n1/__change_events/partitions", 2)
-    for each in await admin.service.topics.names(NamespaceName("t1", "n1"), "persistent"):
-        await admin.service.topics.delete(each, force=True)
+    for item in await admin.service.topics.names(NamespaceName("t1", "n1"), "persistent"):
+        await admin.service.topics.delete(item, force=True)
     answer = await admin.call("DELETE", namespace)
     assert (answer.status_code, answer.json()["reason"]) == (
         409,
@@ -97,10 +98,10 @@ async def test_a_tenant_with_a_namespace_is_not_deleted(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-async def test_a_namespace_is_not_forgotten_while_it_has_topics(
+async def test_a_namespaces_records_are_kept_while_it_has_topics(
     admin: Admin, partitioned: bool
 ) -> None:
-    """Its record is the only way to find them: whoever deletes it has to repeat that."""
+    """Only the namespace's record leads to them, so its deletion must be repeated."""
     if partitioned:
         await admin.service.resources.create_partitioned(topic_name("p"), 2, {})
     else:
@@ -113,7 +114,7 @@ async def test_a_namespace_is_not_forgotten_while_it_has_topics(
     assert await admin.service.store.list("/") == before
 
 
-async def test_with_a_namespace_goes_what_deletions_that_were_cut_short_have_left(
+async def test_a_namespaces_deletion_completes_interrupted_deletions_of_its_topics(
     admin: Admin,
 ) -> None:
     service = admin.service
@@ -126,7 +127,7 @@ async def test_with_a_namespace_goes_what_deletions_that_were_cut_short_have_lef
     await service.store.put(key, encode(marked))
     await service.store.put(policies_key(topic_name("gone")), b"{}")
     await service.store.put(record_key(str(NAMESPACE)), b"{}")
-    # Nothing of it is a topic: the namespace counts as empty.
+    # No record is a topic: the namespace counts as empty.
     await admin.done("DELETE", "~/namespaces/t1/n1")
-    left = [each.key for each in await service.store.list("/") if f"{NAMESPACE}" in each.key]
+    left = [item.key for item in await service.store.list("/") if f"{NAMESPACE}" in item.key]
     assert left == []

@@ -1,4 +1,4 @@
-"""Deletions over REST while others use, delete or create the same topics."""
+"""Deletions over REST while other requests use, delete or create the same topics."""
 
 import contextlib
 import dataclasses
@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from magnetar.admin.deletion import (
+    LocalRemover,
     delete_namespace,
     delete_partitioned,
     delete_topic,
     refuse_namespace_in_use,
     refuse_topic_in_use,
 )
-from magnetar.broker.deletion_mark import is_marked
+from magnetar.broker.catalog.deletion_mark import is_marked
+from magnetar.broker.catalog.resources import partitioned_key
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.store import policies_key
-from magnetar.broker.resources import partitioned_key
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.broker.subscription.spec import SubType
 from magnetar.core.errors import (
@@ -48,31 +49,30 @@ P = topic_name("p")
         (2, 3, "Topic has 5 clients connected Including 3 consumers, 2 producers"),
     ],
 )
-def test_every_client_keeps_its_topic(producers: int, consumers: int, text: str) -> None:
+def test_every_client_prevents_the_deletion_of_its_topic(
+    producers: int, consumers: int, text: str
+) -> None:
     refuse_topic_in_use(0, 0)
     with pytest.raises(PreconditionFailed, match=text):
         refuse_topic_in_use(producers, consumers)
 
 
-def once(do: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """The first time only."""
-    left = [do]
+def once(action: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
+    """Returns a function that runs the action on its first call only."""
+    pending = [action]
 
     async def call() -> None:
-        if left:
-            await left.pop()()
+        if pending:
+            await pending.pop()()
 
     return call
 
 
 async def parts_of(admin: Admin) -> list[str]:
-    return [each.local for each in await admin.service.topics.names(NAMESPACE, "persistent")]
+    return [name.local for name in await admin.service.topics.names(NAMESPACE, "persistent")]
 
 
-# -- one topic
-
-
-async def test_a_topic_that_goes_while_it_is_deleted_is_not_found_in_the_same_words(
+async def test_a_topic_that_another_request_deletes_first_is_not_found(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = admin.service
@@ -80,12 +80,12 @@ async def test_a_topic_that_goes_while_it_is_deleted_is_not_found_in_the_same_wo
     await admin.topic("a")
     await service.topics.unload(topic_name("a"))
     exists = service.topics.exists
-    go = once(lambda: service.topics.delete(topic_name("a"), force=True))
+    delete_first = once(lambda: service.topics.delete(topic_name("a"), force=True))
 
     async def overtaken(name: TopicName, **how: Any) -> bool:
-        found = await exists(name, **how)
-        await go()
-        return found
+        existed = await exists(name, **how)
+        await delete_first()
+        return existed
 
     monkeypatch.setattr(service.topics, "exists", overtaken)
     late = await admin.call("DELETE", TOPIC)
@@ -93,7 +93,7 @@ async def test_a_topic_that_goes_while_it_is_deleted_is_not_found_in_the_same_wo
     assert late.status_code == 404
 
 
-async def test_a_topic_is_spared_where_the_mark_it_is_deleted_under_is_lost(admin: Admin) -> None:
+async def test_a_topic_is_kept_if_the_mark_of_its_deletion_is_invalid(admin: Admin) -> None:
     await admin.topic("a")
     record = await admin.service.store.get(namespace_key(NAMESPACE))
     assert record is not None
@@ -107,12 +107,9 @@ async def test_a_topic_is_spared_where_the_mark_it_is_deleted_under_is_lost(admi
     assert not await admin.service.topics.exists(name)
 
 
-# -- partitioned topics
-
-
 @pytest.mark.parametrize("client", ["producer", "consumer"])
 @pytest.mark.parametrize("part", [0, 2])
-async def test_a_client_of_any_partition_keeps_all_of_them(
+async def test_a_client_of_any_partition_prevents_the_deletion_of_all(
     admin: Admin, client: str, part: int
 ) -> None:
     await admin.done("PUT", PARTS + "/partitions", 3)
@@ -121,46 +118,48 @@ async def test_a_client_of_any_partition_keeps_all_of_them(
     else:
         await admin.consumer("s", SubType.Exclusive, f"p-partition-{part}")
     with pytest.raises(PreconditionFailed, match="Topic has 1 client connected"):
-        await delete_partitioned(admin.service, P, force=False)
+        await delete_partitioned(admin.service, LocalRemover(admin.service), P, force=False)
     assert len(await parts_of(admin)) == 3
     assert await admin.service.resources.partitions(P) == 3
-    await delete_partitioned(admin.service, P, force=True)
+    await delete_partitioned(admin.service, LocalRemover(admin.service), P, force=True)
     assert await parts_of(admin) == []
 
 
-async def test_a_client_that_comes_before_the_mark_keeps_all_partitions_and_takes_the_mark_back(
+async def test_a_client_that_connects_before_the_mark_prevents_the_deletion_and_removes_the_mark(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = admin.service
     await admin.done("PUT", PARTS + "/partitions", 3)
     transact = service.store.transact
-    come = once(lambda: admin.producer("p-partition-1"))
+    connect = once(lambda: admin.producer("p-partition-1"))
 
     async def overtaken(operations: Any) -> int:
-        if any(each.key == partitioned_key(P) for each in operations):
-            await come()
+        if any(operation.key == partitioned_key(P) for operation in operations):
+            await connect()
         return await transact(operations)
 
     monkeypatch.setattr(service.store, "transact", overtaken)
     with pytest.raises(PreconditionFailed):
-        await delete_partitioned(service, P, force=False)
+        await delete_partitioned(service, LocalRemover(service), P, force=False)
     assert len(await parts_of(admin)) == 3
-    # It can be used again: new partitions may be made.
+    # The topic is usable again: partitions can be added.
     await admin.done("POST", PARTS + "/partitions", 5)
 
 
-async def test_a_partition_that_is_gone_already_does_not_stop_the_deletion(admin: Admin) -> None:
+async def test_a_missing_partition_does_not_stop_the_deletion(admin: Admin) -> None:
     await admin.done("PUT", PARTS + "/partitions", 3)
     for part in (0, 1):
         await admin.service.topics.delete(P.partition(part), force=True)
-    await delete_partitioned(admin.service, P, force=False)
+    await delete_partitioned(admin.service, LocalRemover(admin.service), P, force=False)
     assert await parts_of(admin) == []
     assert await admin.service.resources.partitions(P) == 0
     with pytest.raises(NotFound):
-        await delete_partitioned(admin.service, P, force=False)
+        await delete_partitioned(admin.service, LocalRemover(admin.service), P, force=False)
 
 
-async def test_with_a_partitioned_topic_go_its_policies_and_its_schema(admin: Admin) -> None:
+async def test_the_policies_and_schema_of_a_partitioned_topic_are_deleted_with_it(
+    admin: Admin,
+) -> None:
     service = admin.service
     await admin.done("PUT", PARTS + "/partitions", 2)
     await (await admin.topic("p-partition-0")).add_schema(
@@ -168,12 +167,12 @@ async def test_with_a_partitioned_topic_go_its_policies_and_its_schema(admin: Ad
     )
     await service.policies.update(P, lambda own: own.having(MESSAGE_TTL.name, 5))
     assert await service.schemas.latest(P) is not None
-    await delete_partitioned(service, P, force=False)
+    await delete_partitioned(service, LocalRemover(service), P, force=False)
     assert await service.store.get(policies_key(P)) is None
     assert await service.schemas.latest(P) is None
 
 
-async def test_a_partitioned_topic_is_spared_where_the_mark_of_its_namespace_is_lost(
+async def test_a_partitioned_topic_is_kept_if_the_mark_of_its_namespace_is_invalid(
     admin: Admin,
 ) -> None:
     await admin.done("PUT", PARTS + "/partitions", 2)
@@ -182,16 +181,20 @@ async def test_a_partitioned_topic_is_spared_where_the_mark_of_its_namespace_is_
     before = await admin.service.resources.partitions(P)
     with pytest.raises(BadRevision):
         await delete_partitioned(
-            admin.service, P, force=True, under=Check(record.key, record.revision + 1)
+            admin.service,
+            LocalRemover(admin.service),
+            P,
+            force=True,
+            under=Check(record.key, record.revision + 1),
         )
     assert await admin.service.resources.partitions(P) == before == 2
     assert len(await parts_of(admin)) == 2
 
 
-async def test_partitions_are_deleted_under_the_mark_of_their_topic(
+async def test_partitions_are_deleted_with_the_mark_of_their_topic(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleted and created anew by another, the topic has partitions that are not this one's."""
+    """If the topic was deleted and created again, its partitions are not those to delete."""
     service = admin.service
     await admin.done("PUT", PARTS + "/partitions", 2)
     key = partitioned_key(P)
@@ -199,26 +202,23 @@ async def test_partitions_are_deleted_under_the_mark_of_their_topic(
     assert stored is not None
     delete = service.topics.delete
 
-    async def create_anew() -> None:
+    async def recreate_topic() -> None:
         await service.store.delete(key)
         await service.store.put(key, stored.value)
 
-    anew = once(create_anew)
+    recreate = once(recreate_topic)
 
     async def overtaken(name: TopicName, **how: Any) -> None:
-        await anew()
+        await recreate()
         await delete(name, **how)
 
     monkeypatch.setattr(service.topics, "delete", overtaken)
     with pytest.raises(Conflict, match="repeat this one"):
-        await delete_partitioned(service, P, force=True)
+        await delete_partitioned(service, LocalRemover(service), P, force=True)
     assert len(await parts_of(admin)) == 2
 
 
-# -- namespaces
-
-
-async def test_a_namespace_goes_though_another_deletes_its_topics_at_the_same_time(
+async def test_a_namespace_is_deleted_although_another_request_deletes_its_topics(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = admin.service
@@ -228,50 +228,58 @@ async def test_a_namespace_goes_though_another_deletes_its_topics_at_the_same_ti
     listed = service.resources.partitioned_topics
     names = service.topics.names
 
+    under_mark: list[list[TopicName]] = []
+
     async def gone_after(namespace: NamespaceName, domain: str) -> list[TopicName]:
-        found = await listed(namespace, domain)
-        if P in found and await _marked(admin):
-            await go_partitioned()
-        return found
+        topics = await listed(namespace, domain)
+        if P in topics and await _marked(admin):
+            under_mark.append(topics)
+        if len(under_mark) == 2:  # checked with the mark, and about to be deleted
+            await delete_partitioned_first()
+        return topics
 
     async def names_gone_after(
         namespace: NamespaceName, domain: str, **how: Any
     ) -> list[TopicName]:
-        found = await names(namespace, domain, **how)
-        if how.get("half_deleted") and found:
-            await go_topic()
-        return found
+        topics = await names(namespace, domain, **how)
+        if how.get("half_deleted") and topics:
+            await delete_topic_first()
+        return topics
 
     async def delete_partitions() -> None:
         for part in range(2):
             await service.topics.delete(P.partition(part), force=True)
         await service.store.delete(partitioned_key(P))
 
-    go_partitioned = once(delete_partitions)
-    go_topic = once(lambda: service.topics.delete(topic_name("a"), force=True))
+    delete_partitioned_first = once(delete_partitions)
+    delete_topic_first = once(lambda: service.topics.delete(topic_name("a"), force=True))
     monkeypatch.setattr(service.resources, "partitioned_topics", gone_after)
     monkeypatch.setattr(service.topics, "names", names_gone_after)
-    await delete_namespace(service, NAMESPACE, force=True)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
+    assert len(under_mark) == 2
     assert not await service.resources.namespace_exists(NAMESPACE)
 
 
-async def test_a_namespaces_topics_of_both_domains_go_with_it(admin: Admin) -> None:
+async def test_the_topics_of_both_domains_are_deleted_with_their_namespace_despite_clients(
+    admin: Admin,
+) -> None:
     service = admin.service
     service.settings = _forcing(service.settings)
-    await admin.topic("a")
+    await admin.producer("a")
     await admin.done("PUT", PARTS + "/partitions", 2)
+    await admin.consumer("s", SubType.Shared, "p-partition-1")
     await admin.done("PUT", "~/non-persistent/t1/n1/v")
     await admin.done("PUT", "~/non-persistent/t1/n1/vp/partitions", 2)
-    await delete_namespace(service, NAMESPACE, force=True)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
     assert list(service.topics) == []
-    left = [each.key for each in await service.store.list("/") if str(NAMESPACE) in each.key]
-    assert left == []
+    records = await service.store.list("/")
+    assert [record.key for record in records if str(NAMESPACE) in record.key] == []
 
 
-async def test_a_namespace_that_was_made_anew_keeps_its_partitioned_topics(
+async def test_a_namespace_that_was_created_again_keeps_its_partitioned_topics(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slower deletion of the former one must not take what is in the new one."""
+    """A slow deletion of the former namespace must not delete topics of the new one."""
     service = admin.service
     service.settings = _forcing(service.settings)
     await admin.done("PUT", PARTS + "/partitions", 2)
@@ -279,22 +287,22 @@ async def test_a_namespace_that_was_made_anew_keeps_its_partitioned_topics(
     stored = await service.store.get(key)
     assert stored is not None
     transact = service.store.transact
-    anew = once(lambda: service.store.put(key, stored.value))
+    recreate = once(lambda: service.store.put(key, stored.value))
 
     async def overtaken(operations: Any) -> int:
-        if any(each.key == partitioned_key(P) for each in operations):
-            await anew()
+        if any(operation.key == partitioned_key(P) for operation in operations):
+            await recreate()
         return await transact(operations)
 
     monkeypatch.setattr(service.store, "transact", overtaken)
     with pytest.raises(Conflict, match="repeat this one"):
-        await delete_namespace(service, NAMESPACE, force=True)
+        await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
     assert len(await parts_of(admin)) == 2
     assert await service.resources.partitions(P) == 2
     await admin.done("POST", PARTS + "/partitions", 3)
 
 
-async def test_a_topic_that_cannot_be_deleted_keeps_the_namespace_and_its_record_unmarked(
+async def test_a_topic_that_cannot_be_deleted_keeps_the_namespace_and_removes_its_mark(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service = admin.service
@@ -307,15 +315,15 @@ async def test_a_topic_that_cannot_be_deleted_keeps_the_namespace_and_its_record
     with monkeypatch.context() as failing:
         failing.setattr(service.topics, "delete", fails)
         with pytest.raises(MagnetarError, match="cannot be deleted now"):
-            await delete_namespace(service, NAMESPACE, force=True)
+            await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
     assert await service.resources.namespace_exists(NAMESPACE)
     assert not await _marked(admin)
     await admin.topic("b")
-    await delete_namespace(service, NAMESPACE, force=True)
+    await delete_namespace(service, LocalRemover(service), NAMESPACE, force=True)
 
 
 @pytest.mark.parametrize(
-    ("there", "allowed", "force", "topics", "error"),
+    ("exists", "allowed", "force", "topics", "error"),
     [
         (False, True, True, [], NotFound),
         (False, False, False, ["a"], NotFound),
@@ -327,9 +335,9 @@ async def test_a_topic_that_cannot_be_deleted_keeps_the_namespace_and_its_record
         (True, True, False, ["__change_events"], None),
     ],
 )
-async def test_what_keeps_a_namespace(
+async def test_which_conditions_refuse_the_deletion_of_a_namespace(
     admin: Admin,
-    there: bool,
+    exists: bool,
     allowed: bool,
     force: bool,
     topics: list[str],
@@ -337,7 +345,7 @@ async def test_what_keeps_a_namespace(
 ) -> None:
     service = admin.service
     service.settings = _forcing(service.settings, allowed=allowed)
-    namespace = NAMESPACE if there else NamespaceName("t1", "none")
+    namespace = NAMESPACE if exists else NamespaceName("t1", "none")
     names = [topic_name(local) for local in topics]
     expected = contextlib.nullcontext() if error is None else pytest.raises(error)
     with expected:
@@ -351,3 +359,14 @@ def _forcing(settings: Any, *, allowed: bool = True) -> Any:
 async def _marked(admin: Admin) -> bool:
     record = await admin.service.store.get(namespace_key(NAMESPACE))
     return record is not None and is_marked(msgspec.json.decode(record.value))
+
+
+async def test_consumers_of_every_subscription_prevent_the_deletion_of_a_topic(
+    admin: Admin,
+) -> None:
+    await admin.done("PUT", TOPIC + "/subscription/idle")
+    for subscription in ("s", "t"):
+        await admin.consumer(subscription, SubType.Shared)
+    answer = await admin.call("DELETE", TOPIC)
+    assert answer.status_code == 412
+    assert "2 clients connected Including 2 consumers, 0 producers" in answer.json()["reason"]

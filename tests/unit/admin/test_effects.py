@@ -1,4 +1,4 @@
-"""What a request changes or shows: by age, by kind of topic, and by what jobs have recorded."""
+"""The effects of requests, by age, by type of topic, and by the records of jobs."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.ledger.stage import publish
 
-from magnetar.admin.bodies import BODY_BYTES_MAX
-from magnetar.broker.compaction_state import NO_JOBS
+from magnetar.admin.http.bodies import BODY_BYTES_MAX
+from magnetar.broker.cold.compaction_state import NO_JOBS
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -16,6 +16,7 @@ from magnetar.compaction import records as compaction
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST as FIRST
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
+from magnetar.metadata.records import encode
 from magnetar.offload import records as offload
 from magnetar.offload.stores import StoreSpec
 
@@ -29,7 +30,7 @@ FOLDER = StoreSpec("filesystem", "/cold")
 
 
 class LaterClock(SystemClock):
-    """Time has passed since the messages were published."""
+    """Advances the clock, so that the messages are old."""
 
     passed_s = 1_000
 
@@ -42,12 +43,12 @@ class LaterClock(SystemClock):
 
 async def backlogs(admin: Admin, local: str = "a") -> dict[str, int]:
     topic = await admin.topic(local)
-    return {name: each.cursor.backlog for name, each in topic.subscriptions.items()}
+    return {name: item.cursor.backlog for name, item in topic.subscriptions.items()}
 
 
 async def stats(admin: Admin, path: str = TOPIC) -> dict[str, Any]:
-    found: dict[str, Any] = (await admin.done("GET", path + "/stats")).json()
-    return found
+    actual: dict[str, Any] = (await admin.done("GET", path + "/stats")).json()
+    return actual
 
 
 @pytest.mark.parametrize("of", ["subscription/s", "all_subscription"])
@@ -83,7 +84,7 @@ async def test_a_namespace_is_unsubscribed_in_topics_of_both_kinds(admin: Admin)
     await admin.done("POST", NAMESPACE + "/clearBacklog")
 
 
-async def test_a_topic_that_is_deleted_meanwhile_does_not_stop_what_is_done_to_all(
+async def test_a_topic_that_is_deleted_meanwhile_does_not_stop_a_namespaces_request(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for local in "abc":
@@ -92,10 +93,10 @@ async def test_a_topic_that_is_deleted_meanwhile_does_not_stop_what_is_done_to_a
     names: Callable[..., Awaitable[list[TopicName]]] = admin.service.topics.names
 
     async def then_deleted(namespace: NamespaceName, domain: str) -> list[TopicName]:
-        found = await names(namespace, domain)
+        actual = await names(namespace, domain)
         with contextlib.suppress(Exception):
             await admin.service.topics.delete(topic_name("b"), force=True)
-        return found
+        return actual
 
     monkeypatch.setattr(admin.service.topics, "names", then_deleted)
     await admin.done("POST", NAMESPACE + "/clearBacklog")
@@ -103,7 +104,7 @@ async def test_a_topic_that_is_deleted_meanwhile_does_not_stop_what_is_done_to_a
     assert not await admin.service.topics.exists(topic_name("b"))
 
 
-async def test_stats_show_what_was_offloaded_and_when_it_last_failed(admin: Admin) -> None:
+async def test_stats_show_offloaded_bytes_and_the_last_failure(admin: Admin) -> None:
     topic = await admin.topic()
     ledger = topic.managed_ledger
     moved = {}
@@ -114,7 +115,7 @@ async def test_stats_show_what_was_offloaded_and_when_it_last_failed(admin: Admi
         record = offload.OffloadRecord(ledger_id, "a", FOLDER, "p", 9, 1, size, 1, 1, 2, at_ms)
         moved[at_ms] = ledger_id
         key = offload.offload_key(ledger.name, ledger_id)
-        await admin.service.store.put(key, offload.encode(record))
+        await admin.service.store.put(key, encode(record))
     policies = {
         "managedLedgerOffloadDriver": "filesystem",
         "managedLedgerOffloadBucket": "/cold",
@@ -124,22 +125,22 @@ async def test_stats_show_what_was_offloaded_and_when_it_last_failed(admin: Admi
     )
     for state, failed_ms in ((offload.RequestState.SUCCESS, 0), (offload.RequestState.ERROR, 9)):
         request = offload.OffloadRequest(FIRST, 1, state, finished_ms=9)
-        await admin.service.store.put(offload.request_key(ledger.name), offload.encode(request))
-        found = await stats(admin)
-        assert found["offloadedStorageSize"] == 100
-        assert found["lastOffloadLedgerId"] == moved[5]
-        assert found["lastOffloadSuccessTimeStamp"] == 5
-        assert found["lastOffloadFailureTimeStamp"] == failed_ms
+        await admin.service.store.put(offload.request_key(ledger.name), encode(request))
+        actual = await stats(admin)
+        assert actual["offloadedStorageSize"] == 100
+        assert actual["lastOffloadLedgerId"] == moved[5]
+        assert actual["lastOffloadSuccessTimeStamp"] == 5
+        assert actual["lastOffloadFailureTimeStamp"] == failed_ms
 
 
-async def test_stats_show_the_last_compaction_and_when_one_last_failed(admin: Admin) -> None:
+async def test_stats_show_the_last_compaction_and_the_last_failure(admin: Admin) -> None:
     topic = await admin.topic()
     name, created_ms = topic.managed_ledger.name, topic.managed_ledger.created_ms
     request = compaction.CompactionRequest(
         1, compaction.RequestState.ERROR, finished_ms=7, failed_ms=7
     )
     store = admin.service.store
-    await store.put(compaction.request_key(name), compaction.encode(request))
+    await store.put(compaction.request_key(name), encode(request))
     nothing = {
         "lastCompactionRemovedEventCount": 0,
         "lastCompactionSucceedTimestamp": 0,
@@ -151,42 +152,85 @@ async def test_stats_show_the_last_compaction_and_when_one_last_failed(admin: Ad
         record = compaction.CompactionRecord(
             FIRST, of_ms, "a", FOLDER, 5, messages_removed=3, duration_ms=2
         )
-        await store.put(compaction.compaction_key(name), compaction.encode(record))
+        await store.put(compaction.compaction_key(name), encode(record))
         expected = {
             "lastCompactionRemovedEventCount": 3,
             "lastCompactionSucceedTimestamp": 5,
             "lastCompactionFailedTimestamp": 7,
             "lastCompactionDurationTimeInMills": 2,
         }
-        # An artefact of an older log of that name is not the topic's.
-        found = (await stats(admin))["compaction"]
-        assert found == (expected if of_ms == created_ms else nothing)
+        # An artifact of an older log with that name does not belong to the topic.
+        actual = (await stats(admin))["compaction"]
+        assert actual == (expected if of_ms == created_ms else nothing)
 
 
-async def test_an_offload_without_a_position_is_of_all_ledgers(admin: Admin) -> None:
+async def test_an_offload_without_a_position_includes_all_ledgers(admin: Admin) -> None:
     await admin.done("PUT", TOPIC + "/subscription/keeps")
     topic = await admin.topic()
     await publish(topic.managed_ledger, b"x")
     await topic.managed_ledger.roll_over()
     await publish(topic.managed_ledger, b"y")
     latest = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
-    # There is nowhere to put them, which is an error where there is something to put.
+    # Without a store, offloading is an error only if there are ledgers to offload.
     for body, status in ((EARLIEST, "SUCCESS"), ({}, "ERROR"), (latest, "ERROR")):
         await admin.done("PUT", TOPIC + "/offload", body)
         assert (await admin.done("GET", TOPIC + "/offload")).json()["status"] == status
 
 
-async def test_a_compaction_that_no_job_can_carry_out_says_so_at_once(
+async def test_a_compaction_reports_at_once_that_no_job_can_run(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await admin.done("PUT", TOPIC)
     monkeypatch.setattr(admin.service, "only_broker", True)
     await admin.done("PUT", TOPIC + "/compaction")
-    found = (await admin.done("GET", TOPIC + "/compaction")).json()
-    assert found == {"status": "ERROR", "lastError": NO_JOBS}
+    actual = (await admin.done("GET", TOPIC + "/compaction")).json()
+    assert actual == {"status": "ERROR", "lastError": NO_JOBS}
     monkeypatch.setattr(admin.service, "only_broker", False)
     await admin.done("PUT", TOPIC + "/compaction")
     assert (await admin.done("GET", TOPIC + "/compaction")).json()["status"] == "RUNNING"
+
+
+async def test_a_compaction_includes_every_existing_partition(admin: Admin) -> None:
+    path = TOPICS + "/p"
+    await admin.done("PUT", path + "/partitions", 3)
+    await admin.done("DELETE", path + "-partition-0")
+    await admin.done("PUT", path + "/compaction")
+    names = [f"t1/n1/persistent/p-partition-{index}" for index in range(3)]
+    store = admin.service.store
+    asked = [await store.get(compaction.request_key(name)) is not None for name in names]
+    assert asked == [False, True, True]
+    assert (await admin.done("GET", path + "/compaction")).json()["status"] == "RUNNING"
+    # A failure of one partition is the topic's failure.
+    for name, state, error in (
+        (names[1], compaction.RequestState.SUCCESS, ""),
+        (names[2], compaction.RequestState.ERROR, "no"),
+    ):
+        ended = compaction.CompactionRequest(1, state, error=error, finished_ms=7, failed_ms=7)
+        await store.put(compaction.request_key(name), encode(ended))
+    actual = (await admin.done("GET", path + "/compaction")).json()
+    assert actual == {"status": "ERROR", "lastError": "no"}
+
+
+async def test_internal_stats_show_offloaded_ledgers_under_any_policy(
+    admin: Admin,
+) -> None:
+    """Operators use this to learn why the bookies have no copies of a ledger."""
+    topic = await admin.topic()
+    ledger = topic.managed_ledger
+    await admin.done("PUT", TOPIC + "/subscription/keeps", EARLIEST)
+    ids = []
+    for _ in range(2):
+        ids.append((await publish(ledger, b"x"))[0])
+        await ledger.roll_over()
+    record = offload.OffloadRecord(ids[0], "a", FOLDER, "p", 9, 1, 70, 1, 1, 2, 5)
+    await admin.service.store.put(offload.offload_key(ledger.name, ids[0]), encode(record))
+    actual = (await admin.done("GET", TOPIC + "/internalStats")).json()
+    assert {item["ledgerId"]: item["offloaded"] for item in actual["ledgers"]} == {
+        **dict.fromkeys((item.ledger_id for item in ledger.ledgers), False),
+        ids[0]: True,
+    }
+    info = (await admin.done("GET", TOPIC + "/internal-info")).json()
+    assert [item["isOffloaded"] for item in info["ledgers"]][:2] == [True, False]
 
 
 async def test_stats_show_the_limits_of_both_backlog_quotas(admin: Admin) -> None:
@@ -194,8 +238,8 @@ async def test_stats_show_the_limits_of_both_backlog_quotas(admin: Admin) -> Non
     limits = "backlogQuotaLimitSize", "backlogQuotaLimitTime"
 
     async def shown() -> tuple[int, ...]:
-        found = await stats(admin)
-        return tuple(found[each] for each in limits)
+        actual = await stats(admin)
+        return tuple(actual[item] for item in limits)
 
     assert await shown() == (-1, -1)
     for kind, limit, expected in (
@@ -209,7 +253,7 @@ async def test_stats_show_the_limits_of_both_backlog_quotas(admin: Admin) -> Non
     assert await shown() == (1_000, -1)
 
 
-async def test_a_body_may_be_as_large_as_it_says(admin: Admin) -> None:
+async def test_a_body_may_have_the_maximum_size(admin: Admin) -> None:
     document = b'{"adminRoles":[],"allowedClusters":["standalone"]}'
     for size, status in ((BODY_BYTES_MAX, 204), (BODY_BYTES_MAX + 1, 413)):
         answer = await admin.call("PUT", "~/tenants/t9", document.rjust(size))
@@ -219,7 +263,7 @@ async def test_a_body_may_be_as_large_as_it_says(admin: Admin) -> None:
 async def test_a_topic_is_in_use_until_its_last_client_leaves(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its deletion for want of use is counted from then."""
+    """Its deletion for inactivity counts from that moment."""
     topic = await admin.topic()
     producer = await admin.producer()
     consumer = await admin.consumer("s", SubType.Shared)
@@ -236,10 +280,10 @@ async def test_a_topic_is_in_use_until_its_last_client_leaves(
         assert topic.last_active_ms >= before_ms
 
 
-async def test_a_namespace_is_not_created_with_what_nothing_acts_on(admin: Admin) -> None:
+async def test_a_namespace_is_not_created_with_unsupported_policies(admin: Admin) -> None:
     for asked, status in ((True, 405), (False, 204)):
         body = {"deduplicationEnabled": asked}
         answer = await admin.call("PUT", "~/namespaces/t1/n2", body)
         assert answer.status_code == status, answer.text
-        there = (await admin.call("GET", "~/namespaces/t1/n2")).status_code
-        assert there == (404 if asked else 200)
+        status = (await admin.call("GET", "~/namespaces/t1/n2")).status_code
+        assert status == (404 if asked else 200)

@@ -1,4 +1,4 @@
-"""Messages by peek, by id, by time; and what moves a subscription."""
+"""Messages by peek, id and time, and moves of a subscription."""
 
 import json
 
@@ -46,7 +46,7 @@ async def test_peek_shows_payload_and_metadata(admin: Admin) -> None:
     assert b"x-injected" not in lower
     assert b"x-pulsar-num-batch-message" not in lower
     assert raw[b"content-type"] == b"application/json"
-    # Without the subscription: the same as if it were new, and it is not created.
+    # A missing subscription answers like a new one, and is not created.
     for position, status in ((1, 200), (2, 404)):
         answer = await admin.call("GET", f"{PATH}/subscription/other/position/{position}")
         assert answer.status_code == status
@@ -78,7 +78,7 @@ async def test_batches_come_whole_and_decompressed(
     assert (last["ledgerId"], last["entryId"], last["batchIndex"]) == (*at, 2)
 
 
-async def test_what_cannot_be_taken_apart_is_said(admin: Admin) -> None:
+async def test_an_entry_that_cannot_be_parsed_is_reported(admin: Admin) -> None:
     topic = await admin.topic()
     await admin.done("PUT", PATH + "/subscription/s")
     bomb = metadata(compression=CompressionType.LZ4, uncompressed_size=1 << 31)
@@ -88,7 +88,7 @@ async def test_what_cannot_be_taken_apart_is_said(admin: Admin) -> None:
         answer = await admin.call("GET", f"{PATH}/subscription/s/position/{position}")
         assert answer.status_code == 500
         assert "cannot be shown" in answer.json()["reason"]
-    # An encrypted payload is shown as it is.
+    # An encrypted payload is shown unchanged.
     hidden = metadata(compression=CompressionType.LZ4, uncompressed_size=99)
     hidden.encryption_keys.add(key="k", value=b"v")
     await append(topic, build_entry(hidden, b"cipher"))
@@ -102,7 +102,7 @@ async def test_finding_messages(admin: Admin) -> None:
     for position, number, body in (
         *(("earliest", 1, b"m0"), ("earliest", 3, b"m2"), ("latest", 1, b"m2")),
         *(("latest", 3, b"m0"), ("odd", 0, b"m2")),
-        # Beyond the other end, the message that is last there.
+        # Beyond the other end, the farthest message.
         *(("earliest", 4, b"m2"), ("latest", 99, b"m0"), ("earliest", -3, b"m0")),
     ):
         assert (await admin.done("GET", examine.format(position, number))).content == body
@@ -111,8 +111,8 @@ async def test_finding_messages(admin: Admin) -> None:
         *((0, (-1, -1)), (1, first), (1_700_000_000_001, ids[1])),
         (1_700_000_000_003, (first.ledger_id, 3)),
     ):
-        found = (await admin.call("GET", f"{PATH}/messageid/{timestamp}")).json()
-        assert (found["ledgerId"], found["entryId"]) == expected
+        actual = (await admin.call("GET", f"{PATH}/messageid/{timestamp}")).json()
+        assert (actual["ledgerId"], actual["entryId"]) == expected
     last = (await admin.call("GET", PATH + "/lastMessageId")).json()
     assert last == {
         "ledgerId": ids[2].ledger_id, "entryId": ids[2].entry_id,
@@ -140,8 +140,8 @@ async def test_moving_a_subscription(admin: Admin) -> None:
     ids = await admin.publish([b"m%d" % i for i in range(10)])
 
     async def next_is(body: bytes | None) -> None:
-        found = await admin.call("GET", sub + "/position/1")
-        assert (found.content if found.status_code == 200 else None) == body
+        actual = await admin.call("GET", sub + "/position/1")
+        assert (actual.content if actual.status_code == 200 else None) == body
 
     fourth = {"ledgerId": ids[4].ledger_id, "entryId": ids[4].entry_id, "partitionIndex": -1}
     await admin.done("POST", sub + "/resetcursor", fourth)
@@ -162,7 +162,7 @@ async def test_moving_a_subscription(admin: Admin) -> None:
     scan = (await admin.done("POST", sub + "/analyzeBacklog")).json()
     assert (scan["entries"], scan["messages"], scan["aborted"]) == (3, 3, False)
     assert (scan["firstMessageId"], scan["lastMessageId"]) == (str(ids[7]), str(ids[9]))
-    # Everything here says that it was published long ago, and its ledger is seconds old.
+    # The messages have old publish times, but their ledger is only seconds old.
     await admin.done("POST", PATH + "/all_subscription/expireMessages/5")
     await next_is(b"m7")
     await admin.done("POST", sub + "/skip_all")
@@ -188,7 +188,7 @@ async def test_moving_a_subscription(admin: Admin) -> None:
         ({"batchIndex": 9, "excluded": True}, 0),
         ({"batchIndex": -1}, 0b111),
         ({"excluded": True}, 0),
-        # The entry says how large its batch is, whatever a client believes.
+        # The batch's size comes from the entry, not from the client.
         ({"batchIndex": 1, "batchSize": 2}, 0b110),
     ],
 )
@@ -204,7 +204,7 @@ async def test_reset_into_a_batch(admin: Admin, given: dict[str, object], left: 
         assert cursor.remaining_batch(*at) in {left, None if left == 0b111 else left}
 
 
-async def test_a_reset_behind_the_end_with_a_batch_index(admin: Admin) -> None:
+async def test_a_reset_after_the_end_with_a_batch_index(admin: Admin) -> None:
     topic = await admin.topic()
     await admin.done("PUT", PATH + "/subscription/s")
     at = await append(topic, entry(b"one"))
@@ -250,8 +250,8 @@ async def test_a_backlog_is_counted_from_a_position(admin: Admin) -> None:
 
     async def counted(start: dict[str, object] | None) -> tuple[object, ...]:
         call = (sub + "/analyzeBacklog",) if start is None else (sub + "/analyzeBacklog", start)
-        found = (await admin.done("POST", *call)).json()
-        return found["entries"], found.get("firstMessageId"), found.get("lastMessageId")
+        actual = (await admin.done("POST", *call)).json()
+        return actual["entries"], actual.get("firstMessageId"), actual.get("lastMessageId")
 
     def at(number: int) -> dict[str, object]:
         return {"ledgerId": ids[0].ledger_id, "entryId": number, "partitionIndex": -1}
@@ -267,8 +267,8 @@ async def test_a_backlog_is_counted_from_a_position(admin: Admin) -> None:
     assert (await admin.call("POST", sub + "/analyzeBacklog", {"ledgerId": "x"})).status_code == 400
 
 
-async def test_cursors_have_no_properties_but_whole_numbers(admin: Admin) -> None:
-    """Java's admin client hangs on a text there."""
+async def test_internal_cursor_properties_are_numbers_only(admin: Admin) -> None:
+    """Java's admin client hangs if a property is a text."""
     await admin.topic()
     await admin.done("PUT", PATH + "/subscription/s")
     await admin.done("PUT", PATH + "/subscription/s/properties", {"team": "payments"})

@@ -10,8 +10,8 @@ from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.metrics.topic_series import bucket_families
 from magnetar.bookie.api import BookieIdentity
 from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.spec import SubType
+from magnetar.settings.broker import BrokerSettings
 
 from .support import Admin, start_service, stop_service
 
@@ -41,8 +41,8 @@ Series = dict[tuple[str, str], float]
 
 
 async def scrape(page: MetricsPage) -> Series:
-    """(name, labels) → value; checks that each family stands together under one TYPE line."""
-    found: Series = {}
+    """Parses (name, labels) → value; checks that each family is contiguous, under one TYPE line."""
+    actual: Series = {}
     typed: list[str] = []
     for line in "".join([piece async for piece in page.text()]).splitlines():
         if line.startswith("# TYPE "):
@@ -51,18 +51,18 @@ async def scrape(page: MetricsPage) -> Series:
         left, _, value = line.rpartition(" ")
         name, _, labels = left.partition("{")
         assert name == typed[-1], line
-        assert (name, labels) not in found
-        found[name, labels] = float(value)
+        assert (name, labels) not in actual
+        actual[name, labels] = float(value)
     assert len(typed) == len(set(typed))
-    return found
+    return actual
 
 
 def of(series: Series, name: str, *labels: str) -> float:
-    """The one series of this name whose labels hold all of `labels`."""
+    """Returns the only series of this name whose labels include all of `labels`."""
     (value,) = [
         value
-        for (each, text), value in series.items()
-        if each == name and all(label in text for label in labels)
+        for (item, text), value in series.items()
+        if item == name and all(label in text for label in labels)
     ]
     return value
 
@@ -92,7 +92,7 @@ async def test_buckets_are_those_of_the_last_minute(admin: Admin) -> None:
         names = ("pulsar_entry_size_le_512", "pulsar_entry_size_le_2_kb", "pulsar_entry_size_count")
         return tuple(series.get((name, LABELS), 0.0) for name in names)  # type: ignore[return-value]
 
-    # Before the first whole minute: what there has been so far.
+    # Before the first whole minute: all counts so far.
     assert await sizes() == (3, 1, 4)
     admin.page.turn()
     assert await sizes() == (3, 1, 4)
@@ -106,7 +106,7 @@ async def test_buckets_are_those_of_the_last_minute(admin: Admin) -> None:
     assert not [key for key in series if key[0] in bucket_families() and "idle" in key[1]]
     admin.page.turn()
     assert await sizes() == (0, 0, 0)
-    # A topic that was opened anew counts from zero again.
+    # A topic that was opened again counts from zero.
     await admin.done("PUT", "~/persistent/t1/n1/a/unload")
     producer = await admin.producer()
     await admin.publish([b"x" * 200], producer=producer)
@@ -145,7 +145,7 @@ async def test_a_broker_without_topics(admin: Admin) -> None:
 
 @dataclass
 class CountingBookie:
-    """What a bookie says of itself."""
+    """A bookie with fixed stats."""
 
     numbers: BookieStats
     identity: BookieIdentity

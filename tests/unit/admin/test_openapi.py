@@ -1,4 +1,4 @@
-"""The OpenAPI document and its page."""
+"""The OpenAPI document and the page that shows it."""
 
 import asyncio
 import json
@@ -7,8 +7,8 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI
 
-from magnetar.admin import openapi
 from magnetar.admin.app import DESCRIPTIONS, ROUTERS
+from magnetar.admin.http import openapi
 
 from .support import Admin
 
@@ -27,58 +27,58 @@ async def test_every_route_is_described(admin: Admin) -> None:
             assert all(parameter["description"] for parameter in operation["parameters"])
     assert operations > 100
     stats = document["paths"]["/admin/v2/{domain}/{tenant}/{namespace}/{topic}/stats"]["get"]
-    assert "getEarliestTimeInBacklog" in {each["name"] for each in stats["parameters"]}
+    assert "getEarliestTimeInBacklog" in {item["name"] for item in stats["parameters"]}
 
 
-async def test_the_page_needs_nobody_else(admin: Admin) -> None:
+async def test_the_documentation_loads_no_external_file(admin: Admin) -> None:
     page = await admin.call("GET", "/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "/openapi.json" in page.text
     assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:)?//""", page.text)
 
 
-async def test_it_is_made_once_for_all_who_ask() -> None:
-    made = openapi.OpenApi(DESCRIPTIONS, "1.0")
-    first, second = await asyncio.gather(made.text(), made.text())
+async def test_the_openapi_document_is_built_once() -> None:
+    api = openapi.OpenApi(DESCRIPTIONS, "1.0")
+    first, second = await asyncio.gather(api.text(), api.text())
     assert first is second
     assert json.loads(first)["info"] == {"title": "Magnetar admin REST", "version": "1.0"}
 
 
-def test_it_is_what_fastapi_says_of_an_application_of_these_routes() -> None:
-    """As when FastAPI served them itself, router by router."""
+def test_the_openapi_document_equals_fastapis() -> None:
+    """Compares with the document of a FastAPI application with the same routers."""
     app = FastAPI(title="Magnetar admin REST", version="1.0")
     for module in ROUTERS:
         router = APIRouter(tags=list(module.tags))
-        for each in module.descriptions:
+        for item in module.descriptions:
             router.add_api_route(
-                each.path.removeprefix(module.prefix),
-                each.handler,
-                methods=[each.method],
-                tags=[tag for tag in each.tags if tag not in module.tags],
-                summary=each.summary,
-                openapi_extra=each.openapi_extra,
+                item.path.removeprefix(module.prefix),
+                item.handler,
+                methods=[item.method],
+                tags=[tag for tag in item.tags if tag not in module.tags],
+                summary=item.summary,
+                openapi_extra=item.openapi_extra,
             )
         app.include_router(router, prefix=module.prefix)
     served = app.openapi()
-    made = openapi.document(DESCRIPTIONS, "1.0")
-    assert list(made["paths"]) == list(served["paths"])
-    for path, operations in made["paths"].items():
-        assert {method: without_path(each) for method, each in operations.items()} == {
-            method: without_path(each) for method, each in served["paths"][path].items()
+    document = openapi.document(DESCRIPTIONS, "1.0")
+    assert list(document["paths"]) == list(served["paths"])
+    for path, operations in document["paths"].items():
+        assert {method: without_path(item) for method, item in operations.items()} == {
+            method: without_path(item) for method, item in served["paths"][path].items()
         }
-    assert made.keys() - {"tags"} == served.keys()
+    assert document.keys() - {"tags"} == served.keys()
 
 
 def without_path(operation: dict[str, Any]) -> dict[str, Any]:
-    """An operation without its path's parameters, which are none of FastAPI's."""
-    others = [each for each in operation.get("parameters", []) if each["in"] != "path"]
+    """Returns an operation without path parameters, which the FastAPI application lacks."""
+    others = [item for item in operation.get("parameters", []) if item["in"] != "path"]
     return operation | {"parameters": others}
 
 
 def test_a_route_in_full() -> None:
-    """Byte for byte what generated clients were made from."""
-    made = openapi.document(DESCRIPTIONS, "1.0")
-    assert made["paths"]["/admin/v2/tenants/{tenant}"]["delete"] == {
+    """Generated clients depend on this form."""
+    document = openapi.document(DESCRIPTIONS, "1.0")
+    assert document["paths"]["/admin/v2/tenants/{tenant}"]["delete"] == {
         "tags": ["tenants"],
         "summary": "Delete a tenant",
         "operationId": "delete_tenant_admin_v2_tenants__tenant__delete",
@@ -100,7 +100,7 @@ def test_a_route_in_full() -> None:
                 "name": "force",
                 "in": "query",
                 "schema": {"type": "boolean"},
-                "description": "Also where it is in use",
+                "description": "Delete it even if it is in use",
             },
         ],
     }

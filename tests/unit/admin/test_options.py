@@ -1,4 +1,4 @@
-"""Each option of a request has its effect, and no effect where it is not given."""
+"""Each option of a request has its effect, and none if it is missing."""
 
 import dataclasses
 from typing import Any
@@ -48,11 +48,8 @@ def producer_of(mode: AccessMode) -> Producer:
     )  # fmt: skip
 
 
-# -- deleting
-
-
 @pytest.mark.parametrize("client", ["producer", "consumer"])
-async def test_a_client_of_one_partition_keeps_the_whole_topic_unless_it_is_forced(
+async def test_a_client_of_one_partition_prevents_an_unforced_deletion_of_the_topic(
     admin: Admin, client: str
 ) -> None:
     await admin.done("PUT", PARTS + "/partitions", 3)
@@ -64,21 +61,21 @@ async def test_a_client_of_one_partition_keeps_the_whole_topic_unless_it_is_forc
     else:
         await admin.consumer("s", SubType.Shared, last)
     counts = "0 consumers, 1 producers" if client == "producer" else "1 consumers, 0 producers"
-    told = f"Topic has 1 client connected Including {counts}, and 0 replicators."
+    reason = f"Topic has 1 client connected Including {counts}, and 0 replicators."
     for path in (PARTS + "/partitions", f"{TOPICS}/{last}"):
         for force in ("", "?force=false"):
-            assert await refused(admin, "DELETE", path + force) == (412, told)
+            assert await refused(admin, "DELETE", path + force) == (412, reason)
     assert len(await all_topics(admin)) == 3
     assert (await documents(admin, "GET", PARTS + "/partitions"))["partitions"] == 3
     await admin.done("DELETE", PARTS + "/partitions?force=True")
     assert await all_topics(admin) == []
-    # Its name may be used again, for a topic that begins with nothing of it.
+    # The name can be used again, for a topic without the old data.
     await admin.done("PUT", PARTS + "/partitions", 1)
     assert (await admin.call("GET", "~/schemas/t1/n1/p/schema")).status_code == 404
     assert (await admin.done("GET", PARTS + "/maxConsumers")).text in ("", "null")
 
 
-async def test_a_consumer_of_one_partition_keeps_the_subscription_unless_it_is_forced(
+async def test_a_consumer_of_one_partition_prevents_an_unforced_deletion_of_the_subscription(
     admin: Admin,
 ) -> None:
     await admin.done("PUT", PARTS + "/partitions", 2)
@@ -109,20 +106,20 @@ async def test_a_forced_deletion_of_a_namespace_needs_the_brokers_consent(
     assert (await admin.call("GET", NAMESPACE)).status_code == 404
 
 
-async def test_a_tenant_is_not_deleted_with_its_namespaces_unless_it_is_forced(
+async def test_a_tenant_is_deleted_with_its_namespaces_only_by_force(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings_are(admin, monkeypatch, force_delete_tenant=True, force_delete_namespace=True)
     for force in ("", "?force=false"):
         status, reason = await refused(admin, "DELETE", "~/tenants/t1" + force)
         assert (status, reason) == (409, "The tenant still has active namespaces")
+    settings_are(admin, monkeypatch, force_delete_tenant=False, force_delete_namespace=True)
+    told = (405, "Broker doesn't allow forced deletion of tenants")
+    assert await refused(admin, "DELETE", "~/tenants/t1?force=true") == told
     await admin.done("GET", NAMESPACE)
 
 
-# -- topics and partitions
-
-
-async def test_a_look_at_partitions_creates_a_topic_only_where_that_is_asked_for(
+async def test_a_query_of_partitions_creates_a_topic_only_on_request(
     admin: Admin,
 ) -> None:
     rule = {"allowAutoTopicCreation": True, "topicType": "partitioned", "defaultNumPartitions": 3}
@@ -130,15 +127,15 @@ async def test_a_look_at_partitions_creates_a_topic_only_where_that_is_asked_for
     for query in ("", "?checkAllowAutoCreation=false"):
         assert (await admin.call("GET", PARTS + "/partitions" + query)).status_code == 404
     assert await documents(admin, "GET", TOPICS + "/partitioned") == []
-    found = await documents(admin, "GET", PARTS + "/partitions?checkAllowAutoCreation=true")
-    assert found["partitions"] == 3
+    actual = await documents(admin, "GET", PARTS + "/partitions?checkAllowAutoCreation=true")
+    assert actual["partitions"] == 3
     assert await documents(admin, "GET", TOPICS + "/partitioned") == ["persistent://t1/n1/p"]
     await admin.done("POST", NAMESPACE + "/autoTopicCreation", {"allowAutoTopicCreation": False})
     path = TOPICS + "/q/partitions?checkAllowAutoCreation=true"
     assert (await admin.call("GET", path)).status_code == 404
 
 
-async def test_a_subscription_creates_its_topic_only_where_topics_are_created_by_use(
+async def test_a_subscription_creates_its_topic_only_if_auto_creation_is_allowed(
     admin: Admin,
 ) -> None:
     await admin.done("POST", NAMESPACE + "/autoTopicCreation", {"allowAutoTopicCreation": False})
@@ -149,7 +146,7 @@ async def test_a_subscription_creates_its_topic_only_where_topics_are_created_by
     await admin.done("PUT", TOPIC + "/subscription/s")
 
 
-async def test_partitions_are_as_many_as_the_broker_and_the_namespace_allow(
+async def test_the_number_of_partitions_is_limited_by_broker_and_namespace(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings_are(admin, monkeypatch, partitions_max=4)
@@ -181,16 +178,16 @@ async def test_new_partitions_get_durable_subscriptions_with_their_properties(
     await topic.subscribe(request, Consumer(spec, Peer(), admin.service.clock))
     await admin.done("POST", PARTS + "/partitions", 3)
     for index in (1, 2):
-        found = (await admin.topic(f"p-partition-{index}")).subscriptions
-        assert set(found) == {"s"}
-        assert found["s"].cursor.properties == {"team": "x"}
+        actual = (await admin.topic(f"p-partition-{index}")).subscriptions
+        assert set(actual) == {"s"}
+        assert actual["s"].cursor.properties == {"team": "x"}
 
 
 async def test_partitions_that_are_missing_are_created(admin: Admin) -> None:
     await admin.done("PUT", PARTS + "/partitions", 3)
     for index in (0, 2):
         await admin.done("DELETE", f"{PARTS}-partition-{index}")
-    # To look at the topic brings none of them back.
+    # Reading the topic does not create the partitions again.
     for look in ("subscriptions", "partitioned-stats", "partitioned-internalStats"):
         await admin.done("GET", f"{PARTS}/{look}")
     assert await all_topics(admin) == ["p-partition-1"]
@@ -222,7 +219,7 @@ async def test_properties_of_a_topic_are_added_replaced_and_removed_one_by_one(
     assert await documents(admin, "GET", path) == {"a": "1", "c": "2"}
 
 
-async def test_what_the_broker_keeps_among_a_topics_properties_is_not_shown(
+async def test_the_brokers_own_properties_of_a_topic_are_not_shown(
     admin: Admin,
 ) -> None:
     await admin.done("PUT", TOPIC, {"a": "1"})
@@ -246,9 +243,9 @@ async def test_a_bundles_edges_may_be_written_in_capitals(admin: Admin) -> None:
     bundle = (await admin.done("GET", "/lookup/v2/topic/persistent/t1/n1/a/bundle")).text
     capitals = bundle.upper().replace("X", "x")
     assert capitals != bundle
-    for each in (bundle, capitals):
-        found = await documents(admin, "GET", f"{TOPICS}?bundle={each}")
-        assert found == ["persistent://t1/n1/a"]
+    for item in (bundle, capitals):
+        actual = await documents(admin, "GET", f"{TOPICS}?bundle={item}")
+        assert actual == ["persistent://t1/n1/a"]
 
 
 async def test_a_subscription_exists_once_all_partitions_have_it(admin: Admin) -> None:
@@ -270,7 +267,7 @@ async def test_a_replicated_subscription_is_refused_and_not_created(admin: Admin
     await admin.done("PUT", TOPIC + "/subscription/s?replicated=false")
 
 
-async def test_stats_leave_out_what_is_asked_to_be_left_out_and_nothing_else(
+async def test_stats_omit_only_the_excluded_lists(
     admin: Admin,
 ) -> None:
     await admin.done("PUT", PARTS + "/partitions", 1)
@@ -280,15 +277,12 @@ async def test_stats_leave_out_what_is_asked_to_be_left_out_and_nothing_else(
         for publishers in ("true", "false"):
             for consumers in ("true", "false"):
                 query = f"?excludePublishers={publishers}&excludeConsumers={consumers}"
-                found = await documents(admin, "GET", path + query)
-                assert len(found["publishers"]) == (publishers == "false")
-                assert len(found["subscriptions"]["s"]["consumers"]) == (consumers == "false")
+                actual = await documents(admin, "GET", path + query)
+                assert len(actual["publishers"]) == (publishers == "false")
+                assert len(actual["subscriptions"]["s"]["consumers"]) == (consumers == "false")
 
 
-# -- namespaces, bundles and tenants
-
-
-async def test_lists_of_a_namespace_have_the_domain_and_the_system_topics_asked_for(
+async def test_lists_of_a_namespace_have_the_requested_domain_and_system_topics(
     admin: Admin,
 ) -> None:
     await admin.done("PUT", TOPIC)
@@ -312,7 +306,7 @@ async def test_lists_of_a_namespace_have_the_domain_and_the_system_topics_asked_
 
 
 class Two:
-    """Two namespaces, the first with topics in two bundles; all with two subscriptions."""
+    """Creates two namespaces, the first with topics in two bundles; all have two subscriptions."""
 
     def __init__(self, admin: Admin) -> None:
         self.admin = admin
@@ -333,9 +327,9 @@ class Two:
         return self
 
     def of(self, bundle: str | None) -> set[str]:
-        """The topics of the first namespace, or of one bundle of it."""
+        """Returns the topics of the first namespace, or of one of its bundles."""
         return {
-            full for full, each in self.bundles.items() if "/n1/" in full and bundle in (None, each)
+            full for full, item in self.bundles.items() if "/n1/" in full and bundle in (None, item)
         }
 
     @property
@@ -343,16 +337,16 @@ class Two:
         return {topic.full_name for topic in self.admin.service.topics}
 
     async def having(self, subscription: str) -> set[str]:
-        found = set()
+        actual = set()
         for name in self.names:
             topic = await self.admin.service.topics.get_or_open(name, create=False)
             if subscription in topic.subscriptions:
-                found.add(str(name))
-        return found
+                actual.add(str(name))
+        return actual
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_what_is_done_to_a_namespace_or_bundle_is_done_to_no_other(
+async def test_requests_about_a_namespace_or_bundle_apply_to_no_other(
     admin: Admin, whole: bool
 ) -> None:
     two = await Two(admin).made()
@@ -369,7 +363,7 @@ async def test_what_is_done_to_a_namespace_or_bundle_is_done_to_no_other(
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("subscription", [None, "s"])
-async def test_the_backlog_is_cleared_of_the_subscription_and_bundle_asked_for_alone(
+async def test_the_backlog_is_cleared_only_of_the_requested_subscription_and_bundle(
     admin: Admin, whole: bool, subscription: str | None
 ) -> None:
     two = await Two(admin).made()
@@ -379,22 +373,22 @@ async def test_the_backlog_is_cleared_of_the_subscription_and_bundle_asked_for_a
     path = (NAMESPACE if whole else f"{NAMESPACE}/{bundle}") + "/clearBacklog"
     await admin.done("POST", path + (f"/{subscription}" if subscription else ""))
     for local in "abcdef":
-        found = (await admin.topic(local)).subscriptions
+        actual = (await admin.topic(local)).subscriptions
         chosen = str(topic_name(local)) in two.of(bundle)
-        left = {name: each.cursor.backlog for name, each in found.items()}
+        left = {name: item.cursor.backlog for name, item in actual.items()}
         assert left == {
             "s": 0 if chosen else 1,
             "t": 0 if chosen and subscription is None else 1,
         }
 
 
-async def test_a_namespace_is_created_with_what_may_be_given_and_nothing_else(
+async def test_a_namespace_is_created_only_with_fields_that_clients_may_set(
     admin: Admin,
 ) -> None:
     given = {"bundles": {"numBundles": 2}, "deleted": True, "max_consumers_per_topic": 5}
     await admin.done("PUT", "~/namespaces/t1/n2", given)
-    found = await documents(admin, "GET", "~/namespaces/t1/n2")
-    assert (found["deleted"], found["max_consumers_per_topic"]) == (False, 5)
+    actual = await documents(admin, "GET", "~/namespaces/t1/n2")
+    assert (actual["deleted"], actual["max_consumers_per_topic"]) == (False, 5)
     assert await documents(admin, "GET", "~/namespaces/t1") == ["t1/n1", "t1/n2"]
     await admin.done("PUT", "~/persistent/t1/n2/a")
 
@@ -419,7 +413,7 @@ async def test_a_check_of_a_schema_registers_nothing(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("force", ["", "?force=false", "?force=true"])
-async def test_a_schemas_versions_are_counted_on_unless_its_deletion_is_forced(
+async def test_schema_versions_continue_unless_the_deletion_is_forced(
     admin: Admin, force: str
 ) -> None:
     path = "~/schemas/t1/n1/a"

@@ -1,4 +1,4 @@
-"""Names of partitions, and names that only look like it, over REST; texts are Pulsar's."""
+"""Names of partitions, and names that only resemble them, over REST; texts are Pulsar's."""
 
 import pytest
 
@@ -18,7 +18,7 @@ CLOSED = "Topic does not exist and cannot be auto-created"
 
 @pytest.fixture
 async def topics(admin: Admin) -> Admin:
-    """A topic `a` without partitions, and `pt` with two."""
+    """Creates the unpartitioned topic `a`, and `pt` with two partitions."""
     await admin.done("PUT", BASE + "a")
     await admin.done("PUT", BASE + "pt/partitions", 2)
     return admin
@@ -41,7 +41,7 @@ async def topics(admin: Admin) -> Admin:
         ("PUT", "pt-partition-9/subscription/s", NO_BODY, 412, CLOSED),
     ],
 )
-async def test_a_partition_that_there_cannot_be(
+async def test_a_partition_beyond_the_declared_number_is_not_created(
     topics: Admin, method: str, path: str, body: object, status: int, reason: str
 ) -> None:
     answer = await topics.call(method, BASE + path, body)
@@ -52,8 +52,8 @@ async def test_names_that_only_look_like_partitions(topics: Admin) -> None:
     await topics.done("PUT", BASE + "zz-partition-x")
     await topics.done("PUT", BASE + "pt-partition-01")
     await topics.done("GET", BASE + "pt-partition-1/partitions")
-    found = (await topics.call("GET", BASE + "pt-partition-01/partitions")).json()
-    assert found["partitions"] == 0
+    actual = (await topics.call("GET", BASE + "pt-partition-01/partitions")).json()
+    assert actual["partitions"] == 0
 
 
 async def test_properties_are_not_changed_with_the_number_of_partitions(topics: Admin) -> None:
@@ -63,7 +63,7 @@ async def test_properties_are_not_changed_with_the_number_of_partitions(topics: 
     assert (await topics.call("GET", BASE + "pt/partitions")).json()["partitions"] == 2
 
 
-async def test_names_that_no_namespace_has(topics: Admin) -> None:
+async def test_invalid_names_of_namespaces(topics: Admin) -> None:
     for path in ("~/persistent/b@d/n1/x", "~/persistent/t1/b@d/x"):
         answer = await topics.call("PUT", path)
         assert (answer.status_code, answer.json()["reason"]) == (412, "Namespace name is not valid")

@@ -1,4 +1,4 @@
-"""Permissions are kept and shown; namespaces are made and shown with their policies."""
+"""Permissions are stored and shown; namespaces are created and shown with their policies."""
 
 from typing import Any
 
@@ -13,8 +13,8 @@ FULL = "persistent://t1/n1/a"
 
 
 async def document(admin: Admin) -> dict[str, Any]:
-    found: dict[str, Any] = (await admin.call("GET", NAMESPACE)).json()
-    return found
+    actual: dict[str, Any] = (await admin.call("GET", NAMESPACE)).json()
+    return actual
 
 
 async def test_granted_on_a_namespace_and_a_topic(admin: Admin) -> None:
@@ -31,20 +31,20 @@ async def test_granted_on_a_namespace_and_a_topic(admin: Admin) -> None:
     assert (await document(admin))["auth_policies"]["destination_auth"] == {
         FULL: {"team": ["functions"], "guest": ["consume"]}
     }
-    for _ in range(2):  # who has nothing can be told so, too
+    for _ in range(2):  # revoking nothing succeeds as well
         await admin.done("DELETE", f"{TOPIC}/permissions/team")
     await admin.done("DELETE", f"{NAMESPACE}/permissions/team")
     assert (await admin.call("GET", f"{TOPIC}/permissions")).json() == {"guest": ["consume"]}
 
 
-async def test_what_was_granted_on_a_topic_goes_with_it(admin: Admin) -> None:
+async def test_permissions_of_a_topic_are_deleted_with_it(admin: Admin) -> None:
     await admin.topic()
     await admin.done("POST", f"{TOPIC}/permissions/guest", ["consume"])
     await admin.done("DELETE", f"{TOPIC}?force=true")
     assert (await document(admin))["auth_policies"]["destination_auth"] == {}
 
 
-async def test_a_partitioned_topics_hold_for_its_partitions(admin: Admin) -> None:
+async def test_permissions_of_a_partitioned_topic_apply_to_its_partitions(admin: Admin) -> None:
     await admin.done("PUT", "~/persistent/t1/n1/p/partitions", 2)
     await admin.done("POST", "~/persistent/t1/n1/p/permissions/guest", ["consume"])
     auth = (await document(admin))["auth_policies"]["destination_auth"]
@@ -74,14 +74,14 @@ async def test_granted_on_a_subscription(admin: Admin, prefix: str) -> None:
         ("POST", "~/namespaces/t1/no/permissions/r", ["produce"], 404, "Namespace does not exist"),
     ],
 )
-async def test_refused(
+async def test_invalid_permissions_are_refused(
     admin: Admin, method: str, path: str, body: object, status: int, reason: str
 ) -> None:
     answer = await admin.call(method, path, body)
     assert (answer.status_code, reason in answer.json()["reason"]) == (status, True)
 
 
-async def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
+async def test_a_namespace_is_created_with_its_policies(admin: Admin) -> None:
     rate = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": -1}
     await admin.done(
         "PUT",
@@ -96,13 +96,13 @@ async def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
             "unknown": 1,
         },
     )  # fmt: skip
-    found = (await admin.call("GET", "~/namespaces/t1/made")).json()
-    assert found["message_ttl_in_seconds"] == 60
-    assert found["retention_policies"] == {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}
-    assert found["backlog_quota_map"]["destination_storage"]["limitSize"] == 9
-    assert found["backlog_quota_map"]["destination_storage"]["limit"] == 9
-    assert found["is_allow_auto_update_schema"] is True
-    assert not {"unknown", "deduplicationEnabled"} & found.keys()
+    actual = (await admin.call("GET", "~/namespaces/t1/made")).json()
+    assert actual["message_ttl_in_seconds"] == 60
+    assert actual["retention_policies"] == {"retentionTimeInMinutes": 5, "retentionSizeInMB": 7}
+    assert actual["backlog_quota_map"]["destination_storage"]["limitSize"] == 9
+    assert actual["backlog_quota_map"]["destination_storage"]["limit"] == 9
+    assert actual["is_allow_auto_update_schema"] is True
+    assert not {"unknown", "deduplicationEnabled"} & actual.keys()
     applied = await admin.call("GET", "~/namespaces/t1/made/dispatchRate")
     assert applied.json()["dispatchThrottlingRateInMsg"] == 5
 
@@ -131,7 +131,7 @@ async def test_a_namespace_is_made_with_its_policies(admin: Admin) -> None:
         ),
     ],
 )
-async def test_a_namespace_with_invalid_policies_is_not_made(
+async def test_a_namespace_with_invalid_policies_is_not_created(
     admin: Admin, policies: dict[str, object], status: int, reason: str
 ) -> None:
     answer = await admin.call("PUT", "~/namespaces/t1/bad", policies)

@@ -1,4 +1,4 @@
-"""Policies over REST: every valid value is kept as it is, nothing else gets in, rules hold."""
+"""Policies over REST: valid values are stored unchanged, others are refused, rules are enforced."""
 
 from typing import Any
 
@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tests.support.policy_values import values, wrong
 
 from magnetar.admin.routers.policies.forms import coerced
-from magnetar.broker.settings import BrokerSettings
 from magnetar.core.names import parse_topic
 from magnetar.policies.admission import REPLICATION
 from magnetar.policies.caps import MAX_MESSAGE_SIZE
@@ -16,6 +15,7 @@ from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD, RETENTION
 from magnetar.policies.policy import Level, Policy, Rest
 from magnetar.policies.registry import at, rest_of
 from magnetar.policies.types import MapOf, Text, Type
+from magnetar.settings.broker import BrokerSettings
 
 from .support import Admin
 
@@ -33,25 +33,25 @@ def base(level: Level) -> str:
 
 
 def rest(level: Level, policy: Policy) -> Rest:
-    found = rest_of(policy, level)
-    assert found is not None
-    return found
+    actual = rest_of(policy, level)
+    assert actual is not None
+    return actual
 
 
 def one_value(policy: Policy) -> Type:
-    """The type of what is set at once."""
+    """Returns the type of the value that one request sets."""
     return policy.type.value if policy.keyed and isinstance(policy.type, MapOf) else policy.type
 
 
 def allowed(policy: Policy, value: Any) -> bool:
-    """Whether no rule beside the policy's own stands against it."""
+    """Whether no rule between policies refuses the value."""
     if policy is REPLICATION:
         return bool(value == ["standalone"])
     return policy is not MAX_MESSAGE_SIZE or value <= BrokerSettings().message_bytes_max
 
 
 async def stored(admin: Admin, level: Level, policy: Policy) -> Any:
-    """What GET answers: status and value."""
+    """Returns the status and the value of a GET."""
     answer = await admin.call("GET", f"{base(level)}/{rest(level, policy).path}")
     if isinstance(policy.type, Text):
         return answer.status_code, answer.text
@@ -61,13 +61,13 @@ async def stored(admin: Admin, level: Level, policy: Policy) -> Any:
 @pytest.mark.parametrize(("level", "policy"), EACH, ids=IDS)
 @FEW
 @given(data=st.data())
-async def test_a_valid_value_is_kept_and_removed(
+async def test_a_valid_value_is_stored_and_removed(
     admin: Admin, level: Level, policy: Policy, data: st.DataObject
 ) -> None:
     await admin.topic()
     kind, rest_ = one_value(policy), rest(level, policy)
     drawn = st.just(["standalone"]) if policy is REPLICATION else values(kind)
-    value = data.draw(drawn.filter(lambda one: allowed(policy, one)))
+    value = data.draw(drawn.filter(lambda value: allowed(policy, value)))
     unset = await stored(admin, level, policy)
     path = f"{base(level)}/{rest_.setting_path}"
     wanted = kind.check(value)
@@ -77,15 +77,17 @@ async def test_a_valid_value_is_kept_and_removed(
         assert await stored(admin, level, policy) == unset
         return
     await admin.done(rest_.set_verb, path, value)
-    _, found = await stored(admin, level, policy)
+    _, actual = await stored(admin, level, policy)
     if policy is BACKLOG_QUOTA:
-        found = {key: one for key, one in found["destination_storage"].items() if key != "limit"}
-    if policy is OFFLOAD:  # also under the names of the driver, which no manifest has
+        actual = {
+            key: limit for key, limit in actual["destination_storage"].items() if key != "limit"
+        }
+    if policy is OFFLOAD:  # also with the driver's names, which no manifest has
         assert isinstance(wanted, dict)
-        found = {key: one for key, one in found.items() if key in wanted}
-        wanted = {key: one for key, one in wanted.items() if one != ""}
-    assert found == wanted
-    # As a text, as some clients send numbers and booleans.
+        actual = {key: part for key, part in actual.items() if key in wanted}
+        wanted = {key: part for key, part in wanted.items() if part != ""}
+    assert actual == wanted
+    # Some clients send numbers and booleans as texts.
     assert kind.check(coerced(kind, str(value))) == wanted if isinstance(value, int) else True
     applied = await admin.call("GET", f"{base(level)}/{rest_.path}?applied=true")
     assert applied.status_code == 200
@@ -96,7 +98,7 @@ async def test_a_valid_value_is_kept_and_removed(
 @pytest.mark.parametrize(("level", "policy"), EACH, ids=IDS)
 @FEW
 @given(data=st.data())
-async def test_nothing_else_gets_in(
+async def test_invalid_values_are_refused(
     admin: Admin, level: Level, policy: Policy, data: st.DataObject
 ) -> None:
     await admin.topic()
@@ -110,15 +112,12 @@ async def test_nothing_else_gets_in(
 
 
 def taken(kind: Type, value: Any) -> bool:
-    """Whether REST makes a valid value of it."""
+    """Whether REST converts the value to a valid one."""
     try:
         kind.check(coerced(kind, value))
     except ValueError:
         return False
     return True
-
-
-# -- rules between policies
 
 
 @pytest.mark.parametrize("level", Level)
@@ -141,8 +140,8 @@ async def test_a_retention_exceeds_the_backlog_quota(admin: Admin, level: Level)
     assert large.json()["reason"].startswith(
         f"Backlog Quota exceeds configured retention quota for {where}"
     )
-    found = await stored(admin, level, BACKLOG_QUOTA)
-    assert found[1]["destination_storage"]["limitSize"] == 10 << 20
+    actual = await stored(admin, level, BACKLOG_QUOTA)
+    assert actual[1]["destination_storage"]["limitSize"] == 10 << 20
     for unbounded in (retention(-1, -1), retention(0, 0)):
         await admin.done("POST", f"{path}/retention", unbounded)
 
@@ -188,7 +187,7 @@ async def test_each_quota_is_set_and_removed_by_its_type(admin: Admin) -> None:
         assert bad.status_code == 404
 
 
-async def test_the_value_for_all_clusters_is_kept_apart(admin: Admin) -> None:
+async def test_the_value_for_all_clusters_is_stored_separately(admin: Admin) -> None:
     await admin.topic()
     await admin.done("POST", f"{TOPIC}/maxProducers?isGlobal=true", 3)
     assert (await admin.call("GET", f"{TOPIC}/maxProducers")).content == b""
@@ -200,7 +199,7 @@ async def test_the_value_for_all_clusters_is_kept_apart(admin: Admin) -> None:
     assert (await admin.call("GET", f"{TOPIC}/maxProducers")).json() == 2
 
 
-async def test_a_partitions_policies_are_its_topics(admin: Admin) -> None:
+async def test_a_partition_has_the_policies_of_its_topic(admin: Admin) -> None:
     await admin.done("PUT", "~/persistent/t1/n1/p/partitions", 2)
     await admin.done("POST", "~/persistent/t1/n1/p/messageTTL?messageTTL=5")
     part = await admin.service.topics.get_or_open(
@@ -236,7 +235,7 @@ def at_name(name: str) -> Policy:
 @pytest.mark.parametrize(
     "path", [f"{NAMESPACE}/retention", f"{NAMESPACE}/messageTTL", "~/namespaces/t1/n2"]
 )
-async def test_what_is_nested_too_deep_is_no_policy(admin: Admin, body: bytes, path: str) -> None:
+async def test_a_deeply_nested_value_is_refused(admin: Admin, body: bytes, path: str) -> None:
     method = "PUT" if path.endswith("n2") else "POST"
     assert (await admin.call(method, path, body)).status_code == 400
 
@@ -245,7 +244,7 @@ async def test_what_is_nested_too_deep_is_no_policy(admin: Admin, body: bytes, p
     ("field", "value", "status"),
     [("bundles", 5, 412), ("auth_policies", 5, 400), ("properties", "x", 400)],
 )
-async def test_a_document_whose_fields_are_of_another_kind(
+async def test_a_document_with_fields_of_another_type_is_refused(
     admin: Admin, field: str, value: object, status: int
 ) -> None:
     answer = await admin.call("PUT", "~/namespaces/t1/n2", {field: value})
@@ -254,7 +253,7 @@ async def test_a_document_whose_fields_are_of_another_kind(
     assert (await admin.call("GET", "~/namespaces/t1/n2")).status_code == 404
 
 
-async def test_no_namespace_begins_deleted(admin: Admin) -> None:
+async def test_a_new_namespace_is_never_marked_deleted(admin: Admin) -> None:
     await admin.done("PUT", "~/namespaces/t1/n2", {"deleted": True, "migrated": True})
     document = (await admin.call("GET", "~/namespaces/t1/n2")).json()
     assert (document["deleted"], document["migrated"]) == (False, False)

@@ -1,10 +1,9 @@
-"""What a real Pulsar 4.2.4 answered about every policy, asked of this broker in the same order.
+"""Every policy answers as Pulsar 4.2.4, whose answers were recorded, in the same order.
 
-`pulsar-4.2.4.json` has for each policy and level the requests (unset, set, get, applied, values at
+`pulsar-4.2.4.json` has the requests of each policy and level (unset, set, get, applied, values at
 and beyond their ranges, bodies of wrong types, for all clusters, removed, of topics and namespaces
-that do not exist) with status and answer. Ours are the same, but for what is listed here with its
-reason; where a value was taken by one and not by the other, what is read back after it is not
-compared.
+that do not exist) with status and answer. Ours are the same, except for the differences listed here
+with their reasons. If only one of both accepted a value, the next read is not compared.
 """
 
 import json
@@ -16,8 +15,8 @@ import httpx
 import pytest
 
 from magnetar.admin.app import create_app
-from magnetar.broker.settings import BrokerSettings
 from magnetar.policies import registry
+from magnetar.settings.broker import BrokerSettings
 
 from .support import start_service, stop_service
 
@@ -30,7 +29,7 @@ BY_PATH = {
     if at is not None
 }
 QUOTA_BYTES = 10 << 30
-"""`backlogQuotaDefaultLimitGB` of the standalone that was asked."""
+"""`backlogQuotaDefaultLimitGB` of the standalone whose answers were recorded."""
 JSON = {"content-type": "application/json"}
 
 STRICTER = {
@@ -72,7 +71,7 @@ NOT_APPLIED = {
     "delayedDelivery": "messages are delivered at once",
     "persistence": "a cursor's marks are not stored at a rate",
 }
-"""Policies whose value is another one where nobody set any."""
+"""Policies with another default."""
 
 
 @pytest.mark.parametrize("each", POLICIES, ids=lambda each: f"{each['level']}-{each['name']}")
@@ -89,7 +88,7 @@ async def test_as_pulsar(each: Mapping[str, Any]) -> None:
 
 
 class Replay:
-    """One policy's requests."""
+    """The requests of a policy."""
 
     def __init__(self, level: str, name: str, http: httpx.AsyncClient) -> None:
         self.level, self.name, self.http = level, name, http
@@ -122,7 +121,7 @@ class Replay:
             return
         self.comparable = (response.status_code < 300) == (status < 300)
         if body is None and method != "DELETE" and status < 300 and self.level == "topic":
-            self.comparable = False  # Pulsar: some remove it, others do nothing at all
+            self.comparable = False  # Pulsar: some policies are removed, others do not change
         if body == "null" and self.level == "topic":
             self.comparable = False
         self.has_global |= "isGlobal" in suffix
@@ -134,7 +133,7 @@ class Replay:
     def why(
         self, where: str, method: str, suffix: str, body: str | None, status: int, ours: int
     ) -> str:
-        """Why another status is answered; empty where it should not be."""
+        """Returns why the status differs; empty if it must not."""
         if where != "it":
             return "what is not there is not there" if ours == 404 else ""
         if method == "DELETE":
@@ -160,27 +159,27 @@ class Replay:
     def check_answer(
         self, suffix: str, status: int, answer: Any, ours: int, given: Any, said: str
     ) -> None:
-        told = f"{said}; Pulsar: {status} {answer}"
+        context = f"{said}; Pulsar: {status} {answer}"
         if "applied=true" in suffix:
-            # What holds is answered for all policies, of namespaces too, and the value for all
-            # clusters is part of it.
+            # Magnetar shows the value in force of all policies, also of namespaces. It includes
+            # the value for all clusters.
             if isinstance(answer, dict):
-                # A message's age: Pulsar shows the default quota's bytes with it.
+                # A message's age: Pulsar also shows the bytes of the default quota.
                 answer.pop("message_age", None)
             ignored = self.level == "namespace" or self.has_global or answer in (None, "…")
             if not ignored and self.name not in NOT_APPLIED:
-                assert ours == 200, told
-                assert same(given, answer), told
+                assert ours == 200, context
+                assert same(given, answer), context
             return
         if answer == "…" or self.name in ("antiAffinity", "bookieAffinity"):
-            return  # cut off; or in another document, which there may not be
+            return  # truncated, or in another document, which may not exist
         if "isGlobal" in suffix and self.name.startswith("schema"):
-            return  # Pulsar knows no such value of these
+            return  # Pulsar has no such value for these
         if self.name == "subscriptionTypesEnabled" and answer is None:
-            # Pulsar has no body until the topic has a policy of any kind, and this one after that.
+            # Pulsar has no body until the topic has any policy.
             status, answer = 200, []
-        assert ours == status, told
-        assert same(given, answer), told
+        assert ours == status, context
+        assert same(given, answer), context
 
 
 def answer_of(response: httpx.Response) -> Any:
@@ -193,9 +192,9 @@ def answer_of(response: httpx.Response) -> Any:
 
 
 def same(given: Any, answer: Any) -> bool:
-    """Whether it says as much: 0 and -1 are both no limit, and we leave out what we don't know.
+    """Whether both values mean the same: 0 and -1 are both "no limit"; we omit unknown fields.
 
-    What a record lacks has a default of ours, where Pulsar makes it 0 (FILLED).
+    A field that a record lacks has our default, while Pulsar sets it to 0 (FILLED).
     """
     if isinstance(answer, dict) and isinstance(given, dict):
         return all(

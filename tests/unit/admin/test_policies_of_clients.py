@@ -1,4 +1,4 @@
-"""Policies as Pulsar's clients send them, and refusals as their tests compare them."""
+"""Policies in the form of Pulsar's clients, and the refusals that their tests compare."""
 
 from typing import Any
 
@@ -66,7 +66,7 @@ async def test_offload_policies_keep_the_names_of_the_driver(
     assert (await admin.done("GET", path + "/offloadPolicies")).json() == given | shown
 
 
-async def test_the_bucket_of_a_driver_is_where_ledgers_go(admin: Admin) -> None:
+async def test_ledgers_are_offloaded_to_the_bucket_of_the_driver(admin: Admin) -> None:
     topic = await admin.topic()
     given = {**S3, "s3ManagedLedgerOffloadBucket": "b", "s3ManagedLedgerOffloadRegion": "r"}
     await admin.done("POST", TOPIC + "/offloadPolicies", given)
@@ -75,7 +75,7 @@ async def test_the_bucket_of_a_driver_is_where_ledgers_go(admin: Admin) -> None:
     assert (store.driver, store.bucket, store.region) == ("aws-s3", "b", "r")
 
 
-async def test_the_defaults_that_clients_fill_in_pass(admin: Admin) -> None:
+async def test_the_defaults_that_clients_send_are_accepted(admin: Admin) -> None:
     filled_in = {
         "offloadersDirectory": "./offloaders",
         "managedLedgerOffloadMaxThreads": 2,
@@ -110,7 +110,7 @@ async def test_the_defaults_that_clients_fill_in_pass(admin: Admin) -> None:
         ({**S3, "managedLedgerOffloadedReadPriority": "x"}, "managedLedgerOffloadedReadPriority"),
     ],
 )
-async def test_an_offload_policy_without_effect_is_refused_by_name(
+async def test_an_offload_field_without_effect_is_refused_by_name(
     admin: Admin, path: str, given: dict[str, Any], reason: str
 ) -> None:
     await admin.topic()
@@ -154,7 +154,7 @@ async def test_automatic_creation_as_clients_send_it(admin: Admin, given: dict[s
         ),
     ],
 )
-async def test_automatic_creation_is_refused_in_pulsars_words(
+async def test_invalid_automatic_creation_is_refused_with_pulsars_text(
     admin: Admin, given: dict[str, Any], detail: str
 ) -> None:
     body = {"allowAutoTopicCreation": True, **given}
@@ -210,7 +210,7 @@ async def test_automatic_creation_is_refused_in_pulsars_words(
         ),
     ],
 )
-async def test_a_value_out_of_range_is_refused_in_pulsars_words(
+async def test_a_value_out_of_range_is_refused_with_pulsars_text(
     admin: Admin, path: str, body: object, status: int, reason: str
 ) -> None:
     await admin.topic()
@@ -218,7 +218,7 @@ async def test_a_value_out_of_range_is_refused_in_pulsars_words(
     assert (answer.status_code, answer.json()) == (status, {"reason": reason})
 
 
-async def test_what_holds_where_nothing_is_set(admin: Admin) -> None:
+async def test_the_policies_in_force_if_none_is_set(admin: Admin) -> None:
     await admin.topic()
 
     async def applied(policy: str) -> Any:
@@ -248,7 +248,7 @@ async def test_what_holds_where_nothing_is_set(admin: Admin) -> None:
         ("dispatcherPauseOnAckStatePersistentEnabled", True),
     ],
 )
-async def test_a_namespace_is_not_made_with_policies_without_effect(
+async def test_a_namespace_is_not_created_with_policies_without_effect(
     admin: Admin, field: str, value: object
 ) -> None:
     answer = await admin.call("PUT", "~/namespaces/t1/n9", {field: value})

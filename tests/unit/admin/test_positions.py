@@ -1,4 +1,4 @@
-"""Positions in a topic of several ledgers, partitions, batches and holes: each finds its own."""
+"""Positions in a topic with several ledgers, partitions, batches and ack holes."""
 
 import pytest
 
@@ -11,7 +11,7 @@ TOPIC = "~/persistent/t1/n1/a"
 SUB = TOPIC + "/subscription/s"
 EARLIEST = {"ledgerId": -1, "entryId": -1}
 LEDGERS = (3, 1, 2)
-"""Entries of each ledger of the topic."""
+"""Returns the number of entries of each ledger."""
 
 
 def body_of(position: Position, **more: object) -> dict[str, object]:
@@ -19,18 +19,18 @@ def body_of(position: Position, **more: object) -> dict[str, object]:
 
 
 async def fill(admin: Admin, local: str = "a") -> list[Position]:
-    """Messages m0 to m5 in three ledgers, which another subscription keeps."""
+    """Publishes m0 to m5 to three ledgers, which another subscription retains."""
     topic = await admin.topic(local)
     await admin.done("PUT", f"~/persistent/t1/n1/{local}/subscription/keeps", EARLIEST)
-    found: list[Position] = []
+    actual: list[Position] = []
     for count in LEDGERS:
-        if found:
+        if actual:
             await topic.managed_ledger.roll_over()
         for _ in range(count):
-            number = len(found)
-            found.append(await append(topic, entry(b"m%d" % number, number)))
-    assert len({each.ledger_id for each in found}) == len(LEDGERS)
-    return found
+            number = len(actual)
+            actual.append(await append(topic, entry(b"m%d" % number, number)))
+    assert len({item.ledger_id for item in actual}) == len(LEDGERS)
+    return actual
 
 
 async def peeked(admin: Admin, nth: int = 1, sub: str = SUB) -> bytes | None:
@@ -45,34 +45,34 @@ async def test_messages_are_counted_through_all_ledgers(admin: Admin) -> None:
         path = f"{TOPIC}/examinemessage?messagePosition={nth}&initialPosition="
         assert (await admin.done("GET", path + "earliest")).content == b"m%d" % (nth - 1)
         assert (await admin.done("GET", path + "latest")).content == b"m%d" % (total - nth)
-        # A subscription that is not there sees what a new one would.
+        # A missing subscription reads the same as a new one.
         assert await peeked(admin, nth) == b"m%d" % (nth - 1)
     assert await peeked(admin, total + 1) is None
     assert (await admin.done("GET", TOPIC + "/examinemessage")).content == b"m5"
 
 
-async def test_a_peek_passes_over_what_is_acknowledged(admin: Admin) -> None:
+async def test_a_peek_skips_acknowledged_messages(admin: Admin) -> None:
     topic = await admin.topic()
     await admin.done("PUT", SUB)
     ids = await fill(admin)
     cursor = topic.subscriptions["s"].cursor
     for number in (0, 2, 3):
         cursor.ack(*ids[number])
-    found = [await peeked(admin, nth) for nth in range(1, 5)]
-    assert found == [b"m1", b"m4", b"m5", None]
+    actual = [await peeked(admin, nth) for nth in range(1, 5)]
+    assert actual == [b"m1", b"m4", b"m5", None]
 
 
-async def test_the_backlog_from_a_message_has_all_that_follows_in_every_ledger(
+async def test_the_backlog_after_a_message_includes_every_later_ledger(
     admin: Admin,
 ) -> None:
     ids = await fill(admin)
     size = len(entry(b"m0", 1))
     starts = [EARLIEST, *map(body_of, ids)]
-    found = [(await admin.call("PUT", TOPIC + "/backlogSize", each)).json() for each in starts]
-    assert found == [left * size for left in (6, 6, 5, 4, 3, 2, 1)]
+    actual = [(await admin.call("PUT", TOPIC + "/backlogSize", item)).json() for item in starts]
+    assert actual == [left * size for left in (6, 6, 5, 4, 3, 2, 1)]
 
 
-async def test_an_analysis_counts_what_is_not_acknowledged(admin: Admin) -> None:
+async def test_an_analysis_counts_unacknowledged_messages(admin: Admin) -> None:
     topic = await admin.topic()
     await admin.done("PUT", SUB)
     ids = await fill(admin)
@@ -83,10 +83,10 @@ async def test_an_analysis_counts_what_is_not_acknowledged(admin: Admin) -> None
     cursor.ack(*ids[4])
 
     async def analyzed(start: object) -> tuple[int, ...]:
-        found = (await admin.done("POST", SUB + "/analyzeBacklog", start)).json()
-        assert not found["aborted"]
-        assert found["lastMessageId"] == str(marker)
-        return found["entries"], found["messages"], found["markerMessages"]
+        actual = (await admin.done("POST", SUB + "/analyzeBacklog", start)).json()
+        assert not actual["aborted"]
+        assert actual["lastMessageId"] == str(marker)
+        return actual["entries"], actual["messages"], actual["markerMessages"]
 
     assert await analyzed(EARLIEST) == (6, 7, 1)
     assert await analyzed(body_of(ids[0])) == (6, 7, 1)
@@ -94,7 +94,7 @@ async def test_an_analysis_counts_what_is_not_acknowledged(admin: Admin) -> None
     assert await analyzed(body_of(batch)) == (2, 3, 1)
 
 
-async def test_an_analysis_says_that_it_stopped_short(
+async def test_an_analysis_reports_that_it_reached_its_limit(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "READ_ENTRIES", 2)
@@ -103,19 +103,26 @@ async def test_an_analysis_says_that_it_stopped_short(
     ids = await fill(admin)
     for scanned, counted, aborted in ((2, 2, True), (6, 6, False), (7, 6, False)):
         monkeypatch.setattr(backlog, "SCANNED_ENTRIES_MAX", scanned)
-        found = (await admin.done("POST", SUB + "/analyzeBacklog")).json()
-        assert (found["entries"], found["aborted"]) == (counted, aborted)
+        actual = (await admin.done("POST", SUB + "/analyzeBacklog")).json()
+        assert (actual["entries"], actual["aborted"]) == (counted, aborted)
+    # A limit of one entry less is too short as well.
+    monkeypatch.setattr(backlog, "READ_ENTRIES", 1)
+    for scanned, aborted in ((5, True), (6, False)):
+        monkeypatch.setattr(backlog, "SCANNED_ENTRIES_MAX", scanned)
+        actual = (await admin.done("POST", SUB + "/analyzeBacklog")).json()
+        assert (actual["entries"], actual["aborted"]) == (scanned, aborted)
+    monkeypatch.setattr(backlog, "READ_ENTRIES", 2)
     monkeypatch.setattr(backlog, "SCANNED_ENTRIES_MAX", 2)
     rest = (await admin.done("POST", SUB + "/analyzeBacklog", body_of(ids[4]))).json()
     assert (rest["entries"], rest["aborted"]) == (2, False)
-    # What is acknowledged is not read again, wherever the client would begin.
+    # Acknowledged entries are not read again, from any start.
     await admin.done("POST", SUB + "/skip/4")
     for start in (EARLIEST, body_of(ids[1])):
         rest = (await admin.done("POST", SUB + "/analyzeBacklog", start)).json()
         assert (rest["entries"], rest["aborted"]) == (2, False)
 
 
-async def test_a_subscription_begins_where_its_creator_says(admin: Admin) -> None:
+async def test_a_subscription_begins_at_the_requested_position(admin: Admin) -> None:
     ids = await fill(admin)
     latest = {"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}
     starts: list[tuple[tuple[object, ...], bytes]] = [
@@ -128,11 +135,11 @@ async def test_a_subscription_begins_where_its_creator_says(admin: Admin) -> Non
     for number, (body, _) in enumerate(starts):
         await admin.done("PUT", SUB + str(number), *body)
     await admin.publish([b"new"])
-    found = [await peeked(admin, sub=SUB + str(number)) for number in range(len(starts))]
-    assert found == [next_is for _, next_is in starts]
+    actual = [await peeked(admin, sub=SUB + str(number)) for number in range(len(starts))]
+    assert actual == [next_is for _, next_is in starts]
 
 
-async def test_a_subscription_skips_as_many_as_it_is_told(admin: Admin) -> None:
+async def test_a_subscription_skips_the_requested_number(admin: Admin) -> None:
     await admin.topic()
     await admin.done("PUT", SUB)
     await fill(admin)
@@ -141,7 +148,7 @@ async def test_a_subscription_skips_as_many_as_it_is_told(admin: Admin) -> None:
         assert await peeked(admin) == next_is
 
 
-async def test_expiry_up_to_a_message_takes_it_unless_it_is_excluded(admin: Admin) -> None:
+async def test_expiry_up_to_a_message_includes_it_unless_it_is_excluded(admin: Admin) -> None:
     await admin.topic()
     await admin.done("PUT", SUB)
     ids = await fill(admin)
@@ -154,7 +161,7 @@ async def test_expiry_up_to_a_message_takes_it_unless_it_is_excluded(admin: Admi
             assert await peeked(admin) == left[at if excluded else at + 1]
 
 
-async def test_a_reset_behind_the_last_of_a_ledger_begins_with_the_next_ledger(
+async def test_a_reset_after_the_last_entry_of_a_ledger_begins_with_the_next_ledger(
     admin: Admin,
 ) -> None:
     await admin.topic()
@@ -176,8 +183,8 @@ async def test_ids_of_a_partitions_messages_name_the_partition(admin: Admin) -> 
         path = f"~/persistent/t1/n1/{local}"
         last = (await admin.publish([b"m"] * (index + 1), local))[-1]
         ends[str(index)] = (last.ledger_id, last.entry_id)
-        for found in ("/lastMessageId", "/messageid/1"):
-            document = (await admin.done("GET", path + found)).json()
+        for actual in ("/lastMessageId", "/messageid/1"):
+            document = (await admin.done("GET", path + actual)).json()
             assert document["partitionIndex"] == index
         sub = path + "/subscription/s"
         await admin.done("PUT", sub, EARLIEST)
@@ -186,11 +193,15 @@ async def test_ids_of_a_partitions_messages_name_the_partition(admin: Admin) -> 
             assert (await admin.call("POST", sub + "/expireMessages", given)).status_code == 412
         await admin.done("POST", sub + "/expireMessages", body_of(last, partitionIndex=index))
         assert await peeked(admin, sub=sub) is None
-    told = (await admin.done("POST", "~/persistent/t1/n1/p/terminate/partitions")).json()
-    assert {key: (end["ledgerId"], end["entryId"]) for key, end in told.items()} == ends
+    ends_by_partition = (
+        await admin.done("POST", "~/persistent/t1/n1/p/terminate/partitions")
+    ).json()
+    assert {
+        key: (end["ledgerId"], end["entryId"]) for key, end in ends_by_partition.items()
+    } == ends
 
 
-async def test_the_earliest_time_of_a_backlog_is_that_of_the_subscription_furthest_behind(
+async def test_the_earliest_time_of_backlogs_is_that_of_the_largest_backlog(
     admin: Admin,
 ) -> None:
     await admin.topic()
@@ -206,11 +217,11 @@ async def test_the_earliest_time_of_a_backlog_is_that_of_the_subscription_furthe
         ("", (0, 0, 0, 0)),
     ):
         stats = (await admin.done("GET", TOPIC + "/stats" + query)).json()
-        each = [
+        item = [
             stats["subscriptions"][name]["earliestMsgPublishTimeInBacklog"]
             for name in ("behind", "s", "done")
         ]
-        assert (stats["earliestMsgPublishTimeInBacklogs"], *each) == times
+        assert (stats["earliestMsgPublishTimeInBacklogs"], *item) == times
         size = len(entry(b"m0", 1))
-        # The backlog of a topic is that of whoever is furthest behind, not the sum.
+        # A topic's backlog is its largest backlog, not the sum.
         assert stats["backlogSize"] == 6 * size

@@ -1,8 +1,9 @@
-"""What a request must bring, and what it changes beside what it names: nothing."""
+"""Required parts of requests; requests change only what they name."""
 
 import pytest
 
 from magnetar.broker.subscription.spec import SubType
+from magnetar.core.names import TopicName
 
 from .support import NO_BODY, Admin, topic_name
 
@@ -21,7 +22,7 @@ AVRO = {"type": "AVRO", "schema": '{"type":"record","name":"R","fields":[]}', "p
         ("GET", "~/magnetar/bookies/a%2Fb/drain", NO_BODY, 404, "There is only this process"),
     ],
 )
-async def test_a_request_without_what_it_needs_is_refused(
+async def test_an_incomplete_request_is_refused(
     admin: Admin, method: str, path: str, body: object, status: int, text: str
 ) -> None:
     await admin.done("PUT", TOPIC + "/subscription/s")
@@ -37,11 +38,30 @@ async def test_partitions_that_are_added_exist_at_once(admin: Admin) -> None:
     for index in range(3):
         local = f"~/persistent/t1/n1/pt-partition-{index}"
         assert (await admin.call("GET", local + "/internal-info")).status_code == 200
-    await admin.done("POST", path, 3)  # as many as there are
+    await admin.done("POST", path, 3)  # the current number
     assert (await admin.call("POST", path, 2)).status_code == 422
 
 
-async def test_a_quota_of_all_clusters_leaves_the_topics_own_and_its_other_entries(
+async def test_a_new_partitions_subscriptions_miss_no_earlier_message(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers use new partitions as soon as they exist."""
+    path = "~/persistent/t1/n1/pt/partitions"
+    await admin.done("PUT", path, 1)
+    await admin.done("PUT", "~/persistent/t1/n1/pt/subscription/s")
+    create = admin.service.topics.create_partitions
+
+    async def then_used(name: TopicName, first: int, end: int) -> None:
+        await create(name, first, end)
+        await admin.publish([b"early"], f"pt-partition-{first}")
+
+    monkeypatch.setattr(admin.service.topics, "create_partitions", then_used)
+    await admin.done("POST", path, 2)
+    topic = await admin.topic("pt-partition-1")
+    assert topic.subscriptions["s"].cursor.backlog == 1
+
+
+async def test_a_quota_for_all_clusters_does_not_change_the_topics_own_quotas(
     admin: Admin,
 ) -> None:
     await admin.done("PUT", TOPIC)
@@ -53,8 +73,8 @@ async def test_a_quota_of_all_clusters_leaves_the_topics_own_and_its_other_entri
     await admin.done("POST", age, {"limitSize": -1, "limitTime": 3, **policy})
 
     async def limits(suffix: str) -> dict[str, tuple[int, int]]:
-        found = (await admin.done("GET", f"{TOPIC}/backlogQuotaMap{suffix}")).json()
-        return {name: (each["limitSize"], each["limitTime"]) for name, each in found.items()}
+        actual = (await admin.done("GET", f"{TOPIC}/backlogQuotaMap{suffix}")).json()
+        return {name: (item["limitSize"], item["limitTime"]) for name, item in actual.items()}
 
     assert await limits("") == {"destination_storage": (1, -1)}
     assert await limits("?isGlobal=true") == {
@@ -66,7 +86,7 @@ async def test_a_quota_of_all_clusters_leaves_the_topics_own_and_its_other_entri
     assert await limits("") == {"destination_storage": (1, -1)}
 
 
-async def test_properties_of_a_namespace_are_none_at_first(admin: Admin) -> None:
+async def test_a_new_namespace_has_no_properties(admin: Admin) -> None:
     path = "~/namespaces/t1/n1/properties"
     assert (await admin.done("GET", path)).json() == {}
     await admin.done("PUT", path, {"a": "1", "b": "2"})
@@ -79,7 +99,7 @@ async def test_properties_of_a_namespace_are_none_at_first(admin: Admin) -> None
     assert (await admin.done("GET", path)).json() == {}
 
 
-async def test_fields_that_are_null_count_as_left_out(admin: Admin) -> None:
+async def test_null_fields_count_as_missing(admin: Admin) -> None:
     path = "~/namespaces/t1/n1/persistence"
     whole = {
         "bookkeeperEnsemble": 1,
@@ -101,10 +121,10 @@ async def test_the_topics_that_lose_most_are_listed_first(admin: Admin) -> None:
         await admin.topic(local)
         await admin.publish([b"the ledger that is written is kept"], local)
     path = "~/magnetar/namespaces/t1/n1/effect?retentionTimeInMinutes=0&retentionSizeInMB=0"
-    found = (await admin.done("GET", path)).json()
-    losers = [name.removeprefix("persistent://t1/n1/") for name in found["topics"]]
+    actual = (await admin.done("GET", path)).json()
+    losers = [name.removeprefix("persistent://t1/n1/") for name in actual["topics"]]
     assert losers == ["b", "c", "a"]
-    assert found["deletes"]["entries"] == 6
+    assert actual["deletes"]["entries"] == 6
 
 
 async def test_a_topics_rate_out_is_that_of_all_its_subscriptions(admin: Admin) -> None:
@@ -116,9 +136,9 @@ async def test_a_topics_rate_out_is_that_of_all_its_subscriptions(admin: Admin) 
         for consumer in subscription.consumers:
             consumer.rates.out, consumer.rates.throughput = 5.0, 50.0
     stats = (await admin.done("GET", TOPIC + "/stats")).json()
-    rates = [each["msgRateOut"] for each in stats["subscriptions"].values()]
+    rates = [item["msgRateOut"] for item in stats["subscriptions"].values()]
     assert stats["msgRateOut"] == sum(rates) > 0
     assert stats["msgOutCounter"] == 60
     assert stats["msgThroughputOut"] == sum(
-        each["msgThroughputOut"] for each in stats["subscriptions"].values()
+        item["msgThroughputOut"] for item in stats["subscriptions"].values()
     )

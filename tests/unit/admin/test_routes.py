@@ -1,4 +1,4 @@
-"""Routes: which one serves a path, and what is never imported for it."""
+"""Routes: the choice of the route for a path, and the modules that it must not import."""
 
 import subprocess
 import sys
@@ -11,9 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Scope
 
-from magnetar.admin import app, openapi
-from magnetar.admin.cluster.route import anywhere, at_owner
-from magnetar.admin.routes import MethodRoute, RouteTable
+from magnetar.admin import app
+from magnetar.admin.cluster.placement import any_broker, at_owner
+from magnetar.admin.http import openapi
+from magnetar.admin.http.routes import MethodRoute, RouteTable
 
 from .support import Admin
 
@@ -32,7 +33,7 @@ def scope_of(method: str, path: str) -> Scope:
 
 
 def one_by_one(scope: Scope) -> MethodRoute | None:
-    """The route that Starlette's own way finds: all of them tried in their order."""
+    """Returns the route that Starlette finds by trying all routes in order."""
     partial = None
     for route in ROUTES:
         match = route.matches(scope)[0]
@@ -58,29 +59,29 @@ def by_index(scope: Scope) -> MethodRoute | None:
     st.sampled_from(("GET", "PUT", "POST", "DELETE", "PATCH")),
     st.lists(st.sampled_from(WORDS + VALUES), max_size=8),
 )
-def test_the_index_leaves_out_no_route_that_matches(method: str, segments: list[str]) -> None:
+def test_the_index_omits_no_matching_route(method: str, segments: list[str]) -> None:
     scope = scope_of(method, "/" + "/".join(segments))
     assert by_index(scope) is one_by_one(scope)
 
 
 @given(st.sampled_from(ROUTES), st.sampled_from(("GET", "POST", "PATCH")), st.data())
-def test_every_route_is_found_as_one_by_one(
+def test_the_index_finds_the_same_route_as_a_linear_search(
     route: MethodRoute, method: str, data: st.DataObject
 ) -> None:
     words = st.sampled_from(VALUES[1:] + WORDS)
-    segments = [data.draw(words) if "{" in each else each for each in route.path.split("/")]
+    segments = [data.draw(words) if "{" in item else item for item in route.path.split("/")]
     scope = scope_of(method, "/".join(segments))
     assert by_index(scope) is one_by_one(scope)
     offered = {
         method
-        for each in ROUTES
-        if each.include_in_schema and each.matches(scope)[0] is not Match.NONE
-        for method in each.methods
+        for item in ROUTES
+        if item.include_in_schema and item.matches(scope)[0] is not Match.NONE
+        for method in item.methods
     }
     assert TABLE.methods(scope) == offered
 
 
-def test_few_are_tried() -> None:
+def test_few_routes_are_tried() -> None:
     stats = TABLE.candidates("/admin/v2/persistent/t/n/a/stats")
     assert 0 < len(stats) < 20 < len(ROUTES)
 
@@ -93,9 +94,9 @@ def test_a_parameter_that_spans_segments_is_refused() -> None:
         RouteTable([MethodRoute("GET", "/a/{rest:path}", handler)])
 
 
-def test_what_is_about_a_topic_or_a_bundle_is_placed_and_metadata_is_not() -> None:
+def test_routes_of_topics_and_bundles_are_placed_and_those_of_metadata_are_not() -> None:
     placed = {
-        (each.method, each.path) for each in app.DESCRIPTIONS if each.placed is not each.handler
+        (item.method, item.path) for item in app.DESCRIPTIONS if item.placed is not item.handler
     }
     namespace = "/admin/v2/namespaces/{tenant:name}/{namespace:name}"
     assert ("GET", TOPIC + "/stats") in placed
@@ -104,11 +105,11 @@ def test_what_is_about_a_topic_or_a_bundle_is_placed_and_metadata_is_not() -> No
     assert not any("/tenants" in path or "/clusters" in path for _, path in placed)
 
 
-def test_a_plan_goes_before_the_path() -> None:
+def test_a_plan_precedes_the_path() -> None:
     async def planless(_: Request) -> Response:
         raise AssertionError
 
-    @anywhere
+    @any_broker
     async def free(_: Request) -> Response:
         raise AssertionError
 
@@ -117,16 +118,16 @@ def test_a_plan_goes_before_the_path() -> None:
     assert at_owner(free, TOPIC) is free
 
 
-def test_documentation_that_nobody_opens_is_not_imported() -> None:
+def test_unused_documentation_is_not_imported() -> None:
     code = (
         "import asyncio, sys\n"
         "from magnetar.admin.app import create_app\n"
-        "from magnetar.admin.embedded_server import EmbeddedServer\n"
+        "from magnetar.admin.http.embedded_server import EmbeddedServer\n"
         "async def main():\n"
-        "    EmbeddedServer(lambda *_: None, asyncio.Event(), asyncio.Future())\n"
+        "    EmbeddedServer(lambda *_: None, asyncio.Future())\n"
         "asyncio.run(main())\n"
         "print([m for m in ('fastapi', 'pydantic', 'click', 'uvicorn') if m in sys.modules])\n"
-        "import uvicorn, magnetar.admin.embedded_server as embedded\n"
+        "import uvicorn, magnetar.admin.http.embedded_server as embedded\n"
         "print(issubclass(embedded.EmbeddedServer, uvicorn.Server))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

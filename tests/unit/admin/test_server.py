@@ -1,4 +1,4 @@
-"""The HTTP server: early port, late loading, requests that wait, and the end."""
+"""The HTTP server: early port, late loading, waiting requests, and its end."""
 
 import asyncio
 import errno
@@ -9,7 +9,8 @@ import socket
 import httpx
 import pytest
 
-from magnetar.admin.server import AdminServer
+from magnetar.admin.http.server import AdminServer
+from magnetar.core.errors import ServiceNotReady
 from magnetar.observe.listen import bind
 
 from .support import start_service, stop_service
@@ -45,8 +46,11 @@ async def test_stopping_while_it_loads() -> None:
     service = await start_service()
     server = AdminServer()
     await server.start(service, "127.0.0.1", 0)
+    ready = asyncio.ensure_future(server.ready())
     async with asyncio.timeout(20):
         await server.stop()
+        with pytest.raises(ServiceNotReady):
+            await ready
     await stop_service(service)
 
 
@@ -54,12 +58,12 @@ async def test_stopping_what_never_started() -> None:
     await AdminServer().stop()
 
 
-def test_a_port_in_use_is_told_at_once() -> None:
+def test_a_port_in_use_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         with pytest.raises(OSError, match="in use") as caught:
             bind("127.0.0.1", taken.getsockname()[1])
         assert caught.value.errno == errno.EADDRINUSE
-    gc.collect()  # a socket left open would warn, and warnings fail tests
+    gc.collect()  # an open socket would cause a warning, which fails the test
 
 
 async def test_a_bound_socket_is_used() -> None:

@@ -1,4 +1,4 @@
-"""Documents that tools read field by field, whole; and what refuses to show one."""
+"""The complete documents that tools read, and the refusals to show them."""
 
 import httpx
 import pytest
@@ -31,8 +31,8 @@ def test_internal_info_shows_the_records_of_a_topic() -> None:
     cursor = CursorRecord(
         Position(7, 1), 1_700_000_000_600, 0, 1_700_000_000_700, ledger_id=5, properties={"a": "1"}
     )
-    found = internal_info(ManagedLedgerInfo("log", 12, record, {"s": cursor}), moved={7})
-    assert found == {
+    actual = internal_info(ManagedLedgerInfo("log", 12, record, {"s": cursor}), moved={7})
+    assert actual == {
         "version": 12,
         "creationDate": "2023-11-14T22:13:20Z",
         "modificationDate": "2023-11-14T22:13:21.5Z",
@@ -66,13 +66,13 @@ def test_internal_info_shows_the_records_of_a_topic() -> None:
     }
 
 
-def test_internal_info_leaves_out_what_was_never_set() -> None:
-    found = internal_info(ManagedLedgerInfo("log", 1, ManagedLedgerRecord(0, 0), {}))
-    assert set(found) == {"version", "creationDate", "modificationDate", "ledgers", "cursors"}
+def test_internal_info_omits_values_that_were_never_set() -> None:
+    actual = internal_info(ManagedLedgerInfo("log", 1, ManagedLedgerRecord(0, 0), {}))
+    assert set(actual) == {"version", "creationDate", "modificationDate", "ledgers", "cursors"}
 
 
-async def test_internal_stats_show_where_cursors_stand(admin: Admin) -> None:
-    """The entries since the first that is not acked count the read position in, as in Pulsar."""
+async def test_internal_stats_show_the_positions_of_cursors(admin: Admin) -> None:
+    """As in Pulsar, the entries since the first unacked one include the read position."""
     await admin.done("PUT", TOPIC + "/subscription/behind")
     reader = await admin.consumer("reads", SubType.Exclusive)
     ids = await admin.publish([b"m"] * 4)
@@ -98,14 +98,14 @@ async def test_internal_stats_show_where_cursors_stand(admin: Admin) -> None:
     assert reader.messages_out == 4
 
 
-async def test_internal_stats_of_a_topic_that_keeps_nothing_are_0(admin: Admin) -> None:
+async def test_internal_stats_of_a_non_persistent_topic_are_0(admin: Admin) -> None:
     await admin.done("PUT", "~/non-persistent/t1/n1/np")
     internal = (await admin.done("GET", "~/non-persistent/t1/n1/np/internalStats")).json()
     assert internal.pop("cursors") == {}
     assert set(internal.values()) == {0}
 
 
-async def test_stats_show_when_a_topic_was_created_and_how_far_it_is_behind(admin: Admin) -> None:
+async def test_stats_show_the_creation_time_and_the_backlog(admin: Admin) -> None:
     await admin.done("PUT", TOPIC + "/subscription/behind")
     await admin.publish([b"m"] * 3)
     topic = await admin.topic()
@@ -122,30 +122,30 @@ async def test_stats_of_all_topics_are_by_namespace_bundle_and_domain(admin: Adm
         await admin.done("PUT", path)
         await admin.done("GET", path + "/stats")
     await admin.topic("a")
-    found = (await admin.done("GET", "~/broker-stats/topics")).json()
-    assert set(found) == {"t1/n1", "t1/n2"}
-    (bundle,) = found["t1/n2"]
+    actual = (await admin.done("GET", "~/broker-stats/topics")).json()
+    assert set(actual) == {"t1/n1", "t1/n2"}
+    (bundle,) = actual["t1/n2"]
     assert bundle == "0x00000000_0xffffffff"
-    assert {kind: set(topics) for kind, topics in found["t1/n2"][bundle].items()} == {
+    assert {kind: set(topics) for kind, topics in actual["t1/n2"][bundle].items()} == {
         "persistent": {"persistent://t1/n2/x", "persistent://t1/n2/y"},
         "non-persistent": {"non-persistent://t1/n2/z"},
     }
 
 
-async def test_what_would_be_evicted_is_listed_topic_by_topic(admin: Admin) -> None:
+async def test_evictions_are_listed_by_topic(admin: Admin) -> None:
     for local in ("a", "b"):
         await admin.done("PUT", f"~/persistent/t1/n1/{local}/subscription/s")
         await admin.publish([b"old"] * 2, local)
     await admin.topic("idle")
     path = "~/magnetar/namespaces/t1/n1/effect"
-    found = (await admin.done("GET", path)).json()
-    assert (found["topics_total"], found["topics_affected"], found["topics"]) == (3, 0, {})
+    actual = (await admin.done("GET", path)).json()
+    assert (actual["topics_total"], actual["topics_affected"], actual["topics"]) == (3, 0, {})
     tried = "?backlogQuotaSize=1&backlogQuotaSizePolicy=consumer_backlog_eviction"
-    found = (await admin.done("GET", path + tried)).json()
-    assert found["evicts"] == {"s": 4}
-    assert found["expires"] == {}
-    assert (found["topics_total"], found["topics_affected"], found["left_off"]) == (3, 2, 0)
-    assert set(found["topics"]) == {"persistent://t1/n1/a", "persistent://t1/n1/b"}
+    actual = (await admin.done("GET", path + tried)).json()
+    assert actual["evicts"] == {"s": 4}
+    assert actual["expires"] == {}
+    assert (actual["topics_total"], actual["topics_affected"], actual["left_off"]) == (3, 2, 0)
+    assert set(actual["topics"]) == {"persistent://t1/n1/a", "persistent://t1/n1/b"}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_what_would_be_evicted_is_listed_topic_by_topic(admin: Admin) -> N
         ("backlogQuotaSize=1&backlogQuotaSizePolicy=nothing", "nothing"),
     ],
 )
-async def test_what_cannot_be_a_policy_is_not_tried(admin: Admin, query: str, named: str) -> None:
+async def test_an_invalid_policy_is_not_tried(admin: Admin, query: str, named: str) -> None:
     answer = await admin.call("GET", f"~/magnetar/namespaces/t1/n1/effect?{query}")
     assert answer.status_code == 400
     assert named in answer.text
@@ -182,7 +182,7 @@ async def test_what_cannot_be_a_policy_is_not_tried(admin: Admin, query: str, na
         ),
     ],
 )
-async def test_what_needs_a_log_is_refused_where_there_is_none(
+async def test_requests_that_need_a_log_are_refused_without_one(
     admin: Admin, method: str, path: str, text: str
 ) -> None:
     await admin.done("PUT", "~/non-persistent/t1/n1/np")
@@ -203,7 +203,7 @@ async def test_what_needs_a_log_is_refused_where_there_is_none(
         ("GET", "~/brokers/balance", NO_BODY, 404, "There is only this broker"),
     ],
 )
-async def test_what_is_not_there_is_said_not_to_be(
+async def test_missing_objects_are_not_found(
     admin: Admin, method: str, path: str, body: object, status: int, text: str
 ) -> None:
     answer = await admin.call(method, path, body)
@@ -211,7 +211,7 @@ async def test_what_is_not_there_is_said_not_to_be(
     assert text in answer.text
 
 
-async def test_readiness_says_why_not(admin: Admin) -> None:
+async def test_readiness_shows_the_reason(admin: Admin) -> None:
     reasons = [""]
     probes = Probes(lambda: reasons[0], dict)
     transport = httpx.ASGITransport(create_app(admin.service, admin.page, probes))
@@ -224,7 +224,7 @@ async def test_readiness_says_why_not(admin: Admin) -> None:
         assert (await http.get("/healthz")).status_code == 200
 
 
-async def test_a_policy_that_goes_leaves_the_namespace_as_it_was(admin: Admin) -> None:
+async def test_a_removed_policy_leaves_the_namespace_unchanged(admin: Admin) -> None:
     path = "~/namespaces/t1/n1"
     before = (await admin.done("GET", path)).json()
     for verb, policy, body in (

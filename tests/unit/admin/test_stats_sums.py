@@ -1,32 +1,30 @@
-"""Sums over partitions and over brokers: every number is counted once, and by its own rule."""
+"""Sums over partitions and brokers: every value is counted once, by its own rule."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
-from magnetar.admin.stats.drain import (
-    TIME_TO_DRAIN_S_MAX,
-    TOPICS_PER_TURN,
-    WORST_SHOWN_MAX,
-    BrokerDrain,
-    SubscriptionDrain,
-    drain_of,
-    time_to_drain_s,
-)
+from magnetar.admin.stats.drain import TOPICS_PER_TURN, drain_of
 from magnetar.admin.stats.partitioned import summed
 from magnetar.admin.stats.publisher import PublisherStats
 from magnetar.admin.stats.topic import TopicStats
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import ConsumerStats, SubscriptionStats
+from magnetar.documents.backlog import (
+    TIME_TO_DRAIN_S_MAX,
+    WORST_SHOWN_MAX,
+    BrokerDrain,
+    SubscriptionDrain,
+    time_to_drain_s,
+)
 
 from .support import Admin
 
 Stats = TypeVar("Stats", bound=msgspec.Struct)
-
-# -- what a subscription has before it -----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,7 @@ Stats = TypeVar("Stats", bound=msgspec.Struct)
         (1, 0.0, 2.0, 0.5),
     ],
 )
-def test_a_backlog_drains_by_what_leaves_beyond_what_comes(
+def test_a_backlog_drains_at_the_difference_of_the_rates(
     backlog_bytes: float, rate_in: float, rate_out: float, seconds: float
 ) -> None:
     assert time_to_drain_s(backlog_bytes, rate_in, rate_out) == seconds
@@ -53,9 +51,9 @@ def behind(backlog_bytes: int) -> SubscriptionDrain:
 
 
 def test_the_drains_of_two_brokers_add_up_and_show_the_worst_of_both() -> None:
-    one = BrokerDrain(["a"], 1, 20, 300, 4_000, 2_000, 10.0, 30.0, worst=[behind(3), behind(1)])
+    first = BrokerDrain(["a"], 1, 20, 300, 4_000, 2_000, 10.0, 30.0, worst=[behind(3), behind(1)])
     other = BrokerDrain(["b"], 5, 60, 700, 8_000, 6_000, 50.0, 70.0, worst=[behind(2)])
-    both = one.plus(other)
+    both = first.plus(other)
     assert both == BrokerDrain(
         ["a", "b"],
         topics=6,
@@ -69,11 +67,11 @@ def test_the_drains_of_two_brokers_add_up_and_show_the_worst_of_both() -> None:
         worst=[behind(3), behind(2), behind(1)],
     )
     many = BrokerDrain(["c"], worst=[behind(size) for size in range(100, 100 + WORST_SHOWN_MAX)])
-    sizes = [each.backlog_bytes for each in one.plus(many).worst]
+    sizes = [item.backlog_bytes for item in first.plus(many).worst]
     assert sizes == list(range(99 + WORST_SHOWN_MAX, 99, -1))
 
 
-async def test_a_brokers_drain_is_that_of_subscriptions_with_a_backlog(admin: Admin) -> None:
+async def test_a_brokers_drain_includes_only_subscriptions_with_a_backlog(admin: Admin) -> None:
     await admin.consumer("wants", SubType.Shared)
     await admin.done("PUT", "~/persistent/t1/n1/a/subscription/idle")
     await admin.done("PUT", "~/persistent/t1/n1/b/subscription/read")
@@ -82,9 +80,9 @@ async def test_a_brokers_drain_is_that_of_subscriptions_with_a_backlog(admin: Ad
     drain = (await admin.done("GET", "~/magnetar/drain")).json()
     assert drain["brokers"] == [admin.service.broker_id]
     assert (drain["topics"], drain["subscriptionsBehind"], drain["backlogEntries"]) == (3, 2, 6)
-    by_name = {each["subscription"]: each for each in drain["worst"]}
+    by_name = {item["subscription"]: item for item in drain["worst"]}
     assert set(by_name) == {"wants", "idle"}
-    assert {name: each["wanted"] for name, each in by_name.items()} == {
+    assert {name: item["wanted"] for name, item in by_name.items()} == {
         "wants": True,
         "idle": False,
     }
@@ -95,9 +93,42 @@ async def test_a_brokers_drain_is_that_of_subscriptions_with_a_backlog(admin: Ad
     assert by_name["idle"]["topic"] == "persistent://t1/n1/a"
 
 
+async def test_a_consumer_waits_for_the_broker_unless_it_is_blocked_or_without_permits(
+    admin: Admin,
+) -> None:
+    consumers = [await admin.consumer("s", SubType.Shared, name=name) for name in "ab"]
+    await admin.publish([b"m"] * 3)
+    topic = await admin.topic()
+    for consumer, rate in zip(consumers, (5.0, 7.0), strict=True):
+        consumer.rates.throughput = rate
+    for states, wanted in (
+        (((1, False), (0, False)), True),
+        (((0, False), (1, False)), True),
+        (((1, True), (0, False)), False),
+        (((1, True), (1, True)), False),
+        (((0, False), (0, False)), False),
+    ):
+        for consumer, (permits, blocked) in zip(consumers, states, strict=True):
+            consumer.permits, consumer.blocked = permits, blocked
+        drain = await drain_of("b", [topic])
+        (first,) = drain.worst
+        assert (first.wanted, first.bytes_per_second_out) == (wanted, 12.0)
+        assert drain.wanted_bytes == (drain.backlog_bytes if wanted else 0)
+        assert drain.wanted_bytes_per_second_out == (12.0 if wanted else 0.0)
+
+
+@pytest.mark.parametrize("topics", [TOPICS_PER_TURN - 1, TOPICS_PER_TURN])
+async def test_other_tasks_run_while_many_topics_are_summed(admin: Admin, topics: int) -> None:
+    topic, turns = await admin.topic(), list[int]()
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    drain = await drain_of("b", [topic] * topics)
+    assert drain.topics == topics
+    assert len(turns) == (topics == TOPICS_PER_TURN)
+
+
 @dataclass(frozen=True)
 class Backlog:
-    """What a drain needs of a cursor."""
+    """The part of a cursor that a drain uses."""
 
     backlog: int
     backlog_bytes_estimate: int
@@ -106,7 +137,7 @@ class Backlog:
 async def test_a_brokers_drain_shows_the_largest_backlogs_first(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those of the topics after a turn of the loop, and no more than a page can show."""
+    """This includes topics after a pause of the loop; the number of subscriptions is bounded."""
     topic = await admin.topic()
     for number in range(WORST_SHOWN_MAX + 5):
         await admin.done("PUT", f"~/persistent/t1/n1/a/subscription/s{number}")
@@ -115,7 +146,7 @@ async def test_a_brokers_drain_shows_the_largest_backlogs_first(
         monkeypatch.setattr(subscription, "cursor", Backlog(1, sizes[name]))
     drain = await drain_of("b", [topic] * 1)
     expected = sorted(sizes.values(), reverse=True)[:WORST_SHOWN_MAX]
-    assert [each.backlog_bytes for each in drain.worst] == expected
+    assert [item.backlog_bytes for item in drain.worst] == expected
     assert drain.backlog_bytes == sum(sizes.values())
     many = await drain_of("b", [topic] * (TOPICS_PER_TURN + 1))
     assert many.topics == TOPICS_PER_TURN + 1
@@ -195,10 +226,10 @@ SUMMED = {
 
 
 def numbered(kind: type[Stats], start: int, **fields: object) -> Stats:
-    """Stats whose sums, extremes and averages have a value each that no other rule gives."""
+    """Returns stats for which each rule (sum, extreme, average) gives a different value."""
     stats = kind(**fields)
-    known = SUMMED[kind] | EARLIEST[kind] | LATEST[kind]
-    for offset, field in enumerate(sorted(known)):
+    expected = SUMMED[kind] | EARLIEST[kind] | LATEST[kind]
+    for offset, field in enumerate(sorted(expected)):
         setattr(stats, field, start * 1_000 + offset)
     return stats
 
@@ -214,7 +245,7 @@ def consumer(name: str, start: int, **fields: object) -> ConsumerStats:
     return numbered(ConsumerStats, start, consumer_name=name, **fields)
 
 
-def test_partitions_add_up_and_times_are_the_earliest_or_the_latest() -> None:
+def test_partitions_are_summed_and_times_are_the_earliest_or_the_latest() -> None:
     consumers = [
         [consumer("both", 1, blocked_consumer_on_unacked_msgs=True), consumer("first", 2)],
         [consumer("both", 3), consumer("second", 4)],
@@ -245,7 +276,7 @@ def test_partitions_add_up_and_times_are_the_earliest_or_the_latest() -> None:
     assert both.blocked_subscription_on_unacked_msgs
     assert both.subscription_properties == {"a": "1", "b": "2"}
     assert both.cursor_error == "damaged"
-    by_name = {each.consumer_name: each for each in both.consumers}
+    by_name = {item.consumer_name: item for item in both.consumers}
     assert set(by_name) == {"both", "first", "second"}
     check(by_name["both"], [consumers[0][0], consumers[1][0]])
     check(by_name["second"], [consumers[1][1]])
@@ -253,14 +284,45 @@ def test_partitions_add_up_and_times_are_the_earliest_or_the_latest() -> None:
     assert not by_name["first"].blocked_consumer_on_unacked_msgs
 
 
-def test_a_time_that_a_partition_does_not_have_is_not_the_earliest() -> None:
+def test_attributes_of_subscriptions_and_consumers_are_not_summed() -> None:
+    """The first partition that has the value defines it."""
+    consumer_is: dict[str, Any] = {
+        "consumer_name": "c", "address": "/h:1", "connected_since": "1", "client_version": "v",
+        "metadata": {"a": "b"}, "last_acked_time": "2", "last_consumed_time": "3",
+    }  # fmt: skip
+    subscription_is: dict[str, Any] = {
+        "is_durable": False, "durable": False, "is_replicated": True, "replicated": True,
+        "allow_out_of_order_delivery": True, "key_shared_mode": "STICKY",
+    }  # fmt: skip
+    first = SubscriptionStats(
+        type="Key_Shared", consumers=[ConsumerStats(**consumer_is)], **subscription_is
+    )
+    later = SubscriptionStats(type="Shared", consumers=[ConsumerStats(consumer_name="c")])
+    for parts in ([first], [first, later]):
+        total = summed([TopicStats(subscriptions={"s": item}) for item in parts])
+        (subscription,) = total.subscriptions.values()
+        assert subscription.type == "Key_Shared"
+        for field, value in subscription_is.items():
+            assert getattr(subscription, field) == value, field
+        (consumer,) = subscription.consumers
+        for field, value in consumer_is.items():
+            assert getattr(consumer, field) == value, field
+    # A subscription without consumers has no type yet.
+    idle = TopicStats(subscriptions={"s": SubscriptionStats()})
+    busy = TopicStats(subscriptions={"s": SubscriptionStats(type="Failover")})
+    for several in ([idle, busy], [busy, idle]):
+        assert summed(several).subscriptions["s"].type == "Failover"
+    assert summed([idle]).subscriptions["s"].cursor_error is msgspec.UNSET
+
+
+def test_an_unknown_time_of_a_partition_is_not_the_earliest() -> None:
     known, unknown = TopicStats(topic_creation_time_stamp=5), TopicStats()
     assert summed([known, unknown]).topic_creation_time_stamp == 5
     assert summed([unknown, known]).topic_creation_time_stamp == 5
     assert summed([unknown]).topic_creation_time_stamp == 0
 
 
-def test_limits_are_those_of_the_topic_and_nothing_is_dropped_where_nothing_can_be() -> None:
+def test_limits_are_the_topics_and_only_non_persistent_topics_have_a_drop_rate() -> None:
     part = TopicStats(backlog_quota_limit_size=5, backlog_quota_limit_time=7)
     total = summed([part, part])
     assert (total.backlog_quota_limit_size, total.backlog_quota_limit_time) == (5, 7)
@@ -268,7 +330,7 @@ def test_limits_are_those_of_the_topic_and_nothing_is_dropped_where_nothing_can_
     assert total.average_msg_size == 0.0
 
 
-def test_a_partitioned_producer_is_one_and_others_are_their_own() -> None:
+def test_a_partitioned_producer_is_merged_and_others_are_separate() -> None:
     def producer(name: str, rate: float, throughput: float, size: float = 0.0) -> PublisherStats:
         return PublisherStats(
             producer_name=name, msg_rate_in=rate, msg_throughput_in=throughput,
@@ -279,8 +341,8 @@ def test_a_partitioned_producer_is_one_and_others_are_their_own() -> None:
         TopicStats(publishers=[producer("p", 1.0, 100.0), producer("idle", 0.0, 0.0, 40.0)]),
         TopicStats(publishers=[producer("p", 3.0, 500.0), producer("idle", 0.0, 0.0, 30.0)]),
     ]
-    found = {each.producer_name: each for each in summed(parts).publishers}
-    assert set(found) == {"p", "idle"}
-    both = found["p"]
+    actual = {item.producer_name: item for item in summed(parts).publishers}
+    assert set(actual) == {"p", "idle"}
+    both = actual["p"]
     assert (both.msg_rate_in, both.msg_throughput_in, both.average_msg_size) == (4.0, 600.0, 150.0)
-    assert found["idle"].average_msg_size == 40.0
+    assert actual["idle"].average_msg_size == 40.0

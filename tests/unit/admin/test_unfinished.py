@@ -1,12 +1,13 @@
-"""HTTP requests that are begun and not finished, on real sockets, with short deadlines."""
+"""Unfinished HTTP requests, on real sockets with short deadlines."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.admin import embedded_server, http_connection
-from magnetar.admin.server import AdminServer
+from magnetar.admin.http import connection as http_connection
+from magnetar.admin.http import embedded_server
+from magnetar.admin.http.server import AdminServer
 from magnetar.wire.progress import PROGRESS_BYTES_MIN
 
 from .support import start_service, stop_service
@@ -19,7 +20,7 @@ POST = b"PUT /admin/v2/tenants/t2 HTTP/1.1\r\nHost: x\r\nContent-Type: applicati
 
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
-    monkeypatch.setattr(embedded_server, "CLOCK_TICK_S", 0.02)
+    monkeypatch.setattr(embedded_server, "TICK_S", 0.02)
     monkeypatch.setattr(http_connection, "HEAD_TIMEOUT_S", 0.3)
     monkeypatch.setattr(http_connection, "BODY_STALL_S", 0.5)
     service = await start_service()
@@ -30,7 +31,7 @@ async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What the server sent until it closed the connection."""
+    """Returns the bytes that the server sent before it closed the connection."""
     async with asyncio.timeout(WAIT_S):
         try:
             return await reader.read()
@@ -48,7 +49,7 @@ async def test_half_a_head_ends_its_connection(sent: bytes, port: int) -> None:
         writer.close()
 
 
-async def test_a_head_that_trickles_is_late_all_the_same(port: int) -> None:
+async def test_a_slow_head_meets_the_same_deadline(port: int) -> None:
     reader, writer = await asyncio.open_connection(HOST, port)
 
     async def trickle() -> None:
@@ -79,16 +80,16 @@ async def test_half_a_second_request_ends_its_connection(port: int) -> None:
     writer.close()
 
 
-async def test_a_pause_between_requests_and_a_slow_upload_are_no_fault(port: int) -> None:
+async def test_a_pause_between_requests_and_a_slow_upload_are_allowed(port: int) -> None:
     reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(HEAD + b"\r\n")
     async with asyncio.timeout(WAIT_S):
         await reader.readuntil(b'["t1"]')
-    # The pause lasts longer than a head may take: another connection is closed for one meanwhile.
+    # The pause exceeds the deadline of a head, which closes another connection meanwhile.
     other, other_writer = await asyncio.open_connection(HOST, port)
     assert await ended(other) == b""
     other_writer.close()
-    # The upload lasts longer than a body may rest.
+    # The upload exceeds the time that a body may pause.
     body = b'{"adminRoles": [], "allowedClusters": ["standalone"]}'.ljust(12 * PROGRESS_BYTES_MIN)
     writer.write(POST + b"Content-Length: %d\r\n\r\n" % len(body))
     for start in range(0, len(body), PROGRESS_BYTES_MIN):

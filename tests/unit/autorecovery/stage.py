@@ -1,14 +1,15 @@
-"""What autorecovery's tests stand on: virtual time, a store, bookies that come, go and go wrong."""
+"""The fixture of autorecovery's tests: virtual time, a store, and bookies that fail on demand."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-import looptime
+from tests.support.memory_bookie import MemoryBookie
+from tests.unit.ledger.cluster import new_event_loop
 
-from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
-from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.check.ledger_check import LedgerChecker, LedgerReport
+from magnetar.autorecovery.check.prover import Prover
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.autorecovery.records import RECORDS_PREFIX, UnderReplicated
 from magnetar.autorecovery.records import decode as decode_record
@@ -27,7 +28,6 @@ from magnetar.bookie.api import (
     ProofKind,
     StoredEntry,
 )
-from magnetar.bookie.memory import MemoryBookie
 from magnetar.ledger.bookies import BookieInfo, BookieLost
 from magnetar.ledger.metadata import (
     LEDGER_ID_KEY,
@@ -35,10 +35,10 @@ from magnetar.ledger.metadata import (
     LedgerMetadata,
     LedgerState,
     decode,
-    encode,
     ledger_key,
 )
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ LEASE_S = 5.0
 
 
 class LoopClock:
-    """The loop's own time, virtual where the loop's is; the wall clock may be ahead of others'."""
+    """The loop's time, which may be virtual; the wall clock is `ahead_ms` ahead."""
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self._ahead_ms = ahead_ms
@@ -60,13 +60,13 @@ class LoopClock:
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Runs the test in virtual time, on a loop of its own."""
-    with asyncio.Runner(loop_factory=looptime.new_event_loop) as runner:
+    """Runs the test in virtual time, on a new loop."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main())
 
 
 class TroubledBookie(MemoryBookie):
-    """A bookie whose copies can go wrong, and that can stop to answer."""
+    """A bookie that can have corrupt copies, be full, and stop answering."""
 
     def __init__(self, bookie_id: str, incarnation: str) -> None:
         super().__init__(bookie_id, incarnation)
@@ -88,7 +88,7 @@ class TroubledBookie(MemoryBookie):
         del self._ledgers[ledger_id].entries[entry_id]
 
     def put(self, ledger_id: int, entry_id: int, data: bytes, confirmed: int) -> None:
-        """As if it had been added long ago."""
+        """Stores an entry, as if it had been added long ago."""
         super().add_entries(
             ledger_id, [entry_id], [data], last_add_confirmed=confirmed, on_added=lambda _: None
         )
@@ -127,24 +127,28 @@ class TroubledBookie(MemoryBookie):
         self, ledger_id: int, first: int, last: int, *, bytes_max: int, fence: bool = False
     ) -> list[StoredEntry]:
         self._answer()
-        bad = [one for ledger, one in self.corrupt if ledger == ledger_id and first <= one <= last]
+        bad = [
+            entry_id
+            for ledger, entry_id in self.corrupt
+            if ledger == ledger_id and first <= entry_id <= last
+        ]
         if first in bad:
             raise EntryCorrupt("corrupt", "memory", 0)
-        last = min([last, *(one - 1 for one in bad)])
+        last = min([last, *(entry_id - 1 for entry_id in bad)])
         return await super().read_entries(ledger_id, first, last, bytes_max=bytes_max, fence=fence)
 
     async def prove_entries(
         self, ledger_id: int, first: int, last: int, *, count_max: int
     ) -> EntryProofs:
         self._answer()
-        found = await super().prove_entries(ledger_id, first, last, count_max=count_max)
+        answer = await super().prove_entries(ledger_id, first, last, count_max=count_max)
         proofs = [
-            EntryProof(one.entry_id, ProofKind.CORRUPT)
-            if (ledger_id, one.entry_id) in self.corrupt
-            else one
-            for one in found.proofs
+            EntryProof(proof.entry_id, ProofKind.CORRUPT)
+            if (ledger_id, proof.entry_id) in self.corrupt
+            else proof
+            for proof in answer.proofs
         ]
-        return EntryProofs(proofs, found.next_entry)
+        return EntryProofs(proofs, answer.next_entry)
 
     def _answer(self) -> None:
         if self.silent:
@@ -152,7 +156,7 @@ class TroubledBookie(MemoryBookie):
 
 
 class Bookies:
-    """A set of bookies as `BookieSet` wants it, under the test's hand."""
+    """A `BookieSet` whose bookies the test adds, loses and drains."""
 
     def __init__(self) -> None:
         self._all: dict[BookieIdentity, TroubledBookie] = {}
@@ -166,7 +170,7 @@ class Bookies:
         return bookie
 
     def lose(self, bookie: TroubledBookie) -> None:
-        """It is gone; its disks are what they were."""
+        """Unregisters the bookie; its disks stay unchanged."""
         self._up.pop(bookie.identity, None)
         for listener in self._listeners:
             listener(bookie.identity)
@@ -195,7 +199,7 @@ class Bookies:
         ]
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """Nobody is quarantined here."""
+        """Ignores the failure: this set has no quarantine."""
 
     def add_listener(self, on_lost: BookieLost) -> None:
         self._listeners.append(on_lost)
@@ -209,7 +213,7 @@ def data_of(ledger_id: int, entry_id: int) -> bytes:
 
 
 class Stage:
-    """A store, bookies, and as many autorecovery nodes as are started."""
+    """A store, bookies, and the autorecovery nodes that a test starts."""
 
     def __init__(self, *names: str, settings: AutorecoverySettings | None = None) -> None:
         self.clock = LoopClock()
@@ -229,17 +233,20 @@ class Stage:
         state: LedgerState = LedgerState.CLOSED,
         changes: dict[str, Any] | None = None,
     ) -> LedgerMetadata:
-        """A ledger with all its copies: ensembles as (first entry, "a b c"), entries to `last`."""
-        made = tuple(
+        """Creates a ledger with all its copies.
+
+        An ensemble is (first entry, "a b c"); the entries end at `last`.
+        """
+        parts = tuple(
             Ensemble(first, tuple(self.by_name[name].identity for name in names.split()))
             for first, names in ensembles
         )
         closed = state is LedgerState.CLOSED
         metadata = LedgerMetadata(
             ledger_id=ledger_id,
-            ensembles=made,
+            ensembles=parts,
             created_ms=self.clock.now_ms(),
-            ensemble_size=len(made[0].bookies),
+            ensemble_size=len(parts[0].bookies),
             write_quorum=write_quorum,
             ack_quorum=write_quorum,
             state=state,
@@ -247,7 +254,7 @@ class Stage:
             **(changes or {}),
         )
         for entry_id in range(last + 1):
-            ensemble = [one for one in made if one.first_entry <= entry_id][-1]
+            ensemble = [part for part in parts if part.first_entry <= entry_id][-1]
             for identity in holders(
                 ensemble.bookies, write_quorum, metadata.stripe_entries, entry_id
             ):
@@ -262,10 +269,12 @@ class Stage:
         assert record is not None
         return decode(record.key, record.value)
 
-    async def node(self, seed: int = 0, *, ahead_ms: int = 0) -> Autorecovery:
-        """Starts one more node of autorecovery, whose wall clock may be ahead."""
+    async def node(
+        self, seed: int = 0, *, ahead_ms: int = 0, lease_s: float = LEASE_S
+    ) -> Autorecovery:
+        """Starts another autorecovery node, whose wall clock may be ahead."""
         clock = LoopClock(ahead_ms)
-        session = MetadataSession(self.store, LEASE_S, self.clock, f"node-{seed}")
+        session = MetadataSession(self.store, lease_s, self.clock, f"node-{seed}")
         await session.start()
         node = Autorecovery(
             self.store,
@@ -283,8 +292,8 @@ class Stage:
 
     async def listed(self) -> dict[int, UnderReplicated]:
         records = await self.store.list(RECORDS_PREFIX)
-        found = [decode_record(record.key, record.value) for record in records]
-        return {record.ledger_id: record for record in found}
+        decoded = [decode_record(record.key, record.value) for record in records]
+        return {record.ledger_id: record for record in decoded}
 
     async def check(self, ledger_id: int) -> LedgerReport:
         prover = Prover(self.bookies, ByteRate(0, self.clock), 30.0)
@@ -300,8 +309,8 @@ class Stage:
 
 
 def names_of(metadata: LedgerMetadata) -> list[tuple[int, str]]:
-    """The ensembles, short."""
+    """Returns the ensembles as (first entry, names of the bookies)."""
     return [
-        (ensemble.first_entry, " ".join(one.bookie_id for one in ensemble.bookies))
+        (ensemble.first_entry, " ".join(identity.bookie_id for identity in ensemble.bookies))
         for ensemble in metadata.ensembles
     ]

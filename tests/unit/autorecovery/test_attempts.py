@@ -1,4 +1,4 @@
-"""What goes wrong around an attempt: stores that are silent, locks that are lost, late changes."""
+"""Failures around an attempt: silent stores, lost locks, late changes."""
 
 import asyncio
 from typing import Any
@@ -13,31 +13,33 @@ from tests.unit.autorecovery.test_former_copies import end, moved
 from tests.unit.autorecovery.test_lease_lock import Holder, with_two
 from tests.unit.autorecovery.test_restoring import Rig
 
-from magnetar.autorecovery import drain_worker, drains
-from magnetar.autorecovery.drains import Drain, DrainState, drain_key, drain_lock_key
+from magnetar.autorecovery.check.ledger_check import LedgerReport
+from magnetar.autorecovery.drain import drains
+from magnetar.autorecovery.drain import worker as drain_worker
+from magnetar.autorecovery.drain.drains import Drain, DrainState, drain_key, drain_lock_key
 from magnetar.autorecovery.lease_lock import LockLost
-from magnetar.autorecovery.ledger_check import LedgerReport
-from magnetar.autorecovery.members import MemberWatch, Standing
-from magnetar.autorecovery.next_step import Outcome, OutcomeKind
-from magnetar.autorecovery.records import AUDITOR_KEY, UnderReplicated, encode, lock_key, record_key
-from magnetar.autorecovery.worker import STORE_TIMEOUT_S
+from magnetar.autorecovery.members import BookieState, MemberWatch
+from magnetar.autorecovery.records import AUDITOR_KEY, UnderReplicated, lock_key, record_key
+from magnetar.autorecovery.repair.next_step import Outcome, OutcomeKind
+from magnetar.autorecovery.repair.worker import STORE_TIMEOUT_S
 from magnetar.bookie.registration import known_key
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 
 
-def test_nobody_to_stand_in_is_said() -> None:
+def test_the_outcome_names_bookies_without_a_replacement() -> None:
     async def main() -> None:
         rig = Rig("a", "b")
         await rig.stage.ledger(1, (0, "a b"), last=3)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         assert await rig.restore() == Outcome(
-            OutcomeKind.NO_TARGET, "no bookie can stand in for bookie a (1)"
+            OutcomeKind.NO_TARGET, "no bookie can replace bookie a (1)"
         )
         await rig.stage.ledger(1, (0, "b"), last=3, write_quorum=2)
         assert await rig.restore() == Outcome(
-            OutcomeKind.NO_TARGET, "no bookie can stand in for more copies"
+            OutcomeKind.NO_TARGET, "no bookie can replace more copies"
         )
 
     run(main)
@@ -48,7 +50,7 @@ def test_an_entry_is_counted_as_lost_once() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=9)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         rig.stage.by_name["b"].drop(1, 4)
         outcome = await rig.restore(UnderReplicated(1, ("copies",), 0, prove=True))
         assert outcome.detail == "1 entries have no copy left"
@@ -56,7 +58,7 @@ def test_an_entry_is_counted_as_lost_once() -> None:
     run(main)
 
 
-def test_every_holder_of_an_entry_is_asked_however_many_others_have() -> None:
+def test_every_holder_of_an_entry_is_asked() -> None:
     async def main() -> None:
         rig = CopyRig(last=2)
         rig.stage.by_name["a"].drop(1, 1)
@@ -76,13 +78,13 @@ def test_a_lock_that_is_lost_in_an_attempt_leaves_the_record_to_its_new_holder()
         await rig.session.start()
         await rig.ready()
 
-        async def lost(record: UnderReplicated, holding: object) -> Outcome:
+        async def lost(record: UnderReplicated, check_lock: object) -> Outcome:
             raise LockLost("taken")
 
         rig.replicator.restore = lost  # type: ignore[method-assign]
         record = UnderReplicated(1, ("gone",), 0)
         await rig.stage.store.put(record_key(1), encode(record))
-        await rig.worker._one(1)
+        await rig.worker._attempt_under_lock(1)
         assert await rig.stage.listed() == {1: record}
         assert await rig.stage.store.get(lock_key(1)) is not None, "it may be another's by now"
         assert rig.stats.outcomes == {"lock lost": 1}
@@ -93,7 +95,7 @@ def test_a_lock_that_is_lost_in_an_attempt_leaves_the_record_to_its_new_holder()
 
 
 @pytest.mark.parametrize("silent", ["get", "transact", "put"])
-def test_a_store_that_is_silent_holds_up_an_attempt_no_longer_than_its_bound(silent: str) -> None:
+def test_a_silent_store_delays_an_attempt_no_longer_than_the_timeout(silent: str) -> None:
     async def main() -> None:
         rig = Rig("a", "b")
         await rig.stage.ledger(1, (0, "a b"), last=1)
@@ -106,7 +108,7 @@ def test_a_store_that_is_silent_holds_up_an_attempt_no_longer_than_its_bound(sil
 
         setattr(rig.view, silent, never)
         began = asyncio.get_running_loop().time()
-        await rig.worker._one(1)
+        await rig.worker._attempt_under_lock(1)
         assert asyncio.get_running_loop().time() - began == pytest.approx(STORE_TIMEOUT_S)
         assert rig.stats.failures == 1
         assert rig.worker._busy == set()
@@ -115,32 +117,29 @@ def test_a_store_that_is_silent_holds_up_an_attempt_no_longer_than_its_bound(sil
     run(main)
 
 
-def test_a_lock_that_another_has_taken_is_not_held_after_a_try_to_take_it() -> None:
-    async def test(store: MemoryStore, one: Holder, other: Holder) -> None:
-        await one.lock.take()
+def test_a_lock_that_another_holder_has_is_not_held_after_a_take() -> None:
+    async def test(store: MemoryStore, first: Holder, second: Holder) -> None:
+        await first.lock.take()
         await store.delete("/lock")
-        await other.lock.take()
-        assert not await one.lock.take()
-        assert not one.lock.held
+        await second.lock.take()
+        assert not await first.lock.take()
+        assert not first.lock.held
 
     with_two(test)
 
 
-def test_a_finding_is_not_listed_by_one_that_is_no_longer_the_auditor() -> None:
+def test_a_former_auditor_lists_no_finding() -> None:
     async def test(rig: AuditRig) -> None:
         report = LedgerReport(1, "lost", "closed", 1, 1, 2, entries_wrong=1)
         await rig.store.put(AUDITOR_KEY, b"another")
-        with pytest.raises(LockLost, match="another is the auditor"):
+        with pytest.raises(LockLost, match="another node is the auditor"):
             await rig.check._list(report, rig.lock)
         assert await rig.listed() == {}
 
     rigged(test)
 
 
-# -- drains
-
-
-def test_a_request_that_comes_together_with_another_reads_again() -> None:
+def test_concurrent_requests_of_a_drain_read_the_record_again() -> None:
     async def main() -> None:
         stage = Stage("a")
         put = stage.store.put
@@ -149,27 +148,27 @@ def test_a_request_that_comes_together_with_another_reads_again() -> None:
         async def overtaken(key: str, value: bytes, **how: Any) -> int:
             if not others:
                 others.append(Drain("a", DrainState.COPYING, 3))
-                await put(drain_key("a"), drains.encode(others[0]))
+                await put(drain_key("a"), encode(others[0]))
             return await put(key, value, **how)
 
         stage.store.put = overtaken  # type: ignore[method-assign]
         assert await drains.request(stage.store, "a", 5, "mine") == others[0]
 
         async def always(key: str, value: bytes, **how: Any) -> int:
-            await put(key, drains.encode(Drain("a", DrainState.REFUSED, 3)))
+            await put(key, encode(Drain("a", DrainState.REFUSED, 3)))
             return await put(key, value, **how)
 
         stage.store.put = always  # type: ignore[method-assign]
         await always(drain_key("a"), b"")
-        await put(drain_key("a"), drains.encode(Drain("a", DrainState.REFUSED, 3)))
-        with pytest.raises(MetadataError, match="changes all the time"):
+        await put(drain_key("a"), encode(Drain("a", DrainState.REFUSED, 3)))
+        with pytest.raises(MetadataError, match="kept changing"):
             await drains.request(stage.store, "a", 5, "mine")
         await stage.stop()
 
     run(main)
 
 
-def test_a_proof_that_misses_a_record_names_it_as_the_reason() -> None:
+def test_a_proof_names_the_unreadable_record_as_the_reason() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "b c"), last=3)
@@ -208,13 +207,13 @@ def test_a_former_copy_stays_if_the_lock_is_lost_before_the_copy_is_dropped() ->
         collector = await moved(stage, 1)
         former: Any = collector.garbage.former
         assert former is not None
-        known = former._is_known
+        original = former._is_known
 
         async def late() -> bool:
             await stage.store.revoke_lease(collector.session.lease_id)
             await asyncio.sleep(LEASE_S)
             assert collector.session.valid
-            return bool(await known())
+            return bool(await original())
 
         former._is_known = late
         for _ in range(3):
@@ -226,7 +225,7 @@ def test_a_former_copy_stays_if_the_lock_is_lost_before_the_copy_is_dropped() ->
     run(main)
 
 
-def test_a_silent_store_ends_the_work_at_a_drain_after_its_bound() -> None:
+def test_a_silent_store_ends_a_drains_run_after_the_timeout() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "a b"), last=3)
@@ -245,35 +244,35 @@ def test_a_silent_store_ends_the_work_at_a_drain_after_its_bound() -> None:
             await asyncio.sleep(drain_worker.STORE_TIMEOUT_S)
             stage.store.transact = transact  # type: ignore[method-assign]
             await asyncio.sleep(2 * drain_worker.STORE_TIMEOUT_S)
-            found = await drains.read(stage.store, "a")
-            assert found is not None
-            assert found.state is DrainState.COPYING, "it was begun again"
+            drain = await drains.read(stage.store, "a")
+            assert drain is not None
+            assert drain.state is DrainState.COPYING, "the drain has restarted"
 
     run(main)
 
 
-def test_a_bookie_that_nobody_saw_is_away_until_the_watch_is_old_enough() -> None:
+def test_a_bookie_that_was_never_seen_is_away_until_the_delay_has_passed() -> None:
     async def main() -> None:
         stage = Stage("a", "b")
         await asyncio.sleep(1_000)
-        watch, gone = MemberWatch(stage.bookies, stage.clock, 10), stage.by_name["b"]
-        stage.bookies.lose(gone)
-        stranger = gone.identity
-        assert watch.look().standing(stranger) is Standing.AWAY
+        watch, lost = MemberWatch(stage.bookies, stage.clock, 10), stage.by_name["b"]
+        stage.bookies.lose(lost)
+        stranger = lost.identity
+        assert watch.observe().state_of(stranger) is BookieState.AWAY
         await asyncio.sleep(9.9)
-        assert watch.look().strangers_are_away
+        assert watch.observe().unseen_are_away
         await asyncio.sleep(0.1)
-        assert watch.look().standing(stranger) is Standing.GONE
+        assert watch.observe().state_of(stranger) is BookieState.GONE
         seen = stage.by_name["a"]
         stage.bookies.lose(seen)
-        assert watch.look().standing(seen.identity) is Standing.AWAY
+        assert watch.observe().state_of(seen.identity) is BookieState.AWAY
         await asyncio.sleep(9.9)
-        assert watch.look().standing(seen.identity) is Standing.AWAY
+        assert watch.observe().state_of(seen.identity) is BookieState.AWAY
         await asyncio.sleep(0.1)
-        assert watch.look().standing(seen.identity) is Standing.GONE
+        assert watch.observe().state_of(seen.identity) is BookieState.GONE
         stage.bookies.back(seen)
-        assert watch.look().standing(seen.identity) is Standing.LIVING
+        assert watch.observe().state_of(seen.identity) is BookieState.LIVING
         stage.bookies.lose(seen)
-        assert watch.look().standing(seen.identity) is Standing.AWAY, "it is timed anew"
+        assert watch.observe().state_of(seen.identity) is BookieState.AWAY, "the delay starts again"
 
     run(main)

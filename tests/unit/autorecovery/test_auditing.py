@@ -1,4 +1,4 @@
-"""The auditor and the full check: what stands on the list after them, and what they leave alone."""
+"""The auditor: which records it lists, updates and deletes, and which it does not change."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -9,13 +9,13 @@ import pytest
 from tests.support.brokers import View
 from tests.unit.autorecovery.stage import LEASE_S, Stage, run
 
-from magnetar.autorecovery.auditor import Auditor
-from magnetar.autorecovery.full_check import FullCheck
+from magnetar.autorecovery.audit.auditor import Auditor
+from magnetar.autorecovery.audit.full_check import FullCheck
+from magnetar.autorecovery.check.ledger_check import LedgerChecker
+from magnetar.autorecovery.check.prover import Prover
 from magnetar.autorecovery.lease_lock import LeaseLock, LockLost
-from magnetar.autorecovery.ledger_check import LedgerChecker
 from magnetar.autorecovery.members import Members, MemberWatch
 from magnetar.autorecovery.pages import LedgerPages, newest_ledger
-from magnetar.autorecovery.proving import Prover
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.autorecovery.records import (
     AUDIT_STATE_KEY,
@@ -27,13 +27,13 @@ from magnetar.autorecovery.records import (
     UnderReplicated,
     decode_audit,
     decode_check,
-    encode,
     record_key,
 )
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryStats
 from magnetar.core.errors import MetadataError
 from magnetar.ledger.metadata import LEDGER_ID_KEY, LedgerState, ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 
 SETTINGS = AutorecoverySettings()
@@ -41,7 +41,7 @@ GRACE_MS = int(SETTINGS.open_ledger_grace_s * 1000)
 
 
 class Rig:
-    """An auditor that holds its office and does what a test calls."""
+    """An auditor that holds its key and runs only when a test calls it."""
 
     def __init__(self, settings: AutorecoverySettings = SETTINGS) -> None:
         self.stage = Stage("a", "b", "c", "d", settings=settings)
@@ -73,12 +73,12 @@ class Rig:
     def now_ms(self) -> int:
         return self.stage.clock.now_ms()
 
-    async def audit(self, *gone: str, changed: bool = False) -> list[str]:
-        """One audit, as if these bookies were gone for good."""
+    async def audit(self, *lost: str, changed: bool = False) -> list[str]:
+        """Runs one audit, as if these bookies were gone."""
         living = {
             info.identity: info
             for info in self.stage.bookies.living()
-            if info.identity.bookie_id not in gone
+            if info.identity.bookie_id not in lost
         }
         return await self.auditor.audit(Members(living), bookies_changed=changed)
 
@@ -111,9 +111,6 @@ def rigged(
     run(main)
 
 
-# -- audits
-
-
 def test_a_ledger_that_lacks_copies_is_listed_with_its_reasons_and_is_due_at_once() -> None:
     async def test(rig: Rig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=9)
@@ -136,7 +133,7 @@ def test_a_ledger_that_lacks_copies_is_listed_with_its_reasons_and_is_due_at_onc
     rigged(test)
 
 
-def test_what_is_whole_again_or_deleted_leaves_the_list() -> None:
+def test_repaired_and_deleted_ledgers_leave_the_list() -> None:
     async def test(rig: Rig) -> None:
         for ledger_id in (1, 2, 1500):
             await rig.stage.ledger(ledger_id, (0, "a b"), last=9)
@@ -146,14 +143,14 @@ def test_what_is_whole_again_or_deleted_leaves_the_list() -> None:
         await rig.store.delete(ledger_key(1500))
         await rig.store.put("/underreplicated/other/x", b"of another release")
         await rig.audit()
-        assert [one.key for one in await rig.store.list("/underreplicated/")] == [
+        assert [record.key for record in await rig.store.list("/underreplicated/")] == [
             "/underreplicated/other/x"
         ]
 
     rigged(test)
 
 
-def test_what_only_reading_can_clear_stays_on_the_list() -> None:
+def test_ledgers_whose_copies_must_be_read_stay_on_the_list() -> None:
     async def test(rig: Rig) -> None:
         for ledger_id in (1, 2, 3):
             await rig.stage.ledger(ledger_id, (0, "a b"), last=9)
@@ -162,7 +159,7 @@ def test_what_only_reading_can_clear_stays_on_the_list() -> None:
         await rig.put(UnderReplicated(2, ("gone",), 5, RecordState.LOST, lost=lost))
         await rig.put(UnderReplicated(3, ("gone",), 5, RecordState.PARKED))
         await rig.audit()
-        assert {one: record.state for one, record in (await rig.listed()).items()} == {
+        assert {ledger_id: record.state for ledger_id, record in (await rig.listed()).items()} == {
             1: RecordState.WAITING,
             2: RecordState.LOST,
         }
@@ -170,7 +167,7 @@ def test_what_only_reading_can_clear_stays_on_the_list() -> None:
     rigged(test)
 
 
-def test_a_record_of_the_list_that_cannot_be_read_is_made_anew_and_has_copies_read() -> None:
+def test_an_unreadable_record_of_the_list_is_rewritten_with_prove_set() -> None:
     async def test(rig: Rig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=9)
         await rig.stage.ledger(2, (0, "a b"), last=9)
@@ -183,9 +180,9 @@ def test_a_record_of_the_list_that_cannot_be_read_is_made_anew_and_has_copies_re
         assert record is not None
         assert (await rig.store.get(record_key(2))).value == b"of another release"
         await rig.store.delete(record_key(2))
-        found = (await rig.listed())[1]
-        assert found.prove
-        assert found.reasons == ("its entry in this list could not be read",)
+        record = (await rig.listed())[1]
+        assert record.prove
+        assert record.reasons == ("its entry in this list could not be read",)
         await rig.store.put(record_key(1), b"of another release")
         await rig.audit("a")
         assert (await rig.listed())[1].reasons == ("bookie a (1) is gone",)
@@ -194,9 +191,7 @@ def test_a_record_of_the_list_that_cannot_be_read_is_made_anew_and_has_copies_re
     rigged(test)
 
 
-def test_a_ledger_that_is_listed_already_gets_its_new_reasons_and_a_new_time_for_its_writer() -> (
-    None
-):
+def test_a_listed_ledger_gets_its_new_reasons_and_a_new_grace_time() -> None:
     async def test(rig: Rig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=9)
         await rig.stage.ledger(2, (0, "a b"), state=LedgerState.OPEN)
@@ -216,7 +211,7 @@ def test_a_ledger_that_is_listed_already_gets_its_new_reasons_and_a_new_time_for
     rigged(test)
 
 
-def test_parked_ledgers_are_taken_up_by_the_audit_after_a_change_of_bookies() -> None:
+def test_the_audit_requeues_parked_ledgers_after_the_bookies_changed() -> None:
     async def test(rig: Rig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=9)
         reasons = ("bookie a (1) is gone",)
@@ -224,13 +219,13 @@ def test_parked_ledgers_are_taken_up_by_the_audit_after_a_change_of_bookies() ->
         await rig.audit("a")
         assert (await rig.listed())[1] == lost
         await rig.audit("a", changed=True)
-        found = (await rig.listed())[1]
-        assert (found.state, found.attempts, found.prove) == (RecordState.WAITING, 0, True)
+        record = (await rig.listed())[1]
+        assert (record.state, record.attempts, record.prove) == (RecordState.WAITING, 0, True)
 
     rigged(test)
 
 
-def test_an_audit_writes_whatever_a_worker_has_overtaken_one_by_one() -> None:
+def test_an_audit_retries_a_conflicting_transaction_record_by_record() -> None:
     async def test(rig: Rig) -> None:
         for ledger_id in range(1, 6):
             await rig.stage.ledger(ledger_id, (0, "a b"), last=1)
@@ -243,18 +238,18 @@ def test_an_audit_writes_whatever_a_worker_has_overtaken_one_by_one() -> None:
 
         rig.view.transact = overtaken  # type: ignore[method-assign]
         await rig.audit("a")
-        found = await rig.listed()
-        assert set(found) == {1, 2, 3, 4, 5}
-        assert found[3].reasons == ("by a worker",)
+        listed = await rig.listed()
+        assert set(listed) == {1, 2, 3, 4, 5}
+        assert listed[3].reasons == ("by a worker",)
 
     rigged(test)
 
 
-def test_an_audit_ends_when_another_is_the_auditor() -> None:
+def test_an_audit_ends_when_another_node_is_the_auditor() -> None:
     async def test(rig: Rig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=1)
         await rig.store.put(AUDITOR_KEY, b"another")
-        with pytest.raises(LockLost, match="another is the auditor"):
+        with pytest.raises(LockLost, match="another node is the auditor"):
             await rig.audit("a")
         assert await rig.listed() == {}
 
@@ -268,7 +263,7 @@ def test_an_audit_is_due_after_a_change_and_after_its_interval() -> None:
         assert rig.stats.audits == 1
         assert rig.stats.auditor
         state = decode_audit((await rig.store.get(AUDIT_STATE_KEY)).value)
-        assert state.digest == rig.members.look().digest
+        assert state.digest == rig.members.observe().digest
         await asyncio.sleep(100)
         assert rig.stats.audits == 1
         rig.stage.bookies.drain(rig.stage.by_name["a"])
@@ -295,7 +290,7 @@ def test_the_keys_of_unreadable_records_are_kept_with_the_audit() -> None:
     rigged(test)
 
 
-def test_an_auditor_whose_store_fails_goes_on_with_it() -> None:
+def test_an_auditor_continues_after_the_store_failed() -> None:
     async def test(rig: Rig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=1)
         rig.view.unanswered = [False] * 3
@@ -305,12 +300,9 @@ def test_an_auditor_whose_store_fails_goes_on_with_it() -> None:
         assert rig.stats.audits == 1
         await rig.auditor.stop()
         assert not rig.stats.auditor
-        assert await rig.store.get(AUDITOR_KEY) is None, "another takes the office at once"
+        assert await rig.store.get(AUDITOR_KEY) is None, "another node becomes the auditor at once"
 
     rigged(test, AutorecoverySettings(check_interval_s=0))
-
-
-# -- pages
 
 
 def test_a_walk_reads_each_page_once_and_the_newest_again() -> None:

@@ -1,15 +1,16 @@
-"""Autorecovery as a whole, in virtual time: what is lost is found, restored, or named."""
+"""Autorecovery as a whole, in virtual time: lost copies are found, restored, or named."""
 
 import asyncio
 
 from tests.unit.autorecovery.stage import Stage, data_of, names_of, run
 
-from magnetar.autorecovery.next_step import OutcomeKind
 from magnetar.autorecovery.records import RecordState, UnderReplicated, record_key
-from magnetar.autorecovery.records import encode as encode_record
+from magnetar.autorecovery.repair.next_step import OutcomeKind
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.api import BookieIdentity
-from magnetar.ledger.metadata import LedgerMetadata, encode, ledger_key
+from magnetar.ledger.metadata import LedgerMetadata, ledger_key
+from magnetar.metadata.records import encode
+from magnetar.metadata.records import encode as encode_record
 
 DAY_MS = 86_400_000
 
@@ -33,7 +34,7 @@ def test_a_lost_bookie_is_replaced_after_the_delay_and_not_before() -> None:
     run(main)
 
 
-def test_a_bookie_that_comes_back_in_time_costs_nothing() -> None:
+def test_a_bookie_that_returns_in_time_causes_no_copies() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=50)
@@ -68,7 +69,7 @@ def test_an_empty_disk_under_an_old_name_is_another_bookie() -> None:
     run(main)
 
 
-def test_where_nobody_can_stand_in_it_is_parked_until_a_bookie_comes() -> None:
+def test_a_ledger_without_a_replacement_is_parked_until_a_bookie_registers() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "a b c"), last=50)
@@ -78,7 +79,7 @@ def test_where_nobody_can_stand_in_it_is_parked_until_a_bookie_comes() -> None:
         await asyncio.sleep(3600)
         record = (await stage.listed())[1]
         assert (record.state, record.attempts) == (RecordState.PARKED, 1)
-        assert "no bookie can stand in for bookie b" in record.detail
+        assert "no bookie can replace bookie b" in record.detail
         assert node.health().ok
         stage.by_name["d"] = stage.bookies.add("d")
         await asyncio.sleep(60)
@@ -89,7 +90,7 @@ def test_where_nobody_can_stand_in_it_is_parked_until_a_bookie_comes() -> None:
     run(main)
 
 
-def test_what_is_lost_is_named_with_what_each_bookie_said_and_never_touched() -> None:
+def test_lost_entries_are_named_with_every_bookies_answer_and_not_changed() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         a, b = stage.by_name["a"], stage.by_name["b"]
@@ -101,13 +102,15 @@ def test_what_is_lost_is_named_with_what_each_bookie_said_and_never_touched() ->
         await asyncio.sleep(1500)
         record = (await stage.listed())[1]
         assert (record.state, record.attempts) == (RecordState.LOST, 1)
-        ((first, last, answers),) = [(one.first, one.last, one.answers) for one in record.lost]
+        ((first, last, answers),) = [
+            (entries.first, entries.last, entries.answers) for entries in record.lost
+        ]
         assert (first, last) == (3, 3)
-        assert {one.bookie.bookie_id: one.said for one in answers} == {
+        assert {answer.bookie.bookie_id: answer.text for answer in answers} == {
             "a": "corrupt",
             "b": "not registered",
         }
-        # All else is whole again, and the lost entry is looked for where it may come back.
+        # All other entries are repaired, and the lost entry keeps its bookies, which may return.
         assert names_of(await stage.metadata(1)) == [(0, "a d c"), (3, "a b c"), (4, "a d c")]
         assert (await stage.check(1)).entries_wrong == 1
         stage.bookies.back(b)
@@ -119,7 +122,7 @@ def test_what_is_lost_is_named_with_what_each_bookie_said_and_never_touched() ->
     run(main)
 
 
-def test_what_a_bookie_has_that_is_only_away_is_not_lost() -> None:
+def test_entries_on_a_bookie_that_is_only_away_are_not_lost() -> None:
     async def main() -> None:
         stage = Stage("a", "b")
         a, b = stage.by_name["a"], stage.by_name["b"]
@@ -130,7 +133,7 @@ def test_what_a_bookie_has_that_is_only_away_is_not_lost() -> None:
         stage.bookies.lose(b)
         wrong = UnderReplicated(1, ("read, and wrong",), stage.clock.now_ms(), prove=True)
         await stage.store.put(record_key(1), encode_record(wrong))
-        await asyncio.sleep(5)
+        await asyncio.sleep(2)
         record = (await stage.listed())[1]
         assert (record.state, record.attempts) == (RecordState.WAITING, 1)
         assert "bookie b (1): not registered" in record.detail
@@ -143,7 +146,7 @@ def test_what_a_bookie_has_that_is_only_away_is_not_lost() -> None:
     run(main)
 
 
-def test_a_full_check_finds_what_no_record_tells_and_writes_it_again() -> None:
+def test_wrong_copies_that_a_full_check_finds_are_rewritten() -> None:
     async def main() -> None:
         settings = AutorecoverySettings(check_interval_s=3600)
         stage = Stage("a", "b", "c", settings=settings)
@@ -183,7 +186,7 @@ def test_two_nodes_share_the_work_and_one_audits() -> None:
     run(main)
 
 
-def test_the_auditor_that_dies_has_a_successor() -> None:
+def test_another_node_succeeds_an_auditor_that_dies() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=10)
@@ -200,7 +203,7 @@ def test_the_auditor_that_dies_has_a_successor() -> None:
     run(main)
 
 
-def test_a_ledger_that_is_deleted_meanwhile_leaves_nothing_behind() -> None:
+def test_a_ledger_that_is_deleted_during_the_repair_leaves_no_copies() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=10)
@@ -218,7 +221,7 @@ def test_a_ledger_that_is_deleted_meanwhile_leaves_nothing_behind() -> None:
     run(main)
 
 
-def test_a_record_that_changed_meanwhile_is_looked_at_again() -> None:
+def test_a_record_that_changed_during_the_repair_is_read_again() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=10)
@@ -249,7 +252,7 @@ def test_a_draining_bookie_is_emptied_and_used_as_a_source() -> None:
         stage.bookies.drain(stage.by_name["c"])
         await asyncio.sleep(60)
         assert names_of(await stage.metadata(1)) == [(0, "a b d")]
-        # Entry 1 was on b and c; b's copy is corrupt, so c gave it.
+        # Entry 1 was on b and c; b's copy is corrupt, so it was read from c.
         assert stage.by_name["d"].holds(1)[1] == data_of(1, 1)
         await stage.stop()
 
@@ -274,8 +277,8 @@ def test_a_silent_source_is_tried_a_bounded_number_of_times() -> None:
     run(main)
 
 
-def test_nodes_whose_clocks_differ_do_not_wake_each_other_without_a_pause() -> None:
-    """Each takes the time that the other has written for that of a wrong clock."""
+def test_nodes_with_different_clocks_pause_between_attempts() -> None:
+    """Each node takes the time that the other wrote for that of a wrong clock."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c")

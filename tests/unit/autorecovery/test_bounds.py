@@ -1,16 +1,15 @@
-"""Bounds of autorecovery: bytes a second, bytes in memory, and how long no progress is healthy."""
+"""Bounds of autorecovery: bytes per second, bytes in memory, and the time without progress."""
 
 import asyncio
 
 import pytest
 from tests.unit.autorecovery.stage import LoopClock, run
 
-from magnetar.autorecovery.check_all import CheckSummary
-from magnetar.autorecovery.decommission import UNREADABLE_NAMED_MAX, eta_s, unreadable_records
-from magnetar.autorecovery.proving import Verdict
+from magnetar.autorecovery.check.check_all import CheckSummary
+from magnetar.autorecovery.check.prover import Verdict
+from magnetar.autorecovery.drain.decommission import UNREADABLE_NAMED_MAX, eta_s, unreadable_records
 from magnetar.autorecovery.rate import ByteBudget, ByteRate
 from magnetar.autorecovery.records import LOST_RANGES_MAX, Answer, merge_lost
-from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryStats
 from magnetar.bookie.api import BookieIdentity
 
@@ -24,7 +23,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-def test_bytes_are_spent_at_the_rate_and_idle_time_is_not_saved_up() -> None:
+def test_bytes_are_spent_at_the_rate_without_credit_for_idle_time() -> None:
     async def main() -> None:
         began, rate = now(), ByteRate(100, LoopClock())
         times = []
@@ -42,7 +41,7 @@ def test_bytes_are_spent_at_the_rate_and_idle_time_is_not_saved_up() -> None:
     run(main)
 
 
-def test_no_rate_is_no_bound() -> None:
+def test_a_rate_of_zero_is_unbounded() -> None:
     async def main() -> None:
         began, rate = now(), ByteRate(0, LoopClock())
         for _ in range(3):
@@ -52,46 +51,46 @@ def test_no_rate_is_no_bound() -> None:
     run(main)
 
 
-def test_bytes_in_memory_are_given_in_the_order_of_asking() -> None:
+def test_bytes_in_memory_are_granted_in_the_order_of_requests() -> None:
     async def main() -> None:
         budget = ByteBudget(10)
         await budget.take(4)
         await budget.take(6)
         large, small = (asyncio.ensure_future(budget.take(count)) for count in (5, 1))
-        budget.give_back(4)
+        budget.release(4)
         await turns()
         assert (large.done(), small.done(), budget.held) == (False, False, 6)
         later = asyncio.ensure_future(budget.take(1))
         await turns()
-        assert not later.done(), "one that fits does not overtake those that wait"
-        budget.give_back(6)
+        assert not later.done(), "a request that fits does not overtake waiting ones"
+        budget.release(6)
         await turns()
-        assert all(each.done() for each in (large, small, later))
+        assert all(task.done() for task in (large, small, later))
         assert budget.held == 7
 
     run(main)
 
 
-def test_a_piece_that_is_larger_than_the_bound_goes_alone() -> None:
+def test_a_request_above_the_bound_is_served_alone() -> None:
     async def main() -> None:
         budget = ByteBudget(10)
         await budget.take(1)
         alone = asyncio.ensure_future(budget.take(11))
         await turns()
         assert not alone.done()
-        budget.give_back(1)
+        budget.release(1)
         await alone
         assert budget.held == 11
         other = asyncio.ensure_future(budget.take(1))
         await turns()
         assert not other.done()
-        budget.give_back(11)
+        budget.release(11)
         await other
 
     run(main)
 
 
-def test_a_waiter_that_is_cancelled_holds_nothing_and_holds_up_nobody() -> None:
+def test_a_cancelled_waiter_holds_nothing_and_blocks_no_other() -> None:
     async def main() -> None:
         budget = ByteBudget(10)
         await budget.take(10)
@@ -99,14 +98,14 @@ def test_a_waiter_that_is_cancelled_holds_nothing_and_holds_up_nobody() -> None:
         await turns()
         first.cancel()
         await turns()
-        budget.give_back(10)
+        budget.release(10)
         await second
         assert budget.held == 5
         third = asyncio.ensure_future(budget.take(6))
         fourth = asyncio.ensure_future(budget.take(6))
         await turns()
-        budget.give_back(5)
-        third.cancel()  # it was given its bytes in this turn
+        budget.release(5)
+        third.cancel()  # its bytes were granted in this turn
         await fourth
         assert third.cancelled()
         assert budget.held == 6
@@ -114,10 +113,7 @@ def test_a_waiter_that_is_cancelled_holds_nothing_and_holds_up_nobody() -> None:
     run(main)
 
 
-# -- health
-
-
-def test_work_that_is_due_must_get_on() -> None:
+def test_due_work_without_progress_is_unhealthy() -> None:
     async def main() -> None:
         stats = AutorecoveryStats(LoopClock(), 100)
         start = now()
@@ -128,11 +124,11 @@ def test_work_that_is_due_must_get_on() -> None:
 
         assert await at(0), "it has not looked yet"
         assert await at(500)
-        stats.looked(listed=3, due=2, parked=1, lost=0)
+        stats.list_read(listed=3, due=2, parked=1, lost=0)
         assert (stats.listed, stats.due, stats.parked, stats.lost) == (3, 2, 1, 0)
         assert stats.health().reason == "2 ledgers are due"
         assert await at(599)
-        stats.looked(listed=3, due=2, parked=1, lost=0)
+        stats.list_read(listed=3, due=2, parked=1, lost=0)
         assert await at(599.9)
         assert not await at(600)
         assert stats.health().reason == "2 ledgers are due, and nothing was done for 100 s"
@@ -143,10 +139,10 @@ def test_work_that_is_due_must_get_on() -> None:
         assert stats.health().ok
         assert (stats.entries_copied, stats.bytes_copied) == (3, 30)
         assert await at(699.9)
-        stats.looked(listed=0, due=0, parked=0, lost=0)
+        stats.list_read(listed=0, due=0, parked=0, lost=0)
         assert (await at(700), stats.health().reason) == (True, "nothing is due")
-        stats.looked(listed=1, due=1, parked=0, lost=0)
-        stats.looked(listed=1, due=1, parked=0, lost=0)
+        stats.list_read(listed=1, due=1, parked=0, lost=0)
+        stats.list_read(listed=1, due=1, parked=0, lost=0)
         assert await at(799)
         stats.ended("failed")
         stats.ended("failed")
@@ -156,12 +152,12 @@ def test_work_that_is_due_must_get_on() -> None:
     run(main)
 
 
-def test_the_first_moment_of_a_clock_counts_as_any_other() -> None:
+def test_progress_at_time_zero_counts() -> None:
     async def main() -> None:
         assert now() == 0
         due, idle = (AutorecoveryStats(LoopClock(), 100) for _ in range(2))
-        due.looked(listed=1, due=1, parked=0, lost=0)
-        idle.looked(listed=0, due=0, parked=0, lost=0)
+        due.list_read(listed=1, due=1, parked=0, lost=0)
+        idle.list_read(listed=0, due=0, parked=0, lost=0)
         await asyncio.sleep(100)
         assert (due.health().ok, idle.health().ok) == (False, True)
         await asyncio.sleep(1)
@@ -170,11 +166,11 @@ def test_the_first_moment_of_a_clock_counts_as_any_other() -> None:
     run(main)
 
 
-def test_a_list_that_nobody_reads_any_more_is_no_good_sign() -> None:
+def test_a_node_that_no_longer_reads_the_list_is_unhealthy() -> None:
     async def main() -> None:
         stats = AutorecoveryStats(LoopClock(), 100)
         await asyncio.sleep(1)
-        stats.looked(listed=0, due=0, parked=0, lost=0)
+        stats.list_read(listed=0, due=0, parked=0, lost=0)
         await asyncio.sleep(100)
         assert stats.health().ok
         await asyncio.sleep(1)
@@ -184,9 +180,6 @@ def test_a_list_that_nobody_reads_any_more_is_no_good_sign() -> None:
         assert stats.health().ok
 
     run(main)
-
-
-# -- what is summed up
 
 
 @pytest.mark.parametrize(
@@ -201,17 +194,17 @@ def test_a_list_that_nobody_reads_any_more_is_no_good_sign() -> None:
         ([Verdict.UNPROVEN], ["k"], 1),
     ],
 )
-def test_a_check_of_all_ends_well_only_if_each_is_healthy(
+def test_a_run_succeeds_only_if_every_ledger_is_healthy(
     verdicts: list[Verdict], unreadable: list[str], code: int
 ) -> None:
-    summary = CheckSummary(verdicts={one.value: 1 for one in verdicts})
+    summary = CheckSummary(verdicts={verdict.value: 1 for verdict in verdicts})
     for key in unreadable * 2:
-        summary.cannot_read(key)
+        summary.add_unreadable(key)
     assert summary.unreadable == unreadable
     assert summary.exit_code == code
 
 
-def test_the_time_left_follows_the_pace_so_far() -> None:
+def test_the_remaining_time_follows_the_rate_so_far() -> None:
     assert eta_s(100, 50, 10) == 10
     assert eta_s(100, 99, 1) == 99
     assert eta_s(100, 100, 10) is None
@@ -220,7 +213,7 @@ def test_the_time_left_follows_the_pace_so_far() -> None:
     assert eta_s(100, 0, 5) == 0
 
 
-def test_a_refusal_names_some_of_the_records_that_cannot_be_read_and_counts_all() -> None:
+def test_a_refusal_names_some_unreadable_records_and_counts_all() -> None:
     keys = [f"/k{number}" for number in range(UNREADABLE_NAMED_MAX + 1)]
     assert "and 1 more" in unreadable_records(keys)
     assert "/k10" not in unreadable_records(keys)
@@ -230,21 +223,10 @@ def test_a_refusal_names_some_of_the_records_that_cannot_be_read_and_counts_all(
 
 
 def test_lost_ranges_are_bounded() -> None:
-    said = (Answer(BookieIdentity("a", "1"), "unknown"),)
-    merged = merge_lost([(2 * number, said) for number in range(LOST_RANGES_MAX + 5)])
+    answers = (Answer(BookieIdentity("a", "1"), "unknown"),)
+    merged = merge_lost([(2 * number, answers) for number in range(LOST_RANGES_MAX + 5)])
     assert len(merged) == LOST_RANGES_MAX
-    more = merge_lost([*((2 * number, said) for number in range(LOST_RANGES_MAX)), (199, said)])
+    more = merge_lost(
+        [*((2 * number, answers) for number in range(LOST_RANGES_MAX)), (199, answers)]
+    )
     assert (merged[-1].last, more[-1].last) == (198, 199)
-
-
-def test_pauses_grow_to_their_bound() -> None:
-    settings = AutorecoverySettings(backoff_first_s=5, backoff_max_s=100)
-    assert [settings.backoff_s(attempts) for attempts in (1, 2, 3, 5, 6, 7, 1000)] == [
-        5,
-        10,
-        20,
-        80,
-        100,
-        100,
-        100,
-    ]

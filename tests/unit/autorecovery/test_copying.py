@@ -1,4 +1,4 @@
-"""Copies: read from a holder, stored on the targets, and counted only where they are proven."""
+"""The copier: reads from a source, stores on the targets, and counts only proven copies."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,18 +6,18 @@ from collections.abc import Sequence
 import pytest
 from tests.unit.autorecovery.stage import Stage, data_of, run
 
-from magnetar.autorecovery.copying import READ_OVER_GAP_ENTRIES, Copied, Copier, Need
+from magnetar.autorecovery.copier import READ_OVER_GAP_ENTRIES, Copier, CopyResult, CopyTask
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.autorecovery.records import Answer
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryStats
-from magnetar.bookie.api import BookieError, EntryProofs, OnAdded, StoredEntry
+from magnetar.bookie.api import BookieError, BookieLate, EntryProofs, OnAdded, StoredEntry
 
 LEDGER = 1
 
 
 class Rig:
-    """Bookies a, b (who hold the ledger) and c, d (who hold nothing), and a copier."""
+    """Bookies a and b, which hold the ledger, c and d, which hold nothing, and a copier."""
 
     def __init__(self, last: int = 9, settings: AutorecoverySettings | None = None) -> None:
         self.stage = Stage("a", "b", "c", "d", settings=settings)
@@ -44,19 +44,19 @@ class Rig:
 
         bookie.read_entries = noted  # type: ignore[method-assign]
 
-    def need(self, sources: str, targets: str) -> Need:
+    def need(self, sources: str, targets: str) -> CopyTask:
         by_name = self.stage.by_name
-        return Need(
+        return CopyTask(
             tuple(by_name[name].identity for name in sources.split()),
             tuple(by_name[name].identity for name in targets.split()),
         )
 
-    async def copy(self, needs: dict[int, Need], done: Copied | None = None) -> Copied:
-        done = done if done is not None else Copied()
+    async def copy(self, needs: dict[int, CopyTask], done: CopyResult | None = None) -> CopyResult:
+        done = done if done is not None else CopyResult()
         await self.copier.copy(LEDGER, needs, self.last, done)
         return done
 
-    async def copy_all(self, sources: str, targets: str, ids: Sequence[int] = ()) -> Copied:
+    async def copy_all(self, sources: str, targets: str, ids: Sequence[int] = ()) -> CopyResult:
         ids = ids or range(self.last + 1)
         return await self.copy({entry_id: self.need(sources, targets) for entry_id in ids})
 
@@ -65,11 +65,11 @@ class Rig:
         assert all(data == data_of(LEDGER, entry_id) for entry_id, data in held.items())
         return sorted(held)
 
-    def answer(self, name: str, said: str) -> Answer:
-        return Answer(self.stage.by_name[name].identity, said)
+    def answer(self, name: str, text: str) -> Answer:
+        return Answer(self.stage.by_name[name].identity, text)
 
 
-def test_what_is_copied_is_counted_once_it_is_proven_on_each_target() -> None:
+def test_a_copy_is_counted_once_each_target_has_proven_it() -> None:
     async def main() -> None:
         rig = Rig()
         done = await rig.copy_all("a b", "c d")
@@ -83,7 +83,7 @@ def test_what_is_copied_is_counted_once_it_is_proven_on_each_target() -> None:
     run(main)
 
 
-def test_entries_are_read_in_one_piece_across_small_gaps_only() -> None:
+def test_one_read_spans_only_small_gaps() -> None:
     async def main() -> None:
         rig = Rig(last=40)
         near = [5, 5 + READ_OVER_GAP_ENTRIES]
@@ -108,7 +108,7 @@ def test_groups_are_as_large_as_the_settings_say() -> None:
     run(main)
 
 
-def test_an_entry_that_one_holder_cannot_give_is_asked_of_the_next() -> None:
+def test_an_entry_that_a_source_lacks_is_read_from_the_next() -> None:
     async def main() -> None:
         rig = Rig()
         first, second = rig.stage.by_name["a"], rig.stage.by_name["b"]
@@ -122,7 +122,7 @@ def test_an_entry_that_one_holder_cannot_give_is_asked_of_the_next() -> None:
     run(main)
 
 
-def test_what_no_holder_gives_is_lost_with_the_word_of_each() -> None:
+def test_an_entry_that_no_source_returns_is_lost_with_every_answer() -> None:
     async def main() -> None:
         rig = Rig()
         first, second = rig.stage.by_name["a"], rig.stage.by_name["b"]
@@ -140,15 +140,15 @@ def test_what_no_holder_gives_is_lost_with_the_word_of_each() -> None:
     run(main)
 
 
-def test_holders_that_are_away_or_silent_say_so() -> None:
+def test_sources_that_are_away_or_silent_are_reported_as_such() -> None:
     async def main() -> None:
         rig = Rig(last=3)
         rig.stage.bookies.lose(rig.stage.by_name["a"])
         rig.stage.by_name["b"].silent = True
         done = await rig.copy_all("a b", "c")
         assert [entry_id for entry_id, _ in done.lost] == [0, 1, 2, 3]
-        said = (rig.answer("a", "not registered"), rig.answer("b", "unavailable"))
-        assert {answers for _, answers in done.lost} == {said}
+        expected = (rig.answer("a", "not registered"), rig.answer("b", "unavailable"))
+        assert {answers for _, answers in done.lost} == {expected}
         assert rig.reads == [("b", 0, 3)], "one that is silent is asked once"
         assert done.touched == set()
         assert (await rig.copy({})).lost == []
@@ -156,11 +156,13 @@ def test_holders_that_are_away_or_silent_say_so() -> None:
     run(main)
 
 
-def test_a_holder_that_is_late_is_left_and_reported() -> None:
+def test_a_late_source_is_abandoned_and_reported() -> None:
     async def main() -> None:
         rig = Rig(last=3)
         failed: list[tuple[object, str]] = []
-        rig.stage.bookies.failed = lambda identity, error: failed.append((identity, str(error)))  # type: ignore[method-assign]
+        rig.stage.bookies.failed = lambda identity, error: failed.append(  # type: ignore[method-assign]
+            (identity, f"{type(error).__name__}: {error}")
+        )
 
         async def late(*_: object, **__: object) -> list[StoredEntry]:
             await asyncio.Event().wait()
@@ -172,20 +174,22 @@ def test_a_holder_that_is_late_is_left_and_reported() -> None:
         assert asyncio.get_running_loop().time() - began == rig.stage.settings.request_timeout_s
         assert rig.holds("c") == [0, 1, 2, 3]
         assert (done.entries, done.lost) == (4, [])
-        assert failed == [(rig.stage.by_name["a"].identity, "bookie a did not answer in 30 s")]
+        assert failed == [
+            (rig.stage.by_name["a"].identity, "BookieLate: bookie a did not answer within 30 s")
+        ]
 
     run(main)
 
 
 @pytest.mark.parametrize("given", [[], [1], [1, 2]])
-def test_a_holder_that_answers_for_other_entries_is_not_believed(given: list[int]) -> None:
+def test_an_answer_with_other_entries_is_rejected(given: list[int]) -> None:
     async def main() -> None:
         rig = Rig(last=3)
 
-        async def other(*_: object, **__: object) -> list[StoredEntry]:
+        async def wrong_entries(*_: object, **__: object) -> list[StoredEntry]:
             return [StoredEntry(entry_id, b"of another") for entry_id in given]
 
-        rig.stage.by_name["a"].read_entries = other  # type: ignore[method-assign]
+        rig.stage.by_name["a"].read_entries = wrong_entries  # type: ignore[method-assign]
         done = await rig.copy_all("a b", "c", [0])
         assert rig.holds("c") == [0]
         assert done.lost == []
@@ -195,10 +199,7 @@ def test_a_holder_that_answers_for_other_entries_is_not_believed(given: list[int
     run(main)
 
 
-# -- targets
-
-
-def test_a_target_that_fails_is_named_and_gets_nothing_more() -> None:
+def test_a_target_that_fails_is_named_and_gets_no_more_entries() -> None:
     async def main() -> None:
         rig = Rig(last=40)
         full = rig.stage.by_name["c"]
@@ -232,9 +233,11 @@ def test_a_target_that_never_answers_is_refused_after_its_time() -> None:
     async def main() -> None:
         rig = Rig(last=1)
         target = rig.stage.by_name["c"]
+        failed: list[tuple[object, type]] = []
+        rig.stage.bookies.failed = lambda identity, error: failed.append((identity, type(error)))  # type: ignore[method-assign]
         target.add_entries = lambda *_, **__: None  # type: ignore[method-assign]
         done = await rig.copy_all("a", "c")
-        assert done.refused == {target.identity: "bookie c did not store in 30 s"}
+        assert done.refused == {target.identity: "bookie c did not answer within 30 s"}
         other = rig.stage.by_name["d"]
 
         async def late(*_: object, **__: object) -> EntryProofs:
@@ -243,14 +246,15 @@ def test_a_target_that_never_answers_is_refused_after_its_time() -> None:
 
         other.prove_entries = late  # type: ignore[method-assign]
         done = await rig.copy_all("a", "d")
-        assert done.refused == {other.identity: "no proof within 30 s"}
+        assert done.refused == {other.identity: "bookie d did not answer within 30 s"}
+        assert failed == [(target.identity, BookieLate), (other.identity, BookieLate)]
         assert done.entries == 0
 
     run(main)
 
 
 @pytest.mark.parametrize("wrong", ["lost", "corrupt", "other data", "shorter"])
-def test_what_a_target_stored_wrongly_is_not_counted(wrong: str) -> None:
+def test_a_wrongly_stored_copy_is_not_counted(wrong: str) -> None:
     async def main() -> None:
         rig = Rig()
         target = rig.stage.by_name["c"]
@@ -295,7 +299,7 @@ def test_what_a_target_stored_wrongly_is_not_counted(wrong: str) -> None:
 
 
 @pytest.mark.parametrize("step", [0, 3, 1])
-def test_a_proof_in_pieces_is_read_to_its_end(step: int) -> None:
+def test_a_proof_in_several_answers_is_read_to_its_end(step: int) -> None:
     async def main() -> None:
         rig = Rig()
         target = rig.stage.by_name["c"]
@@ -306,8 +310,8 @@ def test_a_proof_in_pieces_is_read_to_its_end(step: int) -> None:
             end = min(last, first + step - 1)
             if end < first:
                 return EntryProofs([], first)
-            found = await prove(ledger_id, first, end, count_max=count_max)
-            return EntryProofs(found.proofs, end + 1)
+            proofs = await prove(ledger_id, first, end, count_max=count_max)
+            return EntryProofs(proofs.proofs, end + 1)
 
         target.prove_entries = pieces  # type: ignore[method-assign]
         done = await rig.copy_all("a", "c")
@@ -315,7 +319,7 @@ def test_a_proof_in_pieces_is_read_to_its_end(step: int) -> None:
             assert done.entries == 10
             assert asked == [(first, 9, 10 - first) for first in range(0, 10, step)]
         else:
-            assert done.refused == {target.identity: "its proof does not go on"}
+            assert done.refused == {target.identity: "its proof makes no progress"}
             assert asked == [(0, 9, 10)]
 
     run(main)

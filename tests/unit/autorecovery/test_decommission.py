@@ -1,4 +1,4 @@
-"""Emptying a bookie: what it refuses, what it waits for, and that it believes only proofs."""
+"""Decommissions: their refusals, their waits, and that only proofs count."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 from tests.unit.autorecovery.stage import Stage, data_of, names_of, run
 
-from magnetar.autorecovery import drains
-from magnetar.autorecovery.check_all import CheckRun, CheckSummary
-from magnetar.autorecovery.decommission import MARK_SETTLES_S, Decommission, Left
-from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
-from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.check.check_all import CheckRun, CheckSummary
+from magnetar.autorecovery.check.ledger_check import LedgerChecker, LedgerReport
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.drain import drains
+from magnetar.autorecovery.drain.decommission import MARK_SETTLES_S, Decommission, Remaining
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.bookie.registration import draining_key
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, LedgerState, ledger_key
@@ -31,16 +31,16 @@ def checker_of(stage: Stage) -> LedgerChecker:
     return LedgerChecker(stage.bookies, prover, None, 30.0)
 
 
-async def wait_until_empty(job: Decommission, limit_s: float = 600) -> Left:
+async def wait_until_empty(job: Decommission, limit_s: float = 600) -> Remaining:
     async with asyncio.timeout(limit_s):
         while True:
-            left = await job.look()
+            left = await job.remaining()
             if not left.ledgers:
                 return left
             await asyncio.sleep(2)
 
 
-def test_a_living_bookie_is_emptied_and_may_go() -> None:
+def test_a_living_bookie_is_drained_and_removable() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         for ledger_id in (1, 2, 1005):
@@ -48,7 +48,7 @@ def test_a_living_bookie_is_emptied_and_may_go() -> None:
         await stage.ledger(1006, (0, "b c d"), last=20)
         await stage.node()
         job = job_on(stage, "a")
-        first = await job.look_first()
+        first = await job.preflight()
         assert (first.ledgers, first.others, first.needed, first.problem) == (3, 3, 3, "")
         await job.mark()
         assert await stage.store.get(draining_key("a")) is not None
@@ -64,14 +64,14 @@ def test_a_living_bookie_is_emptied_and_may_go() -> None:
     run(main)
 
 
-def test_a_dead_bookie_is_emptied_too() -> None:
+def test_a_dead_bookie_is_drained_too() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=20)
         await stage.node()
         stage.bookies.lose(stage.by_name["a"])
         job = job_on(stage, "a")
-        first = await job.look_first()
+        first = await job.preflight()
         assert (first.living, first.problem) == (False, "")
         await job.mark()
         await wait_until_empty(job)
@@ -82,22 +82,22 @@ def test_a_dead_bookie_is_emptied_too() -> None:
     run(main)
 
 
-def test_too_few_others_are_refused_before_anything_is_done() -> None:
+def test_a_decommission_with_too_few_other_bookies_is_refused_first() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(7, (0, "a b c"), last=20)
-        first = await job_on(stage, "a").look_first()
-        assert "2 bookies would be left" in first.problem
+        first = await job_on(stage, "a").preflight()
+        assert "2 writable bookies would be left" in first.problem
         assert "ledger 7" in first.problem
         assert await stage.store.get(draining_key("a")) is None
-        unknown = await job_on(stage, "nobody").look_first()
+        unknown = await job_on(stage, "nobody").preflight()
         assert "no bookie nobody was ever registered" in unknown.problem
         await stage.stop()
 
     run(main)
 
 
-def test_what_stands_in_the_way_is_named_with_its_reason() -> None:
+def test_ledgers_that_still_need_the_bookie_are_named_with_the_reason() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=8)
@@ -105,34 +105,34 @@ def test_what_stands_in_the_way_is_named_with_its_reason() -> None:
         stage.by_name["a"].corrupt.add((1, 3))
         stage.by_name["b"].drop(1, 3)
         job = job_on(stage, "a")
-        await job.look_first()
+        await job.preflight()
         await job.mark()
-        left = await job.look()
+        left = await job.remaining()
         assert not left.audited
-        assert [(one.ledger_id, one.why) for one in left.in_the_way] == [
+        assert [(ledger.ledger_id, ledger.why) for ledger in left.in_the_way] == [
             (1, "waits for the auditor"),
-            (2, "open: its writer goes on elsewhere, or it is ended after the grace time"),
+            (2, "open: its writer replaces the bookie, or it is closed after the grace time"),
         ]
         stage.bookies.drain(stage.by_name["a"])
         await stage.node()
         await asyncio.sleep(25)
-        left = await job.look()
+        left = await job.remaining()
         assert left.audited
         assert (left.ledgers, left.hopeless) == (2, 1)
         assert left.in_the_way[0].ledger_id == 1
-        assert left.in_the_way[0].why == "entries 3-3 have no copy that could be read"
+        assert left.in_the_way[0].why == "entries 3-3 have no readable copy"
         await stage.stop()
 
     run(main)
 
 
-def test_moved_is_not_believed_without_proof() -> None:
+def test_a_moved_ledger_needs_a_proof() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=8)
         await stage.node()
         job = job_on(stage, "a")
-        await job.look_first()
+        await job.preflight()
         stage.bookies.drain(stage.by_name["a"])
         await wait_until_empty(job)
         assert names_of(await stage.metadata(1)) == [(0, "d b c")]
@@ -147,7 +147,7 @@ def test_moved_is_not_believed_without_proof() -> None:
 
 
 def test_copies_on_the_bookie_itself_prove_nothing() -> None:
-    """A record may name it again: they go with it all the same."""
+    """Even if a record names the bookie again, its copies do not count."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c")
@@ -155,7 +155,7 @@ def test_copies_on_the_bookie_itself_prove_nothing() -> None:
         await stage.ledger(2, (0, "b c"), last=8)
         stage.by_name["a"].put(2, 0, data_of(2, 0), 0)
         job = job_on(stage, "a")
-        await job.look_first()
+        await job.preflight()
         summary, reports = await prove(stage, job)
         assert summary.exit_code == 1
         verdicts = {report.ledger_id: report.verdict for report in reports}
@@ -166,7 +166,7 @@ def test_copies_on_the_bookie_itself_prove_nothing() -> None:
 
 
 @pytest.mark.parametrize("repairing", [False, True])
-def test_copies_on_the_bookie_prove_nothing_where_the_record_changes_meanwhile(
+def test_copies_on_the_bookie_prove_nothing_if_the_record_changes_meanwhile(
     repairing: bool,
 ) -> None:
     async def main() -> None:
@@ -180,9 +180,7 @@ def test_copies_on_the_bookie_prove_nothing_where_the_record_changes_meanwhile(
 
         reports: list[LedgerReport] = []
         checker = checker_of(stage)
-        checking = CheckRun(
-            stage.store, checker, checker if repairing else None, not_counting={"a"}
-        )
+        checking = CheckRun(stage.store, checker, checker if repairing else None, excluded={"a"})
         await checking.run(ledgers(), reports.append, summary := CheckSummary())
         assert [report.verdict for report in reports] == ["too few proven copies"]
         assert summary.exit_code == 1
@@ -191,7 +189,7 @@ def test_copies_on_the_bookie_prove_nothing_where_the_record_changes_meanwhile(
     run(main)
 
 
-def test_its_own_word_counts_where_no_record_names_it_any_more() -> None:
+def test_ledgers_that_only_the_bookie_lists_are_proven() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), last=8)
@@ -199,7 +197,7 @@ def test_its_own_word_counts_where_no_record_names_it_any_more() -> None:
         stage.by_name["a"].put(99, 0, b"of a ledger that was deleted", 0)
         await stage.store.delete(ledger_key(99))
         job = job_on(stage, "a")
-        assert (await job.look_first()).ledgers == 0
+        assert (await job.preflight()).ledgers == 0
         summary, reports = await prove(stage, job)
         assert [report.ledger_id for report in reports] == [1]
         assert summary.exit_code == 0
@@ -208,21 +206,21 @@ def test_its_own_word_counts_where_no_record_names_it_any_more() -> None:
     run(main)
 
 
-def test_an_ensemble_that_never_got_an_entry_is_nobodys_need() -> None:
+def test_an_empty_ensemble_does_not_need_the_bookie() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), (9, "a c d"), last=8)
         job = job_on(stage, "a")
-        first = await job.look_first()
+        first = await job.preflight()
         assert (first.ledgers, first.problem) == (0, "")
-        assert (await job.look()).ledgers == 0
+        assert (await job.remaining()).ledgers == 0
         await stage.stop()
 
     run(main)
 
 
 def test_a_proof_waits_until_every_writer_has_seen_the_mark() -> None:
-    """Until then one of them may still begin a ledger on the bookie."""
+    """Until then a writer may still create a ledger on the bookie."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
@@ -235,28 +233,28 @@ def test_a_proof_waits_until_every_writer_has_seen_the_mark() -> None:
             await asyncio.sleep(MARK_SETTLES_S - 0.5)
             await stage.ledger(2, (0, "a b c"), last=20)
 
-        left, _ = await asyncio.gather(job.late(), writer())
+        left, _ = await asyncio.gather(job.late_arrivals(), writer())
         assert left.ledgers == 1
         await stage.stop()
 
     run(main)
 
 
-def test_a_mark_that_was_taken_away_and_put_again_is_another_one() -> None:
-    """In between the bookie may have got new ledgers."""
+def test_a_mark_that_was_deleted_and_rewritten_is_another_mark() -> None:
+    """The bookie may have received new ledgers in between."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         job, other = job_on(stage, "a"), job_on(stage, "a")
         await job.mark()
         await other.mark()
-        assert await job.still_marked()
-        assert await other.still_marked()
+        assert await job.is_still_marked()
+        assert await other.is_still_marked()
         await drains.cancel(stage.store, "a")
-        assert not await job.still_marked()
+        assert not await job.is_still_marked()
         await other.mark()
-        assert await other.still_marked()
-        assert not await job.still_marked()
+        assert await other.is_still_marked()
+        assert not await job.is_still_marked()
         await stage.stop()
 
     run(main)

@@ -1,4 +1,4 @@
-"""The worker of a drain: what ends it, what it refuses to prove, and what it proves again."""
+"""The drain worker: the ends of drains, refused proofs, and repeated proofs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
@@ -8,11 +8,11 @@ from random import Random
 import pytest
 from tests.unit.autorecovery.stage import LEASE_S, Stage, run
 
-from magnetar.autorecovery import drains
-from magnetar.autorecovery.drain_worker import DrainWorker
-from magnetar.autorecovery.drains import DRAINS_PREFIX, Drain, DrainState, drain_key
-from magnetar.autorecovery.ledger_check import LedgerChecker, LedgerReport
-from magnetar.autorecovery.proving import Prover
+from magnetar.autorecovery.check.ledger_check import LedgerChecker, LedgerReport
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.drain import drains
+from magnetar.autorecovery.drain.drains import DRAINS_PREFIX, Drain, DrainState, drain_key
+from magnetar.autorecovery.drain.worker import DrainWorker
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.bookie.registration import draining_key
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState, ledger_key
@@ -32,18 +32,18 @@ class Checker(LedgerChecker):
         self.proven: list[int] = []
 
     async def check(
-        self, metadata: LedgerMetadata, *, not_counting: Collection[str] = ()
+        self, metadata: LedgerMetadata, *, excluded: Collection[str] = ()
     ) -> LedgerReport:
         before, self.before = self.before, None
         if before is not None:
             await before()  # type: ignore[misc]
         self.proven.append(metadata.ledger_id)
-        return await super().check(metadata, not_counting=not_counting)
+        return await super().check(metadata, excluded=excluded)
 
 
 @asynccontextmanager
 async def working(stage: Stage, checker: LedgerChecker | None = None) -> AsyncIterator[None]:
-    """A node that works at drains and at nothing else."""
+    """A node that only executes drains."""
     session = MetadataSession(stage.store, LEASE_S, stage.clock, "drains")
     await session.start()
     token = f"drains {Random(1).getrandbits(32)}"
@@ -68,26 +68,23 @@ async def wait_for(
 ) -> Drain | None:
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            found = await drains.read(stage.store, name)
-            if wanted(found):
-                return found
+            drain = await drains.read(stage.store, name)
+            if wanted(drain):
+                return drain
             await asyncio.sleep(0.5)
 
 
 async def ended(stage: Stage) -> Drain:
-    found = await wait_for(stage, lambda one: one is not None and one.state.ended)
-    assert found is not None
-    return found
+    drain = await wait_for(stage, lambda drain: drain is not None and drain.state.ended)
+    assert drain is not None
+    return drain
 
 
 async def spoil(stage: Stage, ledger_id: int) -> None:
-    """Makes the ledger's record one that this release cannot read."""
+    """Makes the ledger's record unreadable."""
     stored = await stage.store.get(ledger_key(ledger_id))
     assert stored is not None
     await stage.store.put(stored.key, b"\xff of a newer release", expected=stored.revision)
-
-
-# -- the mark ------------------------------------------------------------------------------
 
 
 def test_a_cancelled_drain_leaves_neither_a_mark_nor_a_proof() -> None:
@@ -106,23 +103,23 @@ def test_a_cancelled_drain_leaves_neither_a_mark_nor_a_proof() -> None:
 
 @pytest.mark.parametrize("state", [DrainState.COPYING, DrainState.REMOVABLE])
 def test_a_drain_ends_with_its_mark(state: DrainState) -> None:
-    """An older release's `--cancel` deletes the mark only."""
+    """The `--cancel` of an older release deletes only the mark."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
-        # Nobody moves what `a` holds: there is no autorecovery.
+        # No autorecovery moves the ledgers of `a`.
         await stage.ledger(1, (0, "a b c" if state is DrainState.COPYING else "b c d"), last=20)
         async with working(stage):
             await ask(stage)
-            await wait_for(stage, lambda one: one is not None and one.state is state)
+            await wait_for(stage, lambda drain: drain is not None and drain.state is state)
             assert await stage.store.delete(draining_key("a"))
-            await wait_for(stage, lambda one: one is None)
+            await wait_for(stage, lambda drain: drain is None)
             assert await stage.store.get(draining_key("a")) is None
 
     run(main)
 
 
-def test_a_mark_that_goes_while_copies_are_proven_refuses_the_proof() -> None:
+def test_a_mark_that_is_deleted_during_the_proof_ends_the_drain() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), last=20)
@@ -133,9 +130,9 @@ def test_a_mark_that_goes_while_copies_are_proven_refuses_the_proof() -> None:
         async def unmark() -> None:
             await stage.store.delete(draining_key("a"))
 
-        def noted(one: Drain | None) -> bool:
-            states.extend([] if one is None else [one.state])
-            return one is None
+        def noted(drain: Drain | None) -> bool:
+            states.extend([] if drain is None else [drain.state])
+            return drain is None
 
         checker.before = unmark
         async with working(stage, checker):
@@ -146,7 +143,7 @@ def test_a_mark_that_goes_while_copies_are_proven_refuses_the_proof() -> None:
     run(main)
 
 
-def test_a_proof_is_cut_off_when_its_drain_is_cancelled() -> None:
+def test_a_proof_is_cancelled_with_its_drain() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), last=20)
@@ -163,14 +160,14 @@ def test_a_proof_is_cut_off_when_its_drain_is_cancelled() -> None:
             await ask(stage)
             await begun.wait()
             assert await drains.cancel(stage.store, "a")
-            await ask(stage)  # taken up at once: the first proof holds up nobody
+            await ask(stage)  # starts at once: the first proof does not delay it
             assert (await ended(stage)).state is DrainState.REMOVABLE
 
     run(main)
 
 
-def test_a_mark_that_stands_already_is_kept() -> None:
-    """`magnetar bookie decommission` put it there, and holds its own proof to its revision."""
+def test_an_existing_mark_is_kept() -> None:
+    """`magnetar bookie decommission` set the mark, and checks its revision after its own proof."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
@@ -186,7 +183,7 @@ def test_a_mark_that_stands_already_is_kept() -> None:
     run(main)
 
 
-def test_a_drain_that_cannot_be_read_holds_up_no_other() -> None:
+def test_an_unreadable_drain_blocks_no_other() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), last=20)
@@ -194,16 +191,13 @@ def test_a_drain_that_cannot_be_read_holds_up_no_other() -> None:
         async with working(stage):
             await ask(stage)
             assert (await ended(stage)).state is DrainState.REMOVABLE
-            assert [one.bookie_id for one in await drains.read_all(stage.store)] == ["a"]
+            assert [drain.bookie_id for drain in await drains.read_all(stage.store)] == ["a"]
 
     run(main)
 
 
-# -- records that cannot be read -----------------------------------------------------------
-
-
 @pytest.mark.parametrize("living", [True, False])
-def test_a_record_that_cannot_be_read_refuses_the_proof(*, living: bool) -> None:
+def test_an_unreadable_record_refuses_the_proof(*, living: bool) -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), last=20)
@@ -213,9 +207,9 @@ def test_a_record_that_cannot_be_read_refuses_the_proof(*, living: bool) -> None
             stage.bookies.lose(stage.by_name["a"])
         async with working(stage):
             await ask(stage)
-            found = await ended(stage)
-            assert found.state is DrainState.REFUSED
-            assert ledger_key(2) in found.refused
+            drain = await ended(stage)
+            assert drain.state is DrainState.REFUSED
+            assert ledger_key(2) in drain.refused
 
     run(main)
 
@@ -230,18 +224,15 @@ def test_a_record_that_becomes_unreadable_during_the_proof_refuses_it() -> None:
         checker.before = lambda: spoil(stage, 2)
         async with working(stage, checker):
             await ask(stage)
-            found = await ended(stage)
-            assert found.state is DrainState.REFUSED
-            assert ledger_key(2) in found.refused
+            drain = await ended(stage)
+            assert drain.state is DrainState.REFUSED
+            assert ledger_key(2) in drain.refused
 
     run(main)
 
 
-# -- what comes during the proof -----------------------------------------------------------
-
-
-def test_a_ledger_that_comes_to_name_the_bookie_during_the_proof_is_copied_first() -> None:
-    """A broker that has not seen the mark yet creates it."""
+def test_a_ledger_that_names_the_bookie_only_during_the_proof_is_copied_first() -> None:
+    """A broker that has not seen the mark creates the ledger."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
@@ -250,26 +241,28 @@ def test_a_ledger_that_comes_to_name_the_bookie_during_the_proof_is_copied_first
         checker = Checker(stage)
         checker.before = lambda: stage.ledger(2, (0, "a b c"), last=20)
 
-        def copying_again(one: Drain | None) -> bool:
-            return bool(checker.proven) and one is not None and one.state is DrainState.COPYING
+        def copying_again(drain: Drain | None) -> bool:
+            return bool(checker.proven) and drain is not None and drain.state is DrainState.COPYING
 
         stage.bookies.drain(stage.by_name["a"])
         async with working(stage, checker):
             await ask(stage)
             await wait_for(stage, copying_again)
-            found = await drains.read(stage.store, "a")
-            assert found is not None
-            assert found.ledgers_left == 1
+            drain = await drains.read(stage.store, "a")
+            assert drain is not None
+            assert drain.ledgers_left == 1
             await stage.node()
             assert (await ended(stage)).state is DrainState.REMOVABLE
             ensembles = (await stage.metadata(2)).ensembles
-            assert "a" not in {one.bookie_id for each in ensembles for one in each.bookies}
+            assert "a" not in {
+                bookie.bookie_id for ensemble in ensembles for bookie in ensemble.bookies
+            }
         assert checker.proven.count(2) == 1
 
     run(main)
 
 
-def test_a_ledger_that_only_the_bookie_itself_knows_of_is_proven_too() -> None:
+def test_a_ledger_that_only_the_bookie_knows_is_proven_too() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "b c d"), last=20)
@@ -292,10 +285,10 @@ def test_a_ledger_that_only_the_bookie_itself_knows_of_is_proven_too() -> None:
 def test_a_cancelled_record_is_not_written_again() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
-        await stage.ledger(1, (0, "a b c"), last=20)  # nobody moves it
+        await stage.ledger(1, (0, "a b c"), last=20)  # no autorecovery moves it
         async with working(stage):
             await ask(stage)
-            await wait_for(stage, lambda one: one is not None and one.ledgers_left == 1)
+            await wait_for(stage, lambda drain: drain is not None and drain.ledgers_left == 1)
             assert await drains.cancel(stage.store, "a")
             await asyncio.sleep(3600)  # virtual
             assert await stage.store.get(drain_key("a")) is None

@@ -1,4 +1,4 @@
-"""Copies that no record names any more: when a bookie deletes them, and what keeps it from that."""
+"""Former copies: when a bookie deletes them, and the conditions that keep them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,29 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.autorecovery.stage import LEASE_S, Stage, TroubledBookie, run
 
-from magnetar.autorecovery.former_copies import FormerCopies
+from magnetar.autorecovery.check.ledger_check import LedgerChecker
+from magnetar.autorecovery.check.prover import Prover
 from magnetar.autorecovery.lease_lock import LeaseLock
-from magnetar.autorecovery.ledger_check import LedgerChecker
-from magnetar.autorecovery.proving import Prover
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.autorecovery.records import lock_key, record_key
+from magnetar.autorecovery.repair.former_copies import FormerCopies
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.shape import holders
 from magnetar.bookie.api import BookieError, BookieReadOnly, LedgerFenced, OnAdded
-from magnetar.bookie.garbage import LedgerGarbage
 from magnetar.bookie.registration import KNOWN_PREFIX, known_key
-from magnetar.ledger.metadata import LedgerState, decode, encode, ledger_key
+from magnetar.bookie.upkeep.ledger_garbage import LedgerGarbage
+from magnetar.ledger.metadata import LedgerState, decode, ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataUnavailable, Operation, Record
 
 LAST = 20
 SEEDS = 25
-"""Of races; about a third of them find a collector without locks."""
+"""The number of races; about a third of them detect a collector without locks."""
 
 
 class Collector:
-    """The comparison of one bookie, with its collection of former copies."""
+    """The former copies of one bookie, which a test collects."""
 
     def __init__(self, stage: Stage, name: str = "a") -> None:
         self.stage = stage
@@ -54,7 +55,7 @@ class Collector:
 
 
 async def moved(stage: Stage, *ledger_ids: int) -> Collector:
-    """Ledgers on `b c d` of which `a`, which was away, has former copies."""
+    """Ledgers on `b c d`; `a` was away and has former copies of them."""
     for ledger_id in ledger_ids:
         await stage.ledger(ledger_id, (0, "a b c"), last=LAST)
         await stage.ledger(ledger_id, (0, "d b c"), last=LAST)
@@ -68,7 +69,7 @@ async def end(collector: Collector) -> None:
     await collector.stage.stop()
 
 
-def test_what_was_copied_elsewhere_while_a_bookie_was_away_is_deleted_there() -> None:
+def test_copies_that_were_replaced_while_a_bookie_was_away_are_deleted() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         for ledger_id in (1, 2, 1003):
@@ -103,12 +104,14 @@ def test_a_dropped_copy_stays_fenced_and_can_be_copied_back() -> None:
             1, [LAST + 1], [b"late"], last_add_confirmed=LAST, on_added=answers.append
         )
         await asyncio.sleep(0)
-        assert [type(one) for one in answers] == [LedgerFenced]
+        assert [type(answer) for answer in answers] == [LedgerFenced]
         await stage.node()
         stage.bookies.lose(stage.by_name["d"])
-        await asyncio.sleep(600)  # virtual: `a` is the only bookie that can stand in
+        await asyncio.sleep(600)  # virtual: `a` is the only possible replacement
         names = {
-            one.bookie_id for each in (await stage.metadata(1)).ensembles for one in each.bookies
+            bookie.bookie_id
+            for ensemble in (await stage.metadata(1)).ensembles
+            for bookie in ensemble.bookies
         }
         assert names == {"a", "b", "c"}
         assert (await stage.check(1)).verdict == "healthy"
@@ -158,7 +161,7 @@ async def named_again(stage: Stage) -> object:
 
 
 async def other_disks(stage: Stage) -> object:
-    """The record names a former life of the bookie."""
+    """The record names a former incarnation of the bookie."""
     stage.by_name["a"] = stage.bookies.add("a", incarnation="2")
     return await named_again(stage)
 
@@ -178,9 +181,7 @@ async def other_disks(stage: Stage) -> object:
     ],
 )
 @pytest.mark.parametrize("between", [False, True])
-def test_a_copy_stays_while_anything_about_its_ledger_is_open(
-    obstacle: Obstacle, *, between: bool
-) -> None:
+def test_a_copy_is_kept_while_any_condition_is_unmet(obstacle: Obstacle, *, between: bool) -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         collector = await moved(stage, 1)
@@ -197,18 +198,18 @@ def test_a_copy_stays_while_anything_about_its_ledger_is_open(
     run(main)
 
 
-def test_copies_that_are_never_proven_elsewhere_leave_rounds_to_the_others(
+def test_unproven_copies_do_not_starve_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("magnetar.autorecovery.former_copies.PROVEN_PER_ROUND_MAX", 2)
+    monkeypatch.setattr("magnetar.autorecovery.repair.former_copies.PROVEN_PER_ROUND_MAX", 2)
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         collector = await moved(stage, 1, 2, 3, 4)
         for ledger_id in (1, 2):
             stage.by_name["b"].drop(ledger_id, 3)
-        gone = [ledger_id for _ in range(5) for ledger_id in await collector.once()]
-        assert sorted(gone) == [3, 4]
+        deleted = [ledger_id for _ in range(5) for ledger_id in await collector.once()]
+        assert sorted(deleted) == [3, 4]
         await end(collector)
 
     run(main)
@@ -230,7 +231,7 @@ def test_a_record_that_changed_between_two_collections_counts_as_new() -> None:
 
 def test_a_lock_whose_request_was_not_answered_is_released() -> None:
     class Silent(MemoryStore):
-        """Takes the lock, and does not say so."""
+        """Takes the lock, but its answer is lost."""
 
         silent = True
 
@@ -261,21 +262,18 @@ def test_a_lock_whose_request_was_not_answered_is_released() -> None:
     run(main)
 
 
-# -- races ---------------------------------------------------------------------------------
-
-
 class SlowStore(MemoryStore):
-    """Answers after a time that a seed gives."""
+    """Answers after a random time."""
 
     rng: Random
 
     async def get(self, key: str) -> Record | None:
         await asyncio.sleep(self.rng.random() * 0.5)
-        found = await super().get(key)
-        # The last question before a copy is dropped: much can happen until it is answered.
+        record = await super().get(key)
+        # This is the last request before copies are dropped; a long answer leaves time for races.
         slow = key.startswith(KNOWN_PREFIX)
         await asyncio.sleep(self.rng.random() * (20.0 if slow else 0.5))
-        return found
+        return record
 
     async def transact(self, operations: Sequence[Operation]) -> int:
         await asyncio.sleep(self.rng.random() * 0.5)
@@ -285,7 +283,7 @@ class SlowStore(MemoryStore):
 
 
 class SlowBookie(TroubledBookie):
-    """Drops copies in a time that a seed gives; no add is taken meanwhile, as on a real disk."""
+    """Drops copies in a random time; accepts no add meanwhile, as on a real disk."""
 
     rng: Random
 
@@ -323,9 +321,9 @@ class SlowBookie(TroubledBookie):
 
 
 class Race:
-    """Bookies come and go, autorecovery copies, and every bookie collects at any moment.
+    """Bookies leave and return, autorecovery copies, and every bookie collects at any moment.
 
-    No copy rots and no disk is wiped, so whatever a record names on a bookie must be there.
+    No copy is corrupted and no disk is wiped, so every copy that a record names must exist.
     """
 
     NAMES = ("a", "b", "c", "d", "e")
@@ -335,7 +333,7 @@ class Race:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        quick = AutorecoverySettings(look_interval_s=0.5, lost_bookie_delay_s=1.0)
+        quick = AutorecoverySettings(observe_interval_s=0.5, lost_bookie_delay_s=1.0)
         self.stage = Stage(settings=quick)
         self.store = self.stage.store = SlowStore(self.stage.clock)
         self.store.rng = self.rng
@@ -357,7 +355,7 @@ class Race:
         collectors = [Collector(stage, name) for name in self.NAMES]
         for collector in collectors:
             await collector.start()
-        tasks = [asyncio.ensure_future(self._collect(one)) for one in collectors]
+        tasks = [asyncio.ensure_future(self._collect(collector)) for collector in collectors]
         try:
             for _ in range(self.ROUNDS):
                 await self._away(rng.choice(self.NAMES))
@@ -376,7 +374,7 @@ class Race:
             self.deleted += len(await collector.once())
 
     async def _away(self, name: str) -> None:
-        """Long enough to be replaced, or not."""
+        """Loses a bookie for a time, which may be long enough to be replaced."""
         bookie = self.stage.by_name[name]
         self.stage.bookies.lose(bookie)
         await asyncio.sleep(self.rng.random() * 15.0)
@@ -397,11 +395,11 @@ class Race:
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 1 << 30))
-def test_what_a_record_names_is_never_deleted(seed: int) -> None:
+def test_a_copy_that_a_record_names_is_never_deleted(seed: int) -> None:
     run(Race(seed).run)
 
 
-def test_copies_are_deleted_in_these_races() -> None:
+def test_these_races_do_delete_copies() -> None:
     def deleted(seed: int) -> int:
         race = Race(seed)
         run(race.run)

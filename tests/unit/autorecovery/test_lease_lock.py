@@ -1,4 +1,4 @@
-"""A key that one process holds: nothing is written under it that the store would not accept."""
+"""The lock: one holder at a time, and no write after its loss."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -17,7 +17,7 @@ KEY = "/lock"
 
 
 class Holder:
-    """One process with the lock."""
+    """A process and its lock."""
 
     def __init__(self, store: MemoryStore, token: str) -> None:
         self.view = View(store)
@@ -28,101 +28,101 @@ class Holder:
 def with_two(test: Callable[[MemoryStore, Holder, Holder], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         store = MemoryStore(LoopClock())
-        one, other = Holder(store, "one"), Holder(store, "other")
-        for each in (one, other):
-            await each.session.start()
-        await test(store, one, other)
-        for each in (one, other):
-            await each.session.stop()
+        first, second = Holder(store, "one"), Holder(store, "other")
+        for holder in (first, second):
+            await holder.session.start()
+        await test(store, first, second)
+        for holder in (first, second):
+            await holder.session.stop()
         await store.close()
 
     run(main)
 
 
-def test_one_at_a_time_holds_it() -> None:
-    async def test(store: MemoryStore, one: Holder, other: Holder) -> None:
-        assert not one.lock.held
+def test_a_lock_has_one_holder_at_a_time() -> None:
+    async def test(store: MemoryStore, first: Holder, second: Holder) -> None:
+        assert not first.lock.held
         with pytest.raises(LockLost):
-            one.lock.check()
-        assert await one.lock.take()
-        assert not await other.lock.take()
-        assert (one.lock.held, other.lock.held) == (True, False)
+            first.lock.check()
+        assert await first.lock.take()
+        assert not await second.lock.take()
+        assert (first.lock.held, second.lock.held) == (True, False)
         record = await store.get(KEY)
         assert record is not None
-        assert one.lock.check() == Check(KEY, record.revision)
-        assert await one.lock.take(), "what is held already is taken again"
-        assert one.lock.check() == Check(KEY, record.revision)
-        await other.lock.release()
+        assert first.lock.check() == Check(KEY, record.revision)
+        assert await first.lock.take(), "a lock that is already held can be taken again"
+        assert first.lock.check() == Check(KEY, record.revision)
+        await second.lock.release()
         assert await store.get(KEY) == record
-        await one.lock.release()
-        assert not one.lock.held
-        await one.lock.release()
-        assert await other.lock.take()
-        await one.lock.release()
+        await first.lock.release()
+        assert not first.lock.held
+        await first.lock.release()
+        assert await second.lock.take()
+        await first.lock.release()
         assert await store.get(KEY) is not None
 
     with_two(test)
 
 
-def test_a_lock_goes_with_the_last_transaction() -> None:
-    async def test(store: MemoryStore, one: Holder, other: Holder) -> None:
-        await one.lock.take()
-        await store.transact([one.lock.release_with(), Put("/done", b"")])
-        one.lock.forget()
-        assert not one.lock.held
-        assert await other.lock.take()
-        await one.lock.release()
-        assert other.lock.held
+def test_a_lock_is_released_with_the_last_transaction() -> None:
+    async def test(store: MemoryStore, first: Holder, second: Holder) -> None:
+        await first.lock.take()
+        await store.transact([first.lock.release_with(), Put("/done", b"")])
+        first.lock.forget()
+        assert not first.lock.held
+        assert await second.lock.take()
+        await first.lock.release()
+        assert second.lock.held
         with pytest.raises(BadRevision):
-            await store.transact([one.lock.release_with(), Put("/done", b"again")])
+            await store.transact([first.lock.release_with(), Put("/done", b"again")])
 
     with_two(test)
 
 
 @pytest.mark.parametrize("landed", [True, False])
 def test_a_lock_whose_request_was_not_answered_is_known_by_its_value(landed: bool) -> None:
-    async def test(store: MemoryStore, one: Holder, other: Holder) -> None:
-        one.view.unanswered = [landed]
+    async def test(store: MemoryStore, first: Holder, second: Holder) -> None:
+        first.view.unanswered = [landed]
         with pytest.raises(MetadataUnavailable):
-            await one.lock.take()
-        assert not one.lock.held
-        assert await one.lock.take()
-        assert one.lock.held
-        await one.lock.release()
+            await first.lock.take()
+        assert not first.lock.held
+        assert await first.lock.take()
+        assert first.lock.held
+        await first.lock.release()
         assert await store.get(KEY) is None
 
     with_two(test)
 
 
 def test_a_lock_is_not_held_beyond_its_lease() -> None:
-    async def test(store: MemoryStore, one: Holder, other: Holder) -> None:
-        await one.lock.take()
-        one.view.renewing = False
+    async def test(store: MemoryStore, first: Holder, second: Holder) -> None:
+        await first.lock.take()
+        first.view.renewing = False
         await asyncio.sleep(LEASE_S)
-        assert not one.lock.held
+        assert not first.lock.held
         with pytest.raises(LockLost):
-            one.lock.check()
+            first.lock.check()
         with pytest.raises(LeaseLost):
-            await one.lock.take()
-        assert await other.lock.take()
-        one.view.renewing = True
+            await first.lock.take()
+        assert await second.lock.take()
+        first.view.renewing = True
         await asyncio.sleep(LEASE_S)
-        assert one.session.valid
-        assert not one.lock.held, "its lease is another one"
-        await one.lock.release()
+        assert first.session.valid
+        assert not first.lock.held, "the session has another lease"
+        await first.lock.release()
         assert await store.get(KEY) is not None
 
     with_two(test)
 
 
-def test_a_lock_that_went_to_another_is_not_released() -> None:
-    async def test(store: MemoryStore, one: Holder, other: Holder) -> None:
-        await one.lock.take()
+def test_a_lock_that_another_holder_has_taken_is_not_released() -> None:
+    async def test(store: MemoryStore, first: Holder, second: Holder) -> None:
+        await first.lock.take()
         await store.delete(KEY)
-        await other.lock.take()
-        await one.lock.release()
+        await second.lock.take()
+        await first.lock.release()
         assert await store.get(KEY) is not None
-        assert not await one.lock.take()
-        assert not one.lock.held
+        assert not await first.lock.take()
+        assert not first.lock.held
 
     with_two(test)

@@ -1,4 +1,4 @@
-"""A lock keeps nobody out once its holder has given it up, whatever the store answered."""
+"""A lock that was given up blocks no other holder, even if the store's answers were lost."""
 
 import asyncio
 import math
@@ -10,9 +10,10 @@ import pytest
 from tests.unit.autorecovery.stage import LEASE_S, Stage, run
 
 from magnetar.autorecovery.lease_lock import LeaseLock
-from magnetar.autorecovery.records import UnderReplicated, encode, lock_key, record_key
+from magnetar.autorecovery.records import UnderReplicated, lock_key, record_key
 from magnetar.core.clock import Clock
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import LeaseLost, MetadataUnavailable
 
@@ -20,13 +21,13 @@ KEY = lock_key(1)
 
 
 class UnansweredLocks(MemoryStore):
-    """Does what a call of a lock's key asks, and loses the next `lost` answers."""
+    """Executes requests for the lock's key, but loses the next `lost` answers."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self.lost = 0
         self.late_s = 0.0
-        """The next request of a lock is not answered, and reaches the store after so long."""
+        """The next request for a lock gets no answer, and reaches the store after a delay."""
         self.landed = asyncio.Event()
         self.unanswered = asyncio.Event()
 
@@ -65,7 +66,7 @@ class UnansweredLocks(MemoryStore):
 def with_locks(
     main: Callable[[UnansweredLocks, Callable[[], LeaseLock]], Awaitable[None]],
 ) -> None:
-    """Runs the test with a store, and locks of one process there."""
+    """Runs the test with a store and the locks of one process."""
 
     async def session() -> None:
         stage = Stage()
@@ -79,7 +80,7 @@ def with_locks(
     run(session)
 
 
-def test_a_lock_whose_request_was_not_answered_is_given_up() -> None:
+def test_a_lock_whose_request_had_no_answer_is_released() -> None:
     async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
         store.lost, lock = 1, new()
         with pytest.raises(MetadataUnavailable):
@@ -91,7 +92,7 @@ def test_a_lock_whose_request_was_not_answered_is_given_up() -> None:
     with_locks(main)
 
 
-def test_a_lock_whose_request_reaches_the_store_late_is_given_up() -> None:
+def test_a_lock_whose_request_reaches_the_store_late_is_released() -> None:
     async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
         store.late_s, lock = 20.0, new()
         with pytest.raises(MetadataUnavailable):
@@ -103,7 +104,7 @@ def test_a_lock_whose_request_reaches_the_store_late_is_given_up() -> None:
     with_locks(main)
 
 
-def test_a_request_that_never_reaches_the_store_is_not_waited_for_without_end() -> None:
+def test_giving_up_a_lock_does_not_wait_forever_for_a_lost_request() -> None:
     async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
         store.late_s, lock = math.inf, new()
         with pytest.raises(MetadataUnavailable):
@@ -114,7 +115,7 @@ def test_a_request_that_never_reaches_the_store_is_not_waited_for_without_end() 
     with_locks(main)
 
 
-def test_a_request_in_doubt_is_not_waited_for_once_its_lease_has_ended() -> None:
+def test_giving_up_a_lock_ends_once_the_lease_of_its_request_has_ended() -> None:
     async def main(store: UnansweredLocks, new: Callable[[], LeaseLock]) -> None:
         store.late_s, lock = math.inf, new()
         with pytest.raises(MetadataUnavailable):
@@ -159,8 +160,8 @@ def test_a_lock_that_another_process_holds_is_not_released() -> None:
     with_locks(main)
 
 
-def test_a_node_leaves_no_lock_of_a_ledger_that_needs_no_repair_any_more() -> None:
-    """The answer of the lock's request is lost, and meanwhile the ledger leaves the list."""
+def test_a_node_leaves_no_lock_of_a_ledger_that_needs_no_repair() -> None:
+    """The answer to the lock's request is lost, and the ledger leaves the list meanwhile."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c")

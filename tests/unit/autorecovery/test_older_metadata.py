@@ -1,4 +1,4 @@
-"""Metadata of an older backup: it names bookies that have dropped their copies since."""
+"""Metadata of an older backup, which names bookies that have dropped their copies since."""
 
 import pytest
 from tests.unit.autorecovery.stage import Stage, run
@@ -6,11 +6,12 @@ from tests.unit.autorecovery.test_former_copies import LAST, Collector, end
 
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.errors import RecoveryFailed
-from magnetar.ledger.metadata import LedgerState, encode, ledger_key
+from magnetar.ledger.metadata import LedgerState, ledger_key
+from magnetar.metadata.records import encode
 
 
 def test_metadata_of_an_older_backup_deletes_nothing() -> None:
-    """It names `a b c`; the entries are on `d e f`."""
+    """The record names `a b c`; the entries are on `d e f`."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d", "e", "f")
@@ -34,8 +35,8 @@ def test_metadata_of_an_older_backup_deletes_nothing() -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
-def test_an_open_ledger_of_an_older_backup_is_not_ended_without_its_entries(copies: int) -> None:
-    """If it ended as empty, the bookies with its entries would delete them as former copies."""
+def test_an_open_ledger_of_an_older_backup_is_not_closed_without_its_entries(copies: int) -> None:
+    """If it were closed as empty, the bookies with its entries would delete them."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d", "e", "f")

@@ -1,4 +1,4 @@
-"""Open ledgers: left to their writers, ended where those do nothing; no receipt is broken."""
+"""Open ledgers: their writers may act first, and closing them loses no receipted entry."""
 
 import asyncio
 
@@ -31,7 +31,7 @@ async def append(writer: LedgerWriter, *entries: bytes) -> int:
     return await done
 
 
-def test_an_open_ledger_on_living_bookies_is_left_alone() -> None:
+def test_an_open_ledger_on_living_bookies_is_not_changed() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         client = client_on(stage)
@@ -62,7 +62,7 @@ def test_a_writer_that_replaces_a_lost_bookie_itself_is_not_disturbed() -> None:
         assert await append(writer, b"and on") == 11
         metadata = await stage.metadata(writer.ledger_id)
         assert metadata.state is LedgerState.OPEN
-        # What the writer left behind in the earlier ensemble is copied by autorecovery.
+        # Autorecovery copies the entries of the earlier ensemble, which the writer left.
         assert all(lost not in ensemble.bookies for ensemble in metadata.ensembles)
         assert (await stage.check(writer.ledger_id)).verdict == "healthy"
         closed = await writer.close()
@@ -74,7 +74,7 @@ def test_a_writer_that_replaces_a_lost_bookie_itself_is_not_disturbed() -> None:
     run(main)
 
 
-def test_an_orphaned_ledger_is_ended_after_the_grace_time_and_made_whole() -> None:
+def test_an_orphaned_ledger_is_closed_after_the_grace_time_and_repaired() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         await stage.ledger(1, (0, "a b c"), last=20, state=LedgerState.OPEN)
@@ -95,7 +95,7 @@ def test_an_orphaned_ledger_is_ended_after_the_grace_time_and_made_whole() -> No
     run(main)
 
 
-def test_a_recovery_that_its_owner_did_not_finish_is_finished() -> None:
+def test_an_unfinished_recovery_is_finished() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "a b"), last=5, state=LedgerState.IN_RECOVERY)
@@ -109,8 +109,8 @@ def test_a_recovery_that_its_owner_did_not_finish_is_finished() -> None:
     run(main)
 
 
-def test_an_empty_head_ledger_ended_by_autorecovery_takes_no_receipted_entry_with_it() -> None:
-    """apache/pulsar#26074: the owner lives, believes the ledger open, and goes on writing to it."""
+def test_closing_an_empty_head_ledger_loses_no_receipted_entry() -> None:
+    """apache/pulsar#26074: the living owner takes the ledger for open and continues to write."""
 
     async def main() -> None:
         stage = Stage("a", "b")
@@ -119,7 +119,7 @@ def test_an_empty_head_ledger_ended_by_autorecovery_takes_no_receipted_entry_wit
         ledger_id = writer.ledger_id
         await stage.node()
         await asyncio.sleep(20)
-        # The owner does not see the loss, and there is nobody to put in.
+        # The owner does not see the loss, and no bookie could replace the lost one.
         client._context.bookies.remove_listener(client._bookie_lost)
         stage.bookies.lose(stage.by_name["a"])
         stage.bookies.add("c")
@@ -130,13 +130,13 @@ def test_an_empty_head_ledger_ended_by_autorecovery_takes_no_receipted_entry_wit
             await append(writer, b"must not be receipted")
         with pytest.raises(LedgerFenced):
             await append(writer, b"nor this")
-        # It goes on in another ledger; what is receipted there is read.
+        # The owner continues in another ledger, whose receipted entries are readable.
         after = await client.create({})
         assert after.ledger_id > ledger_id
         assert await append(after, b"receipted") == 0
         await after.close()
         reader = await client.open(after.ledger_id, recover=False)
-        assert [one.data for one in await reader.read(0, 0, bytes_max=100)] == [b"receipted"]
+        assert [entry.data for entry in await reader.read(0, 0, bytes_max=100)] == [b"receipted"]
         stage.bookies._listeners.append(client._bookie_lost)
         await client.close()
         await stage.stop()
@@ -144,7 +144,7 @@ def test_an_empty_head_ledger_ended_by_autorecovery_takes_no_receipted_entry_wit
     run(main)
 
 
-def test_a_ledger_written_with_too_few_bookies_is_made_whole_when_one_comes() -> None:
+def test_a_ledger_written_with_too_few_bookies_is_repaired_when_a_bookie_registers() -> None:
     async def main() -> None:
         stage = Stage("a")
         client = client_on(stage, ensemble=2, write=2, ack=1)

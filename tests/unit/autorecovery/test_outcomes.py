@@ -1,19 +1,17 @@
-"""What becomes of a record of the list after an attempt: every outcome, at its exact bounds."""
+"""The record after an attempt: every outcome, at its exact bounds."""
 
 from random import Random
 
 import pytest
 
-from magnetar.autorecovery.next_step import (
-    JITTER,
+from magnetar.autorecovery.records import LostEntries, RecordState, UnderReplicated, is_due
+from magnetar.autorecovery.repair.next_step import (
     Outcome,
     OutcomeKind,
-    is_due,
-    left_ms,
     next_record,
-    reconsidered,
+    remaining_ms,
+    requeued,
 )
-from magnetar.autorecovery.records import LostEntries, RecordState, UnderReplicated
 from magnetar.autorecovery.settings import AutorecoverySettings
 
 SETTINGS = AutorecoverySettings()
@@ -50,23 +48,23 @@ def test_every_outcome_has_its_record(
     if waits:
         assert after.not_before_ms == 1070
     elif state is RecordState.WAITING:
-        pause = SETTINGS.backoff_s(attempts + 1) * 1000
-        assert 1000 + pause <= after.not_before_ms <= 1000 + pause * (1 + JITTER)
+        bound = min(SETTINGS.backoff_first_s * 2**attempts, SETTINGS.backoff_max_s) * 1000
+        assert 1000 + bound / 2 <= after.not_before_ms <= 1000 + bound
     else:
         assert after.not_before_ms == 0
 
 
 def test_the_bounds_of_waits_are_exact() -> None:
-    longest_ms = int(SETTINGS.backoff_max_s * (1 + JITTER) * 1000)
-    assert [left_ms(at, 1000, SETTINGS) for at in (999, 1000, 1001)] == [-1, 0, 1]
-    assert left_ms(1000 + longest_ms, 1000, SETTINGS) == longest_ms
-    assert left_ms(1001 + longest_ms, 1000, SETTINGS) == 0
+    longest_ms = int(SETTINGS.backoff_max_s * 1000)
+    assert [remaining_ms(at, 1000, SETTINGS) for at in (999, 1000, 1001)] == [-1, 0, 1]
+    assert remaining_ms(1000 + longest_ms, 1000, SETTINGS) == longest_ms
+    assert remaining_ms(1001 + longest_ms, 1000, SETTINGS) == 0
     slow = AutorecoverySettings(open_ledger_grace_s=10_000)
-    assert left_ms(10_001_000, 1000, slow) == 10_000_000
+    assert remaining_ms(10_001_000, 1000, slow) == 10_000_000
     assert [is_due(1000, now, 5) for now in (999, 1000, 5999, 6000)] == [True, False, False, True]
 
 
-def test_a_record_that_is_taken_up_again_begins_anew() -> None:
+def test_a_requeued_record_starts_over() -> None:
     lost = (LostEntries(1, 2, ()),)
     parked = UnderReplicated(
         1,
@@ -78,10 +76,10 @@ def test_a_record_that_is_taken_up_again_begins_anew() -> None:
         grace_until_ms=6,
         detail="full",
     )
-    again = reconsidered(parked, (), bookies_changed=False)
+    again = requeued(parked, (), bookies_changed=False)
     assert again == UnderReplicated(1, ("gone",), 5, grace_until_ms=6)
-    gone = UnderReplicated(1, ("gone",), 5, RecordState.LOST, 3, 77, detail="x", lost=lost)
-    again = reconsidered(gone, (), bookies_changed=True)
+    record = UnderReplicated(1, ("gone",), 5, RecordState.LOST, 3, 77, detail="x", lost=lost)
+    again = requeued(record, (), bookies_changed=True)
     assert again == UnderReplicated(1, ("gone",), 5, prove=True)
     waiting = UnderReplicated(1, ("gone",), 5, attempts=3, not_before_ms=77, detail="x")
-    assert reconsidered(waiting, (), bookies_changed=True) is waiting
+    assert requeued(waiting, (), bookies_changed=True) is waiting

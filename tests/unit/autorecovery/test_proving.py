@@ -1,4 +1,4 @@
-"""Proofs: which copies count, who is asked for them, and what is written again."""
+"""Proofs: which bookies are asked, which copies count, and which copies are rewritten."""
 
 import asyncio
 
@@ -7,13 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.autorecovery.stage import Stage, data_of, run
 
-from magnetar.autorecovery.check_all import CheckRun, CheckSummary, all_ledgers, these_ledgers
-from magnetar.autorecovery.copying import Copier
-from magnetar.autorecovery.ledger_check import FINDINGS_MAX, LedgerChecker, LedgerReport
-from magnetar.autorecovery.proving import WINDOW_ENTRIES, Prover, Verdict, judge
+from magnetar.autorecovery.check.check_all import (
+    CheckRun,
+    CheckSummary,
+    all_ledgers,
+    selected_ledgers,
+)
+from magnetar.autorecovery.check.ledger_check import FINDINGS_MAX, LedgerChecker, LedgerReport
+from magnetar.autorecovery.check.prover import WINDOW_ENTRIES, Prover, Verdict, judge
+from magnetar.autorecovery.check.repairer import Repaired, Repairer
+from magnetar.autorecovery.copier import Copier
 from magnetar.autorecovery.rate import ByteRate
-from magnetar.autorecovery.repairing import Repaired, Repairer
-from magnetar.autorecovery.shape import UNENDED, slots_used, stripe_starts
+from magnetar.autorecovery.shape import OPEN_END, slots_used, stripe_starts
 from magnetar.autorecovery.stats import AutorecoveryStats
 from magnetar.bookie.api import (
     BookieError,
@@ -72,15 +77,17 @@ def test_a_whole_ledger_is_healthy_and_every_copy_of_it_was_read() -> None:
     run(main)
 
 
-def test_copies_on_a_bookie_that_does_not_count_are_not_asked_for() -> None:
+def test_excluded_bookies_are_not_asked() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b c"), last=9)
-        report = await rig.check(not_counting={"b"})
+        report = await rig.check(excluded={"b"})
         assert {name for name, _, _ in rig.asked} == {"a", "c"}
         assert (report.verdict, report.entries_wrong) == ("too few proven copies", 7)
         assert all(
-            answer.bookie.bookie_id != "b" for one in report.findings for answer in one.answers
+            answer.bookie.bookie_id != "b"
+            for finding in report.findings
+            for answer in finding.answers
         )
 
     run(main)
@@ -96,7 +103,7 @@ def test_findings_name_runs_of_entries_with_the_same_answers() -> None:
         first.corrupt.add((1, 5))
         rig.stage.by_name["b"].drop(1, 6)
         report = await rig.check()
-        assert [(one.first, one.last, one.verdict) for one in report.findings] == [
+        assert [(finding.first, finding.last, finding.verdict) for finding in report.findings] == [
             (3, 4, "too few proven copies"),
             (5, 5, "too few proven copies"),
             (6, 6, "lost"),
@@ -111,7 +118,7 @@ def test_findings_name_runs_of_entries_with_the_same_answers() -> None:
     run(main)
 
 
-def test_a_bookie_whose_proofs_do_not_go_on_is_not_asked_for_ever() -> None:
+def test_a_bookie_whose_proofs_make_no_progress_is_unavailable() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=9)
@@ -130,7 +137,7 @@ def test_a_bookie_whose_proofs_do_not_go_on_is_not_asked_for_ever() -> None:
     run(main)
 
 
-def test_a_proof_that_comes_in_pieces_counts_whole() -> None:
+def test_a_proof_in_several_answers_counts_completely() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=9)
@@ -138,8 +145,8 @@ def test_a_proof_that_comes_in_pieces_counts_whole() -> None:
 
         async def pieces(ledger_id: int, first: int, last: int, *, count_max: int) -> EntryProofs:
             end = min(last, first + 2)
-            found = await prove(ledger_id, first, end, count_max=end - first + 1)
-            return EntryProofs(found.proofs, end + 1)
+            answer = await prove(ledger_id, first, end, count_max=end - first + 1)
+            return EntryProofs(answer.proofs, end + 1)
 
         rig.stage.by_name["a"].prove_entries = pieces  # type: ignore[method-assign]
         assert (await rig.check()).verdict == Verdict.HEALTHY
@@ -153,12 +160,14 @@ def test_a_proof_that_comes_in_pieces_counts_whole() -> None:
     run(main)
 
 
-def test_what_a_bookie_says_instead_of_a_proof_decides_between_unproven_and_missing() -> None:
+def test_the_answer_instead_of_a_proof_decides_between_unproven_and_missing() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=3, changes=STRIPED)
         failed: list[tuple[object, str]] = []
-        rig.stage.bookies.failed = lambda identity, error: failed.append((identity, str(error)))  # type: ignore[method-assign]
+        rig.stage.bookies.failed = lambda identity, error: failed.append(  # type: ignore[method-assign]
+            (identity, f"{type(error).__name__}: {error}")
+        )
         bookie = rig.stage.by_name["a"]
 
         async def late(*_: object, **__: object) -> EntryProofs:
@@ -175,27 +184,32 @@ def test_what_a_bookie_says_instead_of_a_proof_decides_between_unproven_and_miss
             kinds = [ProofKind.UNKNOWN, ProofKind.CORRUPT]
             return EntryProofs([EntryProof(first + at, kinds[at % 2]) for at in range(4)], last + 1)
 
-        said = []
+        results = []
         for prove in (late, broken, unknown, marked):
             bookie.prove_entries = prove  # type: ignore[method-assign, assignment]
             report = await rig.check()
-            said.append((report.verdict, [one.answers[0].said for one in report.findings]))
+            results.append(
+                (report.verdict, [finding.answers[0].text for finding in report.findings])
+            )
         rig.stage.bookies.lose(bookie)
         report = await rig.check()
-        said.append((report.verdict, [one.answers[0].said for one in report.findings]))
-        assert said == [
+        results.append((report.verdict, [finding.answers[0].text for finding in report.findings]))
+        assert results == [
             (Verdict.UNPROVEN, ["unavailable"]),
             (Verdict.UNPROVEN, ["unavailable"]),
             (Verdict.TOO_FEW, ["unknown"]),
             (Verdict.TOO_FEW, ["unknown", "corrupt", "unknown", "corrupt"]),
             (Verdict.TOO_FEW, ["not registered"]),
         ]
-        assert failed == [(bookie.identity, "bookie a is late with its proofs")]
+        assert failed == [
+            (bookie.identity, "BookieLate: bookie a did not answer within 30 s"),
+            (bookie.identity, "BookieError: no"),
+        ]
 
     run(main)
 
 
-def test_a_bookie_that_has_left_is_gone_although_its_address_is_known() -> None:
+def test_a_bookie_that_has_left_is_not_registered_although_its_address_is_known() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=3)
@@ -223,7 +237,7 @@ def test_long_ledgers_are_proven_a_window_at_a_time_and_no_faster_than_the_rate(
             for name in "ab"
             for first, end in ((0, WINDOW_ENTRIES - 1), (WINDOW_ENTRIES, last))
         ]
-        whole_s = 2 * sum(len(data_of(1, one)) for one in range(WINDOW_ENTRIES)) / 1000
+        whole_s = 2 * sum(len(data_of(1, entry_id)) for entry_id in range(WINDOW_ENTRIES)) / 1000
         assert asyncio.get_running_loop().time() - began == pytest.approx(whole_s)
 
     run(main)
@@ -244,10 +258,7 @@ def test_an_open_ledger_is_checked_as_far_as_it_is_confirmed(confirmed: int) -> 
     run(main)
 
 
-# -- repairs
-
-
-def test_wrong_copies_are_written_again_and_right_ones_left() -> None:
+def test_only_wrong_copies_are_rewritten() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b c"), last=9, write_quorum=3)
@@ -264,7 +275,7 @@ def test_wrong_copies_are_written_again_and_right_ones_left() -> None:
     run(main)
 
 
-def test_nothing_is_written_where_no_copy_is_known_to_be_right() -> None:
+def test_nothing_is_written_if_no_copy_is_known_to_be_right() -> None:
     async def main() -> None:
         rig = Rig()
         metadata = await rig.stage.ledger(1, (0, "a b"), last=9)
@@ -281,7 +292,7 @@ def test_nothing_is_written_where_no_copy_is_known_to_be_right() -> None:
     run(main)
 
 
-def test_a_repair_says_what_it_could_not_do() -> None:
+def test_a_repair_reports_its_failures() -> None:
     async def main() -> None:
         rig = Rig()
         metadata = await rig.stage.ledger(1, (0, "a b"), last=9)
@@ -289,12 +300,12 @@ def test_a_repair_says_what_it_could_not_do() -> None:
         a.drop(1, 2)
         a.full = True
         repaired = await rig.repairer.repair(metadata, lambda: None)
-        assert repaired.failed == "copies could not be written again: bookie a (1): full"
+        assert repaired.failed == "copies could not be rewritten: bookie a (1): full"
         a.full = False
         for bookie in (a, b):
             bookie.silent = True
         repaired = await rig.repairer.repair(metadata, lambda: None)
-        assert repaired.failed == "entry 9 could not be proven anywhere"
+        assert repaired.failed == "entry 9 could not be proven on any bookie"
         assert repaired.hopeless == []
         a.silent = b.silent = False
 
@@ -322,10 +333,7 @@ def test_the_end_of_an_open_ledger_is_not_repaired() -> None:
     run(main)
 
 
-# -- many ledgers
-
-
-def test_a_check_of_all_reports_each_and_counts_them() -> None:
+def test_a_run_reports_and_counts_every_ledger() -> None:
     async def main() -> None:
         rig = Rig()
         for ledger_id in (1, 2, 3, 1004):
@@ -336,24 +344,26 @@ def test_a_check_of_all_reports_each_and_counts_them() -> None:
         reports: list[LedgerReport] = []
         check = CheckRun(rig.stage.store, rig.checker, None, at_once=1)
         await check.run(all_ledgers(rig.stage.store, summary), reports.append, summary)
-        assert [(one.ledger_id, one.verdict) for one in reports] == [
+        assert [(report.ledger_id, report.verdict) for report in reports] == [
             (1, "healthy"),
             (2, "too few proven copies"),
             (1004, "healthy"),
         ]
         assert (summary.ledgers, summary.entries) == (3, 6)
-        assert summary.bytes == sum(one.bytes for one in reports)
+        assert summary.bytes == sum(report.bytes for report in reports)
         assert summary.verdicts == {"healthy": 2, "too few proven copies": 1}
         assert summary.unreadable == [ledger_key(3)]
         named = CheckSummary()
-        found = [one async for one in these_ledgers(rig.stage.store, [1, 3, 77, 3], named)]
-        assert [one.ledger_id for one in found] == [1]
+        ledgers = [
+            ledger async for ledger in selected_ledgers(rig.stage.store, [1, 3, 77, 3], named)
+        ]
+        assert [ledger.ledger_id for ledger in ledgers] == [1]
         assert named.unreadable == [ledger_key(3)]
 
     run(main)
 
 
-def test_a_check_reads_a_ledger_again_that_changed_or_went_meanwhile() -> None:
+def test_a_run_checks_a_ledger_again_that_was_changed_or_deleted() -> None:
     async def main() -> None:
         rig = Rig()
         old = [await rig.stage.ledger(ledger_id, (0, "a b"), last=1) for ledger_id in (1, 2, 3)]
@@ -364,20 +374,20 @@ def test_a_check_reads_a_ledger_again_that_changed_or_went_meanwhile() -> None:
         await rig.stage.store.put(ledger_key(3), b"")
 
         async def listed() -> object:
-            for one in old:
-                yield one
+            for ledger in old:
+                yield ledger
 
         summary = CheckSummary()
         reports: list[LedgerReport] = []
         check = CheckRun(rig.stage.store, rig.checker, None)
         await check.run(listed(), reports.append, summary)  # type: ignore[arg-type]
-        assert [(one.ledger_id, one.verdict) for one in reports] == [(1, "healthy")]
+        assert [(report.ledger_id, report.verdict) for report in reports] == [(1, "healthy")]
         assert summary.unreadable == [ledger_key(3)]
 
     run(main)
 
 
-def test_a_check_that_repairs_reports_what_is_so_afterwards() -> None:
+def test_a_run_with_repair_reports_the_state_after_it() -> None:
     async def main() -> None:
         rig = Rig()
         await rig.stage.ledger(1, (0, "a b"), last=1)
@@ -386,13 +396,13 @@ def test_a_check_that_repairs_reports_what_is_so_afterwards() -> None:
         reports: list[LedgerReport] = []
         check = CheckRun(rig.stage.store, rig.checker, rig.repairing)
         await check.run(all_ledgers(rig.stage.store, summary), reports.append, summary)
-        assert [(one.verdict, one.repaired_entries) for one in reports] == [("healthy", 1)]
+        assert [(report.verdict, report.repaired_entries) for report in reports] == [("healthy", 1)]
         assert (summary.entries_repaired, summary.exit_code) == (1, 0)
 
     run(main)
 
 
-def test_a_check_ends_with_the_first_error_that_is_no_bookies() -> None:
+def test_a_run_ends_with_the_first_error_that_no_bookie_raised() -> None:
     async def main() -> None:
         rig = Rig()
         for ledger_id in (1, 2, 3):
@@ -411,9 +421,6 @@ def test_a_check_ends_with_the_first_error_that_is_no_bookies() -> None:
     run(main)
 
 
-# -- decisions
-
-
 def test_the_length_of_an_entry_is_that_of_its_right_copies() -> None:
     good, other = ("present", 3, 11), ("present", 5, 12)
     most = judge(7, [A, B, C], {A: {7: other}, B: {7: good}, C: {7: good}}, 3)
@@ -421,7 +428,9 @@ def test_the_length_of_an_entry_is_that_of_its_right_copies() -> None:
     none = judge(7, [A], {A: {}}, 1)
     assert (none.length_bytes, none.good) == (0, ())
     tie = judge(7, [A, B], {A: {7: good}, B: {7: other}}, 1)
-    assert {one.said for one in tie.answers} == {"differs, and no majority tells which is right"}
+    assert {answer.text for answer in tie.answers} == {
+        "differs, and no majority tells which is right"
+    }
     assert tie.verdict is Verdict.DIVERGENT
 
 
@@ -443,4 +452,4 @@ def test_the_bookies_that_hold_a_range_are_those_of_its_entries(
     assert {entry // stripe for entry in starts} == {entry // stripe for entry in entries}
     assert len(starts) == len({entry // stripe for entry in entries})
     assert all(first <= entry <= last for entry in starts)
-    assert UNENDED < -1
+    assert OPEN_END < -1

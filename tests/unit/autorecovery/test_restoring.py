@@ -1,4 +1,4 @@
-"""One attempt at one ledger: what it changes, what it says came of it, and what it leaves alone."""
+"""One attempt at one ledger: its changes, its outcome, and what it must not change."""
 
 import asyncio
 from random import Random
@@ -7,30 +7,24 @@ import pytest
 from tests.support.brokers import View
 from tests.unit.autorecovery.stage import LEASE_S, Stage, data_of, names_of, run
 
-from magnetar.autorecovery.copying import Copier
+from magnetar.autorecovery.check.prover import Prover
+from magnetar.autorecovery.check.repairer import Repairer
+from magnetar.autorecovery.copier import Copier
 from magnetar.autorecovery.lease_lock import LeaseLock, LockLost
 from magnetar.autorecovery.members import MemberWatch
-from magnetar.autorecovery.next_step import (
-    JITTER,
+from magnetar.autorecovery.rate import ByteRate
+from magnetar.autorecovery.records import RecordState, UnderReplicated, lock_key, record_key
+from magnetar.autorecovery.repair.next_step import (
     Outcome,
     OutcomeKind,
 )
-from magnetar.autorecovery.proving import Prover
-from magnetar.autorecovery.rate import ByteRate
-from magnetar.autorecovery.records import (
-    RecordState,
-    UnderReplicated,
-    encode,
-    lock_key,
-    record_key,
-)
-from magnetar.autorecovery.repairing import Repairer
-from magnetar.autorecovery.replicator import SWAPS_LOST_MAX, Replicator
+from magnetar.autorecovery.repair.replicator import SWAPS_LOST_MAX, Replicator
+from magnetar.autorecovery.repair.worker import Worker
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryStats
-from magnetar.autorecovery.worker import Worker
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerState, ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import Check
 
@@ -75,16 +69,16 @@ class Rig:
         )
 
     async def ready(self) -> None:
-        """The watch has seen all bookies, for longer than a restart takes."""
+        """Lets the watch see all bookies, for longer than the delay of lost bookies."""
         await self.stage.store.put(LOCK, b"")
-        self.members.look()
+        self.members.observe()
         await asyncio.sleep(DELAY_S)
-        self.members.look()
+        self.members.observe()
 
-    async def gone(self, *names: str) -> None:
+    async def lose(self, *names: str) -> None:
         for name in names:
             self.stage.bookies.lose(self.stage.by_name[name])
-        self.members.look()
+        self.members.observe()
         await asyncio.sleep(DELAY_S)
 
     async def restore(self, record: UnderReplicated | None = None) -> Outcome:
@@ -103,7 +97,7 @@ def test_a_ledger_is_copied_and_its_record_changed_once_for_each_ensemble() -> N
         rig = Rig("a", "b", "c", "d")
         await rig.stage.ledger(1, (0, "a b"), (4, "a c"), (8, "b c"), last=9)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         outcome = await rig.restore()
         assert outcome == Outcome(OutcomeKind.REPAIRED, entries=8, bytes=rig.size(*range(8))), (
             outcome
@@ -117,7 +111,7 @@ def test_a_ledger_is_copied_and_its_record_changed_once_for_each_ensemble() -> N
     run(main)
 
 
-def test_a_bookie_that_is_away_is_waited_for() -> None:
+def test_an_attempt_waits_for_a_bookie_that_is_away() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=3)
@@ -132,18 +126,18 @@ def test_a_bookie_that_is_away_is_waited_for() -> None:
     run(main)
 
 
-def test_a_stand_in_that_fails_is_not_tried_again_and_another_is() -> None:
+def test_a_replacement_that_fails_is_itself_replaced() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c", "d")
         await rig.stage.ledger(1, (0, "a b"), last=3)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         broken = {rig.stage.by_name[name] for name in "cd"}
         for bookie in broken:
             bookie.silent = True
         outcome = await rig.restore()
         assert outcome.kind is OutcomeKind.FAILED
-        assert outcome.detail.startswith("those that were to stand in for bookie a (1) failed: ")
+        assert outcome.detail.startswith("the replacements for bookie a (1) failed: ")
         assert all(f"bookie {name} (1): silent" in outcome.detail for name in "cd")
         assert names_of(await rig.stage.metadata(1)) == [(0, "a b")]
         rig.stage.by_name["d"].silent = False
@@ -153,12 +147,12 @@ def test_a_stand_in_that_fails_is_not_tried_again_and_another_is() -> None:
     run(main)
 
 
-def test_what_is_lost_is_named_and_all_else_is_moved() -> None:
+def test_lost_entries_are_named_and_all_others_are_moved() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=9)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         rig.stage.by_name["b"].drop(1, 4)
         outcome = await rig.restore()
         assert (outcome.kind, outcome.entries) == (OutcomeKind.LOST, 9)
@@ -171,27 +165,27 @@ def test_what_is_lost_is_named_and_all_else_is_moved() -> None:
 
 
 @pytest.mark.parametrize("late", ["away", "silent"])
-def test_what_may_yet_come_is_not_lost(late: str) -> None:
+def test_an_entry_that_may_exist_is_not_lost(late: str) -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c", "d")
         await rig.stage.ledger(1, (0, "a b c"), last=9, write_quorum=2)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         if late == "away":
             rig.stage.bookies.lose(rig.stage.by_name["b"])
         else:
             rig.stage.by_name["b"].silent = True
         outcome = await rig.restore()
         assert outcome.kind is OutcomeKind.FAILED
-        said = "not registered" if late == "away" else "unavailable"
-        assert f"bookie b (1): {said}" in outcome.detail
+        text = "not registered" if late == "away" else "unavailable"
+        assert f"bookie b (1): {text}" in outcome.detail
         assert "entry 0 could not be read" in outcome.detail
         assert names_of(await rig.stage.metadata(1)) == [(0, "a b c")]
 
     run(main)
 
 
-def test_copies_that_only_reading_shows_to_be_wrong_are_written_again() -> None:
+def test_wrong_copies_that_only_reading_reveals_are_rewritten() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=9)
@@ -206,22 +200,22 @@ def test_copies_that_only_reading_shows_to_be_wrong_are_written_again() -> None:
         rig.stage.by_name["b"].corrupt.add((1, 5))
         outcome = await rig.restore(prove)
         assert outcome.kind is OutcomeKind.LOST
-        assert [(one.first, one.last) for one in outcome.lost] == [(5, 5)]
+        assert [(entries.first, entries.last) for entries in outcome.lost] == [(5, 5)]
         rig.stage.by_name["b"].corrupt.clear()
         rig.stage.by_name["a"].full = True
         outcome = await rig.restore(prove)
         assert outcome.kind is OutcomeKind.FAILED
-        assert outcome.detail.startswith("copies could not be written again")
+        assert outcome.detail.startswith("copies could not be rewritten")
 
     run(main)
 
 
-def test_what_was_copied_of_a_ledger_that_is_deleted_goes_with_it() -> None:
+def test_new_copies_of_a_deleted_ledger_are_deleted() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c", "d")
         await rig.stage.ledger(1, (0, "a b"), last=9)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         transact = rig.view.transact
 
         async def deleted(operations: object) -> int:
@@ -237,12 +231,12 @@ def test_what_was_copied_of_a_ledger_that_is_deleted_goes_with_it() -> None:
     run(main)
 
 
-def test_a_bookie_that_fails_to_delete_keeps_no_attempt_from_its_end() -> None:
+def test_a_failed_deletion_of_copies_does_not_fail_the_attempt() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=3)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         target, transact = rig.stage.by_name["c"], rig.view.transact
 
         async def never(ledger_id: int) -> None:
@@ -264,7 +258,7 @@ def test_a_record_that_keeps_changing_ends_the_attempt() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=1)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         transact, tries = rig.view.transact, []
 
         async def changed(operations: object) -> int:
@@ -285,7 +279,7 @@ def test_nothing_is_changed_without_the_lock() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=1)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
 
         def lost() -> Check:
             raise LockLost("gone")
@@ -302,17 +296,17 @@ def test_nothing_is_changed_without_the_lock() -> None:
     run(main)
 
 
-def test_an_open_ledger_is_left_to_its_writer_for_the_grace_time_and_then_ended() -> None:
+def test_an_open_ledger_is_closed_only_after_the_grace_time() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=3, state=LedgerState.OPEN)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         until = rig.stage.clock.now_ms() + 5000
         record = UnderReplicated(1, ("gone",), 0, grace_until_ms=until)
         outcome = await rig.restore(record)
         assert outcome == Outcome(
-            OutcomeKind.WAITS, "its writer may put it right itself", wait_ms=5000
+            OutcomeKind.WAITS, "its writer may still replace the lost bookie", wait_ms=5000
         )
         assert (await rig.stage.metadata(1)).state is LedgerState.OPEN
         await asyncio.sleep(5)
@@ -324,41 +318,38 @@ def test_an_open_ledger_is_left_to_its_writer_for_the_grace_time_and_then_ended(
     run(main)
 
 
-def test_a_ledger_that_cannot_be_ended_says_why() -> None:
+def test_the_outcome_says_why_a_ledger_cannot_be_closed() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=3, state=LedgerState.OPEN)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         rig.stage.by_name["b"].silent = True
         outcome = await rig.restore()
         assert outcome.kind is OutcomeKind.FAILED
-        assert outcome.detail.startswith("it could not be ended")
+        assert outcome.detail.startswith("it could not be closed")
         assert (await rig.stage.metadata(1)).state is not LedgerState.CLOSED
 
     run(main)
 
 
-# -- the worker
-
-
 async def attempted(rig: Rig, record: UnderReplicated) -> UnderReplicated | None:
-    """The record on the list after a worker's attempt at it."""
+    """Returns the listed record after a worker's attempt."""
     key = record_key(record.ledger_id)
     await rig.stage.store.put(key, encode(record))
-    await rig.worker._one(record.ledger_id)
+    await rig.worker._attempt_under_lock(record.ledger_id)
     await asyncio.sleep(0.01)
     assert await rig.stage.store.get(lock_key(record.ledger_id)) is None
     return (await rig.stage.listed()).get(record.ledger_id)
 
 
-def test_a_ledger_leaves_the_list_together_with_its_lock() -> None:
+def test_the_record_and_the_lock_are_deleted_in_one_transaction() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c")
         await rig.stage.ledger(1, (0, "a b"), last=1)
         await rig.session.start()
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         assert await attempted(rig, UnderReplicated(1, ("gone",), 0)) is None
         assert rig.stats.outcomes == {"repaired": 1}
         await rig.session.stop()
@@ -366,7 +357,7 @@ def test_a_ledger_leaves_the_list_together_with_its_lock() -> None:
     run(main)
 
 
-def test_only_what_is_due_is_attempted() -> None:
+def test_only_due_ledgers_are_attempted() -> None:
     async def main() -> None:
         rig = Rig("a", "b")
         await rig.stage.ledger(1, (0, "a b"), last=1)
@@ -387,7 +378,7 @@ def test_only_what_is_due_is_attempted() -> None:
     run(main)
 
 
-def test_an_attempt_that_fails_is_counted_whatever_it_ran_into() -> None:
+def test_an_attempt_that_raises_any_error_counts_as_failed() -> None:
     async def main() -> None:
         rig = Rig("a", "b")
         await rig.session.start()
@@ -398,8 +389,8 @@ def test_an_attempt_that_fails_is_counted_whatever_it_ran_into() -> None:
         assert (after.state, after.attempts) == (RecordState.WAITING, 3)
         assert after.detail.startswith("MetadataError: ")
         pause = after.not_before_ms - rig.stage.clock.now_ms()
-        first = SETTINGS.backoff_s(3) * 1000
-        assert first - 20 <= pause <= first * (1 + JITTER)
+        bound = SETTINGS.backoff_first_s * 4 * 1000
+        assert bound / 2 - 20 <= pause <= bound
         assert rig.stats.failures == 1
         last = SETTINGS.attempts_max - 1
         parked = await attempted(rig, UnderReplicated(1, ("gone",), 0, attempts=last))
@@ -410,19 +401,19 @@ def test_an_attempt_that_fails_is_counted_whatever_it_ran_into() -> None:
     run(main)
 
 
-def test_what_another_node_holds_or_has_written_anew_is_left_to_it() -> None:
+def test_a_worker_leaves_records_that_another_node_holds_or_has_changed() -> None:
     async def main() -> None:
         rig = Rig("a", "b")
         await rig.stage.ledger(1, (0, "a b"), last=1)
         await rig.session.start()
         await rig.ready()
-        other = MetadataSession(rig.stage.store, LEASE_S, rig.stage.clock, "other")
-        await other.start()
-        lock = LeaseLock(rig.stage.store, other, lock_key(1), "other")
+        other_session = MetadataSession(rig.stage.store, LEASE_S, rig.stage.clock, "other")
+        await other_session.start()
+        lock = LeaseLock(rig.stage.store, other_session, lock_key(1), "other")
         await lock.take()
         record = UnderReplicated(1, ("gone",), 0)
         await rig.stage.store.put(record_key(1), encode(record))
-        await rig.worker._one(1)
+        await rig.worker._attempt_under_lock(1)
         assert (await rig.stage.listed())[1] == record
         assert rig.stats.outcomes == {"held by another node": 1}
         assert lock.held
@@ -436,7 +427,7 @@ def test_what_another_node_holds_or_has_written_anew_is_left_to_it() -> None:
 
         rig.view.transact = overtaken  # type: ignore[method-assign]
         assert await attempted(rig, record) == newer
-        await other.stop()
+        await other_session.stop()
         await rig.session.stop()
 
     run(main)

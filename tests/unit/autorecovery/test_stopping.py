@@ -1,4 +1,4 @@
-"""What a node leaves when it stops, what it says while it rests, and stores that say nothing."""
+"""Nodes that stop or are idle, and stores that do not answer."""
 
 import asyncio
 from typing import Any
@@ -11,27 +11,30 @@ from tests.unit.autorecovery.test_drain_worker import Checker, ask, ended, wait_
 from tests.unit.autorecovery.test_former_copies import end, moved
 from tests.unit.autorecovery.test_restoring import Rig
 
-from magnetar.autorecovery import auditor, drain_worker, drains, former_copies, worker
-from magnetar.autorecovery.drain_worker import IDLE_INTERVAL_S, _Work
-from magnetar.autorecovery.drains import DrainState, drain_key, drain_lock_key
-from magnetar.autorecovery.former_copies import FormerCopies
+from magnetar.autorecovery.audit import auditor
+from magnetar.autorecovery.check.ledger_check import LedgerReport
+from magnetar.autorecovery.drain import drains
+from magnetar.autorecovery.drain import worker as drain_worker
+from magnetar.autorecovery.drain.drains import DrainState, drain_key, drain_lock_key
+from magnetar.autorecovery.drain.worker import IDLE_INTERVAL_S, _DrainRun
 from magnetar.autorecovery.lease_lock import LeaseLock
-from magnetar.autorecovery.ledger_check import LedgerReport
-from magnetar.autorecovery.next_step import OutcomeKind
 from magnetar.autorecovery.records import (
     AUDITOR_KEY,
     RECORDS_PREFIX,
     RecordState,
     UnderReplicated,
-    encode,
     lock_key,
     record_key,
 )
+from magnetar.autorecovery.repair import former_copies, worker
+from magnetar.autorecovery.repair.former_copies import FormerCopies
+from magnetar.autorecovery.repair.next_step import OutcomeKind
 from magnetar.autorecovery.service import Autorecovery
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.bookie.registration import draining_key
 from magnetar.core.errors import MetadataError
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 
 
@@ -44,10 +47,7 @@ def tasks_of(owner: str) -> list[str]:
     return [name for name in names if name.startswith(owner)]
 
 
-# -- the end of a node
-
-
-def test_a_node_that_stops_gives_up_its_office_and_leaves_no_task_and_no_listener() -> None:
+def test_a_stopped_node_releases_the_auditor_key_and_leaves_no_task_or_listener() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "a b"), last=9)
@@ -74,7 +74,7 @@ def test_a_node_that_stops_gives_up_its_office_and_leaves_no_task_and_no_listene
     run(main)
 
 
-def test_a_node_that_stops_in_an_attempt_leaves_the_ledger_to_the_next() -> None:
+def test_another_node_continues_after_a_node_stops_during_an_attempt() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "a b"), last=9)
@@ -99,7 +99,7 @@ def test_a_node_that_stops_in_an_attempt_leaves_the_ledger_to_the_next() -> None
     run(main)
 
 
-def test_an_office_that_the_store_does_not_take_back_is_left_to_expire() -> None:
+def test_an_auditor_key_that_cannot_be_released_expires() -> None:
     async def test(rig: AuditRig) -> None:
         rig.auditor.start()
         await asyncio.sleep(5)
@@ -116,7 +116,7 @@ def test_an_office_that_the_store_does_not_take_back_is_left_to_expire() -> None
 
 
 @pytest.mark.parametrize("error", [MetadataError("away"), None])
-def test_one_that_never_got_the_office_has_none_to_give_up(error: MetadataError | None) -> None:
+def test_a_node_that_was_never_the_auditor_releases_no_key(error: MetadataError | None) -> None:
     async def main() -> None:
         stage = Stage("a")
         first, second = await stage.node(0), await stage.node(1)
@@ -131,12 +131,12 @@ def test_one_that_never_got_the_office_has_none_to_give_up(error: MetadataError 
             stage.store.delete = fails  # type: ignore[method-assign]
         await second.stop()
         assert await stage.store.get(AUDITOR_KEY) == holder
-        await first.stop()  # also where the store refuses
+        await first.stop()  # also if the store refuses
 
     run(main)
 
 
-def test_a_node_whose_session_is_not_established_rests_and_says_so() -> None:
+def test_a_node_without_an_established_session_reports_that_it_is_idle() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         await stage.ledger(1, (0, "a b"), last=9)
@@ -147,7 +147,7 @@ def test_a_node_whose_session_is_not_established_rests_and_says_so() -> None:
         await node.start()
         await asyncio.sleep(100)
         health = node.health()
-        assert (health.ok, health.reason) == (True, "rests: its session is not established")
+        assert (health.ok, health.reason) == (True, "idle: its session is not established")
         assert await stage.store.get(AUDITOR_KEY) is None
         assert await stage.store.get(lock_key(1)) is None
         assert set(await stage.listed()) == {1}
@@ -163,12 +163,9 @@ def test_a_node_whose_session_is_not_established_rests_and_says_so() -> None:
     run(main)
 
 
-# -- drains
-
-
 @pytest.mark.parametrize("state", [DrainState.REMOVABLE, DrainState.REFUSED])
-def test_a_drain_that_another_node_has_ended_is_left_as_it_is(state: DrainState) -> None:
-    """It ended between the look at the list and the lock."""
+def test_a_drain_that_another_node_has_ended_is_not_changed(state: DrainState) -> None:
+    """The drain ended between the read of the list and the lock."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c")
@@ -176,12 +173,12 @@ def test_a_drain_that_another_node_has_ended_is_left_as_it_is(state: DrainState)
         session = MetadataSession(stage.store, LEASE_S, stage.clock, "late")
         await session.start()
         drain = drains.Drain("a", state, 5, 6, refused="why")
-        await stage.store.put(drain_key("a"), drains.encode(drain))
+        await stage.store.put(drain_key("a"), encode(drain))
         await stage.store.put(draining_key("a"), b"5")
         lock = LeaseLock(stage.store, session, drain_lock_key("a"), "late")
         assert await lock.take()
         checker = Checker(stage)
-        await _Work(stage.store, stage.bookies, checker, stage.clock, "a", lock).run()
+        await _DrainRun(stage.store, stage.bookies, checker, stage.clock, "a", lock).execute()
         assert await drains.read(stage.store, "a") == drain
         assert checker.proven == []
         await session.stop()
@@ -191,15 +188,15 @@ def test_a_drain_that_another_node_has_ended_is_left_as_it_is(state: DrainState)
 
 
 @pytest.mark.parametrize("silent", ["transact", "get"])
-def test_a_store_that_is_silent_about_one_drain_holds_up_the_others_for_its_bound(
+def test_a_silent_store_delays_other_drains_no_longer_than_the_timeout(
     silent: str,
 ) -> None:
-    """A proof whose mark is gone is to be deleted, and the store does not answer."""
+    """The store does not answer while the drain of a deleted mark is to be deleted."""
 
     async def main() -> None:
         stage = Stage("a", "b", "c", "d")
         drain = drains.Drain("a", DrainState.REMOVABLE, 5, incarnations=("1",))
-        await stage.store.put(drain_key("a"), drains.encode(drain))
+        await stage.store.put(drain_key("a"), encode(drain))
         answers = getattr(stage.store, silent)
         setattr(stage.store, silent, never)
         async with working(stage):
@@ -209,13 +206,15 @@ def test_a_store_that_is_silent_about_one_drain_holds_up_the_others_for_its_boun
             await ask(stage, "d")
             await asyncio.sleep(drain_worker.STORE_TIMEOUT_S + 2 * IDLE_INTERVAL_S)
             assert await drains.read(stage.store, "a") is None
-            found = await wait_for(stage, lambda one: one is not None and one.state.ended, "d")
-            assert found is not None
+            ended = await wait_for(
+                stage, lambda drain: drain is not None and drain.state.ended, "d"
+            )
+            assert ended is not None
 
     run(main)
 
 
-def test_the_list_of_drains_is_asked_for_again_if_the_store_does_not_answer() -> None:
+def test_the_list_of_drains_is_read_again_if_the_store_does_not_answer() -> None:
     async def main() -> None:
         stage = Stage("a", "b", "c")
         answers = stage.store.children
@@ -230,14 +229,11 @@ def test_the_list_of_drains_is_asked_for_again_if_the_store_does_not_answer() ->
     run(main)
 
 
-# -- former copies
-
-
 @pytest.mark.parametrize("ends_by", ["time", "session"])
-def test_a_round_over_former_copies_ends_with_its_time_or_session_and_the_next_goes_on(
+def test_a_round_over_former_copies_is_bounded_and_the_next_continues(
     ends_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each proof takes a second; a round has two, or its session ends in that time."""
+    """Each proof takes a second; a round has two seconds, or its session ends by then."""
     monkeypatch.setattr(former_copies, "ROUND_S_MAX", 2.0)
 
     async def main() -> None:
@@ -259,11 +255,11 @@ def test_a_round_over_former_copies_ends_with_its_time_or_session_and_the_next_g
         former = collector.garbage.former
         assert isinstance(former, FormerCopies)
         former._checker = checker
-        gone = await collector.once()
+        deleted = await collector.once()
         if ends_by == "session":
-            assert (proven, gone) == ([1], [])
+            assert (proven, deleted) == ([1], [])
         else:
-            assert (proven, gone) == ([1, 2], [1, 2])
+            assert (proven, deleted) == ([1, 2], [1, 2])
             assert await collector.once() == [3, 4]
             await collector.session.stop()
         await stage.stop()
@@ -290,7 +286,7 @@ def test_a_proof_that_does_not_end_proves_nothing() -> None:
         assert await collector.once() == []
         waited_s = asyncio.get_running_loop().time() - begun
         assert waited_s == pytest.approx(former_copies.PROOF_TIMEOUT_S)
-        assert await collector.once() == [2], "the next round goes on behind it"
+        assert await collector.once() == [2], "the next round continues behind it"
         assert await stage.by_name["a"].list_ledgers() == [1]
         await end(collector)
 
@@ -298,7 +294,7 @@ def test_a_proof_that_does_not_end_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("ready", [2, 3])
-def test_so_many_former_copies_are_locked_at_once(
+def test_a_bounded_number_of_former_copies_is_locked_at_once(
     ready: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(former_copies, "LOCKED_AT_ONCE_MAX", 2)
@@ -326,15 +322,12 @@ def test_so_many_former_copies_are_locked_at_once(
     run(main)
 
 
-# -- attempts
-
-
-def test_an_ensemble_that_cannot_be_put_right_is_tried_once_in_an_attempt() -> None:
+def test_an_ensemble_that_cannot_be_restored_is_tried_once_per_attempt() -> None:
     async def main() -> None:
         rig = Rig("a", "b", "c", "d")
         await rig.stage.ledger(1, (0, "a b"), (4, "a c"), (8, "a c"), last=11)
         await rig.ready()
-        await rig.gone("a")
+        await rig.lose("a")
         silent = rig.stage.by_name["b"]
         silent.silent = True
         reads: list[int] = []
@@ -384,10 +377,7 @@ def test_a_node_knows_how_many_ledgers_are_listed_due_parked_and_lost() -> None:
     run(main)
 
 
-# -- lists of other releases
-
-
-def test_an_audit_leaves_alone_what_is_no_page_of_the_list() -> None:
+def test_an_audit_ignores_keys_that_are_no_page_of_the_list() -> None:
     async def test(rig: AuditRig) -> None:
         await rig.stage.ledger(1, (0, "a b"), last=1)
         for name in ("-1", "x", "1x"):

@@ -9,6 +9,7 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import BookieError
+from magnetar.bookie.entry_log.collector import GcReport
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.settings import BookieSettings
 
@@ -39,7 +40,7 @@ def entry(ledger_id: int, entry_id: int, size: int = 100) -> bytes:
 async def add(
     bookie: LocalBookie, ledger_id: int, ids: Sequence[int], *, size: int = 100
 ) -> BookieError | None:
-    """Adds a group; returns what it was answered."""
+    """Adds a group; returns its error, None if it is durable."""
     answer: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
     entries = [entry(ledger_id, entry_id, size) for entry_id in ids]
     bookie.add_entries(ledger_id, ids, entries, last_add_confirmed=-1, on_added=answer.set_result)
@@ -52,16 +53,21 @@ async def read_all(bookie: LocalBookie, ledger_id: int, *, size: int = 100) -> l
     ids: list[int] = []
     while not ids or ids[-1] < end.last_entry:
         first = ids[-1] + 1 if ids else 0
-        found = await bookie.read_entries(ledger_id, first, end.last_entry, bytes_max=20_000)
-        assert all(item.data == entry(ledger_id, item.entry_id, size) for item in found)
-        ids += [item.entry_id for item in found]
+        result = await bookie.read_entries(ledger_id, first, end.last_entry, bytes_max=20_000)
+        assert all(item.data == entry(ledger_id, item.entry_id, size) for item in result)
+        ids += [item.entry_id for item in result]
     return ids
 
 
+async def collect_garbage(bookie: LocalBookie) -> GcReport:
+    """Runs a major collection."""
+    return await bookie._keeper.collect(bookie._settings.gc_major_live_ratio)
+
+
 async def until(met: Callable[[], bool]) -> None:
-    """Waits for something that the bookie does by the clock."""
+    """Waits for periodic work of the bookie."""
     async with asyncio.timeout(20):
-        while not met():  # noqa: ASYNC110 - there is no event for it
+        while not met():  # noqa: ASYNC110 - the bookie has no event for it
             await asyncio.sleep(0.001)
 
 
@@ -75,7 +81,7 @@ async def open_sim(
 
 @pytest.fixture
 async def open_bookie(tmp_path: Path) -> AsyncIterator[Opener]:
-    """Opens bookies in one directory and closes what was left open."""
+    """Opens bookies in one directory and closes those that are still open."""
     opened: list[LocalBookie] = []
 
     async def open_(settings: BookieSettings = SMALL, bookie_id: str = "b1") -> LocalBookie:

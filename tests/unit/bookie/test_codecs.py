@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie import checkpoint, identity
-from magnetar.bookie import entry_log_codec_v1 as log_codec
-from magnetar.bookie import journal_codec_v1 as codec
-from magnetar.bookie.checkpoint import CheckpointDamaged, Mark
-from magnetar.bookie.entry_log_codec_v1 import BadBlock
+from magnetar.bookie import identity
+from magnetar.bookie.cache.write_cache import segment_of
+from magnetar.bookie.entry_log import codec_v1 as log_codec
+from magnetar.bookie.entry_log.codec_v1 import BadBlock
 from magnetar.bookie.identity import DataDirError, Identity
-from magnetar.bookie.journal_codec_v1 import BadRecord, FileHeader, FileMarks, IncompleteRecord
-from magnetar.bookie.journal_files import JournalPosition
-from magnetar.bookie.write_cache import segment_of
+from magnetar.bookie.journal import checkpoint
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.checkpoint import CheckpointDamaged, Mark
+from magnetar.bookie.journal.codec_v1 import BadRecord, FileHeader, FileMarks, IncompleteRecord
+from magnetar.bookie.journal.files import JournalPosition
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "bookie"
 SALT = bytes(range(16))
@@ -26,7 +27,15 @@ def record_bytes(entry_ids: tuple[int, ...], entries: list[bytes], seq: int = 9)
     """A whole record without its tail."""
     body, size, crc = codec.body_of(entries)
     head = codec.encode_head(
-        codec.KIND_ADD, seq, seq - 1, 7, 3, entry_ids, codec.pack_lengths(entries), size, crc
+        codec.KIND_ADD,
+        seq,
+        seq - 1,
+        7,
+        3,
+        entry_ids=entry_ids,
+        lengths=codec.pack_lengths(entries),
+        body_bytes=size,
+        body_crc=crc,
     )
     return head + b"".join(body)
 
@@ -44,13 +53,23 @@ def groups(draw: st.DrawFn) -> tuple[tuple[int, ...], list[bytes]]:
 
 
 @given(groups(), st.integers(1, 2**62), NUMBERS, st.integers(-1, 2**62))
-def test_a_record_comes_back(
+def test_record_round_trip(
     group: tuple[tuple[int, ...], list[bytes]], seq: int, ledger_id: int, lac: int
 ) -> None:
     ids, entries = group
     body, size, crc = codec.body_of(entries)
     lengths = codec.pack_lengths(entries)
-    head = codec.encode_head(codec.KIND_ADD, seq, seq - 1, ledger_id, lac, ids, lengths, size, crc)
+    head = codec.encode_head(
+        codec.KIND_ADD,
+        seq,
+        seq - 1,
+        ledger_id,
+        lac,
+        entry_ids=ids,
+        lengths=lengths,
+        body_bytes=size,
+        body_crc=crc,
+    )
     record = codec.decode_head(b"x" * 8 + head + b"".join(body), 8)
     assert (record.kind, record.seq, record.durable_seq) == (codec.KIND_ADD, seq, seq - 1)
     assert (record.ledger_id, record.last_add_confirmed) == (ledger_id, lac)
@@ -62,16 +81,16 @@ def test_a_record_comes_back(
 
 
 @given(groups())
-def test_a_cut_record_says_how_much_is_wanted(group: tuple[tuple[int, ...], list[bytes]]) -> None:
+def test_truncated_record_reports_needed_bytes(group: tuple[tuple[int, ...], list[bytes]]) -> None:
     data = record_bytes(*group)
     head_bytes = codec.decode_head(data, 0).head_bytes
     for length in range(head_bytes):
         with pytest.raises(IncompleteRecord) as raised:
             codec.decode_head(data[:length], 0)
-        assert length < raised.value.wanted <= head_bytes
+        assert length < raised.value.needed <= head_bytes
 
 
-def test_every_flipped_bit_of_a_head_is_found() -> None:
+def test_every_flipped_bit_of_a_head_is_detected() -> None:
     data = record_bytes((4, 6, 7), [b"abc", b"", b"defg"])
     head_bytes = codec.decode_head(data, 0).head_bytes
     for bit in range(head_bytes * 8):
@@ -80,7 +99,7 @@ def test_every_flipped_bit_of_a_head_is_found() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_no_record(data: bytes) -> None:
+def test_garbage_is_not_a_record(data: bytes) -> None:
     with pytest.raises(BadRecord):
         codec.decode_head(data, 0)
     with pytest.raises(BadRecord):
@@ -114,19 +133,19 @@ def block_bytes(
 @st.composite
 def blocks(draw: st.DrawFn) -> tuple[list[tuple[int, int]], list[list[bytes]]]:
     segments = draw(st.lists(BODIES, min_size=1, max_size=5))
-    left = sum(map(len, segments))
+    remaining = sum(map(len, segments))
     ranges: list[tuple[int, int]] = []
     start = draw(NUMBERS)
-    while left:
-        count = draw(st.integers(1, left))
+    while remaining:
+        count = draw(st.integers(1, remaining))
         ranges.append((start, count))
         start += count + draw(st.integers(1, 9))
-        left -= count
+        remaining -= count
     return ranges, segments
 
 
 @given(blocks())
-def test_a_block_comes_back(made: tuple[list[tuple[int, int]], list[list[bytes]]]) -> None:
+def test_block_round_trip(made: tuple[list[tuple[int, int]], list[list[bytes]]]) -> None:
     ranges, segments = made
     magic = log_codec.log_magic(SALT, 1)
     data, entries = block_bytes(ranges, segments, magic)
@@ -136,14 +155,14 @@ def test_a_block_comes_back(made: tuple[list[tuple[int, int]], list[list[bytes]]
     ids = [base + n for base, count in ranges for n in range(count)]
     assert (block.first_entry, block.last_entry) == (ids[0], ids[-1])
     for low, high in ((ids[0], ids[-1]), (ids[0] + 1, ids[-1] + 5), (ids[-1], ids[-1])):
-        found_ids, found = block.slice(low, high)
-        wanted = [(id_, e) for id_, e in zip(ids, entries, strict=True) if low <= id_ <= high]
-        assert list(zip(found_ids, found, strict=True)) == wanted
+        found_ids, result = block.slice(low, high)
+        requested = [(id_, e) for id_, e in zip(ids, entries, strict=True) if low <= id_ <= high]
+        assert list(zip(found_ids, result, strict=True)) == requested
 
 
 @settings(max_examples=20)
 @given(blocks())
-def test_every_flipped_bit_and_cut_of_a_block_is_found(
+def test_every_flipped_bit_and_truncation_of_a_block_is_detected(
     made: tuple[list[tuple[int, int]], list[list[bytes]]],
 ) -> None:
     magic = log_codec.log_magic(SALT, 1)
@@ -157,7 +176,7 @@ def test_every_flipped_bit_and_cut_of_a_block_is_found(
 
 
 @given(st.binary(max_size=300))
-def test_garbage_is_no_block(data: bytes) -> None:
+def test_garbage_is_not_a_block(data: bytes) -> None:
     magic = log_codec.log_magic(SALT, 1)
     for candidate in (data, magic + data):
         with pytest.raises(BadBlock):
@@ -190,15 +209,15 @@ def test_a_checkpoint_is_checked_to_the_last_bit() -> None:
 
 def test_an_identity_is_checked_to_the_last_bit() -> None:
     path = Path("/somewhere/identity")
-    known = Identity("b1", "393351e6-9809-489c-885e-50a3f0680580", 1)
-    data = identity.encode(known)
-    assert identity.decode(data, path) == known
+    original = Identity("b1", "393351e6-9809-489c-885e-50a3f0680580", 1)
+    data = identity.encode(original)
+    assert identity.decode(data, path) == original
     for bit in range(len(data) * 8):
         with pytest.raises(DataDirError, match="/somewhere/identity"):
             identity.decode(flipped(data, bit), path)
 
 
-def test_another_format_version_is_named() -> None:
+def test_unsupported_format_version_is_reported() -> None:
     data = identity.encode(Identity("b1", "393351e6-9809-489c-885e-50a3f0680580", 2))
     with pytest.raises(DataDirError, match="format version 2, this software reads 1"):
         identity.decode(data, Path("/somewhere/identity"))
@@ -208,9 +227,6 @@ def flipped(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
-
-
-# --- golden files: what version 1 looks like, for good -----------------------------------------
 
 
 def golden_journal() -> bytes:
@@ -239,7 +255,7 @@ def golden_log() -> bytes:
     return log_codec.encode_file_header(SALT, 3) + plain + holes
 
 
-def test_a_checkpoint_says_whether_the_index_notes_what_it_contains() -> None:
+def test_checkpoint_records_whether_the_index_has_flushed_seq() -> None:
     older = checkpoint.decode((GOLDEN / "checkpoint-v1.bin").read_bytes(), SALT)
     assert not older.index_notes
     newer = Mark(older.position, older.newest_file_id, index_notes=True)

@@ -1,4 +1,4 @@
-"""The collector and the entry logs on parts in memory: what exactly is dead, small, old or kept."""
+"""The collector and the entry logs in memory: which logs are dead, small, old or kept."""
 
 import errno
 from collections.abc import Sequence
@@ -7,15 +7,17 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from tests.support.memory_index import MemoryIndexStore
 from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie import index as index_format
 from magnetar.bookie.api import EntryCorrupt
-from magnetar.bookie.entry_log import EntryLogs, LogWriter, Placed, file_name, log_ids
-from magnetar.bookie.entry_log_codec_v1 import FILE_HEADER_BYTES, decode_file_header
-from magnetar.bookie.flush import pieces
-from magnetar.bookie.gc import SMALL_LOG_SHARE, SMALL_LOGS_MIN, Collector
-from magnetar.bookie.index import (
+from magnetar.bookie.cache.write_cache import LedgerEntries, segment_of
+from magnetar.bookie.entry_log.codec_v1 import FILE_HEADER_BYTES, decode_file_header
+from magnetar.bookie.entry_log.collector import SMALL_LOG_SHARE, SMALL_LOGS_MIN, Collector
+from magnetar.bookie.entry_log.flush import pieces
+from magnetar.bookie.entry_log.logs import BlockLocation, EntryLogs, LogWriter, file_name, log_ids
+from magnetar.bookie.index import index as index_format
+from magnetar.bookie.index.index import (
     FLAG_DELETED,
     FLAG_EMPTIED,
     FLAG_FENCED,
@@ -23,9 +25,8 @@ from magnetar.bookie.index import (
     LedgerRecord,
     View,
 )
-from magnetar.bookie.index_store import Batch, MemoryIndexStore
+from magnetar.bookie.index.store import Batch, IndexDamaged
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.write_cache import LedgerEntries, segment_of
 
 from .conftest import SMALL
 
@@ -73,7 +74,7 @@ class Rig:
         self.index.store.write(batch)
 
     def readable(self, ledgers: Sequence[int]) -> None:
-        """Every view of the ledgers names a good block of theirs."""
+        """Checks that every view of the ledgers refers to a good block."""
         for ledger_id in ledgers:
             views = list(self.index.views(ledger_id))
             assert views
@@ -82,7 +83,20 @@ class Rig:
                 assert block.entries[0].startswith(b"%d;" % ledger_id)
 
 
-def test_a_log_goes_when_no_view_names_it_and_not_before() -> None:
+def failing(rig: Rig, *errors: Exception) -> None:
+    """Has the next syncs of the index fail."""
+    store, faults = rig.index.store, list(errors)
+    sync = store.sync
+
+    def fails() -> None:
+        if faults:
+            raise faults.pop()
+        sync()
+
+    store.sync = fails  # type: ignore[method-assign]
+
+
+def test_log_is_removed_only_without_views() -> None:
     rig = Rig()
     rig.log(1, 2)
     rig.log(3)
@@ -97,7 +111,7 @@ def test_a_log_goes_when_no_view_names_it_and_not_before() -> None:
     rig.readable([3])
 
 
-def test_a_log_that_is_written_is_left_alone() -> None:
+def test_log_with_a_writer_is_not_collected() -> None:
     rig = Rig()
     writer = LogWriter(rig.logs)
     writer.append(1, [segment_of([b"x"])], [(0, 1)], [b"x"])
@@ -141,7 +155,7 @@ def test_small_logs_are_joined_when_there_are_enough(count: int, join: bool) -> 
     rig.readable(range(1, count + 1))
 
 
-def test_a_log_is_small_below_its_share_of_a_whole_one() -> None:
+def test_log_is_small_below_its_share_of_a_full_log() -> None:
     rig = Rig()
     for ledger_id in range(1, SMALL_LOGS_MIN + 1):
         rig.log(ledger_id)
@@ -153,7 +167,7 @@ def test_a_log_is_small_below_its_share_of_a_whole_one() -> None:
 
 
 @pytest.mark.parametrize(("age_ms", "dropped"), [(4_999, []), (5_000, [1])])
-def test_a_tombstone_is_kept_for_its_time(age_ms: int, dropped: list[int]) -> None:
+def test_tombstone_is_kept_for_tombstone_kept_s(age_ms: int, dropped: list[int]) -> None:
     rig = Rig(replace(SMALL, tombstone_kept_s=5.0))
     rig.record(1, FLAG_DELETED, deleted_ms=1_000)
     rig.record(2, FLAG_EMPTIED | FLAG_FENCED)
@@ -164,8 +178,8 @@ def test_a_tombstone_is_kept_for_its_time(age_ms: int, dropped: list[int]) -> No
     assert kept == [ledger_id for ledger_id in (1, 2, 3) if ledger_id not in dropped]
 
 
-def test_what_was_copied_stays_when_the_next_copy_fails() -> None:
-    """The log that a failed copy leaves is removed: nothing that the index names may be in it."""
+def test_copied_blocks_stay_when_the_next_copy_fails() -> None:
+    """The log of a failed copy is removed, so it must not contain blocks with views."""
     rig = Rig()
     for ledger_id in (1, 2):
         rig.log(ledger_id, 10 + ledger_id)
@@ -185,7 +199,21 @@ def test_what_was_copied_stays_when_the_next_copy_fails() -> None:
     rig.readable([1, 2])
 
 
-def test_a_full_disk_ends_the_copying_and_leaves_nothing_half_done() -> None:
+def test_copies_with_possible_views_stay_when_a_later_copy_fails() -> None:
+    """The index reports a failure, but has the writes after it is reopened."""
+    rig = Rig()
+    for ledger_id in (1, 2):
+        rig.log(ledger_id, 10 + ledger_id)
+        rig.record(10 + ledger_id, FLAG_DELETED, deleted_ms=0)
+    failing(rig, IndexDamaged("reopened", "", 0))
+    with pytest.raises(IndexDamaged):
+        rig.collector.collect(0.9, 0, join_small=False)
+    rig.disk.fault = lambda step, _: BROKEN if step == "write" else None
+    assert rig.collector.collect(0.9, 0, join_small=False).logs_compacted == 0
+    rig.readable([1, 2])
+
+
+def test_full_disk_ends_compaction_without_partial_copies() -> None:
     rig = Rig()
     for ledger_id in (1, 2, 3):
         rig.log(ledger_id, 10 + ledger_id)
@@ -210,7 +238,27 @@ def test_a_full_disk_ends_the_copying_and_leaves_nothing_half_done() -> None:
     rig.readable([1, 2, 3])
 
 
-def test_another_error_ends_only_its_own_log() -> None:
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_log_stays_until_its_copy_is_durably_in_the_index(failures: int) -> None:
+    """A full disk keeps unsynced index writes, and a power cut drops them."""
+    rig = Rig()
+    rig.log(1, 11)
+    rig.record(11, FLAG_DELETED, deleted_ms=0)
+    store = rig.index.store
+    assert isinstance(store, MemoryIndexStore)
+    store.sync()
+    failing(rig, *[FULL] * failures)
+    assert rig.collector.collect(0.9, 0, join_small=False).logs_compacted == 0
+    for _ in range(failures):
+        rig.collector.collect(0.0, 0, join_small=False)
+        rig.readable([1])
+        after_cut = Rig()
+        after_cut.logs, after_cut.index = rig.logs, Index(MemoryIndexStore(store.synced))
+        after_cut.readable([1])
+    assert rig.logs.ids() == [2], "the copy is durable, so the old log went"
+
+
+def test_other_error_skips_only_its_log() -> None:
     rig = Rig()
     for ledger_id in (1, 2, 3):
         rig.log(ledger_id, 10 + ledger_id)
@@ -244,11 +292,8 @@ def test_the_usage_of_a_ledger_follows_its_blocks() -> None:
     assert list(rig.index.usage(1)) == []
 
 
-# -- the logs -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("step", ["create", "write", "sync directory"])
-def test_a_log_that_cannot_be_begun_leaves_nothing(step: str) -> None:
+def test_log_that_cannot_be_created_leaves_no_file(step: str) -> None:
     rig = Rig()
     rig.disk.fault = lambda kind, _: BROKEN if kind == step else None
     with pytest.raises(OSError, match="Input/output"):
@@ -262,7 +307,7 @@ def test_a_log_that_cannot_be_begun_leaves_nothing(step: str) -> None:
     assert EntryLogs(rig.disk, LOGS, SALT, SMALL).create()[0] == 3
 
 
-def test_only_so_many_logs_are_kept_open_the_least_recent_goes() -> None:
+def test_open_logs_are_bounded_and_evicted_least_recently_used() -> None:
     rig = Rig(replace(SMALL, entry_logs_open_max=2))
     for ledger_id in (1, 2, 3):
         rig.log(ledger_id)
@@ -275,15 +320,15 @@ def test_only_so_many_logs_are_kept_open_the_least_recent_goes() -> None:
     assert rig.logs.file(2) is not second
 
 
-def test_a_log_is_left_when_it_is_full() -> None:
+def test_full_log_is_finished() -> None:
     rig = Rig()
     writer = LogWriter(rig.logs)
-    places: list[Placed] = []
+    places: list[BlockLocation] = []
     entries = [bytes(100)]
     for number in range(3):
         places.append(writer.append(1, [segment_of(entries)], [(number, 1)], entries))
     length = places[0].length
-    assert [each.offset for each in places] == [
+    assert [item.offset for item in places] == [
         FILE_HEADER_BYTES + number * length for number in range(3)
     ]
     assert length % 8 == 0
@@ -300,7 +345,7 @@ def test_a_log_is_left_when_it_is_full() -> None:
     assert decode_file_header(rig.disk.read_all(rig.logs.path(2))) == (SALT, 2)
 
 
-def test_what_is_synced_survives_in_every_log_that_was_written() -> None:
+def test_sync_covers_every_written_log() -> None:
     rig = Rig(replace(SMALL, entry_log_bytes=200))
     writer = LogWriter(rig.logs)
     for number in range(4):
@@ -318,7 +363,7 @@ def test_what_is_synced_survives_in_every_log_that_was_written() -> None:
     assert not rig.disk.inodes[rig.logs.path(max(rig.logs.ids()))].unsynced
 
 
-def test_a_failed_attempt_on_a_full_disk_takes_its_logs_with_it() -> None:
+def test_failed_attempt_on_a_full_disk_removes_its_logs() -> None:
     rig = Rig(replace(SMALL, entry_log_bytes=200))
     kept = LogWriter(rig.logs)
     kept.append(1, [segment_of([b"x"])], [(0, 1)], [b"x"])
@@ -337,7 +382,7 @@ def test_a_failed_attempt_on_a_full_disk_takes_its_logs_with_it() -> None:
     assert rig.logs.ids() == rig.logs.sealed_ids() == [1, placed.log_id]
 
 
-def test_names_that_are_no_numbers_are_no_logs() -> None:
+def test_files_without_a_number_are_not_logs() -> None:
     disk = SimDisk()
     for name in ("0000000007.log", "x.log", "0000000009.tmp", "0000000008"):
         disk.open(LOGS / name, create=True)
@@ -345,13 +390,13 @@ def test_names_that_are_no_numbers_are_no_logs() -> None:
     assert EntryLogs(disk, LOGS, SALT, SMALL).create()[0] == 8
 
 
-def test_a_view_is_held_against_its_block() -> None:
+def test_view_must_match_its_block() -> None:
     rig = Rig()
     (view,) = rig.log(1)
     assert rig.logs.read(view).ledger_id == 1
     for fields in ({"ledger_id": 2}, {"first": -1}, {"last": 1}, {"first": 1, "last": 0}):
         wrong = structs.replace(view, **fields)
-        for read in (rig.logs.read, lambda one: rig.logs.read_run([one])):
+        for read in (rig.logs.read, lambda item: rig.logs.read_run([item])):
             with pytest.raises(EntryCorrupt, match="it holds ledger 1 entries 0 to 0") as raised:
                 read(wrong)
             assert (raised.value.path, raised.value.offset) == (str(rig.logs.path(1)), view.offset)
@@ -383,14 +428,12 @@ def _broken(offset: int, length: int) -> bytes:
     ("sizes", "counts"),
     [([90, 20], [1, 1]), ([60, 40, 1], [2, 1]), ([200, 200], [1, 1]), ([10] * 25, [10, 10, 5])],
 )
-def test_a_group_too_large_for_a_block_is_cut_where_blocks_end(
-    sizes: list[int], counts: list[int]
-) -> None:
+def test_group_too_large_for_a_block_is_split(sizes: list[int], counts: list[int]) -> None:
     held = LedgerEntries()
     entries = [bytes(size) for size in sizes]
     held.append(range(len(entries)), entries, segment_of(entries))
     settings = replace(SMALL, block_bytes=100, block_bytes_max=100)
-    found = list(pieces(held, settings, merge=True))
-    assert [entry for _, _, some in found for entry in some] == entries
-    cut = [segment.count for segments, _, _ in found for segment in segments]
+    result = list(pieces(held, settings, merge=True))
+    assert [entry for _, _, group in result for entry in group] == entries
+    cut = [segment.count for segments, _, _ in result for segment in segments]
     assert cut == counts

@@ -1,4 +1,4 @@
-"""Opening a data directory: whose it is, who has it, and what is refused."""
+"""Opening a data directory: identity, lock, and refusals."""
 
 import asyncio
 import errno
@@ -10,27 +10,30 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie import checkpoint, identity
-from magnetar.bookie import journal_codec_v1 as codec
+from magnetar.bookie import identity
 from magnetar.bookie.api import ID_END, NoSuchLedger
-from magnetar.bookie.checkpoint import Mark
 from magnetar.bookie.identity import DataDirError, Identity
-from magnetar.bookie.index import Index, put_flushed
-from magnetar.bookie.index_store import Batch, RocksIndexStore
-from magnetar.bookie.inspect import inspect
+from magnetar.bookie.index.index import Index, put_flushed
+from magnetar.bookie.index.store import Batch, RocksIndexStore
+from magnetar.bookie.inspect.inspection import inspect
+from magnetar.bookie.journal import checkpoint
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.checkpoint import Mark
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.os_files import OsFiles
+from magnetar.disk.os_files import OsFiles
 
 from .conftest import DATA, Opener, add, open_sim, read_all
 
 
-async def test_a_second_opener_is_told_who_has_it(open_bookie: Opener, tmp_path: Path) -> None:
+async def test_second_open_fails_with_the_pid_of_the_owner(
+    open_bookie: Opener, tmp_path: Path
+) -> None:
     await open_bookie()
     with pytest.raises(DataDirError, match=rf"{tmp_path}.*in use by process {os.getpid()}"):
         await open_bookie()
 
 
-async def test_it_can_be_opened_again_after_close(open_bookie: Opener) -> None:
+async def test_directory_can_be_reopened_after_close(open_bookie: Opener) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(3))
     before = bookie.identity
@@ -76,7 +79,7 @@ async def test_data_without_an_identity_is_not_formatted(
         await open_bookie()
 
 
-async def test_a_lost_index_is_not_taken_for_a_new_one(open_bookie: Opener, tmp_path: Path) -> None:
+async def test_lost_index_is_not_treated_as_new(open_bookie: Opener, tmp_path: Path) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(3))
     await bookie.close()
@@ -112,7 +115,7 @@ async def two_flushes(open_bookie: Opener, data: Path) -> Path:
 
 
 def without_note(index: Path) -> None:
-    """Makes the index one of a release that noted nothing."""
+    """Changes the index to that of a release without `flushed_seq`."""
     store = RocksIndexStore(index)
     batch = Batch()
     batch.delete(b"mflushed")
@@ -122,7 +125,7 @@ def without_note(index: Path) -> None:
 
 
 def checkpoint_without_flag(data: Path) -> None:
-    """Writes the checkpoint as a release without notes does."""
+    """Writes the checkpoint like a release without the flag."""
     path = data / checkpoint.FILE_NAME
     salt = identity.decode((data / "identity").read_bytes(), data).salt
     mark = checkpoint.decode(path.read_bytes(), salt)
@@ -130,10 +133,10 @@ def checkpoint_without_flag(data: Path) -> None:
 
 
 @pytest.mark.parametrize("noted", [True, False])
-async def test_an_index_from_before_the_checkpoint_is_refused(
+async def test_index_older_than_the_checkpoint_is_refused(
     open_bookie: Opener, tmp_path: Path, noted: bool
 ) -> None:
-    """It would answer "no such entry" for what the journal no longer has to replay."""
+    """It would report entries as never stored that the journal no longer has."""
     data = tmp_path / "data"
     before = await two_flushes(open_bookie, data)
     if not noted:
@@ -142,12 +145,12 @@ async def test_an_index_from_before_the_checkpoint_is_refused(
     shutil.copytree(before, data / "index")
     with pytest.raises(DataDirError, match="older than the checkpoint"):
         await open_bookie()
-    found = inspect(OsFiles(), data)
-    assert any("older than the checkpoint" in finding.text for finding in found.findings)
-    assert found.damaged
+    result = inspect(OsFiles(), data)
+    assert any("older than the checkpoint" in finding.text for finding in result.findings)
+    assert result.damaged
 
 
-async def test_data_of_a_release_without_notes_is_opened(
+async def test_data_of_a_release_without_flushed_seq_is_opened(
     open_bookie: Opener, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -164,10 +167,10 @@ async def test_data_of_a_release_without_notes_is_opened(
     store.close()
 
 
-async def test_data_that_an_older_release_has_written_since_is_opened(
+async def test_data_is_opened_after_a_rollback_to_an_older_release(
     open_bookie: Opener, tmp_path: Path
 ) -> None:
-    """A rollback: the older release flushes, moves the checkpoint, and leaves the note behind."""
+    """The older release flushes and moves the checkpoint, but does not update `flushed_seq`."""
     data = tmp_path / "data"
     await two_flushes(open_bookie, data)
     store = RocksIndexStore(data / "index")
@@ -182,8 +185,8 @@ async def test_data_that_an_older_release_has_written_since_is_opened(
     assert not bookie.stats().fault
 
 
-async def test_a_flush_that_ends_before_its_checkpoint_is_repeated() -> None:
-    """The power goes between the index's sync and the checkpoint: the note is ahead of it."""
+async def test_flush_cut_before_its_checkpoint_is_repeated() -> None:
+    """A power cut between index sync and checkpoint: `flushed_seq` is ahead of it."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -222,7 +225,7 @@ async def test_without_its_checkpoint_the_whole_journal_is_replayed(
     assert bookie.stats().ledgers_in_limbo_through == -1
 
 
-async def test_an_unreadable_checkpoint_is_as_good_as_none() -> None:
+async def test_unreadable_checkpoint_is_treated_as_missing() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -237,8 +240,8 @@ async def test_an_unreadable_checkpoint_is_as_good_as_none() -> None:
     await bookie.close()
 
 
-async def test_a_damaged_checkpoint_on_a_full_disk_keeps_nobody_from_reading() -> None:
-    """The checkpoint is written anew with the first flush that has room."""
+async def test_bookie_with_damaged_checkpoint_on_a_full_disk_serves_reads() -> None:
+    """The first flush that has room replaces the checkpoint."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -262,7 +265,7 @@ async def test_a_damaged_checkpoint_on_a_full_disk_keeps_nobody_from_reading() -
     await bookie.close()
 
 
-async def test_an_unreadable_identity_is_named() -> None:
+async def test_unreadable_identity_is_reported() -> None:
     disk = SimDisk()
     await (await open_sim(disk, SimIndexStore(disk, DATA / "index"))).abort()
     disk = disk.after_cut(random.Random(1))
@@ -277,7 +280,7 @@ async def test_a_bookie_id_is_checked(open_bookie: Opener, name: str) -> None:
         await open_bookie(bookie_id=name)
 
 
-async def test_a_fence_is_kept_though_its_caller_has_gone(open_bookie: Opener) -> None:
+async def test_fence_is_kept_after_its_caller_is_cancelled(open_bookie: Opener) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(3))
     await bookie.flush()
@@ -295,7 +298,7 @@ async def test_a_fence_is_kept_though_its_caller_has_gone(open_bookie: Opener) -
 
 
 @pytest.mark.parametrize("first", [ID_END - 1, ID_END])
-async def test_a_record_of_entries_that_cannot_be_is_skipped(
+async def test_record_with_invalid_entry_ids_is_skipped(
     first: int, open_bookie: Opener, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An older release journalled and acknowledged such a group."""

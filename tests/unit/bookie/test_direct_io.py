@@ -1,4 +1,4 @@
-"""Direct appends against a plain model: the same bytes, the same ends, whatever the sizes."""
+"""Direct appends against a plain model: the same bytes and ends for all sizes."""
 
 import errno
 import os
@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.bookie.direct_io import BLOCK_BYTES, BUFFER_BYTES, DirectFile
-from magnetar.bookie.files import Append, File
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.disk.direct_file import BLOCK_BYTES, BUFFER_BYTES, DirectFile
+from magnetar.disk.files import Append, File
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 SIZES = st.one_of(
     st.integers(0, 300),
@@ -51,7 +51,7 @@ def test_growing_files_end_with_their_last_byte(
         assert path.read_bytes() == model
 
 
-def test_a_preallocated_file_keeps_its_size_and_what_is_after_the_block(tmp_path: Path) -> None:
+def test_preallocated_file_keeps_its_size_and_the_bytes_after_the_block(tmp_path: Path) -> None:
     file = opened(str(tmp_path), Append.PREALLOCATED)
     file.preallocate(0, 64 * 1024)
     file.write([b"a" * 100], 0, durable=True)
@@ -62,7 +62,7 @@ def test_a_preallocated_file_keeps_its_size_and_what_is_after_the_block(tmp_path
     file.close()
 
 
-def test_an_append_elsewhere_keeps_what_is_before_it_in_its_block(tmp_path: Path) -> None:
+def test_append_within_a_block_keeps_the_bytes_before_it(tmp_path: Path) -> None:
     file = opened(str(tmp_path), Append.GROWING)
     file.write([b"x" * 6000], 0)
     file.write([b"y" * 10], 5000)
@@ -75,7 +75,7 @@ def test_an_append_elsewhere_keeps_what_is_before_it_in_its_block(tmp_path: Path
     file.close()
 
 
-def test_where_direct_io_is_not_supported_the_page_cache_serves(
+def test_without_direct_io_the_page_cache_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_open = os.open
@@ -94,7 +94,7 @@ def test_where_direct_io_is_not_supported_the_page_cache_serves(
 
 
 def test_a_failed_read_names_its_file(tmp_path: Path) -> None:
-    """The system call knows the descriptor only, and the error ends in the log of a start."""
+    """The system call only has the descriptor, and the error appears in the log of a start."""
     path = tmp_path / "file"
     path.write_bytes(b"content")
     file = OsFile(path, os.open(path, os.O_WRONLY))

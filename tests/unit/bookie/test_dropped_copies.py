@@ -1,4 +1,4 @@
-"""Copies dropped for good: gone from disk, fenced for ever, and ready to be copied here again."""
+"""Dropped copies: deleted from disk, fenced forever, and ready to be copied back."""
 
 import asyncio
 import errno
@@ -15,10 +15,12 @@ from magnetar.bookie.api import (
     LedgerFenced,
     NoSuchLedger,
 )
-from magnetar.bookie.index_store import RocksIndexStore
+from magnetar.bookie.index.store import RocksIndexStore
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.opening import OpenIndex
+from magnetar.bookie.parts import OpenIndex
 from magnetar.bookie.settings import BookieSettings
+
+from .conftest import collect_garbage
 
 SETTINGS = BookieSettings(
     journal_preallocate_bytes=1 << 20,
@@ -59,7 +61,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[Disk]:
 
 
 async def add(bookie: LocalBookie, ledger_id: int, *, recovery: bool = False) -> None:
-    """Adds ENTRIES; raises what the bookie answers."""
+    """Adds ENTRIES; raises the bookie's error."""
     future: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
     bookie.add_entries(
         ledger_id,
@@ -75,13 +77,13 @@ async def add(bookie: LocalBookie, ledger_id: int, *, recovery: bool = False) ->
 
 
 async def read(bookie: LocalBookie, ledger_id: int) -> list[bytes]:
-    found = await bookie.read_entries(ledger_id, 0, len(ENTRIES) - 1, bytes_max=ALL)
-    return [one.data for one in found]
+    result = await bookie.read_entries(ledger_id, 0, len(ENTRIES) - 1, bytes_max=ALL)
+    return [stored.data for stored in result]
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_a_dropped_copy_is_gone_and_stays_fenced(
+async def test_dropped_copy_is_absent_and_stays_fenced(
     disk: Disk, how: str, *, flushed: bool
 ) -> None:
     bookie = disk.bookie
@@ -101,7 +103,7 @@ async def test_a_dropped_copy_is_gone_and_stays_fenced(
         end = await bookie.ledger_end(3, fence=True)
         assert (end.last_entry, end.fenced) == (-1, True)
         assert await bookie.drop_copies([1]) == []
-        await bookie.collect_garbage()
+        await collect_garbage(bookie)
         bookie = await disk.again(how)
 
 
@@ -120,32 +122,32 @@ async def test_a_dropped_copy_can_be_copied_back(disk: Disk, how: str) -> None:
         bookie = await disk.again(how)
 
 
-async def test_room_is_made(disk: Disk) -> None:
+async def test_dropped_copies_free_disk_space(disk: Disk) -> None:
     bookie = disk.bookie
     for ledger_id in range(1, 41):
         await add(bookie, ledger_id)
     await bookie.flush()
     assert len(await bookie.drop_copies(range(1, 41))) == 40
     await disk.again("stopped")  # the newest log is left
-    report = await disk.bookie.collect_garbage()
+    report = await collect_garbage(disk.bookie)
     assert report.bytes_freed > 0
     assert disk.bookie.stats().entry_logs == 0
 
 
-async def test_a_ledger_that_is_deleted_leaves_no_trace(disk: Disk) -> None:
+async def test_deleted_ledger_leaves_no_state(disk: Disk) -> None:
     bookie = disk.bookie
     await add(bookie, 1)
     await bookie.drop_copies([1])
     await bookie.delete_ledger(1)
     with pytest.raises(NoSuchLedger):
         await add(bookie, 1, recovery=True)
-    await bookie.collect_garbage()
+    await collect_garbage(bookie)
     bookie = await disk.again("stopped")
     assert await bookie.list_emptied() == []
     await add(bookie, 1)
 
 
-async def test_a_ledger_that_is_added_to_is_left_alone(disk: Disk) -> None:
+async def test_ledger_with_pending_adds_is_not_dropped(disk: Disk) -> None:
     bookie = disk.bookie
     await add(bookie, 1)
     adding = asyncio.ensure_future(add(bookie, 1))
@@ -155,7 +157,7 @@ async def test_a_ledger_that_is_added_to_is_left_alone(disk: Disk) -> None:
     assert await read(bookie, 1) == ENTRIES
 
 
-async def test_no_add_is_taken_while_a_copy_is_dropped(disk: Disk) -> None:
+async def test_adds_are_refused_while_a_copy_is_dropped(disk: Disk) -> None:
     bookie = disk.bookie
     await add(bookie, 1)
     dropping = asyncio.ensure_future(bookie.drop_copies([1]))
@@ -175,7 +177,7 @@ async def test_more_copies_are_dropped_than_ledgers_are_kept_in_memory(
     for ledger_id in (1, 2, 3):
         await add(disk.bookie, ledger_id)
     bookie = await disk.again("stopped")
-    monkeypatch.setattr("magnetar.bookie.ledgers.STATES_KEPT_MAX", 1)
+    monkeypatch.setattr("magnetar.bookie.index.ledgers.STATES_KEPT_MAX", 1)
     dropping = asyncio.ensure_future(bookie.drop_copies([1, 2, 3]))
     await asyncio.sleep(0)  # it has begun
     for ledger_id in (1, 2, 3):
@@ -187,9 +189,7 @@ async def test_more_copies_are_dropped_than_ledgers_are_kept_in_memory(
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])
-async def test_a_fence_that_comes_while_a_copy_is_dropped_leaves_it_dropped(
-    disk: Disk, how: str
-) -> None:
+async def test_fence_during_a_drop_leaves_the_copy_dropped(disk: Disk, how: str) -> None:
     bookie = disk.bookie
     for ledger_id in (1, 2):
         await add(bookie, ledger_id)
@@ -209,7 +209,7 @@ async def test_a_fence_that_comes_while_a_copy_is_dropped_leaves_it_dropped(
 
 
 class SlowIndex(RocksIndexStore):
-    """An index whose syncs wait, or fail, once that is asked for."""
+    """An index whose syncs wait or fail on demand."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
@@ -227,8 +227,10 @@ class SlowIndex(RocksIndexStore):
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_no_reader_hears_that_a_dropped_entry_never_was(disk: Disk, *, full: bool) -> None:
-    """Recovery takes NoSuchEntry for certain: it may end a ledger before such an entry."""
+async def test_reads_never_report_a_dropped_entry_as_never_stored(
+    disk: Disk, *, full: bool
+) -> None:
+    """Recovery treats NoSuchEntry as certain, and may close a ledger before such an entry."""
     await add(disk.bookie, 1)
     indexes: list[SlowIndex] = []
 

@@ -1,4 +1,4 @@
-"""What no part of a bookie foresees: it is seen from outside, and nobody waits for ever."""
+"""Unexpected failures of a bookie: they are reported, and no caller waits forever."""
 
 import asyncio
 import threading
@@ -11,17 +11,17 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import BookieReadOnly
-from magnetar.bookie.files import Append, DiskUsage
-from magnetar.bookie.index_store import Batch
+from magnetar.bookie.index.store import Batch
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.disk.files import Append, DiskUsage
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 from .conftest import DATA, SMALL, add, open_sim, read_all, until
 
 
 class BuggyDisk(SimDisk):
-    """A disk whose figures cannot be had while `bug` is set."""
+    """A disk whose usage raises while `bug` is set."""
 
     bug = False
 
@@ -40,7 +40,7 @@ class BuggyIndex(SimIndexStore):
         super().write(batch)
 
 
-async def test_housekeeping_goes_on_and_the_bookie_is_unhealthy_meanwhile() -> None:
+async def test_housekeeping_continues_after_a_failure_and_the_bookie_is_unhealthy() -> None:
     disk = BuggyDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"))
     assert not bookie.stats().fault
@@ -52,7 +52,7 @@ async def test_housekeeping_goes_on_and_the_bookie_is_unhealthy_meanwhile() -> N
     await bookie.close()
 
 
-async def test_a_flush_that_ends_with_a_bug_is_run_again() -> None:
+async def test_flush_that_raises_unexpectedly_is_retried() -> None:
     disk = SimDisk()
     index = BuggyIndex(disk, DATA / "index")
     bookie = await open_sim(disk, index, replace(SMALL, flush_retry_s=0.001))
@@ -68,7 +68,7 @@ async def test_a_flush_that_ends_with_a_bug_is_run_again() -> None:
     await bookie.close()
 
 
-async def test_closing_releases_the_disks_whatever_the_last_flush_does() -> None:
+async def test_close_releases_the_disks_if_the_last_flush_fails() -> None:
     disk = SimDisk()
     index = BuggyIndex(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -81,7 +81,42 @@ async def test_closing_releases_the_disks_whatever_the_last_flush_does() -> None
     await bookie.close()
 
 
-async def test_a_failed_journal_is_a_fault_for_good() -> None:
+@pytest.mark.parametrize("ends", ["close close", "close abort", "abort close", "abort abort"])
+async def test_close_and_abort_release_the_disks_once(ends: str) -> None:
+    """Another bookie may have opened the same files meanwhile."""
+    disk = SimDisk()
+    closed: list[SimIndexStore] = []
+
+    class Index(SimIndexStore):
+        def close(self) -> None:
+            closed.append(self)
+            super().close()
+
+    index = Index(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(3))
+    for end in ends.split():
+        await getattr(bookie, end)()
+        assert closed == [index]
+
+
+@pytest.mark.parametrize("threads", [True, False])
+async def test_release_of_memory_without_a_thread_does_nothing(
+    threads: bool, tmp_path: Path
+) -> None:
+    """It is scheduled after a flush; the bookie may have no threads, or be closed by then."""
+    if threads:
+        bookie = await LocalBookie.open(tmp_path, "b1", settings=SMALL)
+        bookie._stage._release_memory()
+    else:
+        disk = SimDisk()
+        bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"))
+        bookie._stage._release_memory()
+    await bookie.close()
+    bookie._stage._release_memory()
+
+
+async def test_failed_journal_is_a_permanent_fault() -> None:
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"))
     disk.fault = lambda _, path: (
@@ -147,8 +182,8 @@ class HangingFiles(OsFiles):
 STALLS_SOON = replace(SMALL, disk_stall_s=0.02)
 
 
-async def test_a_journal_that_hangs_is_a_fault_and_receipts_nothing(tmp_path: Path) -> None:
-    """A disk that never answers reports no error: the time alone shows it."""
+async def test_hanging_journal_is_a_fault_and_confirms_nothing(tmp_path: Path) -> None:
+    """A hanging disk reports no error; only the elapsed time shows it."""
     files = HangingFiles(".journal")
     bookie = await LocalBookie.open(tmp_path, "b1", settings=STALLS_SOON, files=files)
     assert await add(bookie, 1, range(3)) is None
@@ -162,7 +197,7 @@ async def test_a_journal_that_hangs_is_a_fault_and_receipts_nothing(tmp_path: Pa
     await bookie.close()
 
 
-async def test_an_add_after_a_long_pause_is_no_stall(tmp_path: Path) -> None:
+async def test_add_after_a_long_pause_is_not_a_stall(tmp_path: Path) -> None:
     files = HangingFiles(".journal")
     bookie = await LocalBookie.open(tmp_path, "b1", settings=SMALL, files=files)
     with files.hung():
@@ -173,7 +208,7 @@ async def test_an_add_after_a_long_pause_is_no_stall(tmp_path: Path) -> None:
     await bookie.close()
 
 
-async def test_a_flush_that_hangs_is_a_fault_until_it_ends(tmp_path: Path) -> None:
+async def test_hanging_flush_is_a_fault_until_it_ends(tmp_path: Path) -> None:
     files = HangingFiles(".log")
     bookie = await LocalBookie.open(tmp_path, "b1", settings=STALLS_SOON, files=files)
     await add(bookie, 1, range(3))

@@ -1,4 +1,4 @@
-"""Heads whose CRC is right and whose fields are not: written by nobody of ours, and refused."""
+"""Heads with a valid CRC and invalid fields, which no release writes, are refused."""
 
 import struct
 from pathlib import Path
@@ -8,15 +8,15 @@ import pytest
 from google_crc32c import value
 from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie import entry_log_codec_v1 as log_codec
-from magnetar.bookie import journal_codec_v1 as codec
-from magnetar.bookie import journal_scan as scan_module
 from magnetar.bookie.api import ID_END
-from magnetar.bookie.entry_log_codec_v1 import BadBlock, Segment, decode_block
-from magnetar.bookie.journal_codec_v1 import BadRecord, IncompleteRecord, Record
-from magnetar.bookie.journal_files import file_name
-from magnetar.bookie.recovery import _fault
-from magnetar.bookie.write_cache import segment_of
+from magnetar.bookie.cache.write_cache import segment_of
+from magnetar.bookie.entry_log import codec_v1 as log_codec
+from magnetar.bookie.entry_log.codec_v1 import BadBlock, Segment, decode_block
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal import scan as scan_module
+from magnetar.bookie.journal.codec_v1 import BadRecord, IncompleteRecord, Record
+from magnetar.bookie.journal.files import file_name
+from magnetar.bookie.journal.replay import _fault
 
 from .test_journal_scan import DIRECTORY, SALT, START, Maker, make, scanned
 
@@ -31,14 +31,14 @@ def block(ranges: Any = None, **fields: Any) -> bytes:
     """A block of three entries, some fields of its head changed, its CRC right again."""
     ranges = ranges or [(4, 3)]
     head = log_codec.encode_head(MAGIC, 7, [segment_of(ENTRIES)], ranges)
-    known = dict(zip(FIELDS, HEAD.unpack_from(head), strict=True)) | fields
-    rest = HEAD.pack(*known.values())[12:] + head[HEAD.size :]
+    defaults = dict(zip(FIELDS, HEAD.unpack_from(head), strict=True)) | fields
+    rest = HEAD.pack(*defaults.values())[12:] + head[HEAD.size :]
     body = b"".join(ENTRIES)
     whole = MAGIC + struct.pack("<I", value(rest)) + rest + body
     return whole + bytes(-len(whole) % 8)
 
 
-def test_a_block_comes_back_wherever_it_stands() -> None:
+def test_block_round_trip_at_any_offset() -> None:
     for ranges in ([(4, 3)], [(4, 1), (9, 2)]):
         whole = block(ranges)
         for before in (b"", b"12345678"):
@@ -46,7 +46,7 @@ def test_a_block_comes_back_wherever_it_stands() -> None:
             assert found.entries == ENTRIES
             assert (found.ledger_id, found.first_entry) == (7, 4)
             assert found.last_entry == ranges[-1][0] + ranges[-1][1] - 1
-            assert [tuple(each) for each in found.ranges] == ranges
+            assert [tuple(item) for item in found.ranges] == ranges
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_block_comes_back_wherever_it_stands() -> None:
     ],
     ids=str,
 )
-def test_a_block_with_fields_that_cannot_be_is_refused(fields: dict[str, int]) -> None:
+def test_block_with_invalid_fields_is_refused(fields: dict[str, int]) -> None:
     with pytest.raises(BadBlock):
         decode_block(block(**fields), MAGIC)
 
@@ -76,7 +76,7 @@ def test_a_block_whose_head_or_tables_fail_their_crc_is_refused(at: int) -> None
         decode_block(bytes(whole), MAGIC)
 
 
-def test_a_block_of_no_entries_is_refused() -> None:
+def test_block_without_entries_is_refused() -> None:
     rest = HEAD.pack(MAGIC, 0, 0, 7, 4, 3, 0, 0, 1, 0, 0)[12:]
     whole = MAGIC + struct.pack("<I", value(rest)) + rest
     with pytest.raises(BadBlock, match="no entries"):
@@ -98,22 +98,19 @@ def test_every_segment_is_checked_by_its_own_crc() -> None:
 
 
 @pytest.mark.parametrize("ranges", [[(4, 3)], [(4, 1), (9, 2)]])
-def test_a_slice_of_a_block_is_what_was_asked_for(ranges: list[tuple[int, int]]) -> None:
+def test_slice_of_a_block_returns_the_requested_entries(ranges: list[tuple[int, int]]) -> None:
     found = decode_block(block(ranges), MAGIC)
     held = [first + number for first, count in ranges for number in range(count)]
     for first in range(2, 13):
         for last in range(first, 13):
             ids, entries = found.slice(first, last)
-            wanted = [entry_id for entry_id in held if first <= entry_id <= last]
-            assert list(ids) == wanted
-            assert entries == [ENTRIES[held.index(entry_id)] for entry_id in wanted]
-
-
-# -- journal records ------------------------------------------------------------------------------
+            requested = [entry_id for entry_id in held if first <= entry_id <= last]
+            assert list(ids) == requested
+            assert entries == [ENTRIES[held.index(entry_id)] for entry_id in requested]
 
 
 def record(**fields: Any) -> Record:
-    known: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "kind": codec.KIND_ADD,
         "seq": 5,
         "durable_seq": 4,
@@ -127,7 +124,7 @@ def record(**fields: Any) -> Record:
         "entry_ids": range(3, 5),
         "head_bytes": 72,
     }
-    return Record(**(known | fields))
+    return Record(**(defaults | fields))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +143,7 @@ def record(**fields: Any) -> Record:
     ],
     ids=str,
 )
-def test_a_record_that_no_ledger_can_hold_has_a_fault(fields: dict[str, Any]) -> None:
+def test_invalid_record_has_a_fault(fields: dict[str, Any]) -> None:
     assert _fault(record(**fields))
 
 
@@ -168,24 +165,26 @@ def test_a_record_that_no_ledger_can_hold_has_a_fault(fields: dict[str, Any]) ->
     ],
     ids=str,
 )
-def test_a_record_at_the_bounds_of_what_is_held_has_none(fields: dict[str, Any]) -> None:
+def test_record_at_the_bounds_has_no_fault(fields: dict[str, Any]) -> None:
     assert not _fault(record(**fields))
 
 
 @pytest.mark.parametrize("kind", [codec.KIND_FENCE, codec.KIND_DELETE])
 @pytest.mark.parametrize("ledger_id", [-1, ID_END])
-def test_no_fence_or_delete_is_of_a_ledger_that_cannot_be(kind: int, ledger_id: int) -> None:
+def test_fence_or_delete_with_invalid_ledger_id_has_a_fault(kind: int, ledger_id: int) -> None:
     assert _fault(record(kind=kind, ledger_id=ledger_id, entry_ids=()))
 
 
 @pytest.mark.parametrize("entries", [[b"x"], [b"", b"ab", b"c" * 300]])
 @pytest.mark.parametrize("holes", [False, True])
-def test_a_head_says_how_much_of_it_is_missing(entries: list[bytes], holes: bool) -> None:
+def test_truncated_head_reports_needed_bytes(entries: list[bytes], holes: bool) -> None:
     count = len(entries)
     ids = tuple(range(3, 3 + 2 * count, 2)) if holes and count > 1 else range(3, 3 + count)
     body, size, crc = codec.body_of(entries)
     lengths = codec.pack_lengths(entries)
-    head = codec.encode_head(codec.KIND_ADD, 5, 4, 7, 2, ids, lengths, size, crc)
+    head = codec.encode_head(
+        codec.KIND_ADD, 5, 4, 7, 2, entry_ids=ids, lengths=lengths, body_bytes=size, body_crc=crc
+    )
     found = codec.decode_head(b"12" + head + b"".join(body), 2)
     assert (found.seq, found.durable_seq, found.ledger_id) == (5, 4, 7)
     assert (found.last_add_confirmed, found.first_entry, found.count) == (2, 3, count)
@@ -196,10 +195,7 @@ def test_a_head_says_how_much_of_it_is_missing(entries: list[bytes], holes: bool
         with pytest.raises(BadRecord) as raised:
             codec.decode_head(head[:length], 0)
         if isinstance(raised.value, IncompleteRecord):
-            assert length < raised.value.wanted <= len(head)
-
-
-# -- the window of a scan -------------------------------------------------------------------------
+            assert length < raised.value.needed <= len(head)
 
 
 def damaged(count: int, *places: int) -> Maker:
@@ -211,16 +207,16 @@ def damaged(count: int, *places: int) -> Maker:
 
 @pytest.mark.parametrize("chunk", [64, 72, 256, 4096, 5000])
 @pytest.mark.parametrize("places", [(), (3,), (0,), (4, 5), (9,)], ids=str)
-def test_a_scan_finds_the_same_whatever_part_of_a_file_it_has_in_memory(
+def test_scan_result_is_independent_of_the_window_size(
     monkeypatch: pytest.MonkeyPatch, chunk: int, places: tuple[int, ...]
 ) -> None:
     def found() -> tuple[Any, ...]:
         numbers, bad, scan = scanned(damaged(10, *places))
-        told = [
-            (each.offset, each.first_seq, each.last_seq, each.reason, each.harmless, each.damage)
-            for each in bad
+        reported = [
+            (item.offset, item.first_seq, item.last_seq, item.reason, item.harmless, item.damage)
+            for item in bad
         ]
-        return numbers, told, scan.ends, scan.durable_seq, scan.last_seq
+        return numbers, reported, scan.ends, scan.durable_seq, scan.last_seq
 
     whole = found()
     monkeypatch.setattr(scan_module, "CHUNK_BYTES", chunk)
@@ -232,7 +228,7 @@ def test_a_scan_finds_the_same_whatever_part_of_a_file_it_has_in_memory(
 
 
 @pytest.mark.parametrize("hole", [0, 1, 7, 8, 9, 64, 150])
-def test_records_behind_a_hole_are_found_wherever_its_end_falls(
+def test_records_behind_a_hole_of_any_length_are_scanned(
     monkeypatch: pytest.MonkeyPatch, hole: int
 ) -> None:
     monkeypatch.setattr(scan_module, "CHUNK_BYTES", 64)
@@ -246,7 +242,9 @@ def test_records_behind_a_hole_are_found_wherever_its_end_falls(
     assert (lost.offset, lost.end) == (begin, maker.starts[2])
 
 
-def test_samples_say_whether_a_long_hole_is_searched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_decide_whether_a_long_hole_is_searched_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scan_module, "CHUNK_BYTES", 64)
     monkeypatch.setattr(scan_module, "SEARCH_BYTES", 512)
     monkeypatch.setattr(scan_module, "SAMPLE_BYTES", 256)
@@ -256,14 +254,14 @@ def test_samples_say_whether_a_long_hole_is_searched_on(monkeypatch: pytest.Monk
     maker.data[begin : begin + 64] = bytes(64 + 4096)  # the second record's mark is behind it
     numbers, bad, _ = scanned(maker)
     assert numbers == [1, 3], "samples have the mark"
-    assert [each.damage for each in bad] == [True]
+    assert [item.damage for item in bad] == [True]
     monkeypatch.setattr(scan_module, "SAMPLE_BYTES", 8)
     monkeypatch.setattr(scan_module, "SAMPLE_EVERY_BYTES", 1 << 20)
     numbers, _, _ = scanned(maker)
     assert numbers == [1], "so long a stretch is a tail"
 
 
-def test_a_scan_begins_where_it_is_told(tmp_path: Path) -> None:
+def test_scan_begins_at_the_given_position(tmp_path: Path) -> None:
     disk = SimDisk()
     for file_id, first_seq in ((1, 1), (2, 4), (3, 6)):
         maker = Maker(file_id, first_seq)
@@ -274,8 +272,8 @@ def test_a_scan_begins_where_it_is_told(tmp_path: Path) -> None:
         if file_id == 2:
             second = maker
     scan = scan_module.JournalScan(disk, DIRECTORY, SALT)
-    assert [each.record.seq for each in scan.records(2, second.starts[1], 4)] == [5, 6]
+    assert [item.record.seq for item in scan.records(2, second.starts[1], 4)] == [5, 6]
     assert set(scan.ends) == {2, 3}
     scan = scan_module.JournalScan(disk, DIRECTORY, SALT)
-    assert [each.record.seq for each in scan.records(2, START, -1)] == [4, 5, 6]
-    assert not scan.judge()
+    assert [item.record.seq for item in scan.records(2, START, -1)] == [4, 5, 6]
+    assert not scan.classify()

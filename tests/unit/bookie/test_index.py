@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Rdict
+from tests.support.memory_index import MemoryIndexStore
 
-from magnetar.bookie import index as index_format
-from magnetar.bookie.index import Damage, Index, LedgerRecord, View
-from magnetar.bookie.index_store import (
-    Batch,
-    IndexDamaged,
-    IndexStore,
-    MemoryIndexStore,
-    RocksIndexStore,
-)
+from magnetar.bookie.index import index as index_format
+from magnetar.bookie.index.index import Damage, Index, LedgerRecord, View
+from magnetar.bookie.index.store import Batch, IndexDamaged, IndexStore, RocksIndexStore
 
 SPANS = st.lists(
     st.tuples(st.integers(0, 50), st.integers(0, 20)).map(lambda p: (p[0], p[0] + p[1])),
@@ -35,12 +30,12 @@ def test_the_last_block_written_wins(spans: list[tuple[int, int]]) -> None:
     alive: set[int] = set()
     for number, (first, last) in enumerate(spans):
         batch = Batch()
-        gone = index.cover(batch, View(7, first, last, 1, number, 10))
+        removed = index.cover(batch, View(7, first, last, 1, number, 10))
         index.store.write(batch)
         model.update(dict.fromkeys(range(first, last + 1), number))
         alive.add(number)
-        # What is reported gone holds nothing any more, though a part of it may live elsewhere.
-        assert all(first <= view.first <= view.last <= last for view in gone)
+        # A replaced view has no entries left, though a part of it may have moved to another view.
+        assert all(first <= view.first <= view.last <= last for view in removed)
     views = list(index.views(7))
     assert all(a.last < b.first for a, b in pairwise(views))
     for entry_id in range(75):
@@ -60,11 +55,11 @@ def test_the_last_block_written_wins(spans: list[tuple[int, int]]) -> None:
 
 @pytest.fixture(params=["memory", "rocksdb"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
-    made: IndexStore = (
+    created: IndexStore = (
         MemoryIndexStore() if request.param == "memory" else RocksIndexStore(tmp_path / "index")
     )
-    yield made
-    made.close()
+    yield created
+    created.close()
 
 
 def put(store: IndexStore, *keys: bytes) -> None:
@@ -74,7 +69,7 @@ def put(store: IndexStore, *keys: bytes) -> None:
     store.write(batch)
 
 
-def test_pairs_are_found(store: IndexStore) -> None:
+def test_store_finds_pairs_by_key_and_range(store: IndexStore) -> None:
     put(store, b"a", b"c", b"e")
     assert store.get(b"c") == b"vc"
     assert store.get(b"b") is None
@@ -85,7 +80,7 @@ def test_pairs_are_found(store: IndexStore) -> None:
     assert [key for key, _ in store.scan(b"a", b"f")] == [b"a", b"c", b"e"]
 
 
-def test_a_scan_stands_while_the_store_is_written(store: IndexStore) -> None:
+def test_scan_is_consistent_while_the_store_is_written(store: IndexStore) -> None:
     put(store, b"a", b"c", b"e")
     seen = []
     for key, _ in store.scan(b"a", b"z"):
@@ -104,7 +99,7 @@ def test_deletes(store: IndexStore) -> None:
     assert list(store.scan(b"a", b"z")) == [(b"a", b"va"), (b"c", b"new"), (b"d", b"vd")]
 
 
-def test_typed_records_come_back(store: IndexStore) -> None:
+def test_typed_records_round_trip(store: IndexStore) -> None:
     index = Index(store)
     batch = Batch()
     record = LedgerRecord(4, 9, 1234, -1, index_format.FLAG_FENCED)
@@ -136,7 +131,7 @@ def test_typed_records_come_back(store: IndexStore) -> None:
     assert not list(index.ledgers())
 
 
-def test_memory_grows_with_what_is_buffered_and_read_and_is_0_after_close(tmp_path: Path) -> None:
+def test_memory_bytes_grow_with_buffers_and_reads_and_are_0_after_close(tmp_path: Path) -> None:
     store = RocksIndexStore(tmp_path / "index")
     empty_bytes = store.memory_bytes
     batch = Batch()
@@ -152,7 +147,7 @@ def test_memory_grows_with_what_is_buffered_and_read_and_is_0_after_close(tmp_pa
     assert store.memory_bytes == 0
 
 
-def test_rocksdb_keeps_what_was_synced(tmp_path: Path) -> None:
+def test_rocksdb_keeps_synced_writes(tmp_path: Path) -> None:
     store = RocksIndexStore(tmp_path / "index")
     put(store, b"a")
     store.sync()
@@ -162,7 +157,7 @@ def test_rocksdb_keeps_what_was_synced(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_damaged_table_is_named(tmp_path: Path) -> None:
+def test_damaged_table_file_is_reported(tmp_path: Path) -> None:
     store = RocksIndexStore(tmp_path / "index")
     put(store, *(b"%d" % n for n in range(100)))
     store.sync()
@@ -184,7 +179,7 @@ def read_all(path: Path) -> None:
 
 
 class Failing:
-    """RocksDB after a background error: it takes no write, and closes without its memtable."""
+    """RocksDB after a background error: it refuses writes and loses its memtable on close."""
 
     def __init__(self, db: Rdict, path: Path) -> None:
         self._db = db
@@ -198,7 +193,7 @@ class Failing:
         shutil.rmtree(self._path)
 
 
-def test_writes_lost_by_a_reopened_store_are_noticed_by_their_writer(tmp_path: Path) -> None:
+def test_writer_detects_writes_lost_by_a_reopened_store(tmp_path: Path) -> None:
     path = tmp_path / "index"
     store = RocksIndexStore(path)
     index = Index(store)
@@ -207,7 +202,7 @@ def test_writes_lost_by_a_reopened_store_are_noticed_by_their_writer(tmp_path: P
     change = index.change()
     change.__enter__()
     store.write(batch)
-    # Whatever reopens it: all that follows succeeds, and `k` is gone.
+    # After it is reopened, all writes succeed, and `k` is lost.
     store._db = Failing(store._db, path)  # type: ignore[assignment]
     with pytest.raises(IndexDamaged, match="000012"):
         store.write(Batch())
@@ -224,7 +219,7 @@ def test_one_writer_changes_the_index_at_a_time() -> None:
     index = Index(MemoryIndexStore())
     with ThreadPoolExecutor(1) as pool:
         with index.change():
-            other = pool.submit(lambda: index.change().__enter__())
+            another = pool.submit(lambda: index.change().__enter__())
             with pytest.raises(TimeoutError):
-                other.result(0.05)
-        other.result(20)
+                another.result(0.05)
+        another.result(20)

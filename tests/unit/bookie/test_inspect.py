@@ -1,4 +1,4 @@
-"""The inspector: what it counts, what it calls damage, and the command in front of it."""
+"""The inspection: counts, damage, and its command."""
 
 import errno
 import json
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie.files import Append
-from magnetar.bookie.index import Index, View, put_view
-from magnetar.bookie.index_store import Batch, RocksIndexStore
-from magnetar.bookie.inspect import Inspection, inspect
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.index.index import Index, View, put_view
+from magnetar.bookie.index.store import Batch, RocksIndexStore
+from magnetar.bookie.inspect.inspection import Inspection, inspect
 from magnetar.cli.main import main
+from magnetar.disk.files import Append
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 from .conftest import Opener, add
 
@@ -35,50 +35,50 @@ async def data_dir(open_bookie: Opener, tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def of_kind(found: Inspection, kind: str) -> list[tuple[str, int, str]]:
+def of_kind(result: Inspection, kind: str) -> list[tuple[str, int, str]]:
     return [
         (Path(item.file).name, item.offset, item.text)
-        for item in found.findings
+        for item in result.findings
         if item.kind == kind
     ]
 
 
-async def test_what_is_sound_is_counted(data_dir: Path) -> None:
-    found = inspect(OsFiles(), data_dir)
-    assert not of_kind(found, "damage")
-    assert not of_kind(found, "torn")
-    assert not found.damaged
-    assert found.bookie_id == "b1"
-    assert found.format_version == 1
-    assert found.checkpoint is not None
-    assert found.checkpoint.seq == 8
-    (journal,) = found.journals
+async def test_undamaged_data_is_counted(data_dir: Path) -> None:
+    result = inspect(OsFiles(), data_dir)
+    assert not of_kind(result, "damage")
+    assert not of_kind(result, "torn")
+    assert not result.damaged
+    assert result.bookie_id == "b1"
+    assert result.format_version == 1
+    assert result.checkpoint is not None
+    assert result.checkpoint.seq == 8
+    (journal,) = result.journals
     assert journal.records["add"] == 9
     assert (journal.records["fence"], journal.records["delete"]) == (1, 1)
     assert (journal.first_seq, journal.last_seq) == (1, 11)
     ledger = journal.ledgers[3]
     assert (ledger.first_entry, ledger.last_entry, ledger.entries) == (0, 29, 30)
     assert ledger.bytes == 3000
-    (log,) = found.logs
+    (log,) = result.logs
     assert log.entries == 212
     assert log.ledgers[2].entries == 12
     assert log.ledgers[1].last_entry == 199
-    assert found.index is not None
-    assert found.index.views == log.blocks
-    assert found.index.ledgers == 2
-    assert found.index.blocks_without_view == 0
+    assert result.index is not None
+    assert result.index.views == log.blocks
+    assert result.index.ledgers == 2
+    assert result.index.blocks_without_view == 0
 
 
 async def test_blocks_without_a_view_are_notes(open_bookie: Opener, data_dir: Path) -> None:
     bookie = await open_bookie()
     await bookie.flush()
     await bookie.close()
-    found = inspect(OsFiles(), data_dir)
-    assert not found.damaged
-    assert found.index is not None
-    assert found.index.blocks_without_view == 1
-    assert found.index.deleted == 1
-    ((name, offset, text),) = of_kind(found, "note")
+    result = inspect(OsFiles(), data_dir)
+    assert not result.damaged
+    assert result.index is not None
+    assert result.index.blocks_without_view == 1
+    assert result.index.deleted == 1
+    ((name, offset, text),) = of_kind(result, "note")
     assert name == "0000000001.log"
     assert offset > 0
     assert "ledger 2, entries 0 to 157" in text
@@ -90,23 +90,23 @@ def change(path: Path, offset: int) -> None:
     path.write_bytes(content)
 
 
-async def test_a_damaged_block_is_named_with_its_offset(data_dir: Path) -> None:
+async def test_damaged_block_is_reported_with_its_offset(data_dir: Path) -> None:
     log = data_dir / "entry-logs" / "0000000001.log"
     change(log, log.read_bytes().index(b"1:100 "))
-    found = inspect(OsFiles(), data_dir)
-    assert found.damaged
-    ((name, offset, text),) = of_kind(found, "damage")
+    result = inspect(OsFiles(), data_dir)
+    assert result.damaged
+    ((name, offset, text),) = of_kind(result, "damage")
     assert name == log.name
     assert log.read_bytes()[offset : offset + 4] == b"MEB1"
     assert "fail their CRC" in text
     assert "the index has entries 100 to 149 of ledger 1" in text
     # The blocks behind it are still counted.
-    assert found.index is not None
-    assert found.logs[0].blocks == found.index.views - 1
+    assert result.index is not None
+    assert result.logs[0].blocks == result.index.views - 1
 
 
 class BadSectors(OsFiles):
-    """A disk that cannot read one place of each file of a kind."""
+    """A disk that cannot read one range of each file of a kind."""
 
     def __init__(self, suffix: str, place: int) -> None:
         self._suffix, self._place = suffix, place
@@ -136,25 +136,27 @@ class BadSectors(OsFiles):
 
 
 @pytest.mark.parametrize("suffix", [".log", ".journal"])
-async def test_an_unreadable_sector_is_a_finding_and_no_end(data_dir: Path, suffix: str) -> None:
-    """The inspector serves those whose disk fails: it reads all that the disk still reads."""
-    found = inspect(BadSectors(suffix, 6000), data_dir)
-    damage = of_kind(found, "damage")
+async def test_unreadable_sector_is_a_finding_and_does_not_end_the_inspection(
+    data_dir: Path, suffix: str
+) -> None:
+    """An inspection is for failing disks: it reads everything that is readable."""
+    result = inspect(BadSectors(suffix, 6000), data_dir)
+    damage = of_kind(result, "damage")
     assert any(name.endswith(suffix) and "cannot" in text for name, _, text in damage)
-    assert found.journals[0].records["fence"] == 1
-    assert found.logs[0].blocks >= 2
+    assert result.journals[0].records["fence"] == 1
+    assert result.logs[0].blocks >= 2
 
 
-async def test_a_damaged_record_is_named_with_its_offset(data_dir: Path) -> None:
+async def test_damaged_record_is_reported_with_its_offset(data_dir: Path) -> None:
     (journal,) = (data_dir / "journal").glob("*.journal")
     changed = journal.read_bytes().index(b"3:7 ")
     change(journal, changed)
-    found = inspect(OsFiles(), data_dir)
-    ((name, offset, text),) = of_kind(found, "damage")
+    result = inspect(OsFiles(), data_dir)
+    ((name, offset, text),) = of_kind(result, "damage")
     assert name == journal.name
     assert 4096 <= offset < changed
     assert "CRC" in text
-    assert found.journals[0].records["fence"] == 1
+    assert result.journals[0].records["fence"] == 1
 
 
 async def test_a_cut_log_is_damage_and_a_cut_tail_is_torn(data_dir: Path) -> None:
@@ -165,8 +167,8 @@ async def test_a_cut_log_is_damage_and_a_cut_tail_is_torn(data_dir: Path) -> Non
         (log.name, len(content))
     ]
     log.write_bytes(content[:-10])
-    found = inspect(OsFiles(), data_dir)
-    assert [item[0] for item in of_kind(found, "damage")] == [log.name]
+    result = inspect(OsFiles(), data_dir)
+    assert [item[0] for item in of_kind(result, "damage")] == [log.name]
 
 
 @pytest.mark.parametrize(
@@ -179,11 +181,11 @@ async def test_a_cut_log_is_damage_and_a_cut_tail_is_torn(data_dir: Path) -> Non
 )
 async def test_a_missing_file_is_damage(data_dir: Path, lost: str, text: str) -> None:
     (data_dir / lost).unlink()
-    found = inspect(OsFiles(), data_dir)
-    assert any(text in item[2] for item in of_kind(found, "damage"))
+    result = inspect(OsFiles(), data_dir)
+    assert any(text in item[2] for item in of_kind(result, "damage"))
 
 
-async def test_views_are_held_against_the_blocks(data_dir: Path) -> None:
+async def test_views_are_compared_with_blocks(data_dir: Path) -> None:
     store = RocksIndexStore(data_dir / "index")
     (first, *_) = list(Index(store).views(1))
     batch = Batch()
@@ -199,13 +201,13 @@ async def test_views_are_held_against_the_blocks(data_dir: Path) -> None:
     assert any("overlap" in text for text in texts)
 
 
-async def test_a_running_bookie_is_noted(open_bookie: Opener, data_dir: Path) -> None:
+async def test_running_bookie_is_reported_as_a_note(open_bookie: Opener, data_dir: Path) -> None:
     await open_bookie()
     notes = of_kind(inspect(OsFiles(), data_dir), "note")
     assert any("in use by process" in text for _, _, text in notes)
 
 
-async def test_nothing_is_changed(data_dir: Path) -> None:
+async def test_inspection_changes_no_file(data_dir: Path) -> None:
     def state() -> dict[Path, tuple[int, bytes]]:
         files = [path for path in data_dir.rglob("*") if path.is_file() and path.name != "lock"]
         return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
@@ -215,7 +217,7 @@ async def test_nothing_is_changed(data_dir: Path) -> None:
     assert state() == before
 
 
-async def test_the_command(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_command_output(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bookie", "inspect", str(data_dir)]) == 0
     text = capsys.readouterr().out
     assert "bookie 'b1'" in text
@@ -229,7 +231,7 @@ async def test_the_command(data_dir: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["bookie", "inspect", str(data_dir / "nowhere")]) == 2
 
 
-def test_the_command_finds_damage(data_dir: Path) -> None:
+def test_command_reports_damage(data_dir: Path) -> None:
     log = data_dir / "entry-logs" / "0000000001.log"
     change(log, log.stat().st_size // 2)
     command = [sys.executable, "-m", "magnetar.cli.main", "bookie", "inspect", str(data_dir)]
@@ -239,8 +241,8 @@ def test_the_command_finds_damage(data_dir: Path) -> None:
     assert [item["file"] for item in findings if item["kind"] == "damage"] == [str(log)]
 
 
-async def test_a_directory_that_is_no_bookies(tmp_path: Path) -> None:
+async def test_directory_without_bookie_data_is_damage(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    found = inspect(OsFiles(), tmp_path / "other")
-    assert found.damaged
+    result = inspect(OsFiles(), tmp_path / "other")
+    assert result.damaged
     shutil.rmtree(tmp_path / "other")

@@ -1,4 +1,4 @@
-"""The inspector and the start of a bookie on a simulated disk: each fact and each fault told."""
+"""The inspection and the start of a bookie on a simulated disk: all facts and faults."""
 
 import errno
 from dataclasses import replace
@@ -8,17 +8,18 @@ import pytest
 from google_crc32c import value
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie import entry_log_codec_v1 as log_codec
-from magnetar.bookie import index as index_format
-from magnetar.bookie import journal_codec_v1 as codec
-from magnetar.bookie.entry_log import file_name as log_name
-from magnetar.bookie.entry_log_codec_v1 import BadBlock
-from magnetar.bookie.index import Damage, LedgerRecord, View
-from magnetar.bookie.index_store import Batch, IndexDamaged, IndexStore, RocksIndexStore
-from magnetar.bookie.inspect import CopiedIndexStore, Inspection, inspect
-from magnetar.bookie.journal_codec_v1 import BadRecord
-from magnetar.bookie.journal_files import file_name
-from magnetar.bookie.ledgers import LedgerState
+from magnetar.bookie.entry_log import codec_v1 as log_codec
+from magnetar.bookie.entry_log.codec_v1 import BadBlock
+from magnetar.bookie.entry_log.logs import file_name as log_name
+from magnetar.bookie.index import index as index_format
+from magnetar.bookie.index.index import Damage, LedgerRecord, View
+from magnetar.bookie.index.ledgers import LedgerState
+from magnetar.bookie.index.store import Batch, IndexDamaged, IndexStore, RocksIndexStore
+from magnetar.bookie.inspect import inspection as inspect_module
+from magnetar.bookie.inspect.inspection import CopiedIndexStore, Inspection, inspect
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.codec_v1 import BadRecord
+from magnetar.bookie.journal.files import file_name
 
 from .conftest import DATA, SMALL, add, open_sim, read_all
 
@@ -27,7 +28,7 @@ JOURNAL = DATA / "journal"
 
 
 class Stage:
-    """A data directory with ledgers 1 to 3 in one log, and what is wrong with its index."""
+    """A data directory with ledgers 1 to 3 in one log, and faults of its index."""
 
     def __init__(self) -> None:
         self.disk = SimDisk()
@@ -58,20 +59,20 @@ class Stage:
 
     def told(self, kind: str) -> list[tuple[str, int, str]]:
         return [
-            (Path(each.file).name, each.offset, each.text)
-            for each in self.inspect().findings
-            if each.kind == kind
+            (Path(item.file).name, item.offset, item.text)
+            for item in self.inspect().findings
+            if item.kind == kind
         ]
 
 
 @pytest.fixture
 async def stage() -> Stage:
-    made = Stage()
-    await made.fill()
-    return made
+    created = Stage()
+    await created.fill()
+    return created
 
 
-async def test_ledgers_are_counted_by_what_they_are(stage: Stage) -> None:
+async def test_ledgers_are_counted_by_state(stage: Stage) -> None:
     facts = stage.inspect().index
     assert facts is not None
     assert (facts.ledgers, facts.fenced, facts.deleted) == (3, 1, 1)
@@ -79,26 +80,55 @@ async def test_ledgers_are_counted_by_what_they_are(stage: Stage) -> None:
     assert facts.blocks_without_view == 1
     assert facts.bytes_without_view > 1000
     assert stage.told("damage") == []
-    ((file, offset, text),) = [each for each in stage.told("note") if "no view" in each[2]]
+    ((file, offset, text),) = [item for item in stage.told("note") if "no view" in item[2]]
     assert (file, offset) == (log_name(1), stage.views()[-1].offset + stage.views()[-1].length)
     assert "ledger 3, entries 0 to 9" in text
 
 
-async def test_damage_on_record_is_told_with_its_place(stage: Stage) -> None:
+async def test_recorded_damage_is_reported_with_file_and_offset(stage: Stage) -> None:
     batch = Batch()
     index_format.put_damage(batch, Damage(1, 20, 25, "/journal/x.damaged", 77))
     index_format.put_damage(batch, Damage(2, 30, 30, "/journal/y.damaged", 78))
     index_format.put_limbo(batch, 2)
     stage.change(batch)
-    found = stage.inspect()
-    assert found.damaged
-    assert found.index is not None
-    assert (found.index.damaged_ranges, found.index.limbo_through) == (2, 2)
+    result = stage.inspect()
+    assert result.damaged
+    assert result.index is not None
+    assert (result.index.damaged_ranges, result.index.limbo_through) == (2, 2)
     assert stage.told("damage") == [
         ("index", 0, "ledgers up to 2 may have lost entries and fences"),
         ("x.damaged", 77, "entries 20 to 25 of ledger 1 were lost"),
         ("y.damaged", 78, "entries 30 to 30 of ledger 2 were lost"),
     ]
+
+
+async def test_blocks_without_views_are_all_counted_and_reported_up_to_a_bound(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A view refers to a block of its own log only; another log has a block at that offset."""
+    bookie = await open_sim(stage.disk, stage.index)
+    await add(bookie, 4, range(10))
+    await bookie.flush()
+    await bookie.abort()
+    first, second, fourth = stage.views()
+    assert (first.offset, first.log_id) == (fourth.offset, fourth.log_id - 1)
+    before = stage.inspect().index
+    assert before is not None
+    batch = Batch()
+    for view in (second, fourth):
+        batch.delete(index_format.block_key(view.ledger_id, view.first))
+    stage.change(batch)
+    for limit, named in ((3, 3), (2, 2)):
+        monkeypatch.setattr(inspect_module, "BLOCKS_REPORTED_MAX", limit)
+        facts = stage.inspect().index
+        assert facts is not None
+        assert facts.blocks_without_view == 3
+        bytes_more = facts.bytes_without_view - before.bytes_without_view
+        assert bytes_more == second.length + fourth.length
+        notes = [item for item in stage.told("note") if "no view" in item[2]]
+        places = [(log_name(1), second.offset), (log_name(1), second.offset + second.length)]
+        places.append((log_name(2), fourth.offset))
+        assert [item[:2] for item in notes] == places[:named]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +142,12 @@ async def test_damage_on_record_is_told_with_its_place(stage: Stage) -> None:
     ],
     ids=str,
 )
-async def test_a_view_that_does_not_hold_is_damage(
-    stage: Stage, fields: dict[str, int], text: str
-) -> None:
+async def test_wrong_view_is_damage(stage: Stage, fields: dict[str, int], text: str) -> None:
     first = stage.views()[0]
-    known = {name: getattr(first, name) for name in first.__struct_fields__}
+    defaults = {name: getattr(first, name) for name in first.__struct_fields__}
     batch = Batch()
     batch.delete(index_format.block_key(1, 0))
-    index_format.put_view(batch, View(**(known | fields)))
+    index_format.put_view(batch, View(**(defaults | fields)))
     stage.change(batch)
     ((_, offset, told),) = stage.told("damage")
     assert text in told
@@ -141,7 +169,7 @@ async def test_views_that_overlap_are_damage_and_parts_of_a_block_are_not(stage:
     assert "overlap" in text
 
 
-async def test_bad_blocks_are_told_each_with_what_the_index_has_there(stage: Stage) -> None:
+async def test_bad_blocks_are_reported_with_the_entries_of_their_views(stage: Stage) -> None:
     first, second = stage.views()
     for view in (first, second):
         stage.disk.flip(LOGS / log_name(1), (view.offset + 40) * 8)
@@ -151,8 +179,8 @@ async def test_bad_blocks_are_told_each_with_what_the_index_has_there(stage: Sta
         assert text.endswith(f"; the index has entries 0 to 9 of ledger {ledger_id} at {offset}")
 
 
-async def test_a_directory_is_left_as_it_was(stage: Stage) -> None:
-    """Also one that no bookie ever locked, a copy of one perhaps."""
+async def test_directory_is_unchanged_by_inspection(stage: Stage) -> None:
+    """Also a directory without a lock file, e.g. a copy."""
     for name in ("lock", "lock"):
         before = {path: bytes(inode.data) for path, inode in stage.disk.inodes.items()}
         stage.inspect()
@@ -162,7 +190,7 @@ async def test_a_directory_is_left_as_it_was(stage: Stage) -> None:
     assert "lock" not in stage.disk.names(DATA)
 
 
-async def test_a_damaged_index_is_named_where_it_is_and_not_where_its_copy_is(
+async def test_damaged_index_is_reported_with_its_own_path_not_its_copy(
     tmp_path: Path,
 ) -> None:
     index = tmp_path / "index"
@@ -190,17 +218,17 @@ async def test_an_index_that_cannot_be_opened_is_damage_and_the_rest_is_counted(
         raise IndexDamaged("index /data/index: bad block", "/data/index/7.sst", 77)
 
     stage.disk.flip(LOGS / log_name(1), (stage.views()[0].offset + 40) * 8)
-    found = inspect(stage.disk, DATA, broken)
-    assert found.damaged
-    told = [(each.kind, Path(each.file).name, each.offset) for each in found.findings]
+    result = inspect(stage.disk, DATA, broken)
+    assert result.damaged
+    told = [(item.kind, Path(item.file).name, item.offset) for item in result.findings]
     assert ("damage", "7.sst", 77) in told
     assert ("damage", log_name(1), stage.views()[0].offset) in told, "nobody knows that it is not"
-    assert [facts.blocks for facts in found.logs] == [2]
-    assert found.journals
-    assert not [each for each in found.findings if "no view" in each.text]
+    assert [facts.blocks for facts in result.logs] == [2]
+    assert result.journals
+    assert not [item for item in result.findings if "no view" in item.text]
 
 
-async def test_a_checkpoint_that_does_not_hold_is_damage_and_none_is_a_note(stage: Stage) -> None:
+async def test_damaged_checkpoint_is_damage_and_missing_one_is_a_note(stage: Stage) -> None:
     facts = stage.inspect().checkpoint
     assert facts is not None
     assert facts.seq == stage.index_notes()
@@ -227,17 +255,14 @@ async def test_strange_files_beside_the_journal_are_notes(stage: Stage) -> None:
     ]
 
 
-async def test_a_journal_file_that_the_checkpoint_names_is_missed(stage: Stage) -> None:
-    names = [each for each in stage.disk.names(JOURNAL) if each.endswith(".journal")]
+async def test_missing_newest_journal_file_is_damage(stage: Stage) -> None:
+    names = [item for item in stage.disk.names(JOURNAL) if item.endswith(".journal")]
     del stage.disk.inodes[JOURNAL / names[-1]]
     told = stage.told("damage")
     assert told == [(names[-1], 0, "the checkpoint names this file: missing")]
 
 
-# -- headers and heads ----------------------------------------------------------------------------
-
-
-def test_a_header_that_is_cut_or_anothers_is_none() -> None:
+def test_truncated_or_foreign_header_is_refused() -> None:
     salt = bytes(16)
     whole = log_codec.encode_file_header(salt, 7)
     for size in range(len(whole)):
@@ -254,16 +279,13 @@ def test_a_header_that_is_cut_or_anothers_is_none() -> None:
 
 
 @pytest.mark.parametrize(("at", "byte"), [(56, 0), (56, 6), (57, 2), (57, 0x80), (58, 1), (60, 1)])
-def test_a_head_of_a_kind_or_flags_that_nobody_writes_is_none(at: int, byte: int) -> None:
+def test_head_with_unknown_kind_or_flags_is_refused(at: int, byte: int) -> None:
     head = bytearray(codec.encode_head(codec.KIND_FENCE, 5, 4, 7, -1))
     assert codec.decode_head(bytes(head), 0).kind == codec.KIND_FENCE
     head[at] = byte
     head[:4] = value(bytes(head[4:])).to_bytes(4, "little")
     with pytest.raises(BadRecord, match="no record head"):
         codec.decode_head(bytes(head), 0)
-
-
-# -- opening --------------------------------------------------------------------------------------
 
 
 async def replayed(disk: SimDisk) -> SimIndexStore:
@@ -277,7 +299,7 @@ async def replayed(disk: SimDisk) -> SimIndexStore:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-async def test_a_replay_waits_for_room_and_for_nothing_else(number: int) -> None:
+async def test_replay_keeps_entries_in_memory_only_on_a_full_disk(number: int) -> None:
     small = replace(SMALL, write_cache_bytes=3_000, tick_s=1000.0)
     disk = SimDisk()
     index = await replayed(disk)
@@ -317,7 +339,7 @@ async def test_a_refused_commit_writes_nothing() -> None:
     await bookie.close()
 
 
-async def test_what_the_index_cannot_load_leaves_the_half_as_it_was(
+async def test_failed_load_of_states_leaves_the_half_active(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = SimDisk()

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie import files as files_api
-from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError, BookieReadOnly
-from magnetar.bookie.journal import Append, Commit, Journal
-from magnetar.bookie.journal_files import (
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.files import (
     JournalPosition,
     JournalTrim,
     JournalWriter,
     file_ids,
     file_name,
 )
-from magnetar.bookie.journal_scan import JournalScan
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.journal.journal import Commit, Journal, QueuedRecord
+from magnetar.bookie.journal.scan import JournalScan
 from magnetar.bookie.settings import BookieSettings
+from magnetar.disk import files as files_api
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 DIRECTORY = Path("/journal")
 SALT = bytes(16)
@@ -39,7 +39,7 @@ SETTINGS = BookieSettings(
 
 
 class Rig:
-    """A journal on a simulated disk, and what it told."""
+    """A journal on a simulated disk, and its callbacks."""
 
     def __init__(self, disk: SimDisk, *, settings: BookieSettings = SETTINGS) -> None:
         self.disk = disk
@@ -47,19 +47,19 @@ class Rig:
         self.commits: list[Commit] = []
         self.full: list[BookieError] = []
         self.failed: list[BookieError] = []
-        self.done: list[Append] = []
+        self.done: list[QueuedRecord] = []
         self.files_begun: list[int] = []
         newest = max(file_ids(disk, DIRECTORY), default=0)
         scan = self.scan()
         last = max((item.record.seq for item in scan.records(0, START, 0)), default=0)
         self.writer = JournalWriter(
-            disk,
-            DIRECTORY,
-            SALT,
-            settings,
-            JournalPosition(newest + 1, codec.FILE_HEADER_BYTES, last),
-            self.trim.spares,
-            self.files_begun.append,
+            files=disk,
+            directory=DIRECTORY,
+            incarnation=SALT,
+            settings=settings,
+            start=JournalPosition(newest + 1, codec.FILE_HEADER_BYTES, last),
+            spares=self.trim.spares,
+            on_new_file=self.files_begun.append,
         )
         self.journal = Journal(
             self.writer,
@@ -86,7 +86,7 @@ class Rig:
     def fence(self, ledger_id: int) -> None:
         self.journal.append(codec.KIND_FENCE, ledger_id, self.done.append)
 
-    async def settle(self) -> list[Append]:
+    async def settle(self) -> list[QueuedRecord]:
         answered = asyncio.Event()
         self.journal.refuse(lambda _: answered.set(), None, BookieError("behind all others"))
         await asyncio.wait_for(answered.wait(), 20)
@@ -97,17 +97,17 @@ class Rig:
         return JournalScan(self.disk, DIRECTORY, SALT)
 
     def read_back(self) -> list[tuple[int, int, bytes]]:
-        """(kind, sequence number, body) of what is in the files; nothing may be bad."""
+        """Returns (kind, sequence number, body) of all records; no range may be bad."""
         scan = self.scan()
-        found = [
+        result = [
             (item.record.kind, item.record.seq, item.body)
             for item in scan.records(0, codec.FILE_HEADER_BYTES, -1)
         ]
-        assert not scan.judge()
-        return found
+        assert not scan.classify()
+        return result
 
 
-async def test_what_gathered_goes_with_one_sync() -> None:
+async def test_queued_records_are_committed_with_one_sync() -> None:
     rig = Rig(SimDisk())
     steps = rig.disk.steps
     for n in range(50):
@@ -126,11 +126,11 @@ async def test_a_commit_is_bounded() -> None:
     for _ in range(10):
         rig.add(b"x" * 400)
     await rig.settle()
-    # The third record of 472 bytes is the one that goes over 1,000. The last is `settle`'s.
-    assert [len(commit.appends) for commit in rig.commits] == [3, 3, 3, 1 + 1]
+    # The third record of 472 bytes exceeds 1,000. The last is `settle`'s.
+    assert [len(commit.records) for commit in rig.commits] == [3, 3, 3, 1 + 1]
 
 
-async def test_files_roll_and_numbers_go_on() -> None:
+async def test_numbers_continue_across_files() -> None:
     rig = Rig(SimDisk())
     for n in range(30):
         rig.add(bytes([n]) * 9000)
@@ -162,7 +162,7 @@ async def test_a_file_that_a_power_cut_left_under_both_names_is_one_spare_at_mos
     assert not rig.failed
 
 
-async def test_trimmed_files_are_written_again() -> None:
+async def test_trimmed_files_are_recycled() -> None:
     rig = Rig(SimDisk())
     for n in range(60):
         rig.add(bytes([n]) * 9000)
@@ -172,14 +172,14 @@ async def test_trimmed_files_are_written_again() -> None:
     names = rig.disk.names(DIRECTORY)
     spares = [name for name in names if name.endswith(".spare")]
     assert 0 < len(spares) <= SETTINGS.journal_recycled_files_max
-    # The file that is written has an old life behind its tail, and nothing of it is seen.
+    # The current file has records of a former life behind its tail; the scan ignores them.
     numbers = [seq for _, seq, _ in rig.read_back()]
     assert numbers == list(range(numbers[0], 61))
     header = codec.decode_file_header(rig.disk.read_all(rig.writer.path)[: codec.FILE_HEADER_BYTES])
     assert header.recycled
 
 
-async def test_the_queue_has_a_bound_and_low_water_is_told() -> None:
+async def test_queue_is_bounded_and_low_water_is_notified() -> None:
     rig = Rig(SimDisk())
     rig.journal.hold()
     lows: list[int] = []
@@ -198,7 +198,7 @@ async def test_the_queue_has_a_bound_and_low_water_is_told() -> None:
     assert lows == [-1, 0]
 
 
-async def test_refused_adds_let_fences_through() -> None:
+async def test_fences_are_committed_while_adds_are_refused() -> None:
     rig = Rig(SimDisk())
     rig.journal.hold()
     rig.add(b"a")
@@ -236,7 +236,7 @@ async def test_a_failed_sync_is_final(kind: str) -> None:
     rig.add(b"worse")
     done = await rig.settle()
     assert [type(item.error) for item in done] == [BookieReadOnly] * 2
-    # The disk works again, but what it lost is not known: nothing is believed any more.
+    # The disk works again, but its losses are unknown, so the failure stays final.
     assert not faults
     rig.add(b"late")
     rig.fence(1)
@@ -259,7 +259,7 @@ async def test_a_full_disk_refuses_adds_and_takes_fences() -> None:
     assert [item.error for item in done if not item.is_add] == [None] * 4
     assert rig.full
     assert rig.journal.failure is None
-    # Room again: refused numbers are passed over, so that the scan finds no hole.
+    # Room again: a gap record covers the refused numbers, so that the scan reports no hole.
     rig.disk.capacity = 1 << 30
     rig.add(b"after")
     done = await rig.settle()
@@ -270,10 +270,10 @@ async def test_a_full_disk_refuses_adds_and_takes_fences() -> None:
     assert codec.KIND_GAP in kinds
 
 
-async def test_a_completion_that_fails_harms_no_other() -> None:
+async def test_failing_completion_does_not_affect_others() -> None:
     rig = Rig(SimDisk())
 
-    def broken(_: Append) -> None:
+    def broken(_: QueuedRecord) -> None:
         raise RuntimeError("a bug of the caller's")
 
     rig.add(b"a")
@@ -283,7 +283,7 @@ async def test_a_completion_that_fails_harms_no_other() -> None:
 
 
 class CountingFiles(OsFiles):
-    """Counts durable writes, and can keep one waiting."""
+    """Counts durable writes, and can block one."""
 
     def __init__(self) -> None:
         self.durable = 0
@@ -322,13 +322,13 @@ def threaded(
     failed: Callable[[BookieError], None] = lambda _: None,
 ) -> Journal:
     writer = JournalWriter(
-        files,
-        tmp_path,
-        SALT,
-        BookieSettings(journal_preallocate_bytes=1 << 20),
-        JournalPosition(1, codec.FILE_HEADER_BYTES, 0),
-        deque(),
-        lambda _: None,
+        files=files,
+        directory=tmp_path,
+        incarnation=SALT,
+        settings=BookieSettings(journal_preallocate_bytes=1 << 20),
+        start=JournalPosition(1, codec.FILE_HEADER_BYTES, 0),
+        spares=deque(),
+        on_new_file=lambda _: None,
     )
     return Journal(
         writer,
@@ -339,14 +339,14 @@ def threaded(
     )
 
 
-async def test_the_thread_takes_what_gathers_during_a_sync(tmp_path: Path) -> None:
+async def test_thread_commits_records_that_queue_up_during_a_sync(tmp_path: Path) -> None:
     files = CountingFiles()
     commits: list[Commit] = []
     all_done = asyncio.Event()
 
     def committed(commit: Commit) -> None:
         commits.append(commit)
-        if sum(len(item.appends) for item in commits) == 101:
+        if sum(len(item.records) for item in commits) == 101:
             all_done.set()
 
     journal = threaded(tmp_path, files, committed)
@@ -359,12 +359,12 @@ async def test_the_thread_takes_what_gathers_during_a_sync(tmp_path: Path) -> No
     before = files.durable
     files.gate.set()
     await asyncio.wait_for(all_done.wait(), 20)
-    assert [len(item.appends) for item in commits] == [1, 100]
+    assert [len(item.records) for item in commits] == [1, 100]
     assert files.durable - before == 2
     await journal.close()
 
 
-async def test_a_pause_is_marked(tmp_path: Path) -> None:
+async def test_mark_is_written_when_adds_pause(tmp_path: Path) -> None:
     journal = threaded(tmp_path, OsFiles(), lambda _: None)
     path = tmp_path / "0000000000000001.journal"
     done = asyncio.Event()

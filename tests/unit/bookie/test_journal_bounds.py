@@ -1,4 +1,4 @@
-"""The journal at its bounds: what exactly fits, what is refused, what its callers learn."""
+"""The journal at its exact bounds: accepted and refused records, and notifications."""
 
 import asyncio
 import errno
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError, BookieReadOnly
-from magnetar.bookie.journal import RECORD_EXTRA_BYTES_MAX
-from magnetar.bookie.journal_files import (
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.files import (
     JournalPosition,
     JournalTrim,
     JournalWriter,
     file_ids,
     file_name,
 )
+from magnetar.bookie.journal.journal import RECORD_EXTRA_BYTES_MAX
 from magnetar.bookie.settings import BookieSettings
 
 from .test_journal import DIRECTORY, SALT, SETTINGS, START, Rig
@@ -26,7 +26,7 @@ FULL = OSError(errno.ENOSPC, "No space left on device")
 BROKEN = OSError(errno.EIO, "Input/output error")
 
 
-async def test_an_add_that_fills_the_queue_exactly_is_taken_and_one_byte_more_is_not() -> None:
+async def test_queue_accepts_adds_up_to_its_exact_bound() -> None:
     rig = Rig(SimDisk())
     bound = SETTINGS.journal_queue_bytes_max
     assert rig.journal.overflow(bound) is None
@@ -41,26 +41,26 @@ async def test_an_add_that_fills_the_queue_exactly_is_taken_and_one_byte_more_is
     await rig.settle()
 
 
-async def test_low_water_is_told_at_the_mark_itself_and_once() -> None:
+async def test_low_water_is_notified_once_at_the_exact_mark() -> None:
     size = 1000 + codec.HEAD_BYTES
     settings = replace(SETTINGS, journal_queue_bytes_low=size)
     rig = Rig(SimDisk(), settings=settings)
     rig.journal.hold()
-    told: list[str] = []
+    reported: list[str] = []
     rig.add(b"x" * 1000)
-    rig.journal.notify_low(lambda: told.append("at the mark"))
+    rig.journal.notify_low(lambda: reported.append("at the mark"))
     rig.add(b"")
-    rig.journal.notify_low(lambda: told.append("above"))
+    rig.journal.notify_low(lambda: reported.append("above"))
     await asyncio.sleep(0)
-    assert told == ["at the mark"]
+    assert reported == ["at the mark"]
     rig.journal.release()
     await rig.settle()
     rig.add(b"x")
     await rig.settle()
-    assert told == ["at the mark", "above"]
+    assert reported == ["at the mark", "above"]
 
 
-async def test_low_water_is_told_when_a_commit_leaves_just_the_mark() -> None:
+async def test_low_water_is_notified_when_a_commit_reaches_the_mark() -> None:
     size = 400 + codec.HEAD_BYTES
     settings = replace(SETTINGS, journal_commit_bytes_max=size, journal_queue_bytes_low=size)
     rig = Rig(SimDisk(), settings=settings)
@@ -74,7 +74,7 @@ async def test_low_water_is_told_when_a_commit_leaves_just_the_mark() -> None:
     assert left == [0]
 
 
-async def test_what_is_pending_is_counted_until_it_is_answered() -> None:
+async def test_pending_records_are_counted_until_completion() -> None:
     rig = Rig(SimDisk())
     seen: list[tuple[int, int]] = []
     rig.journal.hold()
@@ -93,9 +93,7 @@ async def test_what_is_pending_is_counted_until_it_is_answered() -> None:
     assert rig.journal.pending_count == 0
 
 
-async def test_a_refusal_of_an_idle_journal_comes_in_a_later_turn_and_a_busy_ones_in_its_turn() -> (
-    None
-):
+async def test_refusal_completes_in_a_later_turn_and_in_order() -> None:
     rig = Rig(SimDisk())
     answers: list[tuple[str, BookieError | None]] = []
     refusal = BookieError("refused")
@@ -116,8 +114,8 @@ async def test_a_refusal_of_an_idle_journal_comes_in_a_later_turn_and_a_busy_one
     assert answers[1:] == [("fence", None), ("busy", refusal)]
 
 
-async def test_a_record_proves_what_was_durable_when_it_was_made() -> None:
-    """A bad record in front of it is damage then, and not a torn write."""
+async def test_record_carries_the_durable_seq_of_its_encoding() -> None:
+    """A bad record before it is then damage and not a torn write."""
     rig = Rig(SimDisk())
     for n in range(3):
         rig.add(b"%d" % n)
@@ -125,8 +123,8 @@ async def test_a_record_proves_what_was_durable_when_it_was_made() -> None:
     rig.add(b"later")
     rig.add(b"with it")
     await rig.settle()
-    found = [item.record for item in rig.scan().records(0, START, -1)]
-    assert [(record.seq, record.durable_seq) for record in found] == [
+    result = [item.record for item in rig.scan().records(0, START, -1)]
+    assert [(record.seq, record.durable_seq) for record in result] == [
         (1, 0),
         (2, 0),
         (3, 0),
@@ -135,7 +133,7 @@ async def test_a_record_proves_what_was_durable_when_it_was_made() -> None:
     ]
 
 
-async def test_refused_numbers_are_passed_over_by_a_gap_of_just_those() -> None:
+async def test_gap_record_covers_exactly_the_refused_numbers() -> None:
     rig = Rig(SimDisk())
     rig.fence(1)
     rig.journal.hold()
@@ -146,8 +144,8 @@ async def test_refused_numbers_are_passed_over_by_a_gap_of_just_those() -> None:
     rig.fence(3)
     rig.journal.release(BookieReadOnly("no room"))
     await rig.settle()
-    found = [item.record for item in rig.scan().records(0, START, -1)]
-    assert [(record.kind, record.first_entry, record.seq) for record in found] == [
+    result = [item.record for item in rig.scan().records(0, START, -1)]
+    assert [(record.kind, record.first_entry, record.seq) for record in result] == [
         (codec.KIND_FENCE, -1, 1),
         (codec.KIND_GAP, 2, 3),
         (codec.KIND_FENCE, -1, 4),
@@ -156,7 +154,7 @@ async def test_refused_numbers_are_passed_over_by_a_gap_of_just_those() -> None:
     ]
 
 
-async def test_an_aborted_journal_writes_nothing_of_what_waited() -> None:
+async def test_aborted_journal_drops_queued_records() -> None:
     rig = Rig(SimDisk())
     rig.add(b"durable")
     await rig.settle()
@@ -169,7 +167,7 @@ async def test_an_aborted_journal_writes_nothing_of_what_waited() -> None:
     assert [body for _, _, body in rig.read_back()] == [b"durable"]
 
 
-async def test_closing_writes_what_waited() -> None:
+async def test_close_commits_queued_records() -> None:
     rig = Rig(SimDisk())
     rig.journal.hold()
     rig.add(b"last")
@@ -178,7 +176,7 @@ async def test_closing_writes_what_waited() -> None:
     assert [body for _, _, body in rig.read_back()] == [b"last"]
 
 
-async def test_a_commit_says_where_it_ended_and_what_it_wrote() -> None:
+async def test_commit_reports_its_end_and_bytes() -> None:
     rig = Rig(SimDisk())
     rig.add(b"x" * 100)
     rig.fence(1)
@@ -186,14 +184,14 @@ async def test_a_commit_says_where_it_ended_and_what_it_wrote() -> None:
     commit = rig.commits[0]
     assert commit.end == rig.writer.position
     assert commit.end.seq == 2
-    found = list(rig.scan().records(0, START, -1))
-    assert commit.end.offset == found[-1].offset + found[-1].record.size
+    result = list(rig.scan().records(0, START, -1))
+    assert commit.end.offset == result[-1].offset + result[-1].record.size
     assert commit.bytes_written == 100 + 2 * codec.HEAD_BYTES
 
 
 @pytest.mark.parametrize("spare_bytes", [-1, 0])
 async def test_the_reserve_is_used_to_its_last_byte_for_fences(spare_bytes: int) -> None:
-    """A fence that fits what is preallocated is written; one that lacks a byte is refused."""
+    """A fence that fits into the preallocated bytes is written; one byte more is refused."""
     rig = Rig(SimDisk())
     rig.add(b"x")
     await rig.settle()
@@ -211,7 +209,7 @@ async def test_the_reserve_is_used_to_its_last_byte_for_fences(spare_bytes: int)
     assert rig.journal.failure is None
 
 
-async def test_an_error_that_is_not_a_full_disk_is_final_while_room_is_made_too() -> None:
+async def test_preallocation_error_other_than_full_disk_is_final() -> None:
     rig = Rig(SimDisk())
     rig.disk.fault = lambda kind, _: BROKEN if kind == "preallocate" else None
     rig.add(b"x" * 30_000)
@@ -229,50 +227,58 @@ def writer(
     trim = JournalTrim(disk, DIRECTORY, settings)
     position = JournalPosition(start, codec.FILE_HEADER_BYTES, seq)
     return (
-        JournalWriter(disk, DIRECTORY, SALT, settings, position, trim.spares, begun.append),
+        JournalWriter(
+            files=disk,
+            directory=DIRECTORY,
+            incarnation=SALT,
+            settings=settings,
+            start=position,
+            spares=trim.spares,
+            on_new_file=begun.append,
+        ),
         begun,
     )
 
 
 def test_room_is_preallocated_in_steps_with_the_reserve_beside_it() -> None:
     disk = SimDisk()
-    made, _ = writer(disk, SETTINGS)
+    created, _ = writer(disk, SETTINGS)
     step, reserve = SETTINGS.journal_preallocate_bytes, SETTINGS.journal_reserve_bytes
-    assert made.room == step - START
+    assert created.room == step - START
     fits = step - START - reserve
-    made.reserve(fits)
-    assert made.room == step - START
-    made.reserve(fits + 1)
-    assert made.room == 2 * step - START
+    created.reserve(fits)
+    assert created.room == step - START
+    created.reserve(fits + 1)
+    assert created.room == 2 * step - START
     assert len(disk.inodes[DIRECTORY / file_name(1)].data) == 2 * step
 
 
 def test_a_file_rolls_only_when_it_would_grow_beyond_its_size() -> None:
     disk = SimDisk()
-    made, begun = writer(disk, SETTINGS)
+    created, begun = writer(disk, SETTINGS)
     whole = SETTINGS.journal_file_bytes - START
-    made.reserve(whole + 1)
+    created.reserve(whole + 1)
     assert begun == [1], "a file that holds nothing yet takes a record of any size"
-    made.write([bytes(8)], 1, durable=True)
-    made.reserve(whole - 8)
+    created.write([bytes(8)], 1, durable=True)
+    created.reserve(whole - 8)
     assert begun == [1]
-    made.reserve(whole - 8 + 1)
+    created.reserve(whole - 8 + 1)
     assert begun == [1, 2]
-    assert made.position == JournalPosition(2, START, 1)
+    assert created.position == JournalPosition(2, START, 1)
     header = codec.decode_file_header(disk.read_all(DIRECTORY / file_name(2))[:START])
     assert (header.file_id, header.first_seq, header.recycled) == (2, 2, False)
 
 
-def test_a_file_on_a_full_disk_is_begun_with_the_reserve_alone() -> None:
+def test_file_on_a_full_disk_is_created_with_the_reserve_only() -> None:
     settings = replace(SETTINGS, journal_reserve_bytes=8 << 10)
-    made, begun = writer(SimDisk(capacity=8 << 10), settings)
+    created, begun = writer(SimDisk(capacity=8 << 10), settings)
     assert begun == [1]
-    assert made.room == (8 << 10) - START
+    assert created.room == (8 << 10) - START
     with pytest.raises(OSError, match="No space left"):
         writer(SimDisk(capacity=(8 << 10) - 1), settings)
 
 
-def test_an_error_while_a_file_is_begun_is_no_full_disk() -> None:
+def test_error_while_a_file_is_created_is_not_a_full_disk() -> None:
     disk = SimDisk()
     disk.fault = lambda kind, _: BROKEN if kind == "preallocate" else None
     with pytest.raises(OSError, match="Input/output"):
@@ -280,33 +286,33 @@ def test_an_error_while_a_file_is_begun_is_no_full_disk() -> None:
     assert disk.used() == 0
 
 
-def test_a_file_that_a_failed_roll_left_is_written_as_one_with_a_former_life() -> None:
+def test_file_of_a_failed_roll_counts_as_recycled() -> None:
     disk = SimDisk()
     disk.fault = lambda kind, _: BROKEN if kind == "sync" else None
     with pytest.raises(OSError, match="Input/output"):
         writer(disk, SETTINGS)
     disk.fault = None
-    made, begun = writer(disk, SETTINGS)
+    created, begun = writer(disk, SETTINGS)
     assert begun == [1]
-    header = codec.decode_file_header(disk.read_all(made.path)[:START])
+    header = codec.decode_file_header(disk.read_all(created.path)[:START])
     assert header.recycled
-    assert made.room == SETTINGS.journal_preallocate_bytes - START
+    assert created.room == SETTINGS.journal_preallocate_bytes - START
 
 
-def test_a_new_file_is_known_only_after_its_name_is_durable() -> None:
+def test_checkpoint_names_a_new_file_only_after_its_name_is_durable() -> None:
     disk = SimDisk()
     disk.fault = lambda kind, _: BROKEN if kind == "sync directory" else None
     begun: list[int] = []
     trim = JournalTrim(disk, DIRECTORY, SETTINGS)
     with pytest.raises(OSError, match="Input/output"):
         JournalWriter(
-            disk,
-            DIRECTORY,
-            SALT,
-            SETTINGS,
-            JournalPosition(1, START, 0),
-            trim.spares,
-            begun.append,
+            files=disk,
+            directory=DIRECTORY,
+            incarnation=SALT,
+            settings=SETTINGS,
+            start=JournalPosition(1, START, 0),
+            spares=trim.spares,
+            on_new_file=begun.append,
         )
     assert begun == []
 
@@ -337,7 +343,7 @@ def test_only_files_below_the_mark_are_dropped_and_spares_are_bounded() -> None:
     assert disk.names(DIRECTORY) == [file_name(each) for each in (5, 6, 7)]
 
 
-def test_a_damaged_file_is_set_aside_under_another_name() -> None:
+def test_damaged_file_is_renamed() -> None:
     disk = SimDisk()
     filled(disk, range(1, 4))
     trim = JournalTrim(disk, DIRECTORY, SETTINGS)
@@ -349,7 +355,7 @@ def test_a_damaged_file_is_set_aside_under_another_name() -> None:
     )
 
 
-def test_spares_that_cannot_be_removed_end_nothing() -> None:
+def test_spares_that_cannot_be_removed_are_ignored() -> None:
     disk = SimDisk()
     filled(disk, range(1, 4))
     trim = JournalTrim(disk, DIRECTORY, SETTINGS)
@@ -360,7 +366,7 @@ def test_spares_that_cannot_be_removed_end_nothing() -> None:
     assert not trim.spares
 
 
-def test_names_that_are_no_numbers_are_no_journal_files() -> None:
+def test_files_without_a_number_are_not_journal_files() -> None:
     disk = SimDisk()
     filled(disk, range(3, 5))
     for name in ("x.journal", "0000000000000009.spare", "0000000000000008"):

@@ -1,4 +1,4 @@
-"""The journal when the disk or its thread fails: whoever waits is answered, and reads go on."""
+"""The journal when the disk or its thread fails: requests complete, and reads continue."""
 
 import asyncio
 import errno
@@ -10,16 +10,16 @@ from pathlib import Path
 from tests.support.sim_disk import SimDisk
 from tests.unit.bookie.test_journal import SALT, SETTINGS, Rig, threaded
 
-from magnetar.bookie import files as files_api
-from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError, BookieReadOnly
-from magnetar.bookie.journal import Append
-from magnetar.bookie.journal_files import JournalPosition, JournalWriter, file_name
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.files import JournalPosition, JournalWriter, file_name
+from magnetar.bookie.journal.journal import QueuedRecord
+from magnetar.disk import files as files_api
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 
-async def test_low_water_is_told_after_a_failure_too() -> None:
+async def test_low_water_is_notified_after_a_failure() -> None:
     rig = Rig(SimDisk())
     rig.journal.hold()
     for n in range(20):
@@ -33,7 +33,7 @@ async def test_low_water_is_told_after_a_failure_too() -> None:
     assert rig.journal.pending_bytes == 0
 
 
-async def test_fences_beyond_the_reserve_are_refused_and_the_journal_lives_on() -> None:
+async def test_fences_beyond_the_reserve_are_refused_and_the_journal_recovers() -> None:
     rig = Rig(SimDisk(64 << 10))
     for n in range(40):
         rig.add(bytes(900), entry_id=n)
@@ -56,8 +56,8 @@ async def test_fences_beyond_the_reserve_are_refused_and_the_journal_lives_on() 
     assert kinds.count(codec.KIND_FENCE) == kept + 1
 
 
-async def test_a_journal_file_whose_name_was_not_synced_is_given_it_anew() -> None:
-    """A sync that succeeds after one that failed says nothing about what was written before."""
+async def test_journal_file_with_unsynced_name_is_renamed_again() -> None:
+    """A successful sync after a failed one does not cover earlier writes."""
     rig = Rig(SimDisk())
     failures = [OSError(errno.ENOSPC, "No space left on device")]
     rig.disk.fault = lambda kind, _: failures.pop() if kind == "sync directory" else None
@@ -73,8 +73,8 @@ async def test_a_journal_file_whose_name_was_not_synced_is_given_it_anew() -> No
     assert len(rig.read_back()) >= answers.count(None)
 
 
-async def test_records_that_wait_for_a_flush_are_no_stall_of_the_journal() -> None:
-    """The journal is held then: the part that hangs is the flush."""
+async def test_held_records_are_not_a_stall_of_the_journal() -> None:
+    """The journal is held; the flush is the part that hangs."""
     rig = Rig(SimDisk())
     rig.journal.hold()
     rig.add(b"held", entry_id=0)
@@ -112,9 +112,9 @@ class BrokenFiles(OsFiles):
         return broken
 
 
-async def test_a_bug_on_the_thread_fails_what_waits_and_what_comes(tmp_path: Path) -> None:
+async def test_bug_on_the_thread_fails_pending_and_later_records(tmp_path: Path) -> None:
     failed: list[BookieError] = []
-    done: asyncio.Queue[Append] = asyncio.Queue()
+    done: asyncio.Queue[QueuedRecord] = asyncio.Queue()
     journal = threaded(tmp_path, BrokenFiles(), lambda _: None, failed.append)
     errors: list[BookieError | None] = []
     for n in range(4):
@@ -127,21 +127,21 @@ async def test_a_bug_on_the_thread_fails_what_waits_and_what_comes(tmp_path: Pat
     await journal.close()
 
 
-async def test_spares_that_vanish_while_a_file_is_begun_are_not_missed(tmp_path: Path) -> None:
+async def test_spares_removed_while_a_file_is_created_are_ignored(tmp_path: Path) -> None:
     class Emptied(deque[Path]):
-        """Looked at, it is filled; then another thread empties it."""
+        """A queue that is full when checked, and emptied by another thread then."""
 
         def __bool__(self) -> bool:
             return True
 
     writer = JournalWriter(
-        OsFiles(),
-        tmp_path,
-        SALT,
-        SETTINGS,
-        JournalPosition(1, codec.FILE_HEADER_BYTES, 0),
-        Emptied(),
-        lambda _: None,
+        files=OsFiles(),
+        directory=tmp_path,
+        incarnation=SALT,
+        settings=SETTINGS,
+        start=JournalPosition(1, codec.FILE_HEADER_BYTES, 0),
+        spares=Emptied(),
+        on_new_file=lambda _: None,
     )
     assert writer.path.name == file_name(1)
     writer.close()

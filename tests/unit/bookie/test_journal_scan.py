@@ -1,4 +1,4 @@
-"""Reading a journal back: torn tails, damage, and what tells the one from the other."""
+"""Scans of a journal: torn tails, damage, and their classification."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.sim_disk import Inode, SimDisk
 
-from magnetar.bookie import journal_codec_v1 as codec
-from magnetar.bookie.journal_files import file_name
-from magnetar.bookie.journal_scan import Bad, JournalScan
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.files import file_name
+from magnetar.bookie.journal.scan import BadRange, JournalScan
 
 DIRECTORY = Path("/journal")
 SALT = bytes(range(16))
@@ -28,16 +28,26 @@ class Maker:
         self.starts: list[int] = []
 
     def add(self, *entries: bytes, durable: int | None = None, kind: int = codec.KIND_ADD) -> None:
-        """A record; `durable` is what was known to be synced, by default all before it."""
+        """Adds a record; `durable` is its `durable_seq`, by default the record before it."""
         if kind != codec.KIND_MARK:
             self.seq += 1
         body, size, crc = codec.body_of(entries) if entries else ((), 0, 0)
-        known = self.seq - 1 if durable is None else durable
+        proven_seq = self.seq - 1 if durable is None else durable
         if kind == codec.KIND_MARK and durable is None:
-            known = self.seq
+            proven_seq = self.seq
         ids = range(self.seq * 100, self.seq * 100 + len(entries))
         lengths = codec.pack_lengths(entries) if entries else b""
-        head = codec.encode_head(kind, self.seq, known, 7, -1, ids, lengths, size, crc)
+        head = codec.encode_head(
+            kind,
+            self.seq,
+            proven_seq,
+            7,
+            -1,
+            entry_ids=ids,
+            lengths=lengths,
+            body_bytes=size,
+            body_crc=crc,
+        )
         self.starts.append(len(self.data))
         self.data += head + b"".join(body)
         self.data += self.marks.tails[-(len(head) + size) % codec.ALIGNMENT]
@@ -45,8 +55,8 @@ class Maker:
 
 def scanned(
     *makers: Maker, tail: bytes = bytes(8192), unreadable: tuple[int, int] | None = None
-) -> tuple[list[int], list[Bad], JournalScan]:
-    """(sequence numbers found, what is bad, the scan) of files with `tail` behind them.
+) -> tuple[list[int], list[BadRange], JournalScan]:
+    """Returns (sequence numbers, bad ranges, scan) of files with `tail` behind them.
 
     The disk cannot read the bytes `unreadable` of any file.
     """
@@ -56,8 +66,8 @@ def scanned(
             disk.unreadable[DIRECTORY / file_name(maker.file_id)] = [unreadable]
         disk.inodes[DIRECTORY / file_name(maker.file_id)] = Inode(bytearray(maker.data + tail))
     scan = JournalScan(disk, DIRECTORY, SALT)
-    found = [item.record.seq for item in scan.records(0, START, -1)]
-    return found, scan.judge(), scan
+    result = [item.record.seq for item in scan.records(0, START, -1)]
+    return result, scan.classify(), scan
 
 
 def make(count: int, **options: int) -> Maker:
@@ -68,54 +78,54 @@ def make(count: int, **options: int) -> Maker:
 
 
 def test_a_whole_journal() -> None:
-    found, bad, scan = scanned(make(20))
-    assert found == list(range(1, 21))
+    result, bad, scan = scanned(make(20))
+    assert result == list(range(1, 21))
     assert not bad
     assert scan.ends[1] == len(make(20).data)
 
 
-def test_two_files_go_on_from_each_other() -> None:
+def test_scan_continues_in_the_next_file() -> None:
     second = Maker(2, first_seq=4)
     second.add(b"x")
-    found, bad, _ = scanned(make(3), second)
-    assert found == [1, 2, 3, 4]
+    result, bad, _ = scanned(make(3), second)
+    assert result == [1, 2, 3, 4]
     assert not bad
 
 
 def test_a_missing_file_is_damage() -> None:
     second = Maker(3, first_seq=6)
     second.add(b"x")
-    found, bad, _ = scanned(make(3), second)
-    assert found == [1, 2, 3, 6]
+    result, bad, _ = scanned(make(3), second)
+    assert result == [1, 2, 3, 6]
     assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(4, 5, True)]
 
 
-def test_a_file_proves_that_all_before_it_was_synced() -> None:
-    """The last commit before a roll is lost, and no record behind it speaks of it yet."""
+def test_file_header_proves_that_earlier_records_were_synced() -> None:
+    """The last commit before a roll is lost, and no later record proves it yet."""
     first = Maker()
     for _ in range(3):
         first.add(b"one commit" * 50, durable=0)
     first.data[first.starts[2] :] = bytes(len(first.data) - first.starts[2])
-    found, bad, _ = scanned(first, Maker(2, first_seq=4))
-    assert found == [1, 2]
+    result, bad, _ = scanned(first, Maker(2, first_seq=4))
+    assert result == [1, 2]
     assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(3, 3, True)]
 
 
 @given(st.integers(0, 2000))
-def test_a_tail_cut_anywhere_is_torn(cut: int) -> None:
-    """Power goes while the last record is written: the rest of the file is still zeros."""
+def test_tail_truncated_anywhere_is_torn(cut: int) -> None:
+    """A power cut during the write of the last record: the rest of the file is zeros."""
     maker = make(5)
     length = max(len(maker.data) - cut, maker.starts[-1])
     rest = bytes(len(maker.data) - length)
     maker.data = maker.data[:length] + rest
-    found, bad, _ = scanned(maker)
-    assert found[:4] == [1, 2, 3, 4]
+    result, bad, _ = scanned(maker)
+    assert result[:4] == [1, 2, 3, 4]
     assert not [item for item in bad if item.damage]
 
 
 @given(st.sets(st.integers(0, 7)))
 def test_sectors_missing_from_an_unsynced_commit_are_torn(missing: set[int]) -> None:
-    """The records of one commit may come through in any part; none of it was acknowledged."""
+    """Any part of an unacknowledged commit may be on the disk."""
     maker = make(2)
     for _ in range(4):
         maker.add(b"unsynced" * 100, durable=1)
@@ -125,19 +135,19 @@ def test_sectors_missing_from_an_unsynced_commit_are_torn(missing: set[int]) -> 
         high = min(low + 512, len(maker.data))
         if low < high:
             maker.data[low:high] = bytes(high - low)
-    found, bad, _ = scanned(maker)
-    assert found[:2] == [1, 2]
-    assert set(found) <= set(range(1, 7))
+    result, bad, _ = scanned(maker)
+    assert result[:2] == [1, 2]
+    assert set(result) <= set(range(1, 7))
     assert not [item for item in bad if item.damage]
 
 
 @pytest.mark.parametrize("where", ["head", "tables", "body"])
-def test_a_flipped_bit_hides_nothing_behind_it(where: str) -> None:
+def test_flipped_bit_does_not_hide_later_records(where: str) -> None:
     maker = make(6)
     offset = {"head": 20, "tables": codec.HEAD_BYTES + 3, "body": codec.HEAD_BYTES + 30}[where]
     maker.data[maker.starts[2] + offset] ^= 4
-    found, bad, _ = scanned(maker)
-    assert found == [1, 2, 4, 5, 6]
+    result, bad, _ = scanned(maker)
+    assert result == [1, 2, 4, 5, 6]
     (item,) = bad
     assert item.damage
     assert (item.offset, item.end) == (maker.starts[2], maker.starts[3])
@@ -157,17 +167,17 @@ def test_any_flipped_bit_is_reported(data: st.DataObject) -> None:
     maker.add(kind=codec.KIND_MARK)
     bit = data.draw(st.integers(0, len(maker.data) * 8 - 1))
     maker.data[bit // 8] ^= 1 << bit % 8
-    found, bad, _ = scanned(maker)
+    result, bad, _ = scanned(maker)
     if bit // 8 >= maker.starts[-1]:
         # The mark itself: it carries nothing.
-        assert found[:5] == [1, 2, 3, 4, 5]
+        assert result[:5] == [1, 2, 3, 4, 5]
         return
     assert [item for item in bad if item.damage]
     assert any(item.offset <= bit // 8 < max(item.end, item.offset + 8) for item in bad)
-    assert len(set(found) - {6}) >= 4
+    assert len(set(result) - {6}) >= 4
 
 
-def test_a_torn_mark_between_synced_records_is_no_damage() -> None:
+def test_torn_mark_between_synced_records_is_not_damage() -> None:
     """The journal writes marks without a sync; a power cut may take half of one for good."""
     maker = make(3)
     maker.add(kind=codec.KIND_MARK)
@@ -175,22 +185,22 @@ def test_a_torn_mark_between_synced_records_is_no_damage() -> None:
     maker.data[start : start + 8] = bytes(8)
     maker.add(b"synced later")
     maker.add(b"and more", durable=4)
-    found, bad, _ = scanned(maker)
-    assert found == [1, 2, 3, 4, 5]
+    result, bad, _ = scanned(maker)
+    assert result == [1, 2, 3, 4, 5]
     assert [item.damage for item in bad] == [False]
 
 
-def test_a_flipped_bit_in_the_last_record_is_no_tear_in_a_new_file() -> None:
+def test_flipped_bit_in_the_last_record_of_a_new_file_is_damage() -> None:
     """The record is whole and no sector of it is zeros: this was no torn write."""
     for offset in (20, codec.HEAD_BYTES + 30):
         maker = make(4)
         maker.data[maker.starts[3] + offset] ^= 1
-        found, bad, _ = scanned(maker)
-        assert found == [1, 2, 3]
+        result, bad, _ = scanned(maker)
+        assert result == [1, 2, 3]
         assert [item.damage for item in bad] == [True]
 
 
-def test_in_a_recycled_file_the_mark_is_what_proves_damage() -> None:
+def test_in_a_recycled_file_a_mark_proves_damage() -> None:
     old = bytes(range(256)) * 64
     for marked in (True, False):
         maker = make(4, recycled=1)
@@ -201,7 +211,7 @@ def test_in_a_recycled_file_the_mark_is_what_proves_damage() -> None:
         assert [item.damage for item in bad] == [marked]
 
 
-def test_a_former_life_is_not_seen() -> None:
+def test_records_of_a_former_life_are_ignored() -> None:
     old = make(30)
     for records in range(1, 8):
         new = Maker(2, first_seq=31, recycled=True)
@@ -209,25 +219,25 @@ def test_a_former_life_is_not_seen() -> None:
             # As long as the old ones: the old heads stand where new ones would.
             new.add(b"entry %d " % n * 20, b"and more" * 9)
         new.data += old.data[len(new.data) :]
-        found, bad, _ = scanned(new, tail=b"")
-        assert found == list(range(31, 31 + records))
+        result, bad, _ = scanned(new, tail=b"")
+        assert result == list(range(31, 31 + records))
         assert not bad
 
 
 def test_a_recycled_file_that_was_not_begun_is_empty() -> None:
     renamed = make(3)
     renamed.file_id = 4
-    found, bad, _ = scanned(renamed)
-    assert not found
+    result, bad, _ = scanned(renamed)
+    assert not result
     assert not bad
 
 
-def test_a_payload_that_looks_like_records_is_none() -> None:
-    other = Maker(file_id=9)
-    other.add(b"z", durable=0)
+def test_payload_that_looks_like_records_is_ignored() -> None:
+    another = Maker(file_id=9)
+    another.add(b"z", durable=0)
     maker = Maker()
     maker.add(b"x")
-    maker.add(bytes(other.data[START - 8 :]), durable=1)
+    maker.add(bytes(another.data[START - 8 :]), durable=1)
     maker.add(b"y")
     maker.data[maker.starts[1] + 5] ^= 1
     assert scanned(maker)[0] == [1, 3]
@@ -244,8 +254,8 @@ def test_records_beside_an_unreadable_sector_are_replayed() -> None:
         for n, start in enumerate(maker.starts)
         if start < page + 4096 and page < start + 64 + 900 + 8
     ]
-    found, bad, _ = scanned(maker, unreadable=(page + 512, page + 1024))
-    assert found == [n for n in range(1, 41) if n not in lost]
+    result, bad, _ = scanned(maker, unreadable=(page + 512, page + 1024))
+    assert result == [n for n in range(1, 41) if n not in lost]
     (item,) = bad
     assert (item.damage, item.first_seq, item.last_seq) == (True, lost[0], lost[-1])
 
@@ -257,36 +267,36 @@ def test_an_unreadable_last_record_is_damage(where: str, recycled: bool) -> None
     maker = make(3, recycled=int(recycled))
     maker.add(b"y" * 20_000)
     start = maker.starts[3] if where == "head" else maker.starts[3] + 8192
-    found, bad, _ = scanned(maker, tail=bytes(8192), unreadable=(start, start + 1))
-    assert 4 not in found
+    result, bad, _ = scanned(maker, tail=bytes(8192), unreadable=(start, start + 1))
+    assert 4 not in result
     assert bad[-1].damage
     named = bad[-1].record
     assert (named is not None and list(named.entry_ids) == [400]) == (where == "body")
 
 
-def test_an_unreadable_page_hides_no_record_behind_the_one_that_it_cuts() -> None:
+def test_unreadable_page_does_not_hide_later_records() -> None:
     """The first lost record has a good head on the page before; the others have none."""
     maker = make(3)
     maker.add(b"z" * 5000)
     maker.add(b"small")
     page = maker.starts[4] // 4096 * 4096
     assert maker.starts[3] + codec.HEAD_BYTES <= page
-    found, bad, _ = scanned(maker, unreadable=(page, page + 512))
-    assert found == [1, 2, 3]
+    result, bad, _ = scanned(maker, unreadable=(page, page + 512))
+    assert result == [1, 2, 3]
     assert [(item.first_seq, item.damage) for item in bad] == [(4, True), (5, True)]
     assert bad[0].record is not None
-    assert bad[1].record is None  # nobody knows whose it was
+    assert bad[1].record is None  # its ledger is unknown
 
 
-def test_an_unreadable_page_behind_the_last_record_is_no_damage() -> None:
+def test_unreadable_page_behind_the_last_record_is_not_damage() -> None:
     maker = make(3)
-    found, bad, _ = scanned(maker, tail=bytes(16_384), unreadable=(12_288, 12_800))
+    result, bad, _ = scanned(maker, tail=bytes(16_384), unreadable=(12_288, 12_800))
     assert len(maker.data) < 8192
-    assert found == [1, 2, 3]
+    assert result == [1, 2, 3]
     assert not bad
 
 
-def test_a_disk_that_reads_nothing_fails_the_scan() -> None:
+def test_unreadable_disk_fails_the_scan() -> None:
     """Megabytes of filler are no journal: a dead disk must not look like one with bad sectors."""
     maker = make(3)
     with pytest.raises(OSError, match="Input/output error"):
@@ -299,8 +309,8 @@ def test_records_behind_the_header_of_a_former_life_are_replayed() -> None:
     maker.add(b"acknowledged")
     maker.add(b"as well")
     maker.data[:START] = codec.encode_file_header(codec.FileHeader(1, 1, SALT))
-    found, bad, _ = scanned(make(3), maker)
-    assert found == [1, 2, 3, 4, 5]
+    result, bad, _ = scanned(make(3), maker)
+    assert result == [1, 2, 3, 4, 5]
     assert [item.damage for item in bad] == [True]
 
 
@@ -312,14 +322,14 @@ def test_a_header_of_another_bookie_is_damage() -> None:
     assert "another bookie" in bad[0].reason
 
 
-def test_a_torn_header_of_the_newest_file_is_no_damage() -> None:
+def test_torn_header_of_the_newest_file_is_not_damage() -> None:
     second = Maker(2, first_seq=4)
     second.data[100:600] = bytes(range(250)) * 2
     _, bad, _ = scanned(make(3), second)
     assert [item.damage for item in bad] == [False]
 
 
-def test_records_behind_a_very_long_hole_are_found() -> None:
+def test_records_behind_a_very_long_hole_are_scanned() -> None:
     maker = make(2)
     hole = len(maker.data)
     maker.data += bytes(range(1, 256)) * (6 << 12)
@@ -329,6 +339,6 @@ def test_records_behind_a_very_long_hole_are_found() -> None:
     # As many as a sample needs to meet one of their marks.
     for _ in range(400):
         maker.add(b"x" * 3000)
-    found, bad, _ = scanned(maker)
-    assert found == [1, 2, *range(6, 406)]
+    result, bad, _ = scanned(maker)
+    assert result == [1, 2, *range(6, 406)]
     assert [(item.offset, item.damage) for item in bad] == [(hole, True)]

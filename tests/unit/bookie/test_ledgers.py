@@ -1,19 +1,19 @@
-"""What a bookie keeps of its ledgers: no fence or delete is forgotten before it is indexed."""
+"""The ledgers' states: no fence or delete is evicted before the index has it."""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from tests.support.memory_bookie import MemoryBookie
+from tests.support.memory_index import MemoryIndexStore
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie import ledgers as ledgers_module
 from magnetar.bookie.api import ID_END, BookieError, LedgerFenced, NoSuchLedger
-from magnetar.bookie.index import Index
-from magnetar.bookie.index_store import MemoryIndexStore
-from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.index import ledgers as ledgers_module
+from magnetar.bookie.index.index import Index
+from magnetar.bookie.index.ledgers import Ledgers
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.memory import MemoryBookie
 
 from .conftest import DATA, SMALL, add, entry, open_sim, read_all
 
@@ -22,7 +22,7 @@ BY_HAND = replace(SMALL, tick_s=1000.0)
 
 @pytest.fixture
 def few_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory for four ledgers: whatever may be forgotten is."""
+    """Limits the states in memory to four, so that all evictable ones are evicted."""
     monkeypatch.setattr(ledgers_module, "STATES_KEPT_MAX", 4)
 
 
@@ -79,7 +79,7 @@ async def test_a_delete_holds_while_it_is_flushed_and_after() -> None:
 
 
 @pytest.mark.usefixtures("few_states")
-async def test_what_entries_that_came_again_say_is_kept_until_its_flush() -> None:
+async def test_state_of_rewritten_entries_is_kept_until_its_flush() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, BY_HAND)
@@ -95,7 +95,7 @@ async def test_what_entries_that_came_again_say_is_kept_until_its_flush() -> Non
     await bookie.close()
 
 
-def test_new_ledgers_beside_many_busy_ones_rarely_walk_over_all(
+def test_new_ledgers_rarely_trigger_a_walk_over_busy_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ledgers_module, "STATES_KEPT_MAX", 100)
@@ -111,7 +111,7 @@ def test_new_ledgers_beside_many_busy_ones_rarely_walk_over_all(
     assert len(states) == 2000
 
 
-async def test_ledgers_that_come_and_go_leave_no_state_in_memory() -> None:
+async def test_short_lived_ledgers_leave_no_state_in_memory() -> None:
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
     for ledger_id in range(1, 101):
@@ -140,7 +140,7 @@ async def test_a_ledger_deleted_during_a_flush_stays_deleted() -> None:
     assert ledgers.get(1) is not state
 
 
-def test_states_that_cannot_all_be_taken_stay() -> None:
+def test_failed_take_leaves_all_states_dirty() -> None:
     class Unreadable(MemoryIndexStore):
         def get(self, key: bytes) -> bytes | None:
             if key.startswith(b"l"):
@@ -159,7 +159,7 @@ def test_states_that_cannot_all_be_taken_stay() -> None:
 
 
 @pytest.mark.parametrize("state", ["fenced", "deleted", "copy dropped"])
-async def test_a_read_of_the_index_that_fails_once_lifts_no_fence_and_undoes_no_deletion(
+async def test_failed_index_read_neither_lifts_a_fence_nor_undoes_a_deletion(
     state: str,
 ) -> None:
     class FailsOnce(SimIndexStore):
@@ -204,7 +204,7 @@ async def test_a_repeated_delete_waits_until_the_first_is_durable() -> None:
         await asyncio.sleep(0)
     assert not first.done()
     assert not second.done()
-    # Until then it is there for readers, and takes nothing new.
+    # Until then it is readable and refuses adds.
     assert await read_all(bookie, 1) == [0, 1, 2]
     refused = asyncio.ensure_future(add(bookie, 1, range(3, 4)))
     with pytest.raises(NoSuchLedger):
@@ -243,7 +243,7 @@ async def test_a_delete_that_fails_leaves_the_ledger_on_disk_and_in_memory() -> 
 
 
 @pytest.mark.parametrize(("ledger_id", "confirmed"), [(-1, -1), (ID_END, -1), (1, -2), (1, ID_END)])
-async def test_ids_that_cannot_be_are_not_journalled(ledger_id: int, confirmed: int) -> None:
+async def test_invalid_ledger_ids_are_not_journalled(ledger_id: int, confirmed: int) -> None:
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
     await add(bookie, 1, range(3))
@@ -259,7 +259,7 @@ async def test_ids_that_cannot_be_are_not_journalled(ledger_id: int, confirmed: 
 
 
 @pytest.mark.parametrize("ids", [(ID_END,), range(ID_END - 1, ID_END + 1), (0, ID_END)])
-async def test_entry_ids_that_cannot_be_are_not_journalled(ids: Sequence[int]) -> None:
+async def test_invalid_entry_ids_are_not_journalled(ids: Sequence[int]) -> None:
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
     for subject in (bookie, MemoryBookie()):

@@ -1,4 +1,4 @@
-"""What a bookie on disk promises to its callers: what counts, what is refused, what is kept."""
+"""Guarantees of a bookie on disk to its callers: answers, refusals, durability."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,9 +20,9 @@ from magnetar.bookie.api import (
     NoSuchLedger,
     ProofKind,
 )
-from magnetar.bookie.index import Damage
+from magnetar.bookie.index.index import Damage
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.packed import packed
+from magnetar.bookie.packed import pack
 
 from .conftest import DATA, SMALL, add, entry, open_sim, read_all, until
 
@@ -57,7 +57,7 @@ async def rig() -> AsyncIterator[Rig]:
 async def answer(
     bookie: LocalBookie, ledger_id: int, first: int, **options: bool
 ) -> BookieError | None:
-    """What an add of one entry is answered."""
+    """Returns the answer to an add of one entry."""
     answered: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
     bookie.add_entries(
         ledger_id,
@@ -74,12 +74,12 @@ async def confirmed(bookie: LocalBookie, ledger_id: int = 1) -> int:
     return (await bookie.ledger_end(ledger_id)).last_add_confirmed
 
 
-async def test_what_is_confirmed_only_rises_and_is_kept(rig: Rig) -> None:
+async def test_last_add_confirmed_only_increases_and_is_kept(rig: Rig) -> None:
     await add(rig.bookie, 1, range(9))
     assert await confirmed(rig.bookie) == -1
-    for told, known in ((3, 3), (2, 3), (3, 3), (5, 5), (-1, 5)):
-        await rig.bookie.note_confirmed([(1, told)])
-        assert await confirmed(rig.bookie) == known
+    for reported, expected in ((3, 3), (2, 3), (3, 3), (5, 5), (-1, 5)):
+        await rig.bookie.note_confirmed([(1, reported)])
+        assert await confirmed(rig.bookie) == expected
     await rig.bookie.flush()
     await rig.again(clean=False)
     assert await confirmed(rig.bookie) == 5
@@ -89,7 +89,7 @@ async def test_what_is_confirmed_only_rises_and_is_kept(rig: Rig) -> None:
     assert await confirmed(rig.bookie) == 8
 
 
-async def test_nothing_is_confirmed_of_a_ledger_that_is_absent_fenced_or_deleted(rig: Rig) -> None:
+async def test_confirm_skips_absent_fenced_and_deleted_ledgers(rig: Rig) -> None:
     for ledger_id in (1, 2, 3):
         await add(rig.bookie, ledger_id, range(3))
     await rig.bookie.ledger_end(1, fence=True)
@@ -103,7 +103,7 @@ async def test_nothing_is_confirmed_of_a_ledger_that_is_absent_fenced_or_deleted
 
 
 @pytest.mark.parametrize("wrong", [(-1, 0), (ID_END, 0), (1, -2), (1, ID_END)])
-async def test_of_confirmations_that_cannot_be_none_counts(
+async def test_invalid_confirmation_rejects_the_whole_request(
     rig: Rig, wrong: tuple[int, int]
 ) -> None:
     await add(rig.bookie, 1, range(3))
@@ -113,7 +113,7 @@ async def test_of_confirmations_that_cannot_be_none_counts(
     await rig.bookie.note_confirmed([(0, -1), (ID_END - 1, ID_END - 1)])
 
 
-async def test_groups_are_of_a_bounded_size(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_group_size_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_module, "GROUP_BYTES_MAX", 10)
     monkeypatch.setattr(local_module, "ENTRIES_PER_GROUP_MAX", 3)
 
@@ -124,7 +124,7 @@ async def test_groups_are_of_a_bounded_size(rig: Rig, monkeypatch: pytest.Monkey
 
     made([b"x" * 10])
     made([b"", b"", b""])
-    for too_large in ([b"x" * 11], [b""] * 4, packed([b"x" * 6, b"y" * 5])):
+    for too_large in ([b"x" * 11], [b""] * 4, pack([b"x" * 6, b"y" * 5])):
         with pytest.raises(ValueError, match="is too large"):
             made(too_large)
 
@@ -142,10 +142,10 @@ async def test_groups_are_of_a_bounded_size(rig: Rig, monkeypatch: pytest.Monkey
     ],
     ids=str,
 )
-async def test_groups_that_cannot_be_are_refused_at_once(
+async def test_invalid_groups_are_refused_at_once(
     rig: Rig, ids: range, count: int, lac: int
 ) -> None:
-    with pytest.raises(ValueError, match=r"entries for|no entry id"):
+    with pytest.raises(ValueError, match=r"entries for|neither an entry id"):
         rig.bookie.add_entries(
             1, ids, [b"x"] * count, last_add_confirmed=lac, on_added=lambda _: None
         )
@@ -161,15 +161,15 @@ async def test_a_fence_refuses_the_writer_at_once_and_costs_one_record(rig: Rig)
     steps = rig.disk.steps
     assert (await rig.bookie.ledger_end(1, fence=True)).fenced
     assert rig.disk.steps == steps
-    found = await rig.bookie.read_entries(1, 0, 0, bytes_max=1, fence=True)
-    assert len(found) == 1
+    result = await rig.bookie.read_entries(1, 0, 0, bytes_max=1, fence=True)
+    assert len(result) == 1
     assert await answer(rig.bookie, 1, 3, recovery=True) is None
     for clean in (False, True):
         await rig.again(clean=clean)
         assert isinstance(await answer(rig.bookie, 1, 4), LedgerFenced)
 
 
-async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
+async def test_no_answer_before_durability(rig: Rig) -> None:
     """Adds, fences, reads that fence, and deletions: each waits for the sync of its record."""
     for ledger_id in (1, 2, 3, 4):
         await add(rig.bookie, ledger_id, range(3))
@@ -183,14 +183,14 @@ async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
     ]
     for _ in range(10):
         await asyncio.sleep(0)
-    assert not [each for each in asked if each.done()]
+    assert not [item for item in asked if item.done()]
     with pytest.raises(NoSuchEntry):
         await rig.bookie.read_entries(1, 3, 3, bytes_max=1)
     assert (await rig.bookie.ledger_end(4)).last_entry == 2, "it is there until its delete is"
     syncs: list[str] = []
     rig.disk.fault = lambda step, path: syncs.append(path.name) if "sync" in step else None
     rig.bookie._journal.release()
-    assert not [each for each in asked if each.done()]
+    assert not [item for item in asked if item.done()]
     await asyncio.gather(*asked)
     assert [name for name in syncs if name.endswith(".journal")]
     rig.disk.fault = None
@@ -202,7 +202,7 @@ async def test_nothing_is_answered_before_it_is_durable(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("asked", ["add", "fence", "reading fence", "delete"])
-async def test_what_was_not_made_durable_is_answered_with_an_error(rig: Rig, asked: str) -> None:
+async def test_records_that_fail_are_answered_with_an_error(rig: Rig, asked: str) -> None:
     await add(rig.bookie, 1, range(3))
     await rig.bookie.flush()
     broken = OSError(5, "Input/output error")
@@ -215,12 +215,12 @@ async def test_what_was_not_made_durable_is_answered_with_an_error(rig: Rig, ask
             "reading fence": rig.bookie.read_entries(1, 0, 0, bytes_max=1, fence=True),
             "delete": rig.bookie.delete_ledger(1),
         }
-        for name, each in made.items():
+        for name, item in made.items():
             if name == asked:
                 with pytest.raises(BookieReadOnly, match="journal failed"):
-                    await each
+                    await item
             else:
-                each.close()
+                item.close()
     rig.disk.fault = None
     assert await read_all(rig.bookie, 1) == [0, 1, 2]
     assert rig.bookie._ledgers.get(1).pending == 0
@@ -230,7 +230,7 @@ async def test_what_was_not_made_durable_is_answered_with_an_error(rig: Rig, ask
     assert await answer(rig.bookie, 1, 3) is None
 
 
-async def test_a_read_that_fences_fences(rig: Rig) -> None:
+async def test_fencing_read_fences(rig: Rig) -> None:
     await add(rig.bookie, 1, range(3))
     with pytest.raises(NoSuchEntry):
         await rig.bookie.read_entries(1, 9, 9, bytes_max=1, fence=True)
@@ -241,7 +241,7 @@ async def test_a_read_that_fences_fences(rig: Rig) -> None:
     assert isinstance(await answer(rig.bookie, 7, 0), LedgerFenced)
 
 
-async def test_a_deleted_ledger_is_gone_for_all(rig: Rig) -> None:
+async def test_deleted_ledger_is_absent_for_all_requests(rig: Rig) -> None:
     await rig.bookie.delete_ledger(9)
     assert await answer(rig.bookie, 9, 0) is None, "what was never here is not deleted"
     await add(rig.bookie, 1, range(3))
@@ -268,7 +268,7 @@ async def test_a_deleted_ledger_is_gone_for_all(rig: Rig) -> None:
         assert await read_all(rig.bookie, 2) == [0, 1, 2]
 
 
-async def test_an_add_behind_a_refused_one_is_answered_after_it(rig: Rig) -> None:
+async def test_add_completes_after_an_earlier_refusal(rig: Rig) -> None:
     await rig.bookie.ledger_end(2, fence=True)
     answers: list[tuple[int, type[BookieError] | None]] = []
     rig.bookie._journal.hold()
@@ -293,7 +293,7 @@ async def test_an_add_behind_a_refused_one_is_answered_after_it(rig: Rig) -> Non
     assert rig.bookie._ledgers.get(1).pending == rig.bookie._ledgers.get(2).pending == 0
 
 
-async def test_proofs_are_of_what_is_here(rig: Rig) -> None:
+async def test_proofs_cover_the_stored_entries(rig: Rig) -> None:
     await add(rig.bookie, 1, [0, 1, 4, 5, 9])
     await rig.bookie.flush()
     for first, last, count_max, proven in (
@@ -303,47 +303,47 @@ async def test_proofs_are_of_what_is_here(rig: Rig) -> None:
         (2, 3, 100, []),
         (9, 50, 3, [9]),
     ):
-        found = await rig.bookie.prove_entries(1, first, last, count_max=count_max)
-        assert [proof.entry_id for proof in found.proofs] == proven
-        assert found.next_entry == min(last, first + count_max - 1) + 1
-        for proof in found.proofs:
+        result = await rig.bookie.prove_entries(1, first, last, count_max=count_max)
+        assert [proof.entry_id for proof in result.proofs] == proven
+        assert result.next_entry == min(last, first + count_max - 1) + 1
+        for proof in result.proofs:
             data = entry(1, proof.entry_id)
             assert proof.kind is ProofKind.PRESENT
             assert (proof.length_bytes, proof.crc) == (len(data), value(data))
 
 
-async def test_a_proof_says_which_entries_are_damaged_and_which_may_be_lost(rig: Rig) -> None:
-    """Neither counts as a copy, and of neither is it sure that it never was."""
+async def test_proof_reports_damaged_and_possibly_lost_entries(rig: Rig) -> None:
+    """Neither counts as a copy, and for neither is the bookie sure that it never existed."""
     await add(rig.bookie, 1, [0, 1, 2, 5])
     await add(rig.bookie, 2, [0])
     rig.bookie._ledgers.add_damage(Damage(1, 3, 3, "/journal/x.damaged", 77))
-    found = await rig.bookie.prove_entries(1, 0, 6, count_max=100)
+    result = await rig.bookie.prove_entries(1, 0, 6, count_max=100)
     present = ProofKind.PRESENT
-    assert [(proof.entry_id, proof.kind) for proof in found.proofs] == [
+    assert [(proof.entry_id, proof.kind) for proof in result.proofs] == [
         *((entry_id, present) for entry_id in (0, 1, 2)),
         (3, ProofKind.CORRUPT),
         (5, present),
     ]
     rig.bookie._ledgers.set_limbo(1)
-    found = await rig.bookie.prove_entries(1, 0, 6, count_max=100)
-    assert [(proof.entry_id, proof.kind) for proof in found.proofs] == [
+    result = await rig.bookie.prove_entries(1, 0, 6, count_max=100)
+    assert [(proof.entry_id, proof.kind) for proof in result.proofs] == [
         *((entry_id, present) for entry_id in (0, 1, 2)),
         (3, ProofKind.CORRUPT),
         (4, ProofKind.UNKNOWN),
         (5, present),
         (6, ProofKind.UNKNOWN),
     ]
-    assert {proof.length_bytes for proof in found.proofs if proof.kind is not present} == {0}
-    assert found.next_entry == 7
-    found = await rig.bookie.prove_entries(2, 0, 1, count_max=100)
-    assert [(proof.entry_id, proof.kind) for proof in found.proofs] == [(0, present)]
+    assert {proof.length_bytes for proof in result.proofs if proof.kind is not present} == {0}
+    assert result.next_entry == 7
+    result = await rig.bookie.prove_entries(2, 0, 1, count_max=100)
+    assert [(proof.entry_id, proof.kind) for proof in result.proofs] == [(0, present)]
     with pytest.raises(EntryUnknown):
         await rig.bookie.prove_entries(0, 0, 1, count_max=100)
     with pytest.raises(NoSuchLedger):
         await rig.bookie.prove_entries(9, 0, 1, count_max=100)
 
 
-async def test_after_its_end_a_bookie_takes_nothing(rig: Rig) -> None:
+async def test_closed_bookie_refuses_everything(rig: Rig) -> None:
     await add(rig.bookie, 1, range(3))
     for end in (rig.bookie.close, rig.bookie.abort, rig.bookie.close):
         await end()

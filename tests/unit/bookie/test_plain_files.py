@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.bookie import direct_io, os_file
-from magnetar.bookie.direct_io import BLOCK_BYTES, DirectFile
-from magnetar.bookie.direct_read import ALIGNMENT, read_direct
-from magnetar.bookie.files import Append
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.disk import direct_file as direct_io
+from magnetar.disk import os_file
+from magnetar.disk.direct_file import BLOCK_BYTES, DirectFile
+from magnetar.disk.direct_read import ALIGNMENT, read_direct
+from magnetar.disk.files import Append
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 CONTENT = bytes(number % 251 for number in range(5 * ALIGNMENT + 77))
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -34,29 +35,27 @@ class Descriptors:
             self.direct += 1
             if not self._offered:
                 raise UNALIGNED
-            flags &= ~os.O_DIRECT  # whatever the file system of the test does
+            flags &= ~os.O_DIRECT  # independent of the file system of the test
         return OPEN(path, flags, mode)
 
 
 def open_count(path: Path) -> int:
     """How many descriptors of this process are this file."""
-    found = 0
-    for each in Path("/proc/self/fd").iterdir():
+    result = 0
+    for item in Path("/proc/self/fd").iterdir():
         try:
-            found += os.readlink(each) == str(path)
+            result += os.readlink(item) == str(path)
         except FileNotFoundError:
             continue  # that of the listing
-    return found
+    return result
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    made = tmp_path / "file"
-    made.write_bytes(CONTENT)
-    return made
+    created = tmp_path / "file"
+    created.write_bytes(CONTENT)
+    return created
 
-
-# -- reads past the page cache --------------------------------------------------------------------
 
 PLACES = [
     (0, 1),
@@ -74,7 +73,7 @@ PLACES = [
 
 @pytest.mark.parametrize("offered", [True, False])
 @pytest.mark.parametrize(("offset", "length"), PLACES)
-def test_a_long_read_gives_the_bytes_that_are_there(
+def test_long_read_returns_the_existing_bytes(
     path: Path, monkeypatch: pytest.MonkeyPatch, offered: bool, offset: int, length: int
 ) -> None:
     Descriptors(monkeypatch, offered=offered)
@@ -83,7 +82,7 @@ def test_a_long_read_gives_the_bytes_that_are_there(
     file.close()
 
 
-def test_a_read_longer_than_a_direct_one_goes_through_the_cache(
+def test_read_longer_than_the_direct_buffer_uses_the_page_cache(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Descriptors(monkeypatch)
@@ -117,15 +116,13 @@ def test_a_file_is_opened_for_direct_reads_once(
     assert open_count(path) == 0
 
 
-def test_of_two_threads_that_open_a_file_at_once_one_keeps_its_descriptor(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_opens_keep_one_descriptor(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OsFiles().open(path, read_only=True)
 
-    def both(where: Path, flags: int, mode: int = 0o777) -> int:
+    def both(path_: Path, flags: int, mode: int = 0o777) -> int:
         if file._direct_reads_fd == os_file._NOT_OPEN:
-            file._direct_reads_fd = OPEN(where, flags & ~os.O_DIRECT, mode)
-        return OPEN(where, flags & ~os.O_DIRECT, mode)
+            file._direct_reads_fd = OPEN(path_, flags & ~os.O_DIRECT, mode)
+        return OPEN(path_, flags & ~os.O_DIRECT, mode)
 
     monkeypatch.setattr(os, "open", both)
     assert file.read_once(0, 9) == CONTENT[:9]
@@ -134,7 +131,7 @@ def test_of_two_threads_that_open_a_file_at_once_one_keeps_its_descriptor(
     assert open_count(path) == 0
 
 
-def test_a_system_without_direct_files_reads_and_writes_as_others_do(
+def test_system_without_direct_io_reads_and_writes_the_same_bytes(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "O_DIRECT")
@@ -163,7 +160,7 @@ def test_a_device_of_larger_blocks_is_read_through_the_cache_and_an_error_is_one
     file.close()
 
 
-def test_a_direct_read_goes_on_where_the_system_gave_less(
+def test_direct_read_continues_after_a_short_read(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Descriptors(monkeypatch)
@@ -184,8 +181,10 @@ def test_a_direct_read_goes_on_where_the_system_gave_less(
     file.close()
 
 
-def test_a_closed_file_closes_nothing_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its numbers may be other files' by the second time."""
+def test_closed_file_closes_no_other_descriptor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its descriptors may belong to other files by then."""
     Descriptors(monkeypatch)
     file = OsFiles().open(path, read_only=True)
     file.read_once(10, 5)
@@ -197,10 +196,7 @@ def test_a_closed_file_closes_nothing_more(path: Path, monkeypatch: pytest.Monke
     assert closed == []
 
 
-# -- writes ---------------------------------------------------------------------------------------
-
-
-def test_more_buffers_than_one_call_takes_are_written_in_their_order(
+def test_buffers_beyond_one_call_are_written_in_order(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os_file, "IOVECS_MAX", 3)
@@ -222,9 +218,7 @@ def test_more_buffers_than_one_call_takes_are_written_in_their_order(
     file.close()
 
 
-def test_a_write_that_takes_nothing_is_an_error(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_of_zero_bytes_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = OsFiles().open(path)
     monkeypatch.setattr(os, "pwritev", lambda *_: 0)
     with pytest.raises(OSError, match="no bytes written"):
@@ -233,7 +227,7 @@ def test_a_write_that_takes_nothing_is_an_error(
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.ENOSPC])
-def test_only_a_file_system_that_preallocates_nothing_may_refuse_to(
+def test_preallocation_errors_other_than_unsupported_are_raised(
     path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     def refused(*_: object) -> None:
@@ -249,13 +243,11 @@ def test_only_a_file_system_that_preallocates_nothing_may_refuse_to(
     file.close()
 
 
-# -- direct appends -------------------------------------------------------------------------------
-
 SMALL_BUFFER = 2 * BLOCK_BYTES
 
 
 class Disk:
-    """What was written, and what of it a sync covered; the flags of a write are its own sync."""
+    """Records writes and which of them a sync covered; a write with flags syncs itself."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.unsynced = 0
@@ -303,10 +295,10 @@ EDGES = [
 @pytest.mark.parametrize("held", [0, 1, BLOCK_BYTES - 1, BLOCK_BYTES])
 @pytest.mark.parametrize("size", EDGES)
 @pytest.mark.parametrize("cut", [0, 1, 4097])
-def test_an_append_of_any_size_is_there_and_durable_when_it_returns(
+def test_append_of_any_size_is_durable_when_it_returns(
     tmp_path: Path, disk: Disk, held: int, size: int, cut: int
 ) -> None:
-    """Beside what the buffer holds already: to the last byte that fits, and beyond."""
+    """Appends up to the last byte that fits into the partly filled buffer, and beyond."""
     file = direct(tmp_path / "file")
     model = b"h" * held
     assert file.write([model], 0, durable=True) == held
@@ -328,7 +320,7 @@ def test_an_append_of_any_size_is_there_and_durable_when_it_returns(
 
 
 @pytest.mark.parametrize("append", list(Append))
-def test_only_a_growing_file_is_cut_to_its_last_byte(
+def test_only_growing_files_are_truncated_to_their_last_byte(
     tmp_path: Path, disk: Disk, append: Append
 ) -> None:
     for end in ("sync", "close"):
@@ -346,7 +338,7 @@ def test_only_a_growing_file_is_cut_to_its_last_byte(
     assert (tmp_path / "nothing").stat().st_size == 3 * BLOCK_BYTES, "nothing was appended"
 
 
-def test_a_write_that_ends_within_a_block_is_an_error_and_one_at_its_end_goes_on(
+def test_short_direct_write_within_a_block_is_an_error_and_at_its_end_continues(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for most, fails in ((BLOCK_BYTES, False), (BLOCK_BYTES - 1, True), (0, True)):
@@ -370,9 +362,7 @@ def test_a_write_that_ends_within_a_block_is_an_error_and_one_at_its_end_goes_on
             assert path.read_bytes() == b"x" * SMALL_BUFFER
 
 
-def test_after_its_end_a_direct_file_holds_no_descriptor_and_no_buffer(
-    tmp_path: Path, disk: Disk
-) -> None:
+def test_closed_direct_file_has_no_descriptor_and_no_buffer(tmp_path: Path, disk: Disk) -> None:
     path = tmp_path / "file"
     file = direct(path)
     file.write([b"x"], 0, durable=True)
@@ -384,9 +374,7 @@ def test_after_its_end_a_direct_file_holds_no_descriptor_and_no_buffer(
     file.close()
 
 
-def test_a_file_that_was_opened_again_goes_on_within_its_last_block(
-    tmp_path: Path, disk: Disk
-) -> None:
+def test_reopened_file_continues_within_its_last_block(tmp_path: Path, disk: Disk) -> None:
     file = direct(tmp_path / "file")
     file.write([b"a" * 5000], 0, durable=True)
     file.close()

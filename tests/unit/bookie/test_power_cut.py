@@ -1,8 +1,8 @@
-"""The power goes at every write, sync, rename and so on of a workload; what was acked is there.
+"""A power cut at every write, sync and rename of a workload: acknowledged entries survive.
 
-The bookie runs on a simulated disk that loses or tears what was not synced. After each cut it is
-opened again: every acknowledged entry reads back with its bytes, fences and deletes hold, nothing
-is taken for damage that was merely torn, and the bookie goes on working.
+The bookie runs on a simulated disk that loses or tears unsynced writes. After each cut it is opened
+again: every acknowledged entry is readable with its bytes, fences and deletes hold, torn writes are
+not reported as damage, and the bookie works.
 """
 
 import asyncio
@@ -18,6 +18,8 @@ from tests.support.sim_disk import SimDisk, SimIndexStore
 from magnetar.bookie.api import BookieError, LedgerFenced, NoSuchEntry, NoSuchLedger
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.settings import BookieSettings
+
+from .conftest import collect_garbage
 
 DATA = Path("/data")
 SETTINGS = BookieSettings(
@@ -37,7 +39,7 @@ SETTINGS = BookieSettings(
 
 @dataclass
 class Told:
-    """What the bookie said was done."""
+    """The requests that the bookie confirmed."""
 
     acked: dict[tuple[int, int], bytes] = field(default_factory=dict)
     tried: dict[tuple[int, int], bytes] = field(default_factory=dict)
@@ -53,50 +55,50 @@ async def opened(disk: SimDisk, index: SimIndexStore) -> LocalBookie:
 
 
 async def adds(
-    bookie: LocalBookie, told: Told, groups: Sequence[tuple[int, Sequence[int], int]], turn: int
+    bookie: LocalBookie, reported: Told, groups: Sequence[tuple[int, Sequence[int], int]], turn: int
 ) -> None:
     """Adds groups (ledger, ids, entry size) at once, and waits for all answers."""
-    left = len(groups)
+    remaining = len(groups)
     answered = asyncio.Event()
 
     def done(ledger_id: int, ids: Sequence[int], error: BookieError | None) -> None:
-        nonlocal left
-        left -= 1
+        nonlocal remaining
+        remaining -= 1
         if error is None:
-            told.acked.update({(ledger_id, id_): told.tried[ledger_id, id_] for id_ in ids})
-        if not left:
+            reported.acked.update({(ledger_id, id_): reported.tried[ledger_id, id_] for id_ in ids})
+        if not remaining:
             answered.set()
 
     for ledger_id, ids, size in groups:
         entries = [b"%d/%d/" % (ledger_id, id_) * (size // 8 + turn % 2) for id_ in ids]
         for id_, entry in zip(ids, entries, strict=True):
-            told.tried[ledger_id, id_] = entry
+            reported.tried[ledger_id, id_] = entry
         bookie.add_entries(
             ledger_id, ids, entries, last_add_confirmed=-1, on_added=partial(done, ledger_id, ids)
         )
     await answered.wait()
 
 
-async def workload(bookie: LocalBookie, told: Told, disk: SimDisk) -> None:
+async def workload(bookie: LocalBookie, reported: Told, disk: SimDisk) -> None:
     """Adds of several shapes, flushes, rolls, fences, deletes and a collection."""
     for turn in range(9):
         base = turn * 10
-        await adds(bookie, told, [(1, range(base, base + 10), 60)], turn)
+        await adds(bookie, reported, [(1, range(base, base + 10), 60)], turn)
         await adds(
             bookie,
-            told,
+            reported,
             [(2 if turn <= 3 else 20, range(base, base + 3), 300), (3, range(base, base + 1), 900)]
             + [(4, [base + 1, base + 4, base + 9], 40)] * 2,
             turn,
         )
         if turn in (2, 5):
-            await adds(bookie, told, [(5 + turn, range(4), 200)], turn)
-            told.fenced |= await attempt(bookie.ledger_end(5 + turn, fence=True), 5 + turn)
+            await adds(bookie, reported, [(5 + turn, range(4), 200)], turn)
+            reported.fenced |= await attempt(bookie.ledger_end(5 + turn, fence=True), 5 + turn)
         if turn in (3, 6):
             ledger_id = 2 if turn == 3 else 7
-            told.deleting.add(ledger_id)
-            told.deleted |= await attempt(bookie.delete_ledger(ledger_id), ledger_id)
-            await attempt(bookie.collect_garbage(), 0)
+            reported.deleting.add(ledger_id)
+            reported.deleted |= await attempt(bookie.delete_ledger(ledger_id), ledger_id)
+            await attempt(collect_garbage(bookie), 0)
         if disk.dead:
             return
     await attempt(bookie.flush(), 0)
@@ -111,26 +113,26 @@ async def attempt(work: object, ledger_id: int) -> set[int]:
     return {ledger_id}
 
 
-async def check(bookie: LocalBookie, told: Told) -> None:
-    """Everything acknowledged is there; nothing else is but what was tried."""
+async def check(bookie: LocalBookie, reported: Told) -> None:
+    """Checks that all acknowledged entries exist, and no entries that were never sent."""
     stats = bookie.stats()
     assert stats.damaged_ranges == 0
     assert stats.ledgers_in_limbo_through == -1
-    for (ledger_id, entry_id), entry in told.tried.items():
-        if ledger_id in told.deleted:
+    for (ledger_id, entry_id), entry in reported.tried.items():
+        if ledger_id in reported.deleted:
             continue
         try:
-            found = await bookie.read_entries(ledger_id, entry_id, entry_id, bytes_max=1)
+            result = await bookie.read_entries(ledger_id, entry_id, entry_id, bytes_max=1)
         except (NoSuchEntry, NoSuchLedger):
-            lost = (ledger_id, entry_id) in told.acked and ledger_id not in told.deleting
+            lost = (ledger_id, entry_id) in reported.acked and ledger_id not in reported.deleting
             assert not lost, f"acknowledged {ledger_id}:{entry_id} is lost"
         else:
             # A later turn may have sent the same id with other bytes, acknowledged or not.
-            assert found[0].data[:6] == entry[:6]
-    for ledger_id in told.deleted:
+            assert result[0].data[:6] == entry[:6]
+    for ledger_id in reported.deleted:
         with pytest.raises(NoSuchLedger):
             await bookie.ledger_end(ledger_id)
-    for ledger_id in told.fenced - told.deleting:
+    for ledger_id in reported.fenced - reported.deleting:
         refused: list[BookieError | None] = []
         bookie.add_entries(ledger_id, (99,), (b"",), last_add_confirmed=-1, on_added=refused.append)
         await asyncio.sleep(0)
@@ -138,30 +140,30 @@ async def check(bookie: LocalBookie, told: Told) -> None:
 
 
 async def cut_and_check(step: int, seed: int) -> bool:
-    """One life, one cut, one look; True if the workload got to its end."""
+    """Runs a workload with a power cut and checks; returns whether the workload completed."""
     rng = random.Random(seed)
     disk = SimDisk()
     disk.cut_at = step
-    told = Told()
+    reported = Told()
     index = SimIndexStore(disk, DATA / "index")
     bookie = None
     try:
         bookie = await opened(disk, index)
-        await workload(bookie, told, disk)
+        await workload(bookie, reported, disk)
     except OSError:
         assert disk.dead
     finished = not disk.dead
     disk.dead = True
     if bookie is not None:
         await bookie.abort()
-    # Twice: the second start finds what the first one left, after another cut.
+    # Twice: the second start opens the result of the first, after another cut.
     for _ in range(2):
         disk = disk.after_cut(rng)
         index = SimIndexStore(disk, DATA / "index", index.synced)
         bookie = await opened(disk, index)
-        await check(bookie, told)
-        await adds(bookie, told, [(100, range(3), 500), (1, range(200, 210), 100)], 0)
-        await check(bookie, told)
+        await check(bookie, reported)
+        await adds(bookie, reported, [(100, range(3), 500), (1, range(200, 210), 100)], 0)
+        await check(bookie, reported)
         disk.dead = True
         await bookie.abort()
     return finished

@@ -1,4 +1,4 @@
-"""What a read loads and where it looks: blocks by what is wanted, moved blocks, read-ahead."""
+"""What a read loads: blocks by requested bytes, moved blocks, read-ahead."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from tests.support.memory_index import MemoryIndexStore
 from tests.support.sim_disk import SimDisk, SimFile
 
-from magnetar.bookie import index as index_format
-from magnetar.bookie import reads as reads_module
 from magnetar.bookie.api import EntryCorrupt, EntryUnknown, NoSuchEntry, NoSuchLedger
-from magnetar.bookie.entry_log import EntryLogs, LogWriter, file_name
-from magnetar.bookie.index import Damage, Index, LedgerRecord, View
-from magnetar.bookie.index_store import Batch, MemoryIndexStore
-from magnetar.bookie.ledgers import Ledgers
-from magnetar.bookie.reads import Halves, Reader
+from magnetar.bookie.cache import reader as reads_module
+from magnetar.bookie.cache.reader import Reader
+from magnetar.bookie.cache.write_cache import Halves, WriteCacheHalf, segment_of
+from magnetar.bookie.entry_log.logs import EntryLogs, LogWriter, file_name
+from magnetar.bookie.index import index as index_format
+from magnetar.bookie.index.index import Damage, Index, LedgerRecord, View
+from magnetar.bookie.index.ledgers import Ledgers
+from magnetar.bookie.index.store import Batch
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.write_cache import WriteCacheHalf, segment_of
 
 from .conftest import SMALL
 
@@ -29,7 +30,7 @@ PER_BLOCK = 4
 
 
 class CountingFile(SimFile):
-    """Says what was read of it."""
+    """Records its reads."""
 
     reads: list[tuple[str, int, int]]
 
@@ -53,7 +54,7 @@ class CountingDisk(SimDisk):
 
 
 class Rig:
-    """Ledger 1 in blocks of four entries, one behind the other in one log, and a reader."""
+    """Ledger 1 in adjacent blocks of four entries in one log, and a reader."""
 
     def __init__(
         self,
@@ -81,7 +82,14 @@ class Rig:
         self.writer.committed()
         self.ledgers = Ledgers(self.index)
         self.halves = Halves(WriteCacheHalf())
-        self.reader = Reader(self.ledgers, self.halves, self.index, self.logs, settings, pool)
+        self.reader = Reader(
+            ledgers=self.ledgers,
+            halves=self.halves,
+            index=self.index,
+            logs=self.logs,
+            settings=settings,
+            pool=pool,
+        )
 
     def block(self, ledger_id: int, first: int, count: int = PER_BLOCK) -> View:
         """Writes a block of consecutive entries."""
@@ -90,12 +98,12 @@ class Rig:
         return View(ledger_id, first, first + count - 1, *placed)
 
     async def ids(self, first: int, last: int, bytes_max: int = 1 << 20) -> list[int]:
-        found = await self.reader.read(1, first, last, bytes_max=bytes_max)
-        assert [item.data for item in found] == [entry(item.entry_id) for item in found]
-        return [item.entry_id for item in found]
+        result = await self.reader.read(1, first, last, bytes_max=bytes_max)
+        assert [item.data for item in result] == [entry(item.entry_id) for item in result]
+        return [item.entry_id for item in result]
 
     def loaded(self) -> list[int]:
-        """The first entries of the blocks that the cache holds."""
+        """Returns the first entries of the cached blocks."""
         return sorted(first for _, first in self.reader.cache._recent)
 
 
@@ -114,7 +122,7 @@ async def test_a_short_read_loads_its_block_and_no_other() -> None:
     assert (rig.reader.cache.hits, rig.reader.cache.misses) == (1, 1)
 
 
-async def test_a_long_read_loads_what_is_wanted_with_one_read_of_the_disk() -> None:
+async def test_long_read_loads_its_blocks_with_one_disk_read() -> None:
     rig = Rig(6)
     wanted = rig.views[0].length + rig.views[1].length
     assert (await rig.ids(0, 23, bytes_max=wanted))[:8] == list(range(8))
@@ -127,14 +135,14 @@ async def test_an_answer_that_is_full_to_the_byte_loads_nothing_more() -> None:
     assert len(rig.disk.reads) == 1
 
 
-async def test_one_more_byte_wanted_loads_one_more_block() -> None:
+async def test_one_more_byte_loads_one_more_block() -> None:
     rig = Rig(6)
     wanted = rig.views[0].length + rig.views[1].length
     await rig.ids(0, 23, bytes_max=wanted + 1)
     assert rig.disk.reads[0][2] == wanted + rig.views[2].length
 
 
-async def test_no_block_behind_the_last_wanted_entry_is_loaded() -> None:
+async def test_no_block_behind_the_last_entry_is_loaded() -> None:
     rig = Rig(6)
     assert await rig.ids(0, 7) == list(range(8))
     assert rig.loaded() == [0, 4]
@@ -143,16 +151,16 @@ async def test_no_block_behind_the_last_wanted_entry_is_loaded() -> None:
     assert rig.loaded() == [0]
 
 
-async def test_a_load_is_bounded_whatever_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_load_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(8, replace(SMALL, block_bytes_max=0))
-    one = rig.views[0].length
-    monkeypatch.setattr(reads_module, "LOAD_BYTES_MAX", 2 * one)
+    block_bytes = rig.views[0].length
+    monkeypatch.setattr(reads_module, "LOAD_BYTES_MAX", 2 * block_bytes)
     assert await rig.ids(0, 31) == list(range(32))
-    assert [length for _, _, length in rig.disk.reads] == [2 * one] * 4
+    assert [length for _, _, length in rig.disk.reads] == [2 * block_bytes] * 4
 
 
 @pytest.mark.parametrize("wanted", [1, 1 << 20], ids=["one block", "a run of blocks"])
-async def test_a_block_that_moved_meanwhile_is_looked_for_where_it_is_now(wanted: int) -> None:
+async def test_moved_block_is_looked_up_again(wanted: int) -> None:
     rig = Rig(3)
     moved = rig.disk.inodes[LOGS / file_name(1)]
 
@@ -174,9 +182,9 @@ async def test_a_block_that_moved_meanwhile_is_looked_for_where_it_is_now(wanted
             MemoryIndexStore.write(self, batch)
 
         def last_at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
-            found = super().last_at_or_before(key)
+            result = super().last_at_or_before(key)
             self.move()
-            return found
+            return result
 
     store = Moving()
     store._data, store._keys = rig.index.store._data, rig.index.store._keys  # type: ignore[attr-defined]
@@ -186,7 +194,7 @@ async def test_a_block_that_moved_meanwhile_is_looked_for_where_it_is_now(wanted
         await rig.ids(0, 11, bytes_max=wanted)
 
 
-async def test_a_log_that_is_gone_for_good_is_named() -> None:
+async def test_missing_log_is_reported() -> None:
     rig = Rig(3)
     rig.disk.inodes.pop(LOGS / file_name(1))
     with pytest.raises(EntryCorrupt, match="is missing") as raised:
@@ -195,7 +203,7 @@ async def test_a_log_that_is_gone_for_good_is_named() -> None:
     assert raised.value.offset == rig.views[1].offset
 
 
-async def test_a_reader_comes_to_the_damage_behind_good_blocks_and_no_sooner() -> None:
+async def test_damage_behind_good_blocks_is_reported_only_when_reached() -> None:
     rig = Rig(4)
     rig.disk.flip(LOGS / file_name(1), 8 * (rig.views[2].offset + rig.views[2].length - SIZE))
     assert await rig.ids(0, 15) == list(range(8))
@@ -205,22 +213,22 @@ async def test_a_reader_comes_to_the_damage_behind_good_blocks_and_no_sooner() -
     assert await rig.ids(12, 15) == [12, 13, 14, 15]
 
 
-async def test_only_what_comes_before_the_write_cache_is_read_from_disk() -> None:
+async def test_only_entries_before_the_write_cache_are_read_from_disk() -> None:
     rig = Rig(4)
     group = [b"new" for _ in range(3)]
     rig.halves.active.add(1, range(8, 11), group, segment_of(group))
-    found = await rig.reader.read(1, 4, 15, bytes_max=1 << 20)
-    assert [item.entry_id for item in found] == list(range(4, 16))
-    assert [item.data for item in found[4:7]] == group
+    result = await rig.reader.read(1, 4, 15, bytes_max=1 << 20)
+    assert [item.entry_id for item in result] == list(range(4, 16))
+    assert [item.data for item in result[4:7]] == group
     assert rig.disk.reads[0][1:] == (rig.views[1].offset, rig.views[1].length)
     rig.halves.flushing, rig.halves.active = rig.halves.active, WriteCacheHalf()
     newer = [b"newest"]
     rig.halves.active.add(1, range(9, 10), newer, segment_of(newer))
-    found = await rig.reader.read(1, 8, 10, bytes_max=1 << 20)
-    assert [item.data for item in found] == [b"new", b"newest", b"new"]
+    result = await rig.reader.read(1, 8, 10, bytes_max=1 << 20)
+    assert [item.data for item in result] == [b"new", b"newest", b"new"]
 
 
-async def test_what_the_index_cannot_name_is_not_looked_for_on_disk() -> None:
+async def test_entries_above_last_indexed_are_not_searched_on_disk() -> None:
     rig = Rig(2)
     group = [b"new"]
     rig.halves.active.add(1, range(8, 9), group, segment_of(group))
@@ -232,10 +240,7 @@ async def test_what_the_index_cannot_name_is_not_looked_for_on_disk() -> None:
     assert await rig.ids(7, 7) == [7]
 
 
-# -- what may have been lost ----------------------------------------------------------------------
-
-
-async def test_a_hole_is_passed_over_unless_it_may_be_a_loss() -> None:
+async def test_hole_is_skipped_unless_it_may_be_a_loss() -> None:
     hole = frozenset({1})
     rig = Rig(3, skip=hole)
     assert await rig.ids(0, 11) == [0, 1, 2, 3, 8, 9, 10, 11]
@@ -262,7 +267,7 @@ async def test_a_hole_is_passed_over_unless_it_may_be_a_loss() -> None:
     assert (raised.value.path, raised.value.offset) == ("file", 7)
 
 
-async def test_a_ledger_says_why_it_has_an_entry_no_more() -> None:
+async def test_absent_entry_error_gives_the_reason() -> None:
     rig = Rig(1)
     state = rig.ledgers.get(1)
     state.dropping = True
@@ -283,9 +288,6 @@ async def test_a_ledger_says_why_it_has_an_entry_no_more() -> None:
         await rig.ids(0, 0)
 
 
-# -- read-ahead -----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pool() -> Iterator[ThreadPoolExecutor]:
     pool = ThreadPoolExecutor(1)
@@ -294,24 +296,24 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 async def settled(rig: Rig) -> None:
-    """Waits for what is read ahead."""
+    """Waits for the read-ahead."""
     for ahead in list(rig.reader._ahead.values()):
         await asyncio.shield(ahead)
 
 
-async def test_the_blocks_behind_a_sequential_reader_are_loaded_while_it_works(
+async def test_blocks_ahead_of_a_sequential_reader_are_loaded_meanwhile(
     pool: ThreadPoolExecutor,
 ) -> None:
     settings = replace(SMALL, read_ahead_bytes=1)
     rig = Rig(8, settings, pool)
-    one = rig.views[0].length
+    block_bytes = rig.views[0].length
     assert await rig.ids(0, 3) == [0, 1, 2, 3]
     assert not rig.reader._ahead, "one read is no sequence"
     assert await rig.ids(4, 5) == [4, 5]
     await settled(rig)
     assert rig.loaded() == [0, 4, 8]
     assert await rig.ids(6, 7) == [6, 7]
-    rig = Rig(8, replace(SMALL, read_ahead_bytes=2 * one), pool)
+    rig = Rig(8, replace(SMALL, read_ahead_bytes=2 * block_bytes), pool)
     await rig.ids(0, 3)
     await rig.ids(4, 7)
     await settled(rig)
@@ -321,7 +323,7 @@ async def test_the_blocks_behind_a_sequential_reader_are_loaded_while_it_works(
     assert rig.reader.cache.misses == misses
 
 
-async def test_a_read_that_ends_early_is_read_ahead_of(pool: ThreadPoolExecutor) -> None:
+async def test_read_that_ends_early_triggers_read_ahead(pool: ThreadPoolExecutor) -> None:
     rig = Rig(8, replace(SMALL, read_ahead_bytes=1), pool)
     assert await rig.ids(0, 31, bytes_max=SIZE) == [0]
     await settled(rig)
@@ -348,7 +350,7 @@ async def test_nothing_is_read_ahead_behind_the_end_nor_twice(pool: ThreadPoolEx
     assert not off.reader._ahead
 
 
-async def test_a_reader_waits_for_what_is_read_ahead_for_it(pool: ThreadPoolExecutor) -> None:
+async def test_reader_waits_for_its_read_ahead(pool: ThreadPoolExecutor) -> None:
     rig = Rig(8, replace(SMALL, read_ahead_bytes=1 << 20), pool)
     await rig.ids(0, 3)
     await rig.ids(4, 4)
@@ -360,7 +362,7 @@ async def test_a_reader_waits_for_what_is_read_ahead_for_it(pool: ThreadPoolExec
 
 
 @pytest.mark.parametrize("change", ["rewritten", "deleted"])
-async def test_what_changed_while_it_was_read_ahead_is_not_kept(
+async def test_read_ahead_of_rewritten_blocks_is_not_cached(
     pool: ThreadPoolExecutor, change: str
 ) -> None:
     rig = Rig(8, replace(SMALL, read_ahead_bytes=1 << 20), pool)
@@ -376,7 +378,7 @@ async def test_what_changed_while_it_was_read_ahead_is_not_kept(
     assert rig.loaded() == []
 
 
-async def test_an_error_of_what_is_read_ahead_is_for_the_reader_who_comes_to_it(
+async def test_read_ahead_error_is_raised_by_the_read_that_needs_the_block(
     pool: ThreadPoolExecutor,
 ) -> None:
     rig = Rig(8, replace(SMALL, read_ahead_bytes=1), pool)
@@ -389,8 +391,8 @@ async def test_an_error_of_what_is_read_ahead_is_for_the_reader_who_comes_to_it(
     assert await rig.ids(12, 12) == [12]
 
 
-async def test_of_a_reader_that_goes_on_its_newest_end_is_kept_alone() -> None:
-    """One that begins anew is no reader in sequence."""
+async def test_only_the_latest_end_of_a_sequential_reader_is_kept() -> None:
+    """A reader that starts over is not sequential."""
     rig = Rig(3)
     for first in (0, 4, 8):
         await rig.ids(first, first + 3)

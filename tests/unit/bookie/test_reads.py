@@ -1,4 +1,4 @@
-"""Reads: the caches, read-ahead, and what is answered without leaving the turn."""
+"""Reads: the caches, read-ahead, and answers without yielding."""
 
 import asyncio
 import threading
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from magnetar.bookie.api import ID_END, EntryCorrupt
-from magnetar.bookie.entry_log import adjacent
-from magnetar.bookie.entry_log_codec_v1 import Block
-from magnetar.bookie.index import View
-from magnetar.bookie.os_files import OsFiles
-from magnetar.bookie.read_cache import ENTRY_OVERHEAD_BYTES, CachedBlock, ReadCache
+from magnetar.bookie.cache.read_cache import ENTRY_OVERHEAD_BYTES, CachedBlock, ReadCache
+from magnetar.bookie.entry_log.codec_v1 import Block
+from magnetar.bookie.entry_log.logs import adjacent
+from magnetar.bookie.index.index import View
+from magnetar.disk.os_files import OsFiles
 
 from .conftest import SMALL, Opener, add, entry, read_all
 
@@ -29,7 +29,7 @@ def at_once(work: Coroutine[Any, Any, Any]) -> object:
     raise AssertionError("it waited")
 
 
-async def test_what_is_in_memory_needs_no_turn(open_bookie: Opener) -> None:
+async def test_reads_from_memory_do_not_yield(open_bookie: Opener) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(100))
     assert len(at_once(bookie.read_entries(1, 0, 99, bytes_max=1 << 20))) == 100  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ async def test_what_is_in_memory_needs_no_turn(open_bookie: Opener) -> None:
     assert len(at_once(bookie.read_entries(1, 0, 99, bytes_max=1 << 20))) == 100  # type: ignore[arg-type]
 
 
-async def test_a_sequential_reader_is_read_ahead_of(open_bookie: Opener) -> None:
+async def test_sequential_reader_triggers_read_ahead(open_bookie: Opener) -> None:
     bookie = await open_bookie(replace(SMALL, read_ahead_bytes=50_000))
     await add(bookie, 1, range(1000))
     await bookie.flush()
@@ -49,30 +49,30 @@ async def test_a_sequential_reader_is_read_ahead_of(open_bookie: Opener) -> None
     assert stats.read_cache_hits > 5
 
 
-async def test_stripes_that_are_read_elsewhere_are_not_read_ahead(open_bookie: Opener) -> None:
+async def test_stripes_read_from_other_bookies_are_not_read_ahead(open_bookie: Opener) -> None:
     bookie = await open_bookie(replace(SMALL, read_ahead_bytes=50_000, read_cache_bytes=1 << 20))
     stripes = [range(first, first + 160) for first in range(0, 4800, 160)]
-    here = [stripe for number, stripe in enumerate(stripes) if number % 3 != 1]
-    for stripe in here:
+    local = [stripe for number, stripe in enumerate(stripes) if number % 3 != 1]
+    for stripe in local:
         for first in range(stripe[0], stripe[-1], 40):
             await add(bookie, 1, range(first, first + 40))
         await bookie.flush()  # no block has two of them
     await bookie.read_entries(1, 0, 79, bytes_max=1 << 20)
     for stripe in stripes[::3]:
         first = stripe[0] or 80  # the first in two parts: what follows it is read ahead
-        found = await bookie.read_entries(1, first, stripe[-1], bytes_max=1 << 20)
-        assert [item.entry_id for item in found] == list(range(first, stripe[-1] + 1))
-    one = 160 * (100 + ENTRY_OVERHEAD_BYTES)
-    assert bookie.stats().read_cache_bytes < one * len(here) * 3 // 4
+        result = await bookie.read_entries(1, first, stripe[-1], bytes_max=1 << 20)
+        assert [item.entry_id for item in result] == list(range(first, stripe[-1] + 1))
+    block_bytes = 160 * (100 + ENTRY_OVERHEAD_BYTES)
+    assert bookie.stats().read_cache_bytes < block_bytes * len(local) * 3 // 4
 
 
-async def test_single_reads_load_what_they_need(open_bookie: Opener) -> None:
+async def test_single_reads_load_only_their_block(open_bookie: Opener) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(1000))
     await bookie.flush()
     for entry_id in (999, 0, 500, 501, 40):
-        (found,) = await bookie.read_entries(1, entry_id, entry_id, bytes_max=1 << 20)
-        assert found.data == entry(1, entry_id)
+        (result,) = await bookie.read_entries(1, entry_id, entry_id, bytes_max=1 << 20)
+        assert result.data == entry(1, entry_id)
     assert bookie.stats().read_cache_bytes < 40_000
 
 
@@ -81,8 +81,8 @@ async def test_reads_cross_from_logs_into_both_halves(open_bookie: Opener) -> No
     await add(bookie, 1, range(100))
     await bookie.flush()
     await add(bookie, 1, range(100, 150))
-    found = await bookie.read_entries(1, 90, 120, bytes_max=1 << 20)
-    assert [item.entry_id for item in found] == list(range(90, 121))
+    result = await bookie.read_entries(1, 90, 120, bytes_max=1 << 20)
+    assert [item.entry_id for item in result] == list(range(90, 121))
 
 
 def block(ledger_id: int, first: int, count: int, size: int = 52) -> CachedBlock:
@@ -109,7 +109,7 @@ def test_the_read_cache_is_bounded_and_drops_the_least_recent() -> None:
     ]
 
 
-def test_the_read_cache_finds_by_range_and_forgets_ledgers() -> None:
+def test_read_cache_looks_up_by_range_and_drops_ledgers() -> None:
     cache = ReadCache(100_000)
     cache.add(block(1, 10, 10))
     cache.add(block(1, 30, 10))
@@ -142,14 +142,14 @@ async def test_a_long_read_ends_before_a_damaged_block(open_bookie: Opener, tmp_
     content[content.index(b"1:500 ")] ^= 1
     log.write_bytes(content)
     bookie = await open_bookie()
-    found = await bookie.read_entries(1, 0, 999, bytes_max=1 << 20)
-    assert [item.entry_id for item in found] == list(range(len(found)))
-    assert 400 < len(found) <= 500
+    result = await bookie.read_entries(1, 0, 999, bytes_max=1 << 20)
+    assert [item.entry_id for item in result] == list(range(len(result)))
+    assert 400 < len(result) <= 500
     with pytest.raises(EntryCorrupt, match=rf"{log}"):
-        await bookie.read_entries(1, len(found), 999, bytes_max=1 << 20)
+        await bookie.read_entries(1, len(result), 999, bytes_max=1 << 20)
     # Behind the block all is well.
-    found = await bookie.read_entries(1, 600, 999, bytes_max=1 << 20)
-    assert [item.entry_id for item in found] == list(range(600, 1000))
+    result = await bookie.read_entries(1, 600, 999, bytes_max=1 << 20)
+    assert [item.entry_id for item in result] == list(range(600, 1000))
 
 
 def view(log_id: int, offset: int, length: int) -> View:
@@ -164,7 +164,7 @@ def test_adjacent_blocks_are_read_together() -> None:
     assert list(adjacent(views[3:], 100)) == views[3:4]
 
 
-def test_reads_past_the_page_cache_are_the_same_bytes(tmp_path: Path) -> None:
+def test_direct_reads_return_the_same_bytes(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(256)) * 100 + b"end")
     file = OsFiles().open(path, read_only=True)
@@ -187,18 +187,18 @@ def test_a_removed_file_can_still_be_read(tmp_path: Path) -> None:
 async def test_a_block_read_before_its_ledger_was_rewritten_is_not_cached(
     open_bookie: Opener,
 ) -> None:
-    """Else entries that filled a hole meanwhile would be passed over as absent."""
+    """Otherwise entries that filled a hole meanwhile would be skipped as absent."""
     bookie = await open_bookie(replace(SMALL, read_ahead_bytes=0))
     await add(bookie, 1, (0, 1, 2, 4, 5, 6))
     await bookie.flush()
     reader = bookie._reader
-    started, go_on = threading.Event(), threading.Event()
+    started, resume = threading.Event(), threading.Event()
     load_run = reader._load_run
 
-    def slow(ledger_id: int, position: int, last: int, wanted: int) -> list[CachedBlock]:
-        blocks = load_run(ledger_id, position, last, wanted)
+    def slow(ledger_id: int, position: int, last: int, bytes_wanted: int) -> list[CachedBlock]:
+        blocks = load_run(ledger_id, position, last, bytes_wanted)
         started.set()
-        go_on.wait(20)
+        resume.wait(20)
         return blocks
 
     reader._load_run = slow  # type: ignore[method-assign]
@@ -207,20 +207,18 @@ async def test_a_block_read_before_its_ledger_was_rewritten_is_not_cached(
     reader._load_run = load_run  # type: ignore[method-assign]
     await add(bookie, 1, range(3, 4))
     await bookie.flush()
-    go_on.set()
+    resume.set()
     await reading
-    found = await bookie.read_entries(1, 3, 3, bytes_max=1 << 20)
-    assert [item.entry_id for item in found] == [3]
+    result = await bookie.read_entries(1, 3, 3, bytes_max=1 << 20)
+    assert [item.entry_id for item in result] == [3]
     assert await read_all(bookie, 1) == list(range(7))
 
 
 @pytest.mark.parametrize(("first", "last"), [(-1, 3), (3, 2), (0, ID_END + 1)])
-async def test_ranges_that_cannot_be_are_refused(
-    first: int, last: int, open_bookie: Opener
-) -> None:
+async def test_invalid_ranges_are_refused(first: int, last: int, open_bookie: Opener) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(10))
-    with pytest.raises(ValueError, match="no range of ids"):
+    with pytest.raises(ValueError, match="not a range of ids"):
         await bookie.read_entries(1, first, last, bytes_max=100)
-    with pytest.raises(ValueError, match="no range of ids"):
+    with pytest.raises(ValueError, match="not a range of ids"):
         await bookie.prove_entries(1, first, last, count_max=10)

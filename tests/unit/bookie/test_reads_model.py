@@ -1,4 +1,4 @@
-"""Reads against a model: whatever was flushed, moved, rewritten or kept back, answers are the same.
+"""Reads against a model: answers are independent of flushes, moves and rewrites.
 
 A reader sees each entry once, in order, with the bytes that were written last, and no entry that
 was never added. Everything runs on the loop, on a simulated disk: the same history each time.
@@ -15,7 +15,7 @@ from tests.support.sim_disk import SimDisk, SimIndexStore
 from magnetar.bookie.api import BookieError, NoSuchEntry, NoSuchLedger, StoredEntry
 from magnetar.bookie.local import LocalBookie
 
-from .conftest import DATA, SMALL, open_sim, until
+from .conftest import DATA, SMALL, collect_garbage, open_sim, until
 
 SETTINGS = replace(
     SMALL,
@@ -34,7 +34,7 @@ STEPS = 45
 
 
 class Model:
-    """What the bookie has acknowledged."""
+    """The acknowledged entries."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, dict[int, bytes]] = {}
@@ -47,20 +47,20 @@ class Model:
             raise NoSuchLedger("")
         if first not in entries:
             raise NoSuchEntry("")
-        found: list[StoredEntry] = []
+        result: list[StoredEntry] = []
         room = bytes_max
         for entry_id in range(first, last + 1):
             if entry_id not in entries:
                 continue
             room -= len(entries[entry_id])
-            if room < 0 and found:
+            if room < 0 and result:
                 break
-            found.append(StoredEntry(entry_id, entries[entry_id]))
-        return found
+            result.append(StoredEntry(entry_id, entries[entry_id]))
+        return result
 
 
 async def added(bookie: LocalBookie, ledger_id: int, entries: dict[int, bytes]) -> None:
-    """Adds a group; it must be taken."""
+    """Adds a group, which must succeed."""
     answers: list[BookieError | None] = []
     ids = tuple(entries)
     bookie.add_entries(
@@ -71,7 +71,7 @@ async def added(bookie: LocalBookie, ledger_id: int, entries: dict[int, bytes]) 
 
 
 async def change(bookie: LocalBookie, disk: SimDisk, model: Model, rng: Random) -> None:
-    """One thing that may happen to a bookie."""
+    """Applies one random operation to a bookie."""
     kind = rng.choice(
         ("add", "add", "add", "rewrite", "flush", "broken flush", "collect", "delete")
     )
@@ -79,16 +79,18 @@ async def change(bookie: LocalBookie, disk: SimDisk, model: Model, rng: Random) 
     if kind in ("add", "rewrite"):
         if ledger_id in model.deleted:
             return
-        known = model.ledgers.setdefault(ledger_id, {})
+        entries_of = model.ledgers.setdefault(ledger_id, {})
         first = rng.randrange(IDS)
         ids = list(range(first, first + rng.randrange(1, 8)))
         if rng.random() < 0.5:  # with holes, as the bookie of a striped ledger has them
             ids = sorted({first, *rng.sample(ids, rng.randrange(len(ids)))})
         if kind == "add":
-            ids = [entry_id for entry_id in ids if entry_id not in known] or [max(known) + 1]
+            ids = [entry_id for entry_id in ids if entry_id not in entries_of] or [
+                max(entries_of) + 1
+            ]
         group = {entry_id: rng.randbytes(rng.randrange(1, 120)) for entry_id in ids}
         await added(bookie, ledger_id, group)
-        known |= group
+        entries_of |= group
     elif kind == "flush":
         await bookie.flush()
     elif kind == "broken flush":
@@ -96,15 +98,15 @@ async def change(bookie: LocalBookie, disk: SimDisk, model: Model, rng: Random) 
         with suppress(OSError):
             await bookie.flush()
         disk.fault = None
-        for each, known in model.ledgers.items():
-            if each not in model.deleted and known:
+        for element, entries_of in model.ledgers.items():
+            if element not in model.deleted and entries_of:
                 # Written again while the half that has it is still to be flushed.
-                again = {rng.choice(sorted(known)): rng.randbytes(rng.randrange(1, 120))}
-                await added(bookie, each, again)
-                known |= again
+                again = {rng.choice(sorted(entries_of)): rng.randbytes(rng.randrange(1, 120))}
+                await added(bookie, element, again)
+                entries_of |= again
     elif kind == "collect":
         await bookie.flush()
-        await bookie.collect_garbage()
+        await collect_garbage(bookie)
     elif rng.random() < 0.1:
         await bookie.delete_ledger(ledger_id)
         model.deleted.add(ledger_id)
@@ -130,17 +132,21 @@ async def check(bookie: LocalBookie, model: Model, rng: Random) -> None:
         assert after.entries_read - before.entries_read == len(expected)
         assert after.bytes_read - before.bytes_read == sum(len(item.data) for item in expected)
         assert after.read_cache_bytes <= SETTINGS.read_cache_bytes
-    live = {id_: known for id_, known in model.ledgers.items() if id_ not in model.deleted}
+    live = {
+        id_: entries_of for id_, entries_of in model.ledgers.items() if id_ not in model.deleted
+    }
     assert await bookie.list_ledgers() == sorted(live)
-    for ledger_id, known in live.items():
+    for ledger_id, entries_of in live.items():
         end = await bookie.ledger_end(ledger_id)
-        assert end.last_entry == max(known)
-        whole = await bookie.read_entries(ledger_id, min(known), IDS * 3, bytes_max=1 << 20)
-        assert whole == [StoredEntry(entry_id, known[entry_id]) for entry_id in sorted(known)]
+        assert end.last_entry == max(entries_of)
+        whole = await bookie.read_entries(ledger_id, min(entries_of), IDS * 3, bytes_max=1 << 20)
+        assert whole == [
+            StoredEntry(entry_id, entries_of[entry_id]) for entry_id in sorted(entries_of)
+        ]
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_readers_see_what_was_written_last_wherever_it_lies(seed: int) -> None:
+async def test_readers_see_the_latest_bytes_in_any_storage_tier(seed: int) -> None:
     rng = Random(seed)
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")

@@ -1,4 +1,4 @@
-"""Replay of the journal at a start: what a second crash, or a missing checkpoint, must not hide."""
+"""Replay at a start: a second crash or a missing checkpoint must not hide losses."""
 
 import random
 from dataclasses import replace
@@ -7,11 +7,11 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import EntryCorrupt, EntryUnknown
-from magnetar.bookie.checkpoint import FILE_NAME
-from magnetar.bookie.index import Index, put_flushed
-from magnetar.bookie.index_store import Batch
+from magnetar.bookie.index.index import Index, put_flushed
+from magnetar.bookie.index.store import Batch
+from magnetar.bookie.journal.checkpoint import FILE_NAME
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.settings import KIB
+from magnetar.core.units import KIB
 
 from .conftest import DATA, SMALL, add, entry, open_sim
 
@@ -22,7 +22,7 @@ FEW_AT_ONCE = replace(SMALL, write_cache_bytes=4 * KIB)
 async def opened_again(
     disk: SimDisk, index: SimIndexStore, *, cut_at: int = -1
 ) -> tuple[SimDisk, SimIndexStore, LocalBookie | None]:
-    """A start on what a power cut left; None if the power goes during it, at step `cut_at`."""
+    """Opens after a power cut; None if the power is cut again during it, at step `cut_at`."""
     disk = disk.after_cut(random.Random(1))
     disk.cut_at = cut_at
     index = SimIndexStore(disk, DATA / "index", index.synced)
@@ -34,8 +34,8 @@ async def opened_again(
 
 
 @pytest.mark.parametrize("bad", ["head", "body"])
-async def test_a_start_that_is_cut_off_forgets_no_damage(bad: str) -> None:
-    """Replay flushes what it has read, and the damage is on record at its end only."""
+async def test_interrupted_start_keeps_damage(bad: str) -> None:
+    """Replay flushes records, but records the damage only at its end."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -52,8 +52,8 @@ async def test_a_start_that_is_cut_off_forgets_no_damage(bad: str) -> None:
             assert bookie_2 is not None
             with pytest.raises((EntryCorrupt, EntryUnknown)):
                 await bookie_2.read_entries(1, 3, 3, bytes_max=1)
-            found = await bookie_2.read_entries(1, 4, 4, bytes_max=1)
-            assert found[0].data == entry(1, 4, 500)
+            result = await bookie_2.read_entries(1, 4, 4, bytes_max=1)
+            assert result[0].data == entry(1, 4, 500)
         if not again.dead:
             again.dead = True
             await bookie_2.abort()
@@ -63,7 +63,7 @@ async def test_a_start_that_is_cut_off_forgets_no_damage(bad: str) -> None:
 
 
 async def test_without_a_checkpoint_an_index_that_ends_before_the_journal_is_in_doubt() -> None:
-    """Records between the two are lost, and nobody knows whose they were."""
+    """Records between the two are lost, and their ledgers are unknown."""
     disk = SimDisk()
     settings = replace(SMALL, journal_file_bytes=8 * KIB, journal_recycled_files_max=0)
     index = SimIndexStore(disk, DATA / "index")
@@ -96,7 +96,7 @@ async def test_without_a_checkpoint_an_index_that_ends_before_the_journal_is_in_
 
 @pytest.mark.parametrize("flushed", [False, True])
 async def test_a_read_ends_before_a_loss(flushed: bool) -> None:
-    """A reader takes what an answer skips for absent, also within one block."""
+    """A reader treats skipped entries of an answer as absent, also within one block."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -105,15 +105,15 @@ async def test_a_read_ends_before_a_loss(flushed: bool) -> None:
     await bookie.abort()
     (journal,) = [path for path in disk.inodes if path.suffix == ".journal"]
     disk.flip(journal, (bytes(disk.inodes[journal].data).index(entry(1, 6)[:5]) + 20) * 8)
-    _, _, found = await opened_again(disk, index)
-    assert found is not None
+    _, _, result = await opened_again(disk, index)
+    assert result is not None
     if flushed:
-        await found.flush()
-    read = [item.entry_id for item in await found.read_entries(1, 0, 9, bytes_max=10_000)]
+        await result.flush()
+    read = [item.entry_id for item in await result.read_entries(1, 0, 9, bytes_max=10_000)]
     assert read == [0, 1, 2, 4]
-    read = [item.entry_id for item in await found.read_entries(1, 4, 9, bytes_max=10_000)]
+    read = [item.entry_id for item in await result.read_entries(1, 4, 9, bytes_max=10_000)]
     assert read == [4]
     with pytest.raises(EntryCorrupt):
-        await found.read_entries(1, 6, 9, bytes_max=10_000)
-    assert [item.entry_id for item in await found.read_entries(1, 9, 9, bytes_max=1)] == [9]
-    await found.close()
+        await result.read_entries(1, 6, 9, bytes_max=10_000)
+    assert [item.entry_id for item in await result.read_entries(1, 9, 9, bytes_max=1)] == [9]
+    await result.close()

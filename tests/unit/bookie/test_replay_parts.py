@@ -1,5 +1,5 @@
-"""A start and a flush in their parts: what counts as damage, what is kept of it, what is left of a
-failed attempt, and what the journal's files take on the disk."""
+"""Parts of a start and a flush: damage and its evidence, failed attempts, and the sizes of the
+journal's files."""
 
 import asyncio
 import errno
@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie import journal_codec_v1 as codec
-from magnetar.bookie import journal_scan
 from magnetar.bookie.api import BookieReadOnly, LedgerFenced
-from magnetar.bookie.journal_files import JournalPosition, file_name
-from magnetar.bookie.journal_scan import Bad
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal import scan as journal_scan
+from magnetar.bookie.journal.files import JournalPosition, file_name
+from magnetar.bookie.journal.replay import ReplayResult
+from magnetar.bookie.journal.scan import BadRange
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.recovery import Recovered
 from magnetar.bookie.stats import LATENCY_BUCKETS_MS, Histogram
 
-from .conftest import DATA, SMALL, add, open_sim, read_all
+from .conftest import DATA, SMALL, add, collect_garbage, open_sim, read_all
 from .test_journal import DIRECTORY, SETTINGS, START, Rig
 from .test_journal_bounds import writer
 
@@ -28,12 +28,12 @@ JOURNAL = DATA / "journal"
 LOGS = DATA / "entry-logs"
 
 
-def bad(*, last_seq: int = -1, harmless: bool = False) -> Bad:
-    return Bad(JOURNAL / file_name(1), 1, 0, 9, 1, last_seq, "bad", None, harmless=harmless)
+def bad(*, last_seq: int = -1, harmless: bool = False) -> BadRange:
+    return BadRange(JOURNAL / file_name(1), 1, 0, 9, 1, last_seq, "bad", None, harmless=harmless)
 
 
 @pytest.mark.parametrize(
-    ("torn", "damage", "faced"),
+    ("torn", "damage", "must_checkpoint"),
     [
         ([], [], False),
         ([bad()], [], False),
@@ -45,10 +45,13 @@ def bad(*, last_seq: int = -1, harmless: bool = False) -> Bad:
         ([bad()], [bad(harmless=True)], False),
     ],
 )
-def test_the_checkpoint_moves_past_bad_bytes_only_where_the_next_start_would_misread_them(
-    torn: list[Bad], damage: list[Bad], faced: bool
+def test_checkpoint_moves_past_bad_bytes_only_if_the_next_start_would_misread_them(
+    torn: list[BadRange], damage: list[BadRange], must_checkpoint: bool
 ) -> None:
-    assert Recovered(JournalPosition(1, 0, 0), 0, 0, torn, damage).faced == faced
+    assert (
+        ReplayResult(JournalPosition(1, 0, 0), 0, 0, torn, damage).must_checkpoint
+        == must_checkpoint
+    )
 
 
 async def started(disk: SimDisk, times: int, *, entries: int = 0) -> SimIndexStore:
@@ -65,35 +68,35 @@ async def started(disk: SimDisk, times: int, *, entries: int = 0) -> SimIndexSto
     return index
 
 
-async def test_a_newest_journal_file_that_is_gone_is_damage_behind_the_last_record() -> None:
+async def test_missing_newest_journal_file_is_damage_behind_the_last_record() -> None:
     disk = SimDisk()
     index = await started(disk, 2, entries=3)
     disk.remove(JOURNAL / file_name(2))
     disk.sync_directory(JOURNAL)
     bookie = await open_sim(disk, index, BY_HAND)
-    (found,) = bookie._parts.recovered.damage
-    assert (found.path, found.file_id) == (JOURNAL / file_name(2), 2)
-    assert (found.offset, found.end, found.first_seq, found.last_seq) == (0, 0, 4, 4)
+    (result,) = bookie._parts.recovered.damage
+    assert (result.path, result.file_id) == (JOURNAL / file_name(2), 2)
+    assert (result.offset, result.end, result.first_seq, result.last_seq) == (0, 0, 4, 4)
     assert bookie.stats().ledgers_in_limbo_through == 1
     assert isinstance(await add(bookie, 1, [3]), LedgerFenced), "the lost record may be a fence"
     assert bookie._journal._writer.position.file_id == 3
     await bookie.close()
 
 
-async def test_a_bad_header_before_a_file_that_is_gone_is_kept_as_evidence() -> None:
+async def test_bad_header_before_a_missing_file_is_kept_as_evidence() -> None:
     """Only the newest file's header may be torn, and this file was not the newest."""
     disk = SimDisk()
     index = await started(disk, 3)
     disk.remove(JOURNAL / file_name(3))
     disk.flip(JOURNAL / file_name(2), 100)
     bookie = await open_sim(disk, index, BY_HAND)
-    assert {each.file_id for each in bookie._parts.recovered.damage} == {2, 3}
+    assert {item.file_id for item in bookie._parts.recovered.damage} == {2, 3}
     assert f"{file_name(2)}.damaged" in disk.names(JOURNAL)
     await bookie.close()
 
 
 async def test_a_flush_whose_log_was_not_synced_is_repeated_in_a_new_one() -> None:
-    """What the disk dropped then, no later sync of the same file brings back."""
+    """A later sync of the same file does not restore writes that the disk dropped."""
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
     await add(bookie, 1, range(3))
@@ -134,7 +137,7 @@ async def test_adds_that_are_held_for_a_flush_are_refused_once_it_has_failed() -
     await bookie.close()
 
 
-async def test_a_drop_that_cannot_begin_leaves_every_ledger_as_it_was() -> None:
+async def test_failed_drop_leaves_every_ledger_unchanged() -> None:
     disk = SimDisk()
 
     class Unreadable(SimIndexStore):
@@ -160,7 +163,7 @@ async def test_a_drop_that_cannot_begin_leaves_every_ledger_as_it_was() -> None:
     await bookie.close()
 
 
-def test_a_scan_has_the_bytes_of_any_place_of_a_file_forwards_and_backwards(
+def test_window_returns_the_bytes_at_any_offset(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(journal_scan, "CHUNK_BYTES", 64)
@@ -176,22 +179,19 @@ def test_a_scan_has_the_bytes_of_any_place_of_a_file_forwards_and_backwards(
             assert window.data[begin : begin + length] == content[offset : offset + length]
 
 
-# -- the journal's files --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kib", [8, 9, 16])
-def test_a_journal_file_takes_what_it_was_given_on_the_disk(kib: int) -> None:
-    """A whole step where there is room, the reserve where there is not; of a spare, the rest."""
+def test_journal_file_uses_its_preallocated_bytes(kib: int) -> None:
+    """A whole step, or only the reserve on a full disk."""
     settings = replace(SETTINGS, journal_reserve_bytes=8 << 10)
     disk = SimDisk(capacity=kib << 10)
-    made, _ = writer(disk, settings)
-    given = 16 << 10 if kib == 16 else 8 << 10
-    assert len(disk.inodes[DIRECTORY / file_name(1)].data) == given
-    assert made.room == given - START
+    created, _ = writer(disk, settings)
+    allocated = 16 << 10 if kib == 16 else 8 << 10
+    assert len(disk.inodes[DIRECTORY / file_name(1)].data) == allocated
+    assert created.room == allocated - START
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_spare_is_grown_by_what_it_lacks(full: bool) -> None:
+def test_spare_is_extended_to_a_whole_step(full: bool) -> None:
     settings = replace(SETTINGS, journal_reserve_bytes=8 << 10)
     disk = SimDisk()
     spare = DIRECTORY / file_name(1).replace(".journal", ".spare")
@@ -199,17 +199,17 @@ def test_a_spare_is_grown_by_what_it_lacks(full: bool) -> None:
     file.write([b"former life".ljust(6 << 10, b".")], 0, durable=True)
     if full:
         disk.capacity = 8 << 10
-    made, _ = writer(disk, settings, start=2)
-    given = 8 << 10 if full else 16 << 10
+    created, _ = writer(disk, settings, start=2)
+    allocated = 8 << 10 if full else 16 << 10
     data = disk.inodes[DIRECTORY / file_name(2)].data
-    assert len(data) == given
+    assert len(data) == allocated
     assert bytes(data[START : 6 << 10]).strip(b".") == b""
-    assert made.room == given - START
+    assert created.room == allocated - START
     assert codec.decode_file_header(bytes(data[:START])).recycled
 
 
 @pytest.mark.parametrize(("more", "commits"), [(-1, 2), (0, 2), (1, 1)])
-async def test_a_commit_takes_records_until_its_bytes_are_full(more: int, commits: int) -> None:
+async def test_commit_takes_records_up_to_its_byte_bound(more: int, commits: int) -> None:
     size = 400 + codec.HEAD_BYTES
     rig = Rig(SimDisk(), settings=replace(SETTINGS, journal_commit_bytes_max=size + more))
     rig.add(b"x" * 400)
@@ -219,17 +219,17 @@ async def test_a_commit_takes_records_until_its_bytes_are_full(more: int, commit
     assert len(written) == commits
 
 
-def test_durations_are_counted_by_the_bucket_that_they_are_within() -> None:
-    made = Histogram()
+def test_durations_are_counted_in_their_bucket() -> None:
+    created = Histogram()
     for bound_ms in LATENCY_BUCKETS_MS:
-        made.add(bound_ms / 1000)
-    assert made.counts == [1] * len(LATENCY_BUCKETS_MS) + [0]
-    made.add(60.0)
-    made.add(0.0)
-    made.add(0.00011)
-    assert made.counts == [2, 2] + [1] * (len(LATENCY_BUCKETS_MS) - 2) + [1]
-    assert made.count == len(LATENCY_BUCKETS_MS) + 3
-    assert made.sum_s == pytest.approx(sum(LATENCY_BUCKETS_MS) / 1000 + 60.00011)
+        created.add(bound_ms / 1000)
+    assert created.counts == [1] * len(LATENCY_BUCKETS_MS) + [0]
+    created.add(60.0)
+    created.add(0.0)
+    created.add(0.00011)
+    assert created.counts == [2, 2] + [1] * (len(LATENCY_BUCKETS_MS) - 2) + [1]
+    assert created.count == len(LATENCY_BUCKETS_MS) + 3
+    assert created.sum_s == pytest.approx(sum(LATENCY_BUCKETS_MS) / 1000 + 60.00011)
 
 
 async def test_the_time_of_every_commit_is_counted(tmp_path: Path) -> None:
@@ -243,11 +243,8 @@ async def test_the_time_of_every_commit_is_counted(tmp_path: Path) -> None:
     await bookie.close()
 
 
-# -- in which order things become durable ---------------------------------------------------------
-
-
 class Steps:
-    """What is done to a disk, in order: (step, name of the file)."""
+    """Records the steps of a disk, in order: (step, name of the file)."""
 
     def __init__(self, disk: SimDisk) -> None:
         self.done: list[tuple[str, str]] = []
@@ -263,18 +260,18 @@ class Steps:
         return max(self._of(step, suffix))
 
     def _of(self, step: str, suffix: str) -> list[int]:
-        found = [
+        result = [
             at
             for at, (done, name) in enumerate(self.done)
             if done == step and name.endswith(suffix)
         ]
-        assert found, (step, suffix, self.done)
-        return found
+        assert result, (step, suffix, self.done)
+        return result
 
 
 @pytest.mark.parametrize("spares", [0, 3])
-async def test_a_flush_lets_go_of_the_journal_last_of_all(spares: int) -> None:
-    """Blocks, then the index that names them, then the mark, then the journal's files."""
+async def test_flush_trims_the_journal_last(spares: int) -> None:
+    """Blocks, then the index, then the mark, then the journal's files."""
     disk = SimDisk()
     settings = replace(
         BY_HAND, journal_file_bytes=16 << 10, journal_recycled_files_max=spares, block_bytes=1 << 10
@@ -282,7 +279,7 @@ async def test_a_flush_lets_go_of_the_journal_last_of_all(spares: int) -> None:
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), settings)
     for entry_id in range(60):
         await add(bookie, 1, [entry_id], size=1000)
-    assert len([each for each in disk.names(JOURNAL) if each.endswith(".journal")]) > 2
+    assert len([item for item in disk.names(JOURNAL) if item.endswith(".journal")]) > 2
     steps = Steps(disk)
     await bookie.flush()
     written, synced = steps.last("write", ".log"), steps.first("sync", ".log")
@@ -299,8 +296,8 @@ async def test_a_flush_lets_go_of_the_journal_last_of_all(spares: int) -> None:
     await bookie.close()
 
 
-async def test_a_collection_removes_a_log_last_of_all() -> None:
-    """The copies of its blocks, then the index that names those, then the log."""
+async def test_collection_removes_a_log_last() -> None:
+    """The copies of its blocks, then the index, then the log."""
     disk = SimDisk()
     settings = replace(BY_HAND, gc_major_live_ratio=0.9)
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), settings)
@@ -312,7 +309,7 @@ async def test_a_collection_removes_a_log_last_of_all() -> None:
     await bookie.delete_ledger(1)
     await bookie.flush()
     steps = Steps(disk)
-    report = await bookie.collect_garbage()
+    report = await collect_garbage(bookie)
     assert (report.logs_compacted, report.logs_removed) == (1, 1)
     (new,) = disk.names(LOGS)
     named = steps.last("index sync", "index")

@@ -1,4 +1,4 @@
-"""The checkpoint and plain files: what is durable, and system calls that do less than asked."""
+"""The checkpoint and plain files: durability, and short reads and writes."""
 
 import errno
 import os
@@ -8,12 +8,13 @@ import pytest
 from rocksdict import DbClosedError
 from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie import direct_io
-from magnetar.bookie.checkpoint import Checkpoint, Mark, read_mark
-from magnetar.bookie.index_store import IndexDamaged, RocksIndexStore
-from magnetar.bookie.journal_files import JournalPosition
-from magnetar.bookie.os_file import OsFile
-from magnetar.bookie.os_files import OsFiles
+from magnetar.bookie.index.store import IndexDamaged, RocksIndexStore
+from magnetar.bookie.journal.checkpoint import Checkpoint, CheckpointDamaged, Mark, read_mark
+from magnetar.bookie.journal.files import JournalPosition
+from magnetar.disk import direct_file as direct_io
+from magnetar.disk.files import UNREADABLE_ERRNOS
+from magnetar.disk.os_file import OsFile
+from magnetar.disk.os_files import OsFiles
 
 DATA = Path("/data")
 SALT = bytes(16)
@@ -51,9 +52,29 @@ def test_a_damaged_checkpoint_stays_until_a_flush_moves_it_and_then_names_the_ne
     assert read_mark(disk, DATA, SALT) == checkpoint.mark == mark
 
 
-def test_a_read_goes_on_where_the_system_gave_less(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.EIO, errno.EBADMSG, errno.EACCES, errno.EMFILE])
+def test_only_medium_errors_make_a_checkpoint_damaged(
+    number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Other errors, e.g. a missing permission, must not lead to a replay of the whole journal."""
+    disk = SimDisk()
+    checkpoint = Checkpoint(disk, DATA, SALT, Mark(JournalPosition(1, 10, 5), 1))
+    checkpoint.advance(JournalPosition(2, 20, 6))
+
+    def unread(path: Path) -> bytes:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(disk, "read_all", unread)
+    if number in UNREADABLE_ERRNOS:
+        with pytest.raises(CheckpointDamaged, match="/data/checkpoint cannot be read"):
+            read_mark(disk, DATA, SALT)
+    else:
+        with pytest.raises(OSError, match="/data/checkpoint") as raised:
+            read_mark(disk, DATA, SALT)
+        assert raised.value.errno == number
+
+
+def test_read_continues_after_a_short_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(range(100)))
     file = OsFiles().open(path, read_only=True)
@@ -66,7 +87,7 @@ def test_a_read_goes_on_where_the_system_gave_less(
 
 
 @pytest.mark.parametrize("most", [1, 5, 8])
-def test_a_write_goes_on_where_the_system_took_less(
+def test_write_continues_after_a_short_write(
     most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "file"
@@ -88,7 +109,7 @@ def test_a_write_goes_on_where_the_system_took_less(
     file.close()
 
 
-def test_a_file_that_was_not_written_is_closed_all_the_same(tmp_path: Path) -> None:
+def test_unwritten_file_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = direct_io.open_direct(path, os.open(path, os.O_RDWR | os.O_CREAT), trim=True)
     file.close()
@@ -105,9 +126,9 @@ def test_a_file_is_closed_once(tmp_path: Path) -> None:
     file.close()
     others = [path.open("rb") for _ in range(4)]
     file.close()
-    for other in others:
-        assert other.read() == bytes(100)
-        other.close()
+    for another in others:
+        assert another.read() == bytes(100)
+        another.close()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +140,7 @@ def test_a_file_is_closed_once(tmp_path: Path) -> None:
         ("something else", "index", 0),
     ],
 )
-def test_a_failure_of_the_index_names_file_and_offset(
+def test_index_failure_has_file_and_offset(
     tmp_path: Path, text: str, file: str, offset: int
 ) -> None:
     store = RocksIndexStore(tmp_path / "index")
@@ -134,16 +155,16 @@ def test_a_failure_of_the_index_names_file_and_offset(
 
 
 class Reopened(RocksIndexStore):
-    """Its database is opened anew before the answer, once, as a failed write of another has it."""
+    """Reopens the database once during a read, as after a failed write."""
 
     def interrupted(self, error: Exception) -> None:
-        """As a read that met a closed database."""
+        """Fails like a read of a closed database."""
         former = self._db
         self._restart()
         self._retry_or_raise(former, error)
 
 
-def test_a_read_that_met_a_reopened_index_is_done_again(tmp_path: Path) -> None:
+def test_read_interrupted_by_a_reopened_index_is_repeated(tmp_path: Path) -> None:
     store = Reopened(tmp_path / "index")
     store.interrupted(DbClosedError("closed"))
     store.interrupted(RuntimeError("Already mutably borrowed"))

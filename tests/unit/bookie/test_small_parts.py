@@ -1,28 +1,35 @@
-"""Small parts of a bookie on their own: states of ledgers, the index, the cache."""
+"""Small parts of a bookie: states of ledgers, the index, the write cache."""
 
 import pytest
+from tests.support.memory_bookie import MemoryBookie
+from tests.support.memory_index import MemoryIndexStore
 
-from magnetar.bookie import index, ledgers
 from magnetar.bookie.api import (
     BookieError,
     BookieReadOnly,
     LedgerFenced,
     NoSuchLedger,
 )
-from magnetar.bookie.index import FLAG_DELETED, FLAG_EMPTIED, FLAG_FENCED, Index, LedgerRecord, View
-from magnetar.bookie.index_store import Batch, MemoryIndexStore
-from magnetar.bookie.ledgers import Ledgers, LedgerState
-from magnetar.bookie.memory import MemoryBookie
-from magnetar.bookie.packed import ascending
-from magnetar.bookie.write_cache import (
+from magnetar.bookie.cache.write_cache import (
     ENTRY_OVERHEAD_BYTES,
     GROUP_OVERHEAD_BYTES,
     LedgerEntries,
     WriteCacheHalf,
     segment_of,
 )
-
-# -- the state of a ledger ------------------------------------------------------------------------
+from magnetar.bookie.index import index
+from magnetar.bookie.index import ledgers as ledgers_module
+from magnetar.bookie.index.index import (
+    FLAG_DELETED,
+    FLAG_EMPTIED,
+    FLAG_FENCED,
+    Index,
+    LedgerRecord,
+    View,
+)
+from magnetar.bookie.index.ledgers import Ledgers, LedgerState
+from magnetar.bookie.index.store import Batch
+from magnetar.bookie.packed import ascending
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ from magnetar.bookie.write_cache import (
     ],
     ids=str,
 )
-def test_who_may_add_to_a_ledger(
+def test_add_refusals_by_ledger_state(
     states: dict[str, object],
     writer: type[BookieError] | None,
     recovery: type[BookieError] | None,
@@ -62,16 +69,14 @@ def test_who_may_add_to_a_ledger(
         (True, -1, True, FLAG_FENCED | FLAG_EMPTIED),
     ],
 )
-def test_what_goes_to_the_index_of_a_ledger(
-    fenced: bool, deleted_ms: int, emptied: bool, flags: int
-) -> None:
+def test_ledger_record_of_a_state(fenced: bool, deleted_ms: int, emptied: bool, flags: int) -> None:
     state = LedgerState(1)
     state.fenced, state.deleted_ms, state.emptied = fenced, deleted_ms, emptied
     state.last_add_confirmed, state.last_entry, state.length_bytes = 3, 4, 5
     assert state.record == LedgerRecord(3, 4, 5, deleted_ms, flags)
 
 
-def test_the_length_of_a_ledger_counts_while_each_entry_came_once() -> None:
+def test_ledger_length_is_counted_while_entries_arrive_in_order() -> None:
     state = LedgerState(1)
     state.emptied = True
     state.added(0, 1, 10, -1)
@@ -89,20 +94,20 @@ def test_the_length_of_a_ledger_counts_while_each_entry_came_once() -> None:
 
 def stored(*records: tuple[int, int]) -> Index:
     """An index with ledgers and their flags."""
-    found = Index(MemoryIndexStore())
+    result = Index(MemoryIndexStore())
     batch = Batch()
     for ledger_id, flags in records:
         deleted_ms = 5 if flags & FLAG_DELETED else -1
         index.put_ledger(batch, ledger_id, LedgerRecord(1, 2, 3, deleted_ms, flags))
-    found.store.write(batch)
-    return found
+    result.store.write(batch)
+    return result
 
 
-def test_a_state_is_loaded_as_it_was_kept() -> None:
-    known = Ledgers(
+def test_state_is_loaded_from_the_index() -> None:
+    ledgers = Ledgers(
         stored((1, 0), (2, FLAG_FENCED), (3, FLAG_DELETED), (4, FLAG_FENCED | FLAG_EMPTIED))
     )
-    first, second, third, fourth, fifth = (known.get(ledger_id) for ledger_id in range(1, 6))
+    first, second, third, fourth, fifth = (ledgers.get(ledger_id) for ledger_id in range(1, 6))
     assert (first.exists, first.fenced, first.deleted, first.emptied) == (True, False, False, False)
     assert (first.last_add_confirmed, first.last_entry, first.length_bytes) == (1, 2, 3)
     assert first.last_indexed == 2
@@ -111,92 +116,89 @@ def test_a_state_is_loaded_as_it_was_kept() -> None:
     assert third.deleted
     assert (fourth.exists, fourth.emptied, fourth.fenced) == (False, True, True)
     assert (fifth.exists, fifth.last_indexed) == (False, -1)
-    assert known.get(1) is first
+    assert ledgers.get(1) is first
     for ledger_id in (-1, 1 << 63):
         with pytest.raises(ValueError, match="no ledger id"):
-            known.get(ledger_id)
-    assert known.ids(known.indexed_ids()) == [1, 2]
-    assert known.emptied_ids() == [4]
-    assert known.known_ids() == {1, 2, 3, 4, 5}
+            ledgers.get(ledger_id)
+    assert ledgers.ids(ledgers.indexed_ids()) == [1, 2]
+    assert ledgers.emptied_ids() == [4]
+    assert ledgers.all_ids() == {1, 2, 3, 4, 5}
     fifth.exists = True
     second.deleted_ms = 9
-    assert known.ids([1, 2]) == [1, 5]
+    assert ledgers.ids([1, 2]) == [1, 5]
 
 
-def test_nothing_of_a_deleted_ledger_is_forgotten_while_something_is_under_way() -> None:
+def test_busy_state_of_a_deleted_ledger_is_not_evicted() -> None:
     for name in ("pending", "unflushed", "alive", "dirty", "nothing"):
-        known = Ledgers(stored((1, FLAG_DELETED)))
-        state = known.get(1)
+        ledgers = Ledgers(stored((1, FLAG_DELETED)))
+        state = ledgers.get(1)
         if name == "alive":
             state.deleted_ms = -1
         elif name == "dirty":
-            known.dirty[1] = state
+            ledgers.dirty[1] = state
         elif name != "nothing":
             setattr(state, name, True)
-        known.flushing = True
-        known.flushed([1, 2])
-        assert not known.flushing
-        assert (known.get(1) is state) == (name != "nothing"), name
+        ledgers.flushing = True
+        ledgers.flushed([1, 2])
+        assert not ledgers.flushing
+        assert (ledgers.get(1) is state) == (name != "nothing"), name
 
 
-def test_idle_states_are_forgotten_when_there_are_too_many(
+def test_idle_states_are_evicted_above_the_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ledgers, "STATES_KEPT_MAX", 4)
-    known = Ledgers(stored())
-    kept = {ledger_id: known.get(ledger_id) for ledger_id in range(3)}
+    monkeypatch.setattr(ledgers_module, "STATES_KEPT_MAX", 4)
+    ledgers = Ledgers(stored())
+    kept = {ledger_id: ledgers.get(ledger_id) for ledger_id in range(3)}
     kept[0].pending, kept[1].unflushed = 1, True
-    known.dirty[2] = kept[2]
-    idle = known.get(3)
-    known.get(4)
-    assert all(known.get(ledger_id) is state for ledger_id, state in kept.items())
-    assert known.get(3) is not idle
-    known = Ledgers(stored())
-    first = known.get(0)
-    known.take([0])
+    ledgers.dirty[2] = kept[2]
+    idle = ledgers.get(3)
+    ledgers.get(4)
+    assert all(ledgers.get(ledger_id) is state for ledger_id, state in kept.items())
+    assert ledgers.get(3) is not idle
+    ledgers = Ledgers(stored())
+    first = ledgers.get(0)
+    ledgers.take([0])
     for ledger_id in range(1, 9):
-        known.get(ledger_id)
-    assert known.get(0) is first, "a flush has it"
+        ledgers.get(ledger_id)
+    assert ledgers.get(0) is first, "a flush has it"
 
 
-def test_in_limbo_only_a_recovery_adds() -> None:
-    known = Ledgers(stored((1, 0), (2, 0)))
-    second = known.get(2)
-    known.set_limbo(1)
-    assert known.get(1).fenced
+def test_limbo_accepts_recovery_adds_only() -> None:
+    ledgers = Ledgers(stored((1, 0), (2, 0)))
+    second = ledgers.get(2)
+    ledgers.set_limbo(1)
+    assert ledgers.get(1).fenced
     assert not second.fenced
-    assert (known.is_limbo(1), known.is_limbo(2)) == (True, False)
-    known.set_limbo(2)
+    assert (ledgers.is_limbo(1), ledgers.is_limbo(2)) == (True, False)
+    ledgers.set_limbo(2)
     assert second.fenced
 
 
-def test_of_emptied_ledgers_those_count_that_nothing_was_added_to() -> None:
-    known = Ledgers(stored(*((ledger_id, FLAG_EMPTIED) for ledger_id in (1, 2, 3))))
-    known.get(2).added(0, 0, 1, -1)
-    known.get(3).deleted_ms = 5
-    known.get(1)
-    assert known.still_emptied([1, 2, 3, 4]) == [1, 4]
-
-
-# -- the index ------------------------------------------------------------------------------------
+def test_still_emptied_excludes_ledgers_with_later_adds() -> None:
+    ledgers = Ledgers(stored(*((ledger_id, FLAG_EMPTIED) for ledger_id in (1, 2, 3))))
+    ledgers.get(2).added(0, 0, 1, -1)
+    ledgers.get(3).deleted_ms = 5
+    ledgers.get(1)
+    assert ledgers.still_emptied([1, 2, 3, 4]) == [1, 4]
 
 
 def viewed(*spans: tuple[int, int, int]) -> Index:
-    found = Index(MemoryIndexStore())
+    result = Index(MemoryIndexStore())
     batch = Batch()
     for ledger_id, first, last in spans:
         index.put_view(batch, View(ledger_id, first, last, 1, first, 1))
-    found.store.write(batch)
-    return found
+    result.store.write(batch)
+    return result
 
 
-def test_a_view_is_found_by_any_of_its_entries_and_else_the_next_one() -> None:
-    found = viewed((1, 2, 4), (1, 6, 6), (2, 0, 9), (3, 5, 5))
+def test_find_returns_the_view_of_any_entry_or_the_next_view() -> None:
+    result = viewed((1, 2, 4), (1, 6, 6), (2, 0, 9), (3, 5, 5))
 
     def span(view: View | None) -> tuple[int, int] | None:
         return None if view is None else (view.first, view.last)
 
-    assert [span(found.find(1, entry_id)) for entry_id in range(8)] == [
+    assert [span(result.find(1, entry_id)) for entry_id in range(8)] == [
         None,
         None,
         (2, 4),
@@ -206,47 +208,44 @@ def test_a_view_is_found_by_any_of_its_entries_and_else_the_next_one() -> None:
         (6, 6),
         None,
     ]
-    assert span(found.find_from(1, 0, 1)) is None
-    assert span(found.find_from(1, 0, 2)) == (2, 4)
-    assert span(found.find_from(1, 4, 4)) == (2, 4)
-    assert span(found.find_from(1, 5, 5)) is None
-    assert span(found.find_from(1, 5, 6)) == (6, 6)
-    assert span(found.find_from(1, 7, 99)) is None, "the next ledger's are not its own"
-    assert span(found.find_from(3, 0, 4)) is None
-    assert span(found.find_from(3, 0, 5)) == (5, 5)
-    assert [span(view) for view in found.views(1, 4, 6)] == [(2, 4), (6, 6)]
-    assert [span(view) for view in found.views(1, 5, 5)] == []
-    assert [span(view) for view in found.views(1, 2, 5)] == [(2, 4)]
-    assert [span(view) for view in found.views(1)] == [(2, 4), (6, 6)]
-    assert len(list(found.all_views())) == 4
+    assert span(result.find_from(1, 0, 1)) is None
+    assert span(result.find_from(1, 0, 2)) == (2, 4)
+    assert span(result.find_from(1, 4, 4)) == (2, 4)
+    assert span(result.find_from(1, 5, 5)) is None
+    assert span(result.find_from(1, 5, 6)) == (6, 6)
+    assert span(result.find_from(1, 7, 99)) is None, "the next ledger's are not its own"
+    assert span(result.find_from(3, 0, 4)) is None
+    assert span(result.find_from(3, 0, 5)) == (5, 5)
+    assert [span(view) for view in result.views(1, 4, 6)] == [(2, 4), (6, 6)]
+    assert [span(view) for view in result.views(1, 5, 5)] == []
+    assert [span(view) for view in result.views(1, 2, 5)] == [(2, 4)]
+    assert [span(view) for view in result.views(1)] == [(2, 4), (6, 6)]
+    assert len(list(result.all_views())) == 4
 
 
-def test_the_usage_of_a_log_is_its_own_and_never_below_nothing() -> None:
-    found = viewed()
+def test_usage_is_per_log_and_never_negative() -> None:
+    result = viewed()
     for log_id, ledger_id, change in ((1, 7, 5), (1, 7, 6), (1, 8, 1), (2, 7, 3), (2, 7, -9)):
         batch = Batch()
-        found.add_usage(batch, log_id, ledger_id, change)
-        found.store.write(batch)
-    assert list(found.usage(1)) == [(7, 11), (8, 1)]
-    assert list(found.usage(2)) == [(7, 0)]
+        result.add_usage(batch, log_id, ledger_id, change)
+        result.store.write(batch)
+    assert list(result.usage(1)) == [(7, 11), (8, 1)]
+    assert list(result.usage(2)) == [(7, 0)]
     batch = Batch()
-    found.add_usage(batch, 1, 9, 2)
-    found.add_usage(batch, 1, 9, 2)
+    result.add_usage(batch, 1, 9, 2)
+    result.add_usage(batch, 1, 9, 2)
     index.drop_usage(batch, 2)
-    found.store.write(batch)
-    assert list(found.usage(1)) == [(7, 11), (8, 1), (9, 4)]
-    assert list(found.usage(2)) == []
+    result.store.write(batch)
+    assert list(result.usage(1)) == [(7, 11), (8, 1), (9, 4)]
+    assert list(result.usage(2)) == []
 
 
-def test_dropping_a_ledger_leaves_its_neighbours() -> None:
-    found = viewed((1, 0, 0), (2, 0, 0), (2, 9, 9), (3, 0, 0))
+def test_drop_of_a_ledger_keeps_adjacent_ids() -> None:
+    result = viewed((1, 0, 0), (2, 0, 0), (2, 9, 9), (3, 0, 0))
     batch = Batch()
     index.drop_entries(batch, 2)
-    found.store.write(batch)
-    assert [view.ledger_id for view in found.all_views()] == [1, 3]
-
-
-# -- the write cache ------------------------------------------------------------------------------
+    result.store.write(batch)
+    assert [view.ledger_id for view in result.all_views()] == [1, 3]
 
 
 def put(held: LedgerEntries, ids: list[int], mark: bytes = b"") -> None:
@@ -264,7 +263,7 @@ def shown(held: LedgerEntries) -> list[tuple[int, list[bytes]]]:
     return [(run.first, run.entries) for run in held.runs]
 
 
-def test_groups_that_go_on_share_a_run_and_others_do_not() -> None:
+def test_only_consecutive_groups_share_a_run() -> None:
     held = LedgerEntries()
     assert held.last == -1
     put(held, [3, 4])
@@ -286,7 +285,7 @@ def test_groups_that_go_on_share_a_run_and_others_do_not() -> None:
     assert held.find(8) is None
 
 
-def test_entries_that_come_again_are_replaced_and_the_rest_of_their_group_is_kept() -> None:
+def test_rewritten_entries_are_replaced_within_their_group() -> None:
     held = LedgerEntries()
     put(held, [3, 4, 5])
     put(held, [8])
@@ -309,7 +308,7 @@ def test_entries_that_come_again_are_replaced_and_the_rest_of_their_group_is_kep
     assert [segment for run in held.runs for segment in run.segments] == segments
 
 
-def test_a_half_counts_what_it_holds() -> None:
+def test_half_counts_its_entries_and_bytes() -> None:
     half = WriteCacheHalf()
     for ledger_id, count in ((1, 2), (1, 1), (2, 3)):
         entries = [bytes(10)] * count
@@ -328,10 +327,7 @@ def test_a_half_counts_what_it_holds() -> None:
     assert half.slice(2, 3, 9, 9) is None
 
 
-# -- ids ------------------------------------------------------------------------------------------
-
-
-def test_ids_that_follow_each_other_are_a_range() -> None:
+def test_consecutive_ids_become_a_range() -> None:
     assert ascending([3, 4, 5]) == range(3, 6)
     assert ascending((7,)) == range(7, 8)
     assert ascending([]) == range(0)
@@ -342,10 +338,7 @@ def test_ids_that_follow_each_other_are_a_range() -> None:
             ascending(ids)
 
 
-# -- the bookie in memory -------------------------------------------------------------------------
-
-
-async def test_a_copy_that_was_dropped_in_memory_stays_fenced() -> None:
+async def test_copy_dropped_by_the_memory_bookie_stays_fenced() -> None:
     bookie = MemoryBookie()
     answers: list[BookieError | None] = []
 

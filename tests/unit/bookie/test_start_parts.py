@@ -1,4 +1,4 @@
-"""What a start does with a torn tail, with numbers that are missing, and what it leaves behind."""
+"""A start with a torn tail or missing numbers, and the state after it."""
 
 import asyncio
 import errno
@@ -6,22 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.memory_index import MemoryIndexStore
 from tests.support.sim_disk import SimDisk, SimFile, SimIndexStore
 
-from magnetar.bookie import entry_log
-from magnetar.bookie import journal_codec_v1 as codec
 from magnetar.bookie.api import BookieError
-from magnetar.bookie.entry_log import EntryLogs, LogWriter
-from magnetar.bookie.files import Append
-from magnetar.bookie.index import FLAG_FENCED, Index
-from magnetar.bookie.index_store import Batch, MemoryIndexStore
-from magnetar.bookie.inspect import inspect
-from magnetar.bookie.journal_files import file_name
-from magnetar.bookie.journal_scan import JournalScan
-from magnetar.bookie.ledgers import Ledgers
+from magnetar.bookie.cache.write_cache import WriteCacheHalf, segment_of
+from magnetar.bookie.entry_log import logs as entry_log
+from magnetar.bookie.entry_log.logs import EntryLogs, LogWriter
+from magnetar.bookie.index.index import FLAG_FENCED, Index
+from magnetar.bookie.index.ledgers import Ledgers
+from magnetar.bookie.index.store import Batch
+from magnetar.bookie.inspect.inspection import inspect
+from magnetar.bookie.journal import codec_v1 as codec
+from magnetar.bookie.journal.files import file_name
+from magnetar.bookie.journal.replay import Replay
+from magnetar.bookie.journal.scan import JournalScan
 from magnetar.bookie.local import LocalBookie
-from magnetar.bookie.recovery import Replay
-from magnetar.bookie.write_cache import WriteCacheHalf, segment_of
+from magnetar.disk.files import Append
 
 from .conftest import DATA, SMALL, add, entry, open_sim, read_all
 from .test_journal_scan import SALT, Maker, scanned
@@ -39,7 +40,7 @@ async def again(
     return await open_sim(disk, index, BY_HAND), index
 
 
-async def test_a_torn_tail_is_cut_off_and_met_once() -> None:
+async def test_torn_tail_is_cut_and_reported_once() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, BY_HAND)
@@ -51,22 +52,22 @@ async def test_a_torn_tail_is_cut_off_and_met_once() -> None:
     disk.inodes[path].sync()
     for torn in ([end], []):
         bookie, index = await again(disk, bookie, index)
-        assert [each.offset for each in bookie._parts.recovered.torn] == torn
+        assert [element.offset for element in bookie._parts.recovered.torn] == torn
         assert bookie._parts.recovered.damage == []
         assert len(disk.inodes[path].data) == end
         assert await read_all(bookie, 1) == [0, 1, 2]
     await bookie.abort()
 
 
-def test_a_record_that_stands_where_a_lost_one_was_due_counts() -> None:
-    """Its number says what is missing; there is no mark before it to search for."""
+def test_record_after_missing_numbers_is_valid() -> None:
+    """Its number shows the loss; no mark precedes it."""
     maker = Maker()
     maker.add(b"one" * 30)
     maker.seq += 2
     maker.add(b"four" * 30)
     maker.add(b"five" * 30)
-    found, bad, _ = scanned(maker)
-    assert found == [1, 4, 5]
+    result, bad, _ = scanned(maker)
+    assert result == [1, 4, 5]
     assert [(item.first_seq, item.last_seq, item.damage) for item in bad] == [(2, 3, True)]
 
 
@@ -80,15 +81,15 @@ def test_without_a_checkpoint_the_journal_begins_where_the_index_ends(
     disk = SimDisk()
     index = Index(MemoryIndexStore())
     replay = Replay(
-        disk,
-        JOURNAL,
-        SALT,
-        BY_HAND,
-        index,
-        Ledgers(index),
-        lambda *_: None,
-        Batch(),
-        lambda: 0,
+        files=disk,
+        journal_dir=JOURNAL,
+        incarnation=SALT,
+        settings=BY_HAND,
+        index=index,
+        ledgers=Ledgers(index),
+        flush=lambda *_: None,
+        carried=Batch(),
+        now_ms=lambda: 0,
     )
     scan = JournalScan(disk, JOURNAL, SALT)
     scan.first_seq, scan.ends = first_seq, {4: 10, 3: 20}
@@ -97,21 +98,25 @@ def test_without_a_checkpoint_the_journal_begins_where_the_index_ends(
         assert scan.bad == []
         assert scan.durable_seq == -1
         return
-    (found,) = scan.bad
-    assert (found.path, found.file_id) == (JOURNAL / file_name(3), 3)
-    assert (found.offset, found.end) == (0, 0)
-    assert (found.first_seq, found.last_seq) == missing
+    (result,) = scan.bad
+    assert (result.path, result.file_id) == (JOURNAL / file_name(3), 3)
+    assert (result.offset, result.end) == (0, 0)
+    assert (result.first_seq, result.last_seq) == missing
     assert scan.durable_seq == missing[1]
 
 
 @pytest.mark.parametrize(
     ("at", "byte"), [(56, 0), (56, 99), (57, 0x80), (58, 1), (59, 1), (60, 1), (63, 1)]
 )
-def test_a_head_that_nobody_writes_claims_no_tables(at: int, byte: int) -> None:
+def test_invalid_head_claims_no_tables(at: int, byte: int) -> None:
     ids = (4, 6, 7)
-    head = codec.encode_head(codec.KIND_ADD, 5, 4, 7, -1, ids, bytes(12), 0, 0)
+    head = codec.encode_head(
+        codec.KIND_ADD, 5, 4, 7, -1, entry_ids=ids, lengths=bytes(12), body_bytes=0, body_crc=0
+    )
     assert codec.head_bytes_claimed(head[: codec.HEAD_BYTES]) == len(head)
-    plain = codec.encode_head(codec.KIND_ADD, 5, 4, 7, -1, range(3), bytes(12), 0, 0)
+    plain = codec.encode_head(
+        codec.KIND_ADD, 5, 4, 7, -1, entry_ids=range(3), lengths=bytes(12), body_bytes=0, body_crc=0
+    )
     assert codec.head_bytes_claimed(plain[: codec.HEAD_BYTES]) == len(plain)
     assert codec.head_bytes_claimed(head[: codec.HEAD_BYTES - 1]) == codec.HEAD_BYTES
     changed = bytearray(head[: codec.HEAD_BYTES])
@@ -119,8 +124,8 @@ def test_a_head_that_nobody_writes_claims_no_tables(at: int, byte: int) -> None:
     assert codec.head_bytes_claimed(bytes(changed)) == codec.HEAD_BYTES
 
 
-async def test_a_start_that_flushed_leaves_no_state_held() -> None:
-    """States are forgotten when there are too many, but for those of a flush under way."""
+async def test_start_with_a_flush_leaves_states_evictable() -> None:
+    """Excess states are evicted, except those of a flush under way."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, BY_HAND)
@@ -162,10 +167,7 @@ async def test_the_inspector_opens_no_file_to_write_to_it() -> None:
     assert len(disk.opened) > 3
 
 
-# -- flushes --------------------------------------------------------------------------------------
-
-
-async def test_one_flush_follows_another_for_as_long_as_entries_come() -> None:
+async def test_flushes_follow_each_other_while_entries_arrive() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, replace(BY_HAND, write_cache_bytes=1000))
@@ -180,7 +182,7 @@ async def test_one_flush_follows_another_for_as_long_as_entries_come() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "writes"), [([400] * 6, 2), ([2000] * 3, 3), ([100] * 3, 0)])
-def test_blocks_gather_for_one_write_and_never_for_more_than_its_bytes(
+def test_blocks_are_gathered_up_to_the_write_size(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], writes: int
 ) -> None:
     monkeypatch.setattr(entry_log, "WRITE_BYTES", 1000)
@@ -198,8 +200,8 @@ def test_blocks_gather_for_one_write_and_never_for_more_than_its_bytes(
     assert done.count("sync") == 1
 
 
-async def test_only_deletes_go_into_the_index_ahead_of_a_flush_without_room() -> None:
-    """What else is known of a ledger speaks of entries that are in no log yet."""
+async def test_only_deletes_are_applied_ahead_of_a_flush_without_room() -> None:
+    """Other ledger records would refer to entries that no log has yet."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, BY_HAND)
@@ -234,10 +236,10 @@ async def test_only_deletes_go_into_the_index_ahead_of_a_flush_without_room() ->
     ],
     ids=str,
 )
-async def test_an_entry_that_was_written_again_is_read_as_it_was_written_last(
+async def test_rewritten_entry_is_read_with_its_latest_bytes(
     rewrites: list[list[int]],
 ) -> None:
-    """On disk, in the half that is being flushed, and in the one that takes adds."""
+    """On disk, in the flushing half, and in the active half."""
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
     await add(bookie, 1, range(8))
@@ -258,16 +260,16 @@ async def test_an_entry_that_was_written_again_is_read_as_it_was_written_last(
                 WriteCacheHalf(),
             )
             bookie._ledgers.get(1).last_indexed = 7
-    found: dict[int, bytes] = {}
-    while len(found) < 8:
-        for item in await bookie.read_entries(1, len(found), 7, bytes_max=10_000):
-            found[item.entry_id] = item.data
-    assert found == newest
+    result: dict[int, bytes] = {}
+    while len(result) < 8:
+        for item in await bookie.read_entries(1, len(result), 7, bytes_max=10_000):
+            result[item.entry_id] = item.data
+    assert result == newest
     bookie._stage._running = False
     await bookie.abort()
 
 
-async def test_a_journal_that_failed_says_with_what() -> None:
+async def test_failed_journal_gives_its_error() -> None:
     disk = SimDisk()
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), BY_HAND)
     disk.fault = lambda _, path: BROKEN if path.suffix == ".journal" else None

@@ -1,4 +1,4 @@
-"""Data directories that a bookie does not start with, and what such a start leaves as it was."""
+"""Data directories that a bookie refuses, and that it leaves unchanged."""
 
 import errno
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from google_crc32c import value
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie import identity as identity_file
-from magnetar.bookie import index as index_format
 from magnetar.bookie.identity import DataDirError, decode, open_identity, read_identity
-from magnetar.bookie.index_store import Batch, IndexDamaged
+from magnetar.bookie.index import index as index_format
+from magnetar.bookie.index.store import Batch, IndexDamaged
 from magnetar.bookie.local import LocalBookie
 
 from .conftest import DATA, SMALL, add, open_sim, read_all
@@ -21,24 +21,21 @@ from .conftest import DATA, SMALL, add, open_sim, read_all
 BY_HAND = replace(SMALL, tick_s=1000.0)
 
 
-# -- whose it is ----------------------------------------------------------------------------------
-
-
 def test_an_empty_directory_is_formatted_once_and_durably() -> None:
     disk = SimDisk()
-    made, new = open_identity(disk, DATA, "b1")
-    assert (made.bookie_id, made.format_version, new) == ("b1", 1, True)
+    created, new = open_identity(disk, DATA, "b1")
+    assert (created.bookie_id, created.format_version, new) == ("b1", 1, True)
     again, new = open_identity(disk, DATA, "b1")
-    assert (again, new) == (made, False)
+    assert (again, new) == (created, False)
     for seed in range(5):
-        assert read_identity(disk.after_cut(Random(seed)), DATA) == made
-    other, _ = open_identity(SimDisk(), DATA, "b1")
-    assert other.incarnation != made.incarnation
-    assert other.salt != made.salt
-    assert made.public == ("b1", made.incarnation)
+        assert read_identity(disk.after_cut(Random(seed)), DATA) == created
+    another, _ = open_identity(SimDisk(), DATA, "b1")
+    assert another.incarnation != created.incarnation
+    assert another.salt != created.salt
+    assert created.public == ("b1", created.incarnation)
 
 
-def test_a_directory_is_one_bookies() -> None:
+def test_directory_of_another_bookie_id_is_refused() -> None:
     disk = SimDisk()
     open_identity(disk, DATA, "b1")
     with pytest.raises(DataDirError, match="data of bookie 'b1', not of 'b2'"):
@@ -49,7 +46,7 @@ def test_a_directory_is_one_bookies() -> None:
 
 
 @pytest.mark.parametrize("name", ["journal", "entry-logs"])
-def test_data_without_an_identity_is_no_new_bookies(name: str) -> None:
+def test_data_without_an_identity_is_not_a_new_bookie(name: str) -> None:
     disk = SimDisk()
     disk.open(DATA / name / "0000000001", create=True)
     with pytest.raises(DataDirError, match=f"holds data in {name}/ but no identity file"):
@@ -68,14 +65,14 @@ def test_data_without_an_identity_is_no_new_bookies(name: str) -> None:
         (b'{"format_version":0}', "format version 0"),
     ],
 )
-def test_an_identity_that_is_none_is_named(line: bytes, text: str) -> None:
+def test_invalid_identity_is_reported(line: bytes, text: str) -> None:
     with pytest.raises(DataDirError, match=text) as raised:
         decode(line + b"\ncrc32c:%08x\n" % value(line), Path("/data/identity"))
     assert "/data/identity" in str(raised.value)
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES])
-def test_a_disk_that_cannot_read_the_identity_is_not_one_without(code: int) -> None:
+def test_unreadable_identity_is_not_a_missing_identity(code: int) -> None:
     disk = SimDisk()
     open_identity(disk, DATA, "b1")
 
@@ -88,9 +85,6 @@ def test_a_disk_that_cannot_read_the_identity_is_not_one_without(code: int) -> N
         with pytest.raises(expected, match="no"):
             open_identity(disk, DATA, "b1")
     assert identity_file.FILE_NAME in disk.names(DATA)
-
-
-# -- which index it has ---------------------------------------------------------------------------
 
 
 def emptied(index: SimIndexStore) -> None:
@@ -107,9 +101,9 @@ def anothers(index: SimIndexStore) -> None:
 
 def of_another_version(index: SimIndexStore) -> None:
     batch = Batch()
-    known = index.get(b"midentity")
-    assert known is not None
-    batch.put(b"midentity", bytes([known[0] + 1]) + known[1:])
+    identities = index.get(b"midentity")
+    assert identities is not None
+    batch.put(b"midentity", bytes([identities[0] + 1]) + identities[1:])
     index.write(batch)
 
 
@@ -135,7 +129,7 @@ def without_note(index: SimIndexStore) -> None:
         (without_note, "older than the checkpoint: it ends before all records"),
     ],
 )
-async def test_an_index_that_cannot_be_its_own_is_refused_and_nothing_is_changed(
+async def test_foreign_index_is_refused_and_unchanged(
     change: Callable[[SimIndexStore], None], text: str
 ) -> None:
     disk = SimDisk()
@@ -163,7 +157,7 @@ async def test_an_index_that_cannot_be_its_own_is_refused_and_nothing_is_changed
 
 
 @pytest.mark.parametrize("fails", ["to open", "to read"])
-async def test_a_damaged_index_says_what_to_do_and_locks_nobody_out(fails: str) -> None:
+async def test_damaged_index_error_says_what_to_do_and_releases_the_lock(fails: str) -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, BY_HAND)
@@ -188,7 +182,7 @@ async def test_a_damaged_index_says_what_to_do_and_locks_nobody_out(fails: str) 
         return damaged
 
     for number in range(1, 3):
-        with pytest.raises(DataDirError, match="bad block; `magnetar bookie inspect /data`"):
+        with pytest.raises(DataDirError, match="bad block; run `magnetar bookie inspect /data`"):
             await LocalBookie.open(
                 DATA, "b1", settings=BY_HAND, files=disk, open_index=opened, threads=False
             )

@@ -1,4 +1,4 @@
-"""What a bookie does by the clock and by the room on its disk: at which moment, at which byte."""
+"""Periodic work and disk limits of a bookie, at their exact times and bytes."""
 
 import asyncio
 import errno
@@ -12,12 +12,12 @@ from tests.support.sim_disk import SimDisk, SimIndexStore
 from tests.unit.ledger.stage import ManualClock
 
 from magnetar.bookie.api import BookieReadOnly
-from magnetar.bookie.disk_guard import RESERVE_NAME, DiskGuard
-from magnetar.bookie.files import DiskUsage
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.settings import BookieSettings
+from magnetar.bookie.upkeep.disk_guard import RESERVE_NAME, DiskGuard
+from magnetar.disk.files import DiskUsage
 
-from .conftest import DATA, SMALL, add, read_all
+from .conftest import DATA, SMALL, add, collect_garbage, read_all
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 BROKEN = OSError(errno.EIO, "Input/output error")
@@ -26,7 +26,7 @@ MOMENT_MS = 1
 
 
 class Rig:
-    """A bookie on a simulated disk, with a clock and a housekeeper that move by hand."""
+    """A bookie on a simulated disk; the test drives its clock and housekeeper."""
 
     def __init__(self, disk: SimDisk, bookie: LocalBookie, clock: ManualClock) -> None:
         self.disk, self.bookie, self.clock = disk, bookie, clock
@@ -51,7 +51,7 @@ class Rig:
         assert await add(self.bookie, 1, range(first, first + count), size=size) is None
 
     async def tick(self) -> int:
-        """Lets the write stage look at its clock; how many flushes there were."""
+        """Runs a tick of the write stage; returns the number of flushes."""
         self.bookie._stage.tick()
         for _ in range(3):
             await asyncio.sleep(0)
@@ -67,10 +67,7 @@ async def rigs() -> AsyncIterator[list[Rig]]:
         await rig.bookie.close()
 
 
-# -- flushes --------------------------------------------------------------------------------------
-
-
-async def test_what_waits_is_flushed_at_its_age_and_not_before(rigs: list[Rig]) -> None:
+async def test_half_is_flushed_exactly_at_flush_age(rigs: list[Rig]) -> None:
     rig = await Rig.open(replace(BY_HAND, flush_age_s=60.0, flush_idle_bytes_min=1 << 30))
     rigs.append(rig)
     assert await rig.tick() == 0
@@ -90,7 +87,7 @@ async def test_what_waits_is_flushed_at_its_age_and_not_before(rigs: list[Rig]) 
 
 
 @pytest.mark.parametrize("more", [0, 1], ids=["enough", "a byte too few"])
-async def test_much_is_flushed_once_adds_have_paused(rigs: list[Rig], more: int) -> None:
+async def test_large_half_is_flushed_when_adds_pause(rigs: list[Rig], more: int) -> None:
     rig = await Rig.open(
         replace(BY_HAND, flush_age_s=1e6, flush_idle_s=5.0, flush_idle_bytes_min=1000)
     )
@@ -102,7 +99,7 @@ async def test_much_is_flushed_once_adds_have_paused(rigs: list[Rig], more: int)
     assert await rig.tick() == (0 if more else 1)
 
 
-async def test_a_failed_flush_is_tried_again_after_its_pause(rigs: list[Rig]) -> None:
+async def test_failed_flush_is_retried_after_its_delay(rigs: list[Rig]) -> None:
     rig = await Rig.open(replace(BY_HAND, flush_age_s=60.0, flush_retry_s=7.0))
     rigs.append(rig)
     await rig.add(0)
@@ -131,7 +128,7 @@ async def test_a_failed_flush_is_tried_again_after_its_pause(rigs: list[Rig]) ->
     assert await read_all(rig.bookie, 1) == [0]
 
 
-async def test_states_that_the_index_could_not_load_are_asked_for_again_after_the_pause(
+async def test_failed_load_of_states_is_retried_after_its_delay(
     rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await Rig.open(replace(BY_HAND, flush_age_s=1.0, flush_retry_s=7.0))
@@ -159,7 +156,7 @@ async def test_states_that_the_index_could_not_load_are_asked_for_again_after_th
     assert await read_all(rig.bookie, 1) == [0]
 
 
-async def test_nothing_of_a_bookie_without_threads_runs_on_one(rigs: list[Rig]) -> None:
+async def test_bookie_without_threads_uses_none(rigs: list[Rig]) -> None:
     """A simulation decides what happens next."""
     before = set(threading.enumerate())
     rig = await Rig.open()
@@ -169,12 +166,12 @@ async def test_nothing_of_a_bookie_without_threads_runs_on_one(rigs: list[Rig]) 
     await read_all(rig.bookie, 1)
     await rig.bookie.drop_copies([1])
     await rig.bookie.list_emptied()
-    await rig.bookie.collect_garbage()
-    await rig.bookie._keeper._look_at_disk()
+    await collect_garbage(rig.bookie)
+    await rig.bookie._keeper._check_disk()
     assert set(threading.enumerate()) <= before
 
 
-async def test_what_was_done_is_counted(rigs: list[Rig]) -> None:
+async def test_work_is_counted(rigs: list[Rig]) -> None:
     rig = await Rig.open()
     rigs.append(rig)
     await rig.add(0, 3)
@@ -200,32 +197,29 @@ async def test_what_was_done_is_counted(rigs: list[Rig]) -> None:
     await add(rig.bookie, 2, range(3))
     rig.bookie._parts.logs.settings = replace(BY_HAND, entry_log_bytes=1)
     await rig.bookie.flush()
-    report = await rig.bookie.collect_garbage()
+    report = await collect_garbage(rig.bookie)
     counted = rig.bookie.stats()
     assert counted.logs_removed == report.logs_removed == 1
     assert counted.gc_bytes_freed == report.bytes_freed > 400
 
 
-# -- the disk -------------------------------------------------------------------------------------
-
-
 def guard(capacity: int = 1000, **settings: float) -> tuple[DiskGuard, SimDisk]:
-    known = {
+    expected = {
         "disk_usage_high": 0.9,
         "disk_usage_low": 0.8,
         "disk_free_bytes_min": 50,
         "disk_reserve_bytes": 0,
     }
     disk = SimDisk(capacity)
-    return DiskGuard(disk, DATA, BookieSettings(**(known | settings))), disk  # type: ignore[arg-type]
+    return DiskGuard(disk, DATA, BookieSettings(**(expected | settings))), disk  # type: ignore[arg-type]
 
 
 def usage(free: int, total: int = 1000) -> DiskUsage:
     return DiskUsage(total, free)
 
 
-def test_a_disk_is_full_at_the_mark_and_has_room_again_below_the_lower_one() -> None:
-    made, _ = guard()
+def test_disk_is_full_at_the_high_mark_and_has_room_below_the_low_mark() -> None:
+    created, _ = guard()
     for free, refused in (
         (101, False),
         (100, True),
@@ -234,58 +228,58 @@ def test_a_disk_is_full_at_the_mark_and_has_room_again_below_the_lower_one() -> 
         (201, False),
         (101, False),
     ):
-        made.judge(usage(free))
-        assert (made.refusal is not None) == refused, free
-        assert made.usage.free == free
+        created.update(usage(free))
+        assert (created.refusal is not None) == refused, free
+        assert created.usage.free == free
 
 
-def test_so_many_bytes_stay_free_and_twice_as_many_before_adds_are_taken_again() -> None:
-    made, _ = guard(disk_usage_high=1.0, disk_usage_low=1.0)
+def test_minimum_free_bytes_and_twice_as_many_to_become_writable() -> None:
+    created, _ = guard(disk_usage_high=1.0, disk_usage_low=1.0)
     for free, refused in ((50, False), (49, True), (99, True), (100, False)):
-        made.judge(usage(free))
-        assert (made.refusal is not None) == refused, free
+        created.update(usage(free))
+        assert (created.refusal is not None) == refused, free
 
 
-def test_a_write_that_met_a_full_disk_counts_until_the_next_check() -> None:
-    made, _ = guard()
-    made.full("no room")
-    assert isinstance(made.refusal, BookieReadOnly)
-    assert "no room" in str(made.refusal)
-    made.judge(usage(500))
-    assert made.refusal is None
+def test_write_error_on_a_full_disk_counts_until_the_next_check() -> None:
+    created, _ = guard()
+    created.mark_full("no room")
+    assert isinstance(created.refusal, BookieReadOnly)
+    assert "no room" in str(created.refusal)
+    created.update(usage(500))
+    assert created.refusal is None
 
 
 @pytest.mark.parametrize(("capacity", "taken"), [(4 * 64, True), (4 * 64 - 1, False)])
-def test_a_reserve_is_taken_where_there_is_room_for_four(capacity: int, taken: bool) -> None:
-    made, disk = guard(capacity, disk_reserve_bytes=64, disk_free_bytes_min=0)
+def test_reserve_is_allocated_with_room_for_four(capacity: int, taken: bool) -> None:
+    created, disk = guard(capacity, disk_reserve_bytes=64, disk_free_bytes_min=0)
     assert (RESERVE_NAME in disk.names(DATA)) == taken
     if taken:
         assert len(disk.inodes[DATA / RESERVE_NAME].data) == 64
         steps = disk.steps
-        made._take_reserve()
+        created._take_reserve()
         assert disk.steps == steps, "there is one"
-        made.give_reserve()
+        created.delete_reserve()
         assert disk.names(DATA) == []
-        made.give_reserve()
+        created.delete_reserve()
 
 
-def test_a_reserve_that_does_not_fit_leaves_nothing() -> None:
-    made, disk = guard(disk_reserve_bytes=64, disk_free_bytes_min=0)
-    made.give_reserve()
+def test_reserve_that_does_not_fit_is_removed() -> None:
+    created, disk = guard(disk_reserve_bytes=64, disk_free_bytes_min=0)
+    created.delete_reserve()
     disk.fault = lambda step, _: FULL if step == "preallocate" else None
-    made._take_reserve()
+    created._take_reserve()
     assert disk.names(DATA) == []
     disk.fault = lambda step, _: BROKEN if step == "remove" else None
-    made._take_reserve()
-    made.give_reserve()
+    created._take_reserve()
+    created.delete_reserve()
     assert disk.names(DATA) == [RESERVE_NAME], "what cannot be removed ends nothing"
 
 
-def test_the_reserve_is_taken_again_once_there_is_room() -> None:
-    made, disk = guard(disk_reserve_bytes=64, disk_free_bytes_min=0)
-    made.give_reserve()
-    made.full("no room")
-    made.judge(usage(500))
+def test_reserve_is_allocated_again_once_the_disk_has_room() -> None:
+    created, disk = guard(disk_reserve_bytes=64, disk_free_bytes_min=0)
+    created.delete_reserve()
+    created.mark_full("no room")
+    created.update(usage(500))
     assert disk.names(DATA) == [RESERVE_NAME]
     no_room, disk = guard(100, disk_reserve_bytes=20, disk_free_bytes_min=101)
     assert no_room.refusal is not None
@@ -297,19 +291,16 @@ async def test_the_disk_is_measured_when_it_is_due(rigs: list[Rig]) -> None:
     rigs.append(rig)
     keeper = rig.bookie._keeper
     rig.clock.advance(5_000 - MOMENT_MS)
-    assert not await keeper._look_at_disk()
+    assert not await keeper._check_disk()
     rig.clock.advance(MOMENT_MS)
-    assert await keeper._look_at_disk()
-    assert not await keeper._look_at_disk()
+    assert await keeper._check_disk()
+    assert not await keeper._check_disk()
     rig.clock.advance(5_000)
-    assert await keeper._look_at_disk()
-
-
-# -- garbage --------------------------------------------------------------------------------------
+    assert await keeper._check_disk()
 
 
 class Collections:
-    """What the housekeeper asks of the collector."""
+    """Records the collections that the housekeeper starts."""
 
     def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[float, bool]] = []
@@ -339,7 +330,7 @@ GARBAGE = replace(
 )
 
 
-async def test_small_and_large_collections_come_in_their_turns(
+async def test_minor_and_major_collections_follow_their_intervals(
     rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await Rig.open(GARBAGE)
@@ -355,11 +346,11 @@ async def test_small_and_large_collections_come_in_their_turns(
         major, minor = number in (7, 14), number in (3, 6, 9, 12)
         assert asked.taken() == [(0.8 if major else 0.2 if minor else 0.0, major)], number
         rig.clock.advance(10_000)
-    await rig.bookie.collect_garbage()
+    await collect_garbage(rig.bookie)
     assert asked.taken() == [(0.8, True)]
 
 
-async def test_on_a_full_disk_large_collections_follow_each_other_closely(
+async def test_full_disk_shortens_the_interval_of_major_collections(
     rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await Rig.open(GARBAGE)
@@ -367,8 +358,8 @@ async def test_on_a_full_disk_large_collections_follow_each_other_closely(
     asked = Collections(rig, monkeypatch)
     keeper, disk_guard = rig.bookie._keeper, rig.bookie._guard
     rig.clock.advance(1_000)
-    disk_guard.full("no room")
-    monkeypatch.setattr(disk_guard, "judge", lambda _: None)
+    disk_guard.mark_full("no room")
+    monkeypatch.setattr(disk_guard, "update", lambda _: None)
     assert not await keeper._collect_if_due()
     rig.clock.advance(3_000 - MOMENT_MS)
     assert not await keeper._collect_if_due()
@@ -379,14 +370,14 @@ async def test_on_a_full_disk_large_collections_follow_each_other_closely(
         rig.clock.advance(3_000)
 
 
-async def test_deletes_take_effect_though_the_flush_has_no_room(
+async def test_deletes_apply_when_the_flush_has_no_room(
     rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await Rig.open(GARBAGE)
     rigs.append(rig)
-    monkeypatch.setattr(rig.bookie._guard, "judge", lambda _: None)
+    monkeypatch.setattr(rig.bookie._guard, "update", lambda _: None)
     full: list[str] = []
-    monkeypatch.setattr(rig.bookie._guard, "full", full.append)
+    monkeypatch.setattr(rig.bookie._guard, "mark_full", full.append)
     await rig.add(0, 10)
     await add(rig.bookie, 2, range(3))
     await rig.bookie.flush()
@@ -396,7 +387,7 @@ async def test_deletes_take_effect_though_the_flush_has_no_room(
     rig.disk.fault = lambda step, path: (
         FULL if path.suffix == ".log" and step in ("create", "write") else None
     )
-    await rig.bookie.collect_garbage()
+    await collect_garbage(rig.bookie)
     assert list(rig.bookie._parts.index.views(1)) == []
     assert len(full) == 2, "of the flush, and of the collection that met the same"
     assert RESERVE_NAME not in rig.disk.names(DATA) or not rig.bookie._parts.trim.spares
@@ -406,16 +397,16 @@ async def test_deletes_take_effect_though_the_flush_has_no_room(
     assert await read_all(rig.bookie, 2) == [0, 1, 2, 3]
 
 
-async def test_a_broken_disk_is_told_to_who_asks_for_a_collection(rigs: list[Rig]) -> None:
+async def test_disk_error_is_raised_to_the_caller_of_a_collection(rigs: list[Rig]) -> None:
     rig = await Rig.open(GARBAGE)
     rigs.append(rig)
     await rig.add(0)
     rig.disk.fault = lambda _, path: BROKEN if path.suffix == ".log" else None
     with pytest.raises(OSError, match="Input/output"):
-        await rig.bookie.collect_garbage()
+        await collect_garbage(rig.bookie)
 
 
-async def test_an_unforeseen_failure_is_a_fault_until_its_part_works_again(
+async def test_unexpected_failure_is_a_fault_until_its_part_succeeds(
     rigs: list[Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = await Rig.open(GARBAGE)

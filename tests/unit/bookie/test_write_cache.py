@@ -1,12 +1,12 @@
-"""The write cache against a plain dictionary: whatever order entries come in."""
+"""The write cache against a plain dictionary, with entries in any order."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.bookie.flush import pieces
-from magnetar.bookie.journal_codec_v1 import entries_crc, unpack_lengths
+from magnetar.bookie.cache.write_cache import WriteCacheHalf, segment_of
+from magnetar.bookie.entry_log.flush import pieces
+from magnetar.bookie.journal.codec_v1 import entries_crc, unpack_lengths
 from magnetar.bookie.settings import BookieSettings
-from magnetar.bookie.write_cache import WriteCacheHalf, segment_of
 
 SMALL = BookieSettings(block_bytes=20, block_bytes_max=40)
 Groups = list[tuple[list[int], bool]]
@@ -47,16 +47,16 @@ def filled(groups: Groups) -> tuple[WriteCacheHalf, dict[int, bytes]]:
 
 
 @given(GROUPS)
-def test_slices_are_what_was_added(groups: Groups) -> None:
+def test_slices_return_added_entries(groups: Groups) -> None:
     half, model = filled(groups)
     for first in range(75):
-        found = half.slice(5, first, 80, 1000)
+        result = half.slice(5, first, 80, 1000)
         following = [entry_id for entry_id in sorted(model) if entry_id >= first]
         if not following:
-            assert found is None
+            assert result is None
             continue
-        assert found is not None
-        ids, entries = found
+        assert result is not None
+        ids, entries = result
         assert ids[0] == following[0]
         assert list(ids) == following[: len(ids)]
         assert entries == [model[entry_id] for entry_id in ids]
@@ -66,9 +66,9 @@ def test_slices_are_what_was_added(groups: Groups) -> None:
 
 
 @given(GROUPS, st.booleans())
-def test_pieces_hold_everything_under_right_crcs(groups: Groups, merge: bool) -> None:
+def test_pieces_contain_all_entries_with_valid_crcs(groups: Groups, merge: bool) -> None:
     half, model = filled(groups)
-    found: dict[int, bytes] = {}
+    result: dict[int, bytes] = {}
     last = -1
     for segments, ranges, entries in pieces(half.ledgers[5], SMALL, merge=merge):
         ids = [base + n for base, count in ranges for n in range(count)]
@@ -83,27 +83,27 @@ def test_pieces_hold_everything_under_right_crcs(groups: Groups, merge: bool) ->
             assert list(unpack_lengths(segment.lengths)) == list(map(len, part))
             assert segment.body_bytes == sum(map(len, part))
             at += segment.count
-        found.update(zip(ids, entries, strict=True))
-    assert found == model
+        result.update(zip(ids, entries, strict=True))
+    assert result == model
 
 
 def test_a_large_group_is_cut_into_blocks() -> None:
     half = WriteCacheHalf()
     entries = [bytes([n]) * 15 for n in range(10)]
     half.add(1, range(10), entries, segment_of(entries))
-    sizes = [sum(map(len, found)) for _, _, found in pieces(half.ledgers[1], SMALL, merge=True)]
+    sizes = [sum(map(len, result)) for _, _, result in pieces(half.ledgers[1], SMALL, merge=True)]
     assert sum(sizes) == 150
     assert max(sizes) <= 45
 
 
-def test_the_charge_goes_up_with_adds_and_down_with_a_drop() -> None:
+def test_charge_grows_with_adds_and_shrinks_with_a_drop() -> None:
     half = WriteCacheHalf()
     half.add(1, range(3), [b"x" * 100] * 3, segment_of([b"x" * 100] * 3))
-    one = half.charge
-    assert one > 300
+    piece = half.charge
+    assert piece > 300
     half.add(2, range(3), [b"x" * 100] * 3, segment_of([b"x" * 100] * 3))
-    assert half.charge == 2 * one
+    assert half.charge == 2 * piece
     half.drop(1)
     half.drop(1)
-    assert (half.charge, half.count) == (one, 3)
+    assert (half.charge, half.count) == (piece, 3)
     assert half.slice(1, 0, 10, 10) is None

@@ -1,4 +1,4 @@
-"""Flushes: when they come, what holds adds back, and what a failing disk may do to them."""
+"""Flushes: when they run, when adds are held, and failing disks."""
 
 import asyncio
 import errno
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
-from magnetar.bookie import write_stage
 from magnetar.bookie.api import BookieError, BookieReadOnly, EntryCorrupt, NoSuchLedger
+from magnetar.bookie.cache import write_stage
 
 from .conftest import DATA, SMALL, Opener, add, entry, open_sim, read_all, until
 
@@ -26,7 +26,7 @@ async def test_a_full_half_is_flushed_and_memory_stays_bounded(open_bookie: Open
     assert await read_all(bookie, 1) == list(range(4000))
 
 
-async def test_a_flush_lets_go_of_its_entries(open_bookie: Opener) -> None:
+async def test_flush_releases_its_entries(open_bookie: Opener) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(3))
     first = weakref.ref(bookie._halves.active)
@@ -37,7 +37,7 @@ async def test_a_flush_lets_go_of_its_entries(open_bookie: Opener) -> None:
     await until(lambda: first() is None and second() is None)
 
 
-async def test_what_is_old_is_flushed(open_bookie: Opener) -> None:
+async def test_old_half_is_flushed(open_bookie: Opener) -> None:
     bookie = await open_bookie(replace(SMALL, flush_age_s=0.01))
     await add(bookie, 1, range(3))
     await until(lambda: bookie.stats().flushes == 1)
@@ -46,10 +46,10 @@ async def test_what_is_old_is_flushed(open_bookie: Opener) -> None:
     await until(lambda: bookie.stats().flushes == 2)
 
 
-async def test_freed_memory_goes_back_while_a_little_is_added_all_the_time(
+async def test_freed_memory_is_released_under_constant_light_load(
     open_bookie: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a bookie that is never idle keeps what its flushes have freed."""
+    """Otherwise a bookie that is never idle keeps the memory that its flushes freed."""
     released = threading.Event()
     monkeypatch.setattr(write_stage, "release_freed_memory", released.set)
     bookie = await open_bookie(replace(SMALL, flush_age_s=0.05, flush_idle_s=1e9, tick_s=0.01))
@@ -57,7 +57,7 @@ async def test_freed_memory_goes_back_while_a_little_is_added_all_the_time(
     await until(released.is_set)
 
 
-async def test_much_is_flushed_when_adds_pause(open_bookie: Opener) -> None:
+async def test_large_half_is_flushed_in_a_pause(open_bookie: Opener) -> None:
     bookie = await open_bookie(replace(SMALL, flush_idle_s=0.01, flush_idle_bytes_min=5_000))
     await add(bookie, 1, range(3))
     await asyncio.sleep(0.05)
@@ -73,7 +73,7 @@ async def test_nothing_is_flushed_without_need(open_bookie: Opener) -> None:
     assert bookie.stats().entry_logs == 0
 
 
-async def test_a_failing_flush_refuses_adds_in_time_and_loses_nothing() -> None:
+async def test_failing_flush_refuses_adds_and_loses_no_entry() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     tight = replace(SMALL, write_cache_bytes=20_000, flush_retry_s=0.001)
@@ -96,7 +96,7 @@ async def test_a_failing_flush_refuses_adds_in_time_and_loses_nothing() -> None:
     assert bookie.stats().write_cache_bytes < 3 * 20_000
     with pytest.raises(OSError, match="Input/output"):
         await bookie.flush()
-    # What needs no room is taken all the while.
+    # Requests that need no room are accepted meanwhile.
     await bookie.ledger_end(7, fence=True)
     assert await read_all(bookie, 1) == kept
     disk.fault = None
@@ -110,7 +110,7 @@ async def test_a_failing_flush_refuses_adds_in_time_and_loses_nothing() -> None:
     await bookie.close()
 
 
-async def test_a_queue_without_bound_is_refused() -> None:
+async def test_adds_beyond_the_queue_bound_are_refused() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, replace(SMALL, journal_queue_bytes_max=30_000))
@@ -119,7 +119,7 @@ async def test_a_queue_without_bound_is_refused() -> None:
         bookie.add_entries(
             1, (entry_id,), [entry(1, entry_id)], last_add_confirmed=-1, on_added=answers.append
         )
-    # The bound counts entries; the last head goes over it.
+    # The bound counts entries; the last head exceeds it.
     assert bookie.pending_bytes < 30_000 + 100
     await until(lambda: len(answers) == 1000)
     kept = answers.count(None)
@@ -169,7 +169,7 @@ async def test_a_full_disk_is_read_only_until_something_is_deleted() -> None:
     assert isinstance(answer, BookieReadOnly)
     assert not bookie.writable
     assert "full" in bookie.stats().read_only_reason
-    # Reads, fences and deletes go on.
+    # Reads, fences and deletes continue.
     assert await read_all(bookie, 1) == list(range(50))
     await bookie.ledger_end(1, fence=True)
     for deleted in range(1, ledger_id - 2):
@@ -183,8 +183,8 @@ async def test_a_full_disk_is_read_only_until_something_is_deleted() -> None:
     await bookie.close()
 
 
-async def test_a_disk_that_others_filled_is_left_by_deletes() -> None:
-    """Not a byte is free, and no threshold gave warning: deletes still make room."""
+async def test_deletes_free_a_disk_that_others_filled() -> None:
+    """The disk is completely full without an earlier warning: deletes still make room."""
     disk = SimDisk(capacity=1 << 40)
     index = SimIndexStore(disk, DATA / "index")
     tight = replace(
@@ -202,7 +202,7 @@ async def test_a_disk_that_others_filled_is_left_by_deletes() -> None:
     await bookie.flush()
     kept = []
     for ledger_id in range(100, 200):
-        disk.capacity = disk.used()  # whatever becomes free, others take it
+        disk.capacity = disk.used()  # others take all freed bytes
         if await add(bookie, ledger_id, range(50)) is None:
             kept.append(ledger_id)
         await asyncio.sleep(0)
@@ -212,12 +212,12 @@ async def test_a_disk_that_others_filled_is_left_by_deletes() -> None:
     disk.capacity = disk.used()
     with pytest.raises(OSError, match="No space"):
         await bookie.flush()
-    # Attempts that fail leave nothing behind.
+    # Failed attempts leave no files.
     assert [path for path in disk.inodes if path.suffix == ".log"] == logs
     for ledger_id in range(25):
         await bookie.delete_ledger(ledger_id)
     async with asyncio.timeout(20):
-        # Without thresholds it is for each add to find out whether there is room yet.
+        # Without thresholds, each add tries again whether the disk has room.
         while await add(bookie, 300, range(50)) is not None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
         while True:  # the journal needs less than the entry log
@@ -249,7 +249,7 @@ async def test_a_bookie_opens_on_a_full_disk() -> None:
     await bookie.close()
 
 
-async def test_a_journal_that_fails_is_read_only_for_good() -> None:
+async def test_failed_journal_makes_the_bookie_read_only() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index)
@@ -273,7 +273,7 @@ async def test_a_journal_that_fails_is_read_only_for_good() -> None:
     await bookie.close()
 
 
-async def test_closing_leaves_nothing_to_replay(open_bookie: Opener, tmp_path: Path) -> None:
+async def test_close_leaves_nothing_to_replay(open_bookie: Opener, tmp_path: Path) -> None:
     bookie = await open_bookie()
     await add(bookie, 1, range(100))
     await bookie.close()
@@ -283,7 +283,7 @@ async def test_closing_leaves_nothing_to_replay(open_bookie: Opener, tmp_path: P
     assert await read_all(bookie, 1) == list(range(100))
 
 
-async def test_a_delete_that_makes_room_in_the_full_half_is_not_held_by_a_failed_flush() -> None:
+async def test_delete_that_frees_the_full_half_releases_the_journal_after_a_failed_flush() -> None:
     disk = SimDisk()
     tight = replace(SMALL, write_cache_bytes=20_000, flush_retry_s=1000.0, tick_s=1000.0)
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), tight)
@@ -296,7 +296,7 @@ async def test_a_delete_that_makes_room_in_the_full_half_is_not_held_by_a_failed
     # what filled it was under way already. Then the flush fails again.
     filling = asyncio.ensure_future(add(bookie, 2, range(150)))
     await asyncio.sleep(0)
-    asyncio.get_running_loop().call_soon(bookie._records.deleted, bookie._ledgers.get(2))
+    asyncio.get_running_loop().call_soon(bookie._changes._deleted, bookie._ledgers.get(2))
     stage._run()
     assert await filling is None
     await until(lambda: not stage._running)
@@ -306,8 +306,8 @@ async def test_a_delete_that_makes_room_in_the_full_half_is_not_held_by_a_failed
     await bookie.close()
 
 
-async def test_damage_is_faced_on_a_full_disk_too() -> None:
-    """A start meets a torn hole and no free byte: it opens, and the checkpoint moves with room."""
+async def test_torn_hole_is_handled_on_a_full_disk() -> None:
+    """The bookie opens with a torn hole on a full disk; the checkpoint moves once it has room."""
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")
     bookie = await open_sim(disk, index, SMALL)
@@ -329,7 +329,7 @@ async def test_damage_is_faced_on_a_full_disk_too() -> None:
     await until(lambda: bookie.writable)
     await bookie.flush()
     await bookie.close()
-    # On record, with its evidence beside it.
+    # Recorded, with its evidence.
     assert path.with_name(path.name + ".damaged") in disk.inodes
     index = bookie._parts.index.store  # type: ignore[assignment]
     bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced), SMALL)

@@ -1,4 +1,4 @@
-"""One socket to a broker that sends what it is told and shows every command that comes back."""
+"""A raw socket to a broker: sends given commands and returns every received one."""
 
 import asyncio
 from collections import deque
@@ -21,7 +21,7 @@ PROTOCOL_VERSION = 21
 
 
 class Peer:
-    """See the module's text. Reads only when asked to."""
+    """A raw connection to a broker that reads only on request."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader

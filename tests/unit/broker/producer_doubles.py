@@ -9,7 +9,7 @@ from magnetar.core.errors import MagnetarError
 
 
 class RecordingSink:
-    """Remembers what producers were told; the test decides whether the peer answers a ping."""
+    """Records what producers receive; the test decides whether the peer answers a ping."""
 
     address = "/127.0.0.1:1"
     client_version = "test"

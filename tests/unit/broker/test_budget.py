@@ -1,4 +1,4 @@
-"""The publish budget: who is not read from, and who is again."""
+"""The publish budget: which connections are paused and resumed."""
 
 import pytest
 
@@ -31,11 +31,11 @@ class Connection:
 
     def publishes(self, size_bytes: int) -> None:
         self.pending_bytes += size_bytes
-        self.budget.took(self, size_bytes)
+        self.budget.add(self, size_bytes)
 
     def receipted(self, size_bytes: int) -> None:
         self.pending_bytes -= size_bytes
-        self.budget.gave_back(size_bytes)
+        self.budget.subtract(size_bytes)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_a_connection_is_paused_above_its_mark_and_resumed_below_the_low_one(
     other.publishes(1)
     assert connection.paused
     assert not other.paused
-    assert budget.paused_connections == 1
+    assert len(budget._paused) == 1
     connection.receipted(CONNECTION_PENDING_BYTES_HIGH - CONNECTION_PENDING_BYTES_LOW)
     assert connection.paused
     connection.receipted(1)
@@ -65,7 +65,7 @@ def test_above_the_brokers_mark_all_that_publish_are_paused(budget: PublishBudge
     many = [Connection(budget) for _ in range(BROKER_PENDING_BYTES_HIGH // share)]
     for connection in many:
         connection.publishes(share)
-    assert budget.paused_connections == 0
+    assert len(budget._paused) == 0
     small, idle = Connection(budget), Connection(budget)
     small.publishes(1)
     assert small.paused
@@ -92,7 +92,7 @@ def test_one_paused_for_its_own_bytes_does_not_wait_for_others(budget: PublishBu
     assert not connection.paused
 
 
-def test_while_the_broker_is_above_nobody_joins_in(budget: PublishBudget) -> None:
+def test_above_the_brokers_mark_no_connection_resumes(budget: PublishBudget) -> None:
     """Else those that publish a little would keep the others waiting."""
     big = Connection(budget)
     big.publishes(BROKER_PENDING_BYTES_HIGH + 1)
@@ -109,8 +109,36 @@ def test_a_lost_connection_is_not_resumed_but_its_bytes_count(budget: PublishBud
     connection = Connection(budget)
     connection.publishes(CONNECTION_PENDING_BYTES_HIGH + 1)
     budget.forget(connection)
-    assert budget.paused_connections == 0
+    assert len(budget._paused) == 0
     assert budget.pending_bytes == CONNECTION_PENDING_BYTES_HIGH + 1
     connection.receipted(CONNECTION_PENDING_BYTES_HIGH + 1)
     assert connection.paused
     assert budget.pending_bytes == 0
+
+
+def test_the_broker_reads_again_at_its_low_mark(budget: PublishBudget) -> None:
+    connections = [Connection(budget) for _ in range(8)]
+    share = BROKER_PENDING_BYTES_HIGH // 8
+    for each in connections:
+        each.publishes(share)
+    assert not any(each.paused for each in connections)
+    connections[0].publishes(1)
+    assert connections[0].paused
+    over = BROKER_PENDING_BYTES_HIGH + 1 - BROKER_PENDING_BYTES_LOW
+    connections[1].receipted(share)
+    connections[2].receipted(share)
+    rest = over - 2 * share
+    connections[3].receipted(rest - 1)
+    assert (budget.pending_bytes, connections[0].paused) == (BROKER_PENDING_BYTES_LOW + 1, True)
+    connections[3].receipted(1)
+    assert not connections[0].paused
+
+
+def test_a_connection_that_is_paused_already_is_paused_once(budget: PublishBudget) -> None:
+    """What it sent before is still read: its link counts reasons, and each has to end."""
+    connection = Connection(budget)
+    for _ in range(3):
+        connection.publishes(CONNECTION_PENDING_BYTES_HIGH)
+    assert connection.paused
+    connection.receipted(connection.pending_bytes)
+    assert not connection.paused

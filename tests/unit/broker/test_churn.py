@@ -1,6 +1,6 @@
 """Clients that come and go leave nothing behind, and nothing that only the collector could find.
 
-`core.collecting` sets what survives a long pass aside, so a component that still refers to itself
+`core.garbage` sets what survives a long pass aside, so a component that still refers to itself
 once it has closed is never freed. Here the collector is off: what a closed session, subscription,
 producer or topic leaves is garbage that `gc.collect` finds, and this test names it.
 """
@@ -16,11 +16,11 @@ from tests.support.broker import HOST, running_broker
 from tests.support.churn import churn_round
 
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.subscription.persistent import PersistentSubscription
-from magnetar.core.collecting import collecting
+from magnetar.core.garbage import garbage_policy
 from magnetar.core.names import parse_topic
 from magnetar.ledger.writer import LedgerWriter
+from magnetar.settings.broker import BrokerSettings
 
 AT_ONCE: Final = BrokerSettings(failover_delay_ms=0)
 """Failover consumers are handed messages without a pause."""
@@ -34,7 +34,7 @@ OF_THE_TEST_STORE: Final = {"Record", "WatchEvent", "MemoryLedger"}
 @pytest.fixture
 def collector_off() -> Iterator[None]:
     gc.collect()
-    collecting._closed.clear()  # what other tests have closed and still hold
+    garbage_policy._closed.clear()  # what other tests have closed and still hold
     gc.disable()
     yield
     gc.set_debug(0)
@@ -67,12 +67,12 @@ def garbage() -> Counter[str]:
 async def quiet(service: BrokerService) -> None:
     """Waits until every session has ended and its tasks with it."""
     async with asyncio.timeout(30):
-        while service.sessions or collecting.closed_alive:  # noqa: ASYNC110
+        while service.sessions or garbage_policy.closed_alive:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 def watched_writers() -> int:
-    """Writers of ledgers that have not told their bookies yet what is confirmed."""
+    """Ledger writers that have not reported their confirmed entries to the bookies yet."""
     writers = [each for each in gc.get_objects() if isinstance(each, LedgerWriter)]
     return sum(each.lac_watched for each in writers)
 
@@ -125,7 +125,7 @@ async def deleted(service: BrokerService, topic: str) -> None:
 
 
 async def abandoned(service: BrokerService, _topic: str) -> None:
-    service.topics.abandon(lambda _topic: True)
+    service.open_topics.abandon(lambda _topic: True)
 
 
 @pytest.mark.parametrize("end", [unloaded, deleted, abandoned])
@@ -141,8 +141,8 @@ async def test_topics_that_end_are_freed_by_the_next_whole_pass(
         async with asyncio.timeout(30):
             while service.sessions:  # noqa: ASYNC110 - a session's end is no event here
                 await asyncio.sleep(0.01)
-            assert collecting.closed_alive
-            while collecting.closed_alive:
+            assert garbage_policy.closed_alive
+            while garbage_policy.closed_alive:
                 gc.collect()
                 await asyncio.sleep(0.01)
         assert not live()["PersistentTopic"]

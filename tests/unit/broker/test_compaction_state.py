@@ -1,8 +1,8 @@
-"""What a request to compact comes to, as it waits for a job, is worked on, and is done."""
+"""The states of a compaction request: waiting for a job, running, done."""
 
 from msgspec.structs import replace
 
-from magnetar.broker.compaction_state import (
+from magnetar.broker.cold.compaction_state import (
     CARRIED_OUT_BY,
     PENDING_MS_MAX,
     CompactionStatus,
@@ -20,7 +20,7 @@ def status(request: CompactionRequest | None, *, alive: bool = False, now_ms: in
     return f"{found.status} {found.last_error}"
 
 
-def test_one_that_no_job_takes_up_is_told_to_be_that() -> None:
+def test_a_request_that_no_job_takes_up_reports_so() -> None:
     assert status(ASKED) == f"RUNNING waits for a job: {CARRIED_OUT_BY}"
     late = 1_000 + PENDING_MS_MAX
     assert status(ASKED, now_ms=late - 1).startswith("RUNNING")
@@ -42,7 +42,7 @@ def test_from_the_job_on_there_is_no_hurry() -> None:
     assert not awaited(None, job_alive=False)
 
 
-def test_of_partitions_the_worst_is_told() -> None:
+def test_the_worst_status_of_the_partitions_is_reported() -> None:
     found = [CompactionStatus("SUCCESS"), CompactionStatus("ERROR", "x"), CompactionStatus()]
     assert worst(found) == CompactionStatus("ERROR", "x")
     assert worst([]) == CompactionStatus()

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.support.stalled_store import StalledStore
 
-from magnetar.broker.deletion_mark import MarkedDeletion
+from magnetar.broker.catalog.deletion_mark import MarkedDeletion
 from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.metadata.store import (
     BadRevision,
@@ -38,7 +38,7 @@ def deletion(store: StalledStore, written: list[Record] | None = None) -> Marked
 
 
 async def marked(store: StalledStore) -> bool | None:
-    """None where there is no record."""
+    """None if the record is missing."""
     record = await store.get(KEY)
     return None if record is None else bool(msgspec.json.decode(record.value).get("deleted"))
 
@@ -113,8 +113,8 @@ async def test_a_repeated_deletion_that_is_refused_takes_the_mark_of_the_killed_
     assert await marked(store) is False
 
 
-async def test_it_starts_over_where_the_record_changes_under_the_mark(store: StalledStore) -> None:
-    """A bundle was split, say: what is below it is deleted under the new revision."""
+async def test_it_starts_over_if_the_record_changes_under_the_mark(store: StalledStore) -> None:
+    """After a split of a bundle, for instance: the deletion continues under the new revision."""
     marks: list[Check] = []
 
     async def empty(mark: Check) -> None:
@@ -130,7 +130,7 @@ async def test_it_starts_over_where_the_record_changes_under_the_mark(store: Sta
     assert await marked(store) is None
 
 
-async def test_it_ends_where_another_deletion_took_the_mark_back(store: StalledStore) -> None:
+async def test_it_ends_if_another_deletion_removed_the_mark(store: StalledStore) -> None:
     """Something may have been created below it since."""
 
     async def empty(mark: Check) -> None:
@@ -169,7 +169,7 @@ async def test_nothing_is_marked_once_the_mark_above_it_is_gone(store: StalledSt
     assert not await marked(store)
 
 
-async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) -> None:
+async def test_it_fails_if_the_record_keeps_changing(store: StalledStore) -> None:
     async def change(mark: Check) -> None:
         record = await store.get(KEY)
         assert record is not None
@@ -181,7 +181,7 @@ async def test_it_gives_up_where_the_record_keeps_changing(store: StalledStore) 
 
 
 async def test_a_mark_that_is_not_answered_cannot_land_later(store: StalledStore) -> None:
-    """Else the namespace takes no topics any more, and nobody deletes it."""
+    """Otherwise the namespace would accept no topics and never be deleted."""
     late: list[Coroutine[Any, Any, int]] = []
     transact = store.transact
 

@@ -1,4 +1,4 @@
-"""After a failed append every producer resends from what has no receipt: none gets ahead."""
+"""After a failed append, every producer resends messages without a receipt, in order."""
 
 import pytest
 from tests.support.broker import running_broker
@@ -54,7 +54,7 @@ async def test_after_a_failed_append_every_producer_of_the_topic_is_sent_away_on
             assert (receipt.producer_id, receipt.sequence_id) == (producer_id, 1)
 
 
-async def test_who_sends_to_a_terminated_topic_is_sent_away_with_all_others() -> None:
+async def test_a_send_to_a_terminated_topic_disconnects_all_producers() -> None:
     """Not by a SEND_ERROR, after which Go's client sits out its send timeout."""
     async with (
         running_broker() as (service, port),

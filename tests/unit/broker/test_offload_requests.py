@@ -1,20 +1,20 @@
-"""What is asked of jobs that offload, as brokers put it on record and tell of it."""
+"""Requests to offload jobs: their records and their status."""
 
 import pytest
 from msgspec.structs import replace
 from tests.unit.admin.support import start_service, stop_service
 from tests.unit.ledger.stage import publish
 
-from magnetar.broker.offload_state import NO_DRIVER
-from magnetar.broker.offloading import ATTEMPTS_MAX, offload_defaults, publish_defaults
+from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.cold.offload import ATTEMPTS_MAX, offload_defaults, publish_defaults
+from magnetar.broker.cold.offload_state import NO_DRIVER
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.errors import Conflict, MetadataError
 from magnetar.core.ids import LATEST, Position
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision
 from magnetar.offload.policy import OffloadDefaults, decode_defaults
 from magnetar.offload.records import (
@@ -23,12 +23,12 @@ from magnetar.offload.records import (
     OffloadRequest,
     RequestState,
     decode_request,
-    encode,
     job_key,
     offload_key,
     request_key,
 )
 from magnetar.offload.stores import StoreSpec
+from magnetar.settings.broker import BrokerSettings
 
 FOLDER = BrokerSettings(offload_driver="filesystem", offload_folder="/cold")
 
@@ -178,7 +178,7 @@ async def test_a_request_that_came_meanwhile_is_not_written_over(
 
 
 async def test_defaults_that_came_meanwhile_are_read_before_they_are_written_over() -> None:
-    """The broker that started last counts, and it knows what it replaces."""
+    """The defaults of the broker that started last apply."""
 
     class Overtaken(MemoryStore):
         rival: bytes | None = None

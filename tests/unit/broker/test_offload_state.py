@@ -1,6 +1,6 @@
-"""What a request to offload comes to, and what stats say of moved ledgers."""
+"""The results of offload requests, and the statistics of moved ledgers."""
 
-from magnetar.broker.offload_state import Moved, first_unmoved, moved, status_of
+from magnetar.broker.cold.offload_state import Moved, first_unmoved, moved, status_of
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.index import LedgerInfo
 from magnetar.offload.records import OffloadRecord, OffloadRequest, RequestState

@@ -1,18 +1,28 @@
-"""A broker's settings for jobs, and what it knows of moved ledgers without asking for each."""
+"""A broker's offload settings for jobs, and its cached facts of moved ledgers."""
 
+from typing import Any
+
+import pytest
 from tests.unit.admin.support import start_service, stop_service
 from tests.unit.ledger.stage import publish
 
-from magnetar.broker.offloading import offload_defaults, publish_defaults
+from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.cold import offload as offloading_module
+from magnetar.broker.cold.offload import offload_defaults, publish_defaults
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
-from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore
-from magnetar.offload.policy import OffloadDefaults, decode_defaults
-from magnetar.offload.records import DEFAULTS_KEY, OffloadRecord, encode, offload_key
+from magnetar.metadata.records import encode
+from magnetar.offload.policy import (
+    OffloadDefaults,
+    OffloadPlan,
+    decode_defaults,
+    effective,
+)
+from magnetar.offload.records import DEFAULTS_KEY, OffloadRecord, offload_key
 from magnetar.offload.stores import StoreSpec
+from magnetar.settings.broker import BrokerSettings
 
 FOLDER = {"managedLedgerOffloadDriver": "filesystem", "managedLedgerOffloadBucket": "/cold"}
 
@@ -72,4 +82,23 @@ async def test_only_topics_that_are_offloaded_are_asked_for() -> None:
     assert offloading.moved(plain).size_bytes == 70
     await offloading.refresh_all({})
     assert offloading.moved(plain).size_bytes == 0
+    await stop_service(service)
+
+
+async def test_whether_a_namespace_is_offloaded_is_worked_out_once_for_all_of_its_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = await start_service()
+    ledger = await service.ledgers.open(ledger_name(parse_topic("persistent://t1/n1/t")))
+    worked_out = 0
+
+    def counted(*arguments: Any) -> OffloadPlan:
+        nonlocal worked_out
+        worked_out += 1
+        return effective(*arguments)
+
+    monkeypatch.setattr(offloading_module, "effective", counted)
+    names = [f"t1/{space}/persistent/t{number}" for number in range(50) for space in ("n1", "n2")]
+    await service.offloading.refresh_all(dict.fromkeys(names, ledger))
+    assert worked_out == 2
     await stop_service(service)

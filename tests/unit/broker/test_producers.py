@@ -19,7 +19,7 @@ READY, WAITING = "ready", "waiting"
 
 
 class Epochs:
-    """Stores a topic's epoch; where `held`, a store waits until the test lets it go on."""
+    """Stores a topic's epoch; if `held`, a write waits for the test."""
 
     def __init__(self) -> None:
         self.stored: list[int] = []
@@ -51,7 +51,7 @@ def sink() -> RecordingSink:
 
 
 async def _leaves(registry: ProducerRegistry, producer: Producer) -> None:
-    """Returns once whoever waited has had its turn, unless a store is held."""
+    """Returns once waiting tasks have run, unless a write is held."""
     registry.remove(producer)
     await _turns()
 
@@ -84,7 +84,7 @@ HELD = {
         ("exclusive, and one waits", ProducerBusy, ProducerFenced, WAITING),
     ],
 )
-async def test_who_gets_in_beside_whom(
+async def test_which_access_modes_exclude_each_other(
     registry: ProducerRegistry,
     sink: RecordingSink,
     held: str,
@@ -146,7 +146,7 @@ async def test_a_newcomer_does_not_pass_those_that_wait(
 
 
 @pytest.mark.parametrize("why", ["fenced", "store failed", "closed meanwhile"])
-async def test_where_the_first_cannot_have_it_the_next_gets_it(
+async def test_if_the_first_waiter_fails_the_next_gets_access(
     registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs, why: str
 ) -> None:
     holder = new_producer(sink, mode=EXCLUSIVE)
@@ -172,7 +172,7 @@ async def test_where_the_first_cannot_have_it_the_next_gets_it(
         assert isinstance(error, ProducerFenced if why == "fenced" else MetadataError)
 
 
-async def test_nobody_waits_behind_one_whose_epoch_could_not_be_stored(
+async def test_no_producer_waits_behind_a_failed_epoch_write(
     registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs
 ) -> None:
     epochs.held = asyncio.Event()
@@ -190,7 +190,7 @@ async def test_nobody_waits_behind_one_whose_epoch_could_not_be_stored(
     assert list(registry) == [second]
 
 
-async def test_fencing_one_whose_epoch_is_being_stored(
+async def test_fencing_a_producer_whose_epoch_is_being_stored(
     registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs
 ) -> None:
     epochs.held = asyncio.Event()
@@ -222,7 +222,7 @@ async def test_closing_all_while_an_epoch_is_stored(
     assert list(registry) == []
 
 
-async def test_who_was_fenced_does_not_come_back(
+async def test_a_fenced_producer_cannot_return(
     registry: ProducerRegistry, sink: RecordingSink
 ) -> None:
     first = new_producer(sink, mode=EXCLUSIVE)
@@ -233,7 +233,7 @@ async def test_who_was_fenced_does_not_come_back(
         await registry.add(again)
 
 
-async def test_one_that_reconnects_keeps_its_epoch(
+async def test_a_producer_that_reconnects_keeps_its_epoch(
     registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs
 ) -> None:
     producer = new_producer(sink, mode=EXCLUSIVE)
@@ -245,7 +245,7 @@ async def test_one_that_reconnects_keeps_its_epoch(
     assert epochs.stored == [0]
 
 
-async def test_the_epoch_goes_on_where_it_was_stored(sink: RecordingSink, epochs: Epochs) -> None:
+async def test_the_epoch_continues_from_the_stored_one(sink: RecordingSink, epochs: Epochs) -> None:
     registry = ProducerRegistry("t", 41, epochs.store, TaskSet("test"))
     producer = new_producer(sink, mode=EXCLUSIVE)
     await registry.add(producer)
@@ -293,7 +293,7 @@ async def test_a_name_held_over_another_connection(
         assert holder.closed
 
 
-async def test_two_that_want_the_name_of_a_dead_one(
+async def test_two_producers_compete_for_the_name_of_a_dead_one(
     registry: ProducerRegistry, sink: RecordingSink
 ) -> None:
     dead, third = RecordingSink(), RecordingSink()
@@ -347,7 +347,9 @@ async def test_the_line_is_bounded(
         await registry.add(new_producer(sink, mode=WAIT))
 
 
-async def test_closing_all_tells_everyone(registry: ProducerRegistry, sink: RecordingSink) -> None:
+async def test_closing_all_notifies_every_producer(
+    registry: ProducerRegistry, sink: RecordingSink
+) -> None:
     producers = [new_producer(sink, mode=mode) for mode in (SHARED, SHARED, WAIT)]
     for producer in producers:
         await registry.add(producer)
@@ -367,7 +369,7 @@ async def test_a_producer_on_its_way_rests_with_its_topic(
     coming = new_producer(sink, "n")
     adding = asyncio.create_task(registry.add(coming))
     await asyncio.sleep(0)
-    registry.rest()
+    registry.suspend()
     dead.pings[0].set_result(False)
     await adding
     assert not coming.ready
@@ -383,7 +385,7 @@ async def test_a_producer_that_becomes_exclusive_while_the_topic_rests_rests(
     coming = new_producer(sink, mode=EXCLUSIVE)
     adding = asyncio.create_task(registry.add(coming))
     await asyncio.sleep(0)
-    registry.rest()
+    registry.suspend()
     epochs.held.set()
     await adding
     assert (coming.ready, coming.admitted) == (False, True)
@@ -392,13 +394,13 @@ async def test_a_producer_that_becomes_exclusive_while_the_topic_rests_rests(
     assert sink.sent_away == [coming]
 
 
-async def test_those_that_wait_get_their_turn_when_the_topic_goes_on(
+async def test_waiting_producers_get_access_when_the_topic_resumes(
     registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs
 ) -> None:
     holder, waiting = new_producer(sink, mode=EXCLUSIVE), new_producer(sink, mode=WAIT)
     await registry.add(holder)
     await registry.add(waiting)
-    registry.rest()
+    registry.suspend()
     await _leaves(registry, holder)
     assert epochs.stored == [0], "nothing is written while the lease is in doubt"
     assert not sink.ready
@@ -409,12 +411,12 @@ async def test_those_that_wait_get_their_turn_when_the_topic_goes_on(
     assert waiting.ready
 
 
-async def test_a_producer_that_is_being_closed_takes_nothing_when_the_topic_goes_on(
+async def test_a_closing_producer_stays_closed_when_the_topic_resumes(
     registry: ProducerRegistry, sink: RecordingSink
 ) -> None:
     closing = new_producer(sink)
     await registry.add(closing)
-    registry.rest()
+    registry.suspend()
     closing.when_drained(lambda: None)
     registry.resume()
     assert not closing.ready

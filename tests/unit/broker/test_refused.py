@@ -8,7 +8,7 @@ from tests.support.broker import running_broker
 from tests.unit.broker.peer import Peer, peer_of
 from tests.unit.wire import frames
 
-from magnetar.broker.session.refused import NO_DELAYED_DELIVERY, NO_REPLICATED_SUBSCRIPTIONS
+from magnetar.broker.session.refusal import NO_DELAYED_DELIVERY, NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.core.errors import ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -50,7 +50,7 @@ async def test_a_message_for_later_is_refused_and_the_next_one_is_stored(peer: P
     assert (receipt.sequence_id, receipt.message_id.entryId) == (1, 0)
 
 
-async def test_the_c_plus_plus_client_gets_the_code_that_fails_one_message(port: int) -> None:
+async def test_the_cpp_client_gets_the_code_that_fails_one_message(port: int) -> None:
     async with peer_of(port, connected=False) as peer:
         connect = pb.CommandConnect(client_version="Pulsar-CPP-v3.7.1", protocol_version=21)
         peer.send(CommandType.CONNECT, connect)
@@ -73,7 +73,7 @@ async def test_a_delivery_time_that_has_passed_delays_nothing(peer: Peer) -> Non
 
 
 async def test_the_bytes_of_the_tag_elsewhere_in_the_metadata_mean_nothing(peer: Peer) -> None:
-    """Scanning finds them; parsing tells that they are no delivery time."""
+    """A scan finds these bytes; parsing shows that they are not a delivery time."""
     odd = frames.entry(ordering_key=b"\x98\x01" * 3)
     peer.write(frames.send(PRODUCER_ID, 0, odd))
     assert (await peer.until(CommandType.SEND_RECEIPT)).sequence_id == 0

@@ -8,16 +8,17 @@ from tests.support.held_store import HeldStore, deletes, puts
 from tests.unit.admin.support import start_service, stop_service
 from tests.unit.ledger.stage import publish
 
-from magnetar.broker.compaction_state import NO_JOBS
-from magnetar.broker.offload_state import NO_DRIVER
+from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.cold.compaction_state import NO_JOBS
+from magnetar.broker.cold.offload_state import NO_DRIVER
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.compaction import records as compaction
-from magnetar.compaction.deleting import discard
+from magnetar.compaction.deletion import discard
 from magnetar.core.errors import Conflict
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import NamespaceName, parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.records import encode
 from magnetar.offload import records as offload
 from magnetar.offload.stores import StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX, decode_trash
@@ -105,7 +106,7 @@ async def test_a_request_is_one_at_a_time_until_its_job_has_ended(
     ):
         await store.put(offload.job_key(JOB), b"{}")
         taken = offload.OffloadRequest(request.up_to, 1, state, job=job)
-        await store.put(key, offload.encode(taken))
+        await store.put(key, encode(taken))
         if again:
             await offloading.request(log, LATEST)
             assert (await offloading.status(log)).status == "RUNNING"
@@ -125,7 +126,7 @@ async def test_a_request_to_offload_does_not_overwrite_one_that_came_first(
             store,
             key,
             service.offloading.request(log, LATEST),
-            lambda: store.put(key, offload.encode(other)),
+            lambda: store.put(key, encode(other)),
         )
     stored = await store.get(key)
     assert stored is not None
@@ -159,7 +160,7 @@ async def test_a_new_request_remembers_when_a_job_failed_last(
     failed = compaction.CompactionRequest(
         1, compaction.RequestState.ERROR, finished_ms=OLD_MS, failed_ms=OLD_MS
     )
-    await store.put(compaction.request_key(NAME), compaction.encode(failed))
+    await store.put(compaction.request_key(NAME), encode(failed))
     before_ms = service.clock.now_ms()
     await service.compaction.request([NAME], by_jobs=by_jobs)
     found, status = await asked_for(store), await service.compaction.status(NAME)
@@ -184,28 +185,28 @@ async def test_a_request_to_compact_does_not_overwrite_one_that_came_first(
             store,
             key,
             service.compaction.request([NAME]),
-            lambda: store.put(key, compaction.encode(other)),
+            lambda: store.put(key, encode(other)),
         )
     assert await asked_for(store) == other
 
 
-async def test_with_a_deleted_log_goes_the_artefact_that_was_committed_at_that_moment(
+async def test_a_log_is_deleted_with_an_artifact_committed_at_that_moment(
     store: HeldStore,
 ) -> None:
     folder, key = StoreSpec("filesystem", "/cold"), compaction.compaction_key(NAME)
 
-    def artefact(path: str) -> bytes:
+    def artifact(path: str) -> bytes:
         file = compaction.CompactedFile(path, 1, 1, EARLIEST, EARLIEST, 1, 1, 1)
         record = compaction.CompactionRecord(EARLIEST, OLD_MS, path, folder, 1, (file,))
-        return compaction.encode(record)
+        return encode(record)
 
-    request = compaction.encode(compaction.CompactionRequest(1))
+    request = encode(compaction.CompactionRequest(1))
     await store.put(compaction.request_key(NAME), request)
-    await store.put(key, artefact("old"))
+    await store.put(key, artifact("old"))
     held = store.hold(deletes(key))
     discarding = asyncio.ensure_future(discard(store, NAME, OLD_MS, 1))
     await held.reached.wait()
-    await store.put(key, artefact("new"))
+    await store.put(key, artifact("new"))
     held.go.set()
     assert await discarding
     assert await store.get(key) is None

@@ -1,4 +1,4 @@
-"""Attaching and detaching: repeated, cut short, reused ids, and what a lost connection leaves."""
+"""Attaching and detaching: repeated, interrupted, with reused ids, and after a lost connection."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -41,7 +41,7 @@ def topic_of(service: BrokerService) -> PersistentTopic:
 
 
 async def eventually(what: Callable[[], bool]) -> None:
-    """Waits for what a broker does in a later turn of the loop that it shares with the test."""
+    """Waits for an effect in a later turn of the loop, which the broker shares with the test."""
     async with asyncio.timeout(WAIT_S):
         while not what():  # noqa: ASYNC110 - nothing tells when a broker has noticed
             await asyncio.sleep(0.001)
@@ -101,7 +101,7 @@ async def test_a_repeated_producer_command_gets_the_same_producer(
 async def test_a_producer_command_repeated_before_its_answer(
     broker: tuple[BrokerService, int], peer: Peer
 ) -> None:
-    """The second is told to try again; the first goes on."""
+    """The second is refused with a retryable error; the first continues."""
     peer.write(producer(1) + producer(2))
     answers: dict[int, Any] = {}
     for _ in range(2):
@@ -118,7 +118,7 @@ async def test_a_producer_command_repeated_before_its_answer(
 async def test_a_producer_closed_right_behind_its_creation(
     broker: tuple[BrokerService, int], peer: Peer
 ) -> None:
-    """In one read: there is no producer afterwards, and its name and id are free."""
+    """Both commands arrive in one read; afterwards the producer's name and id are free."""
     peer.write(producer(1, producer_name="n") + close_producer(2))
     assert (await peer.until(CommandType.SUCCESS)).request_id == 2
     peer.write(producer(3, producer_name="n", producer_access_mode=1))
@@ -140,7 +140,7 @@ async def test_a_producer_closed_and_created_again_at_once(
     assert len(topic_of(broker[0]).producers) == 0
 
 
-async def test_closing_what_is_not_there_succeeds(peer: Peer) -> None:
+async def test_closing_an_unknown_id_succeeds(peer: Peer) -> None:
     for request_id in (1, 2):
         peer.write(close_producer(request_id, 9) + close_consumer(request_id + 10, 9))
         assert (await peer.until(CommandType.SUCCESS)).request_id == request_id
@@ -193,7 +193,7 @@ async def test_a_connection_lost_while_it_attaches_leaves_nothing(
         assert len(topic_of(service).producers) == 1
 
 
-async def test_one_that_waits_is_answered_twice(broker: tuple[BrokerService, int]) -> None:
+async def test_a_waiting_producer_is_answered_twice(broker: tuple[BrokerService, int]) -> None:
     _, port = broker
     async with peer_of(port) as holder, peer_of(port) as waiting:
         holder.write(producer(1, producer_access_mode=1))
@@ -208,7 +208,9 @@ async def test_one_that_waits_is_answered_twice(broker: tuple[BrokerService, int
         assert success.topic_epoch == 1
 
 
-async def test_one_that_waits_is_told_when_it_is_fenced(broker: tuple[BrokerService, int]) -> None:
+async def test_a_waiting_producer_is_refused_when_it_is_fenced(
+    broker: tuple[BrokerService, int],
+) -> None:
     _, port = broker
     async with peer_of(port) as holder, peer_of(port) as waiting, peer_of(port) as fencing:
         holder.write(producer(1, producer_access_mode=1))
@@ -297,7 +299,7 @@ async def test_unsubscribing_ends_the_consumer(broker: tuple[BrokerService, int]
 
 
 @pytest.mark.parametrize("kind", [CommandType.SEEK, CommandType.GET_LAST_MESSAGE_ID])
-async def test_what_a_non_persistent_topic_cannot_do(
+async def test_operations_that_a_non_persistent_topic_refuses(
     broker: tuple[BrokerService, int], kind: int
 ) -> None:
     client = await RawClient.connect(HOST, broker[1])
@@ -316,7 +318,9 @@ async def test_what_a_non_persistent_topic_cannot_do(
 # -- finding topics
 
 
-async def test_a_watch_hears_of_what_comes_and_goes(broker: tuple[BrokerService, int]) -> None:
+async def test_a_watch_reports_created_and_deleted_topics(
+    broker: tuple[BrokerService, int],
+) -> None:
     service, port = broker
     async with peer_of(port) as peer:
         watch = pb.CommandWatchTopicList(
@@ -364,7 +368,7 @@ async def test_a_stopping_broker_sends_lookups_away(broker: tuple[BrokerService,
         assert answer.error == ServerError.SERVICE_NOT_READY
 
 
-async def test_a_producer_asked_for_again_while_its_topic_rests_is_not_told_to_wait(
+async def test_a_repeated_producer_of_a_suspended_topic_does_not_wait_for_access(
     broker: tuple[BrokerService, int], peer: Peer
 ) -> None:
     """Its client would send nothing until it hears a second time, which never comes."""

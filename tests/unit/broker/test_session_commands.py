@@ -138,7 +138,7 @@ async def test_a_command_without_an_answer_gets_none(peer: Peer, kind: int) -> N
 
 
 @pytest.mark.parametrize("kind", _named(CLOSES))
-async def test_a_command_that_may_not_come_closes_the_connection(peer: Peer, kind: int) -> None:
+async def test_a_command_in_the_wrong_state_closes_the_connection(peer: Peer, kind: int) -> None:
     peer.write(minimal(kind))
     assert await peer.next() is None
 
@@ -168,7 +168,7 @@ async def test_an_unknown_command_closes_the_connection(peer: Peer) -> None:
     assert await peer.next() is None
 
 
-async def test_what_came_before_a_broken_frame_is_answered(peer: Peer) -> None:
+async def test_commands_before_a_malformed_frame_are_answered(peer: Peer) -> None:
     peer.write(minimal(CommandType.LOOKUP) + b"\xff" * 8)
     command = await peer.next()
     assert command is not None
@@ -184,7 +184,7 @@ async def test_the_protocol_version_is_the_lower_of_both(port: int) -> None:
             assert (await peer.until(CommandType.CONNECTED)).protocol_version == agreed
 
 
-# -- what the answers say
+# -- contents of answers
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ async def test_the_code_of_a_refusal(peer: Peer, kind: int, code: ServerError) -
     assert error.message
 
 
-async def test_an_ack_that_wants_a_receipt_hears_of_an_unknown_consumer(peer: Peer) -> None:
+async def test_a_receipted_ack_of_an_unknown_consumer_is_refused(peer: Peer) -> None:
     ack = pb.CommandAck(consumer_id=UNKNOWN_ID, ack_type=pb.CommandAck.Individual, request_id=9)
     ack.message_id.add(ledgerId=1, entryId=1)
     peer.send(CommandType.ACK, ack)

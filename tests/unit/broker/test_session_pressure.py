@@ -1,4 +1,4 @@
-"""What a client can make a broker hold: floods, peers that do not read, peers that are silent."""
+"""Bounds on the memory that clients can claim: floods, peers that do not read, silent peers."""
 
 import asyncio
 import socket
@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.support.broker import HOST, running_broker
+from tests.support.memory_bookie import MemoryBookie
 from tests.support.raw_client import RawClient
 from tests.unit.broker.peer import READ_BYTES, Peer, peer_of
 
 from magnetar.bookie.api import BookieError, OnAdded
-from magnetar.bookie.memory import MemoryBookie
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.budget import CONNECTION_PENDING_BYTES_HIGH
 from magnetar.broker.session.connection import WRITE_BUFFER_HIGH_BYTES
 from magnetar.broker.session.session import Session
-from magnetar.broker.settings import BrokerSettings
+from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import encode_command
@@ -28,7 +28,7 @@ PAYLOAD = bytes(256 * 1024)
 
 
 class StallingBookie(MemoryBookie):
-    """A bookie whose disk may stop: what it is given stays unanswered until it goes on."""
+    """A bookie whose disk may stop: adds stay unanswered until it resumes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ async def test_a_producer_is_not_read_from_while_the_bookie_stalls() -> None:
         await client.receipted(producer_id, 1)
         bookie.stalled = True
         sent = 1 + await flood(client, producer_id, 1, 4 * CONNECTION_PENDING_BYTES_HIGH)
-        await eventually(lambda: service.budget.paused_connections == 1)
+        await eventually(lambda: len(service.budget._paused) == 1)
         most = CONNECTION_PENDING_BYTES_HIGH + BUFFER_BYTES_DEFAULT + len(PAYLOAD)
         assert CONNECTION_PENDING_BYTES_HIGH < service.budget.pending_bytes <= most
         (session,) = service.sessions
@@ -201,7 +201,7 @@ async def test_a_consumer_that_does_not_read_does_not_grow_memory() -> None:
 async def test_a_client_that_asks_and_does_not_read_is_not_read_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its answers would fill our memory: nothing bounds what it may ask."""
+    """Otherwise its answers would fill memory: the number of requests is unbounded."""
     unread_max = WRITE_BUFFER_HIGH_BYTES + (1 << 20)
     monkeypatch.setattr("magnetar.broker.session.connection.UNREAD_BYTES_MAX", unread_max)
     async with running_broker() as (service, port), narrow_peer(port) as peer:
@@ -212,7 +212,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_from(
         peer.write(question)
         answer = await peer.reader.read(READ_BYTES)
         assert len(answer) > 4_000
-        # What two reads bring is answered all the same: one read, and what was not written yet.
+        # Two reads are still answered: the current one, and the one whose answers are unwritten.
         most = unread_max + 3 * BUFFER_BYTES_DEFAULT
         count = 5 * unread_max // len(answer)
         peer.write(question * count)
@@ -232,7 +232,7 @@ async def test_a_client_that_asks_and_does_not_read_is_not_read_from(
 
 @pytest.mark.parametrize("watching", [False, True])
 async def test_lists_are_made_only_while_their_client_reads(watching: bool) -> None:
-    """A list may be large, and a connection may ask for many at once."""
+    """A list may be large, and a connection may request many at once."""
     asked = 150
     async with running_broker() as (service, port):
         client = await RawClient.connect(HOST, port)
@@ -273,7 +273,7 @@ async def test_lists_are_made_only_while_their_client_reads(watching: bool) -> N
 
 
 async def interval_passes(service: BrokerService) -> None:
-    """What the broker does once in `keep_alive_interval_s`, of whole seconds."""
+    """Runs the broker's keep-alive, which is due every `keep_alive_interval_s`."""
     await service._keep_alive()
 
 
@@ -299,7 +299,7 @@ async def test_a_peer_that_answers_stays() -> None:
             assert await peer.is_silent()
 
 
-async def test_one_that_is_not_read_from_is_not_taken_for_silent() -> None:
+async def test_a_paused_connection_does_not_count_as_silent() -> None:
     """Its answer to our ping waits in a socket that we do not read."""
     async with stalling() as (service, port, bookie):
         client = await RawClient.connect(HOST, port)
@@ -308,7 +308,7 @@ async def test_one_that_is_not_read_from_is_not_taken_for_silent() -> None:
         await client.receipted(producer_id, 1)
         bookie.stalled = True
         sent = 1 + await flood(client, producer_id, 1, 2 * CONNECTION_PENDING_BYTES_HIGH)
-        await eventually(lambda: service.budget.paused_connections == 1)
+        await eventually(lambda: len(service.budget._paused) == 1)
         for _ in range(5):
             await interval_passes(service)
         async with peer_of(port) as newcomer:  # nor does it lose its name
@@ -326,7 +326,7 @@ async def test_one_that_is_not_read_from_is_not_taken_for_silent() -> None:
 
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_name_is_taken_over_only_from_a_dead_connection(answers: bool) -> None:
-    # Who is to answer has the time to; who does not is waited for.
+    # The peer has time to answer; a silent one is waited for.
     settings = BrokerSettings(liveness_check_timeout_ms=20_000 if answers else 100)
     async with (
         running_broker(settings) as (_, port),

@@ -1,4 +1,4 @@
-"""What a topic counts, and what it takes from its policies: units, bounds and defaults."""
+"""A topic's counters and the numbers of its policies: units, bounds and defaults."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_a_rate_is_the_mean_of_one_period() -> None:
         ({"ratePeriodInSecond": 0, "relativeToPublishRate": True}, Rate(-1, -1, 1, True), False),
     ],
 )
-def test_a_dispatch_rate_limits_where_a_number_is_above_0(
+def test_a_dispatch_rate_limits_if_a_number_is_above_0(
     value: dict[str, Any] | None, rate: Rate, limits: bool
 ) -> None:
     found = dispatch_rate(value)

@@ -1,4 +1,4 @@
-"""Watchers of a namespace's topics: what their client is told, and when it is told nothing."""
+"""Watchers of a namespace's topics: the updates of their clients."""
 
 import asyncio
 
@@ -63,8 +63,8 @@ async def test_a_topic_deleted_while_the_list_is_read_is_not_in_the_answer() -> 
         assert sorted(success.topic) == [str(named("comes")), str(named("stays"))]
 
 
-async def test_a_client_that_does_not_read_is_told_later_and_at_once() -> None:
-    """What it is owed meanwhile does not grow with each topic that comes and goes."""
+async def test_changes_for_a_client_that_does_not_read_are_sent_later_as_one_update() -> None:
+    """The pending changes do not grow with each created and deleted topic."""
     async with running_broker() as (service, port), peer_of(port) as peer:
         await create(service, "old")
         watch(peer)

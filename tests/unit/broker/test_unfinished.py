@@ -33,7 +33,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ended(reader: asyncio.StreamReader) -> bytes:
-    """What the broker sent until it closed the connection.
+    """Returns the bytes that the broker sent until it closed the connection.
 
     The kernel resets a connection that is closed while bytes from the client are unread.
     """
@@ -112,10 +112,10 @@ async def test_a_busy_client_is_never_late(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(5):
             peer.write(PING_FRAME[5:] + PING_FRAME[:5])
             await peer.until(CommandType.PONG)
-            connection.look(now)
+            connection.check_deadlines(now)
             assert not connection.closed
             now += connection_module.FRAME_STALL_S * 2
-        connection.look(now)
+        connection.check_deadlines(now)
         assert connection.closed
 
 

@@ -1,4 +1,4 @@
-"""How the members of a local cluster are shown."""
+"""The table of the members of a local cluster."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def row(role: str = "broker", state: str = "ready", **values: object) -> MemberS
     )
 
 
-def test_a_row_says_what_is_known_and_nothing_else() -> None:
+def test_a_row_leaves_out_unknown_values() -> None:
     assert cells(row(state="stopped")) == (
         *("broker-1", "stopped", "h:1", "2", "", "", "", "", ""),
     )
@@ -41,11 +41,11 @@ def test_a_row_says_what_is_known_and_nothing_else() -> None:
         ("etcd", {}, ""),
     ],
 )
-def test_what_each_role_holds(role: str, holds: dict[str, object], shown: str) -> None:
+def test_the_work_of_each_role_is_shown(role: str, holds: dict[str, object], shown: str) -> None:
     assert shown in holds_text(row(role, holds=holds))
 
 
-def test_off_a_terminal_it_is_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_rows_are_plain_columns(capsys: pytest.CaptureFixture[str]) -> None:
     print_rows([row(), row("bookie", "paused")])
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split() == list(COLUMNS)

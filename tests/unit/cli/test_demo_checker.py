@@ -1,4 +1,4 @@
-"""The demo's checker: honest runs pass, each planted violation is found and named."""
+"""The demo's checker: valid runs pass, and it reports each injected violation."""
 
 import random
 
@@ -18,7 +18,7 @@ def messages(keys: int, per_key: int) -> list[Expected]:
 
 
 class Run:
-    """A run without faults, that a test then spoils: who saw what when, and the receipts."""
+    """The reports of a run without faults, for tests to change."""
 
     def __init__(self, keys: int = 3, per_key: int = 4) -> None:
         self.expected = messages(keys, per_key)
@@ -49,27 +49,27 @@ def test_a_run_without_faults_is_ok() -> None:
     assert not verdict.examples
 
 
-def test_a_receipted_message_that_nobody_saw_is_lost() -> None:
+def test_a_receipted_message_without_a_sighting_is_lost() -> None:
     run = Run()
     del run.sightings[5]
     verdict = run.verdict()
     assert verdict.faults == only("lost")
-    assert verdict.examples == ["lost: flight 5 (key-2 #1) was receipted and never seen"]
+    assert verdict.examples == ["lost: flight 5 (key-2 #1) was receipted and never received"]
 
 
-def test_a_message_without_receipt_is_no_loss_but_no_success() -> None:
+def test_a_message_without_a_receipt_is_unreceipted_and_not_lost() -> None:
     run = Run()
     del run.receipts[5]
     assert run.verdict().faults == only("unreceipted")
 
 
-def test_a_later_message_of_a_key_that_was_seen_first_is_reordered() -> None:
+def test_a_message_that_arrives_before_an_earlier_message_of_its_key_is_reordered() -> None:
     run = Run()
     number, _, checksum = run.sightings[9]
     run.sightings[9] = (number, 1_000 + 5, checksum)  # key-0 #3 before key-0 #2, at 1_006
     verdict = run.verdict()
     assert verdict.faults == only("reordered")
-    assert "flight 9 (key-0 #3) was seen 0.000 ms before #2" in verdict.examples[0]
+    assert "flight 9 (key-0 #3) was received 0.000 ms before #2" in verdict.examples[0]
 
 
 def test_order_between_keys_does_not_matter() -> None:
@@ -78,15 +78,15 @@ def test_order_between_keys_does_not_matter() -> None:
     assert run.verdict().ok
 
 
-def test_every_message_before_the_latest_of_its_key_counts() -> None:
-    """#0 comes last of its key: all the others were early."""
+def test_every_message_that_overtook_a_late_message_counts() -> None:
+    """#0 arrives last, so all later messages of its key were early."""
     run = Run(keys=1, per_key=5)
     number, _, checksum = run.sightings[0]
     run.sightings[0] = (number, 99_999, checksum)
     assert run.verdict().faults == only("reordered", 4)
 
 
-def test_a_second_sighting_is_allowed_wherever_it_comes() -> None:
+def test_a_redelivery_is_allowed_in_any_order() -> None:
     run = Run()
     run.sightings += [(n, t + 50_000, c) for n, t, c in reversed(run.sightings)]
     verdict = run.verdict()
@@ -94,43 +94,43 @@ def test_a_second_sighting_is_allowed_wherever_it_comes() -> None:
     assert verdict.redelivered == 12
 
 
-def test_an_earlier_sighting_that_is_reported_late_is_the_first() -> None:
-    """A process's reports may come after those of another that saw the message later."""
+def test_an_earlier_sighting_counts_even_if_it_is_reported_late() -> None:
+    """A process may report after another one that received the message later."""
     run = Run(keys=1, per_key=3)
     late = [(n, t + 10_000, c) for n, t, c in run.sightings[:1]]
     run.sightings = late + run.sightings[1:] + run.sightings[:1]
     assert run.verdict().ok
 
 
-def test_what_nobody_sent_is_a_phantom() -> None:
+def test_a_message_that_was_not_sent_is_a_phantom() -> None:
     run = Run()
     run.sightings += [(-1, 5, 0), (12, 5, 0)]
     assert run.verdict().faults == only("phantom", 2)
 
 
-def test_other_bytes_are_altered_and_do_not_count_as_seen() -> None:
+def test_a_message_with_other_bytes_is_altered_and_not_seen() -> None:
     run = Run()
     number, time_ns, checksum = run.sightings[3]
     run.sightings[3] = (number, time_ns, checksum ^ 1)
     assert run.verdict().faults == only("altered") | {"lost": 1}
 
 
-@pytest.mark.parametrize("place", [(7, 3, -1), (7, 0, -1), (6, 99, -1)])
-def test_a_message_id_that_does_not_grow_is_found(place: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("message_id", [(7, 3, -1), (7, 0, -1), (6, 99, -1)])
+def test_a_message_id_that_does_not_increase_is_reported(message_id: tuple[int, int, int]) -> None:
     run = Run()
     number, partition, _ = run.receipts[5]
-    run.receipts[5] = (number, partition, place)
+    run.receipts[5] = (number, partition, message_id)
     assert run.verdict().faults == only("id went back")
 
 
-def test_ids_grow_within_a_batch_and_over_ledgers() -> None:
+def test_ids_increase_within_a_batch_and_over_ledgers() -> None:
     run = Run(keys=1, per_key=4)
-    places = [(7, 5, 0), (7, 5, 1), (7, 6, -1), (9, 0, -1)]
-    run.receipts = [(number, 0, place) for number, place in enumerate(places)]
+    ids = [(7, 5, 0), (7, 5, 1), (7, 6, -1), (9, 0, -1)]
+    run.receipts = [(number, 0, message_id) for number, message_id in enumerate(ids)]
     assert run.verdict().ok
 
 
-def test_examples_are_few_however_many_faults() -> None:
+def test_the_number_of_examples_is_bounded() -> None:
     run = Run(keys=5, per_key=20)
     run.sightings = []
     verdict = run.verdict()
@@ -142,9 +142,9 @@ def test_examples_are_few_however_many_faults() -> None:
 def test_key_shared_deliveries_with_redelivery_always_pass(
     seed: int, keys: int, per_key: int
 ) -> None:
-    """Deliveries as a right server makes them: per key in order, some from an earlier place again.
+    """Deliveries of a correct server: per key in order, sometimes again from an earlier message.
 
-    Interleaving between keys is at random, and so is the order of the reports.
+    The interleaving of keys and the order of the reports are random.
     """
     draw = random.Random(seed)
     run = Run(keys, per_key)
@@ -162,7 +162,7 @@ def test_key_shared_deliveries_with_redelivery_always_pass(
 
 
 @given(st.data())
-def test_any_swap_of_first_sightings_within_a_key_is_found(data: st.DataObject) -> None:
+def test_any_swap_of_first_sightings_within_a_key_is_reported(data: st.DataObject) -> None:
     run = Run(keys=3, per_key=5)
     key = data.draw(st.integers(0, 2))
     first, second = data.draw(

@@ -1,4 +1,4 @@
-"""The demo's input, plan, reports and summary."""
+"""The demo's flights, plan, reports and summary."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from magnetar.cli.demo.summary import as_json, as_text
 CSV = b"year,tailnum,dest\n2013,N1,IAH\n2013,NA,MIA\n2013,N1,BQN\n2013,,ORD\n"
 
 
-def test_flights_are_numbered_in_all_and_within_their_aircraft() -> None:
+def test_flights_are_numbered_overall_and_per_aircraft() -> None:
     assert parse(CSV) == [
         Flight(0, "N1", 0, b"2013,N1,IAH"),
         Flight(1, MISSING_KEY, 0, b"2013,NA,MIA"),
@@ -35,7 +35,7 @@ def test_flights_are_numbered_in_all_and_within_their_aircraft() -> None:
     ]
 
 
-def test_a_payload_carries_its_number_and_its_row() -> None:
+def test_a_payload_has_its_number_and_its_row() -> None:
     flight = parse(CSV)[2]
     assert flight.payload == b"2,1,2013,N1,BQN"
     assert number_of(flight.payload) == 2
@@ -43,11 +43,11 @@ def test_a_payload_carries_its_number_and_its_row() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"12", b",1", b"x,1", b"99999999999,1", b"-1,1"])
-def test_a_payload_that_is_none_of_ours_has_no_number(payload: bytes) -> None:
+def test_a_foreign_payload_has_no_number(payload: bytes) -> None:
     assert number_of(payload) == -1
 
 
-def test_the_package_has_all_the_flights() -> None:
+def test_the_package_has_all_flights() -> None:
     flights = load()
     assert len(flights) == FLIGHTS_COUNT
     assert flights[0].key == "N14228"
@@ -56,7 +56,9 @@ def test_the_package_has_all_the_flights() -> None:
 
 
 @given(st.integers(), st.integers(0, 10), st.integers(0, 60))
-def test_a_plan_always_leaves_a_consumer(seed: int, kills: int, changes: int) -> None:
+def test_a_plan_keeps_the_number_of_consumers_within_its_bounds(
+    seed: int, kills: int, changes: int
+) -> None:
     steps = make_plan(seed, server_kills=kills, consumer_changes=changes)
     assert steps == make_plan(seed, server_kills=kills, consumer_changes=changes)
     assert [step.at for step in steps] == sorted(step.at for step in steps)
@@ -71,28 +73,28 @@ def test_a_plan_always_leaves_a_consumer(seed: int, kills: int, changes: int) ->
         assert 1 <= consumers <= CONSUMERS_MAX
 
 
-def test_reports_survive_any_cut_of_the_pipe() -> None:
+def test_reports_survive_any_split_of_the_pipe() -> None:
     sent = [Report(SEEN, 3, number, 2**63, 2**32 - 1, -1) for number in range(10)]
     read_end, write_end = os.pipe()
     thread = threading.Thread(target=Writer(write_end).write, args=(sent,))
     thread.start()
     reader = Reader()
-    got: list[Report] = []
+    received: list[Report] = []
     for size in (1, 25, 26, 27, 51, 200):
-        got += reader.feed(os.read(read_end, size))
+        received += reader.feed(os.read(read_end, size))
     thread.join(10)
     os.close(write_end)
     os.close(read_end)
-    assert got == sent
+    assert received == sent
 
 
-def test_the_summary_says_which_promise_was_broken() -> None:
+def test_the_summary_names_the_failed_check() -> None:
     checker = Checker([Expected("k", 0, 1)])
     checker.receipt(0, 0, (1, 0, -1))
     verdict = checker.verdict()
     text = as_text(verdict, Progress(1), "interrupted")
-    assert "NO  nothing receipted was lost: 1" in text
-    assert "ok  nothing was made up" in text
+    assert "NO  no receipted message was lost: 1" in text
+    assert "ok  no message was invented" in text
     assert "interrupted" in text
     summary = json.loads(json.dumps(as_json(verdict, Progress(1), "")))
     assert summary["ok"] is False

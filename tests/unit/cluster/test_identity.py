@@ -1,4 +1,4 @@
-"""Which cluster a store and a bookie's disks are of."""
+"""The identity of a cluster, in the store and on a bookie's disks."""
 
 import asyncio
 from pathlib import Path
@@ -17,18 +17,18 @@ from magnetar.core.errors import MetadataError, PreconditionFailed
 from magnetar.metadata.memory import MemoryStore
 
 
-async def test_of_all_that_start_together_one_draws_the_id() -> None:
+async def test_processes_that_start_together_agree_on_the_id() -> None:
     clock = SystemClock()
     store = MemoryStore(clock)
-    found = await asyncio.gather(
+    identities = await asyncio.gather(
         *(claim_cluster(store, "blue", clock, f"id-{number}") for number in range(5))
     )
-    assert len(set(found)) == 1
-    assert await claim_cluster(store, "blue", clock, "later") == found[0]
+    assert len(set(identities)) == 1
+    assert await claim_cluster(store, "blue", clock, "later") == identities[0]
     await store.close()
 
 
-async def test_a_process_of_another_cluster_is_refused_with_what_to_look_at() -> None:
+async def test_a_process_of_another_cluster_is_refused_and_the_setting_is_named() -> None:
     clock = SystemClock()
     store = MemoryStore(clock)
     await claim_cluster(store, "blue", clock, "id")
@@ -40,15 +40,17 @@ async def test_a_process_of_another_cluster_is_refused_with_what_to_look_at() ->
     await store.close()
 
 
-async def test_two_clusters_of_one_name_are_told_apart_by_their_owners() -> None:
+async def test_two_clusters_of_one_name_are_distinguished_by_their_owners() -> None:
     clock = SystemClock()
     store = MemoryStore(clock)
-    first = await claim_cluster(store, "blue", clock, "id")  # of a release that knew no owner
-    found = await asyncio.gather(
+    first = await claim_cluster(store, "blue", clock, "id")  # written by a release without owners
+    identities = await asyncio.gather(
         *(claim_cluster(store, "blue", clock, "other", "ns-1/blue") for _ in range(5))
     )
-    assert set(found) == {msgspec.structs.replace(first, owner="ns-1/blue")}
-    assert await claim_cluster(store, "blue", clock, "other") == found[0], "a tool of no owner"
+    assert set(identities) == {msgspec.structs.replace(first, owner="ns-1/blue")}
+    assert await claim_cluster(store, "blue", clock, "other") == identities[0], (
+        "a tool without an owner is accepted"
+    )
     with pytest.raises(PreconditionFailed, match=r"ns-1/blue.*ns-2/blue.*metadata_root"):
         await claim_cluster(store, "blue", clock, "other", "ns-2/blue")
     await store.close()
@@ -57,13 +59,13 @@ async def test_two_clusters_of_one_name_are_told_apart_by_their_owners() -> None
 async def test_disks_of_another_cluster_are_refused(tmp_path: Path) -> None:
     clock = SystemClock()
     stores = [MemoryStore(clock), MemoryStore(clock)]
-    one, other = [await claim_cluster(s, "blue", clock, f"id-{i}") for i, s in enumerate(stores)]
-    hold_to_cluster(tmp_path, one)
-    hold_to_cluster(tmp_path, one)
+    own, other = [await claim_cluster(s, "blue", clock, f"id-{i}") for i, s in enumerate(stores)]
+    hold_to_cluster(tmp_path, own)
+    hold_to_cluster(tmp_path, own)
     with pytest.raises(PreconditionFailed, match=r"id-0.*id-1.*data_dir"):
         hold_to_cluster(tmp_path, other)
     (tmp_path / CLUSTER_FILE).write_text("torn")
     with pytest.raises(PreconditionFailed, match=CLUSTER_FILE):
-        hold_to_cluster(tmp_path, one)
+        hold_to_cluster(tmp_path, own)
     for store in stores:
         await store.close()

@@ -3,26 +3,26 @@
 import pytest
 
 from magnetar.broker.ownership.records import Urls
-from magnetar.broker.setting import SettingsError
 from magnetar.cluster.listeners import advertised
+from magnetar.settings.field import SettingsError
 
 TWO = ("internal:pulsar://10.0.0.1:6650", "external:pulsar://a.example:16650")
 
 
-def test_without_listeners_it_is_where_it_listens() -> None:
-    found = advertised((), None, "h", 6650, 8080)
-    assert found.urls == Urls("pulsar://h:6650", "http://h:8080")
-    assert found.address == ("h", 6650)
-    assert not found.listeners
+def test_without_listeners_the_broker_advertises_its_own_address() -> None:
+    addresses = advertised((), None, "h", 6650, 8080)
+    assert addresses.urls == Urls("pulsar://h:6650", "http://h:8080")
+    assert addresses.address == ("h", 6650)
+    assert not addresses.listeners
 
 
-def test_the_first_listener_is_the_internal_one_unless_another_is_named() -> None:
-    found = advertised(TWO, None, "h", 6650, 8080)
-    assert found.urls.service_url == "pulsar://10.0.0.1:6650"
-    assert found.address == ("10.0.0.1", 6650)
-    assert list(found.listeners) == ["internal", "external"]
-    found = advertised(TWO, "external", "h", 6650, 8080)
-    assert found.address == ("a.example", 16650)
+def test_the_first_listener_is_internal_unless_another_is_named() -> None:
+    addresses = advertised(TWO, None, "h", 6650, 8080)
+    assert addresses.urls.service_url == "pulsar://10.0.0.1:6650"
+    assert addresses.address == ("10.0.0.1", 6650)
+    assert list(addresses.listeners) == ["internal", "external"]
+    addresses = advertised(TWO, "external", "h", 6650, 8080)
+    assert addresses.address == ("a.example", 16650)
 
 
 def test_a_listener_has_an_address_for_each_scheme() -> None:
@@ -47,7 +47,7 @@ def test_a_listener_has_an_address_for_each_scheme() -> None:
         ((), "internal", "internal_listener_name"),
     ],
 )
-def test_what_makes_no_sense_is_named(
+def test_an_invalid_listener_is_named(
     texts: tuple[str, ...], internal: str | None, named: str
 ) -> None:
     with pytest.raises(SettingsError) as raised:

@@ -1,4 +1,4 @@
-"""Processes that are left to run: known again by number and start, and no other is ever hit."""
+"""Processes that outlive their starter: identified by pid and start time, and never confused."""
 
 import dataclasses
 import os
@@ -32,7 +32,7 @@ def test_a_process_is_started_paused_measured_and_killed(tmp_path: Path) -> None
     assert not process.kill(started)
 
 
-def test_its_output_goes_to_the_end_of_its_log(tmp_path: Path) -> None:
+def test_the_output_is_appended_to_the_log(tmp_path: Path) -> None:
     log = tmp_path / "out.log"
     log.write_text("before\n")
     started = process.start([sys.executable, "-c", "print('begun')"], log, os.environ)
@@ -40,14 +40,14 @@ def test_its_output_goes_to_the_end_of_its_log(tmp_path: Path) -> None:
     assert log.read_text() == "before\nbegun\n"
 
 
-def test_another_process_of_the_same_number_is_left_alone() -> None:
+def test_another_process_with_the_same_pid_is_not_signalled() -> None:
     ourselves = process.ProcessId(os.getpid(), "some other time")
     assert not process.is_running(ourselves)
     assert not process.send(ourselves, signal.SIGKILL)
     assert not process.is_running(None)
 
 
-def test_waiting_has_an_end(tmp_path: Path) -> None:
+def test_waiting_for_the_end_of_a_process_times_out(tmp_path: Path) -> None:
     started = process.start(SLEEPER, tmp_path / "out.log", os.environ)
     try:
         assert not process.wait_end(started, 0.05)

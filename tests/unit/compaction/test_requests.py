@@ -1,4 +1,4 @@
-"""What a broker keeps for compaction, what is asked of jobs, and what it tells of them."""
+"""A broker's requests for compaction, and the status that it reports."""
 
 from collections.abc import AsyncIterator
 
@@ -7,8 +7,9 @@ from msgspec.structs import replace
 from tests.unit.admin.support import start_service, stop_service
 from tests.unit.ledger.stage import ManualClock
 
-from magnetar.broker.compaction import ATTEMPTS_MAX, Compaction
-from magnetar.broker.compaction_state import (
+from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.cold.compaction import ATTEMPTS_MAX, Compaction
+from magnetar.broker.cold.compaction_state import (
     NEVER_COMPACTED,
     NO_JOBS,
     PENDING_MS_MAX,
@@ -16,14 +17,12 @@ from magnetar.broker.compaction_state import (
     worst,
 )
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic_ledgers import ledger_name
 from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
     RequestState,
     compaction_key,
     decode_request,
-    encode,
     job_key,
     request_key,
 )
@@ -31,6 +30,7 @@ from magnetar.core.errors import Conflict
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision
 from magnetar.offload.stores import StoreSpec
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
@@ -43,11 +43,15 @@ HORIZON = Position(6, 5)
 
 
 class Racing(MemoryStore):
-    """Another writes the same key first, as often as `rivals` says."""
+    """Another writes the same key first: `rival` once, or as often as `rivals` says."""
 
     rivals = 0
+    rival: CompactionRequest | None = None
 
     async def put(self, key: str, value: bytes, **options: object) -> int:
+        rival, self.rival = self.rival, None
+        if rival is not None:
+            await super().put(key, encode(rival))
         if self.rivals:
             self.rivals -= 1
             raise BadRevision(key, 0, 1)
@@ -159,6 +163,21 @@ async def test_a_request_gives_way_to_others_so_many_times(rig: Rig, rivals: int
             await rig.compaction.request([NAME])
 
 
+@pytest.mark.parametrize("before", [None, RequestState.SUCCESS, RequestState.ERROR])
+async def test_a_request_that_came_meanwhile_is_not_written_over(
+    rig: Rig, before: RequestState | None
+) -> None:
+    """Another broker's, which a job has taken up between the read and the write."""
+    if before is not None:
+        await rig.store.put(request_key(NAME), encode(CompactionRequest(1, before, finished_ms=2)))
+    await rig.store.put(job_key("j"), b"{}")
+    rival = CompactionRequest(7, RequestState.RUNNING, job="j")
+    rig.store.rival = rival
+    with pytest.raises(Conflict, match="already in progress"):
+        await rig.compaction.request([NAME])
+    assert await rig.on_record() == rival
+
+
 async def test_a_log_is_trimmed_up_to_what_was_compacted(rig: Rig) -> None:
     assert await rig.limit() is None
     await rig.compaction.request([NAME])
@@ -183,7 +202,7 @@ async def test_a_log_is_trimmed_up_to_what_was_compacted(rig: Rig) -> None:
     assert await rig.limit() == EARLIEST, "compaction is on"
 
 
-async def test_stats_tell_of_the_artefact_and_of_the_last_failure(rig: Rig) -> None:
+async def test_stats_tell_of_the_artifact_and_of_the_last_failure(rig: Rig) -> None:
     ledger = await rig.service.ledgers.open(NAME)
     record = replace(await rig.compacted(), log_created_ms=ledger.created_ms)
     await rig.store.put(compaction_key(NAME), encode(record))

@@ -6,10 +6,11 @@ away and built again.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+from tests.support.memory_bookie import MemoryBookie
 
 from magnetar.bookie.api import Bookie, BookieError, OnAdded
-from magnetar.bookie.memory import MemoryBookie
 from magnetar.core.errors import MagnetarError
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
@@ -129,8 +130,11 @@ class StageOn(Generic[AnyBookie]):
     def client(self) -> LedgerClient:
         return LedgerClient(self.store, LocalBookies([self.bookie]), self.clock, SINGLE)
 
-    def factory(self, settings: ManagedLedgerSettings | None = None) -> ManagedLedgerFactory:
-        return ManagedLedgerFactory(self.store, self.client(), self.clock, settings)
+    def factory(
+        self, settings: ManagedLedgerSettings | None = None, **hooks: Any
+    ) -> ManagedLedgerFactory:
+        """`hooks` are the factory's: `guard`, `confirm`, `trim_limit`, `cold_first`."""
+        return ManagedLedgerFactory(self.store, self.client(), self.clock, settings, **hooks)
 
 
 class Stage(StageOn[FaultyBookie]):

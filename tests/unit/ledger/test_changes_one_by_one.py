@@ -11,8 +11,9 @@ from tests.unit.ledger.stage import write
 from magnetar.core.errors import PersistenceError
 from magnetar.ledger.ensemble_change import SWAPS_MAX
 from magnetar.ledger.errors import NotEnoughBookies
-from magnetar.ledger.metadata import encode, ledger_key
+from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Operation, Put
 
 

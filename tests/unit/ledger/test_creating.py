@@ -9,7 +9,7 @@ from tests.unit.ledger.stage import Stage
 
 from magnetar.core.errors import MetadataError
 from magnetar.ledger.client import LedgerClient
-from magnetar.ledger.creating import CREATE_ATTEMPTS_MAX, GROUP_BYTES_MAX
+from magnetar.ledger.creation import CREATE_ATTEMPTS_MAX, GROUP_BYTES_MAX
 from magnetar.ledger.metadata import LEDGER_ID_KEY
 from magnetar.ledger.settings import LedgerSettings, Quorums
 from magnetar.ledger.writer import LedgerWriter
@@ -197,6 +197,58 @@ def test_a_creation_of_which_the_answer_was_lost_is_returned_with_its_own_revisi
     virtual(main())
 
 
+def test_a_creation_that_lands_beside_its_repetition_is_the_one_ledger() -> None:
+    """The first transaction reaches the store just before the second, which the counter refuses."""
+
+    async def main() -> None:
+        cluster = Cluster(2, SETTINGS)
+        client, _ = cluster.client()
+        transact, on_its_way = cluster.store.transact, list[list[Operation]]()
+
+        async def late(operations: Sequence[Operation]) -> int:
+            if not on_its_way:
+                on_its_way.append(list(operations))
+                raise MetadataUnavailable("no answer")
+            if on_its_way[0]:
+                await transact(on_its_way[0])
+                on_its_way[0] = []
+            return await transact(operations)
+
+        cluster.store.transact = late  # type: ignore[method-assign]
+        writer = await client.create({}, with_ledger=lambda a: [Put("/mine", b"%d" % a, ABSENT)])
+        mine = await MemoryStore.get(cluster.store, "/mine")
+        assert mine is not None
+        assert (int(mine.value), mine.revision) == (writer.ledger_id, writer.revision)
+        assert len(await MemoryStore.list(cluster.store, "/ledgers/")) == 1
+
+    virtual(main())
+
+
+def test_many_creations_go_on_while_other_processes_take_ids() -> None:
+    """Several transactions in a row, and another process's ledger after each of them."""
+
+    async def main() -> None:
+        cluster = Cluster(2, SETTINGS)
+        client, other = cluster.client()[0], cluster.client()[0]
+        transact = cluster.store.transact
+
+        async def contended(operations: Sequence[Operation]) -> int:
+            revision = await transact(operations)
+            current = await MemoryStore.get(cluster.store, LEDGER_ID_KEY)
+            assert current is not None
+            await MemoryStore.put(cluster.store, LEDGER_ID_KEY, b"%d" % (int(current.value) + 1))
+            return revision
+
+        cluster.store.transact = contended  # type: ignore[method-assign]
+        count = 2 * TRANSACTION_OPS_MAX
+        writers = await asyncio.gather(*(client.create({}) for _ in range(count)))
+        ids = {writer.ledger_id for writer in writers}
+        assert len(ids) == count
+        assert (await other.create({})).ledger_id > max(ids)
+
+    virtual(main())
+
+
 def test_a_caller_that_left_is_in_nobodys_way() -> None:
     async def main() -> None:
         cluster = Cluster(2, SETTINGS)
@@ -240,7 +292,7 @@ def test_a_process_that_stops_fails_what_waits_and_what_comes() -> None:
         await asyncio.sleep(0.1)
         await client.close()
         for one in (first, second):
-            with pytest.raises(MetadataUnavailable, match="not known: stopping"):
+            with pytest.raises(MetadataUnavailable, match="not known: the process is stopping"):
                 await one
         for _ in range(2):
             with pytest.raises(MetadataUnavailable, match="the process is stopping"):

@@ -9,8 +9,9 @@ from tests.unit.ledger.stage import write
 
 from magnetar.bookie.api import BookieError, BookieIdentity, LedgerFenced
 from magnetar.core.errors import MagnetarError
-from magnetar.ledger.metadata import LedgerState, encode, ledger_key
+from magnetar.ledger.metadata import LedgerState, ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 
 
 def test_an_ack_of_a_bookie_that_is_not_on_record_does_not_count() -> None:

@@ -65,7 +65,7 @@ def test_more_adds_begin_the_tries_anew() -> None:
 def test_one_look_tells_of_a_bounded_number_of_ledgers(
     at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.ledger.explicit_lac.TOLD_PER_LOOK_MAX", at_once)
+    monkeypatch.setattr("magnetar.ledger.explicit_lac.SENT_PER_SCAN_MAX", at_once)
 
     async def main() -> None:
         cluster = Cluster(1, quorum(1, 1, 1))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
+from tests.support.memory_bookie import MemoryBookie
 from tests.unit.ledger.stage import Stage, turns, write
 
 from magnetar.bookie.api import (
@@ -14,7 +15,6 @@ from magnetar.bookie.api import (
     NoSuchLedger,
     StoredEntry,
 )
-from magnetar.bookie.memory import MemoryBookie
 from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient

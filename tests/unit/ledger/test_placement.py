@@ -165,6 +165,16 @@ def test_a_disk_that_is_emptier_is_drawn_more_often() -> None:
     assert counts["empty"] > 5 * counts["full"] > 0
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_a_wide_ensemble_is_spread_although_most_bookies_are_on_one_rack(seed: int) -> None:
+    """One in three is elsewhere: every three that follow each other need one of those."""
+    bookies = [info(f"b{n}", f"/r/{int(n < 8)}") for n in range(12)]
+    racks = {one.identity: one.rack for one in bookies}
+    chosen = choose_ensemble(bookies, 12, 3, 2, Random(seed))
+    assert sorted(chosen) == sorted(racks)
+    assert narrow([racks[one] for one in chosen], 3) == 0
+
+
 def test_where_racks_cannot_be_spread_they_alternate_and_the_search_ends() -> None:
     bookies = [info(f"b{n:02}", "/r/1") for n in range(12)] + [info("z", "/r/2")]
     for seed in range(10):

@@ -12,12 +12,9 @@ from magnetar.ledger.quorum import (
     UNENDED,
     absence_needs,
     answers_cover,
-    can_confirm,
     ensemble_of,
-    ensembles_touched,
     every_bookie,
     fence_covers,
-    lacks_copies,
     last_of,
     run_last,
     slots_of,
@@ -85,18 +82,6 @@ def test_absence_is_certain_when_no_ack_quorum_can_have_it(
     assert (len(without) >= absence_needs(size, write_quorum, ack_quorum)) is not possible
 
 
-@given(shapes(), st.data())
-def test_entries_can_be_confirmed_while_each_write_set_has_an_ack_quorum(
-    shape: tuple[int, int, int], data: st.DataObject
-) -> None:
-    size, write_quorum, ack_quorum = shape
-    healthy = data.draw(st.sets(st.integers(0, size - 1)))
-    assert can_confirm(size, write_quorum, ack_quorum, healthy) is all(
-        any(quorum <= healthy for quorum in subsets(slots, ack_quorum))
-        for slots in write_sets(size, write_quorum)
-    )
-
-
 def ledger(*firsts: int, size: int = 3, **changes: object) -> LedgerMetadata:
     """A ledger of 3/2/2 with stripes of 4, whose ensembles begin at these entries."""
     fields: dict[str, object] = {"write_quorum": 2, "ack_quorum": 2, "stripe_entries": 4}
@@ -122,13 +107,8 @@ def test_a_run_ends_with_its_stripe_its_ensemble_or_its_ledger() -> None:
     assert [run_last(unstriped, entry) for entry in (0, 9, 10)] == [9, 9, UNENDED]
 
 
-def test_which_ensembles_lack_copies_and_have_a_bookie() -> None:
+def test_every_bookie_of_a_ledger_is_listed_once() -> None:
     metadata = ledger(0, 5, 9)
-    assert not lacks_copies(metadata)
-    assert lacks_copies(ledger(0, size=1))
-    assert list(ensembles_touched(metadata, {BOOKIES[2], BOOKIES[3]})) == [0, 1, 2]
-    assert list(ensembles_touched(metadata, {BOOKIES[0]})) == [0]
-    assert list(ensembles_touched(metadata, set())) == []
     assert every_bookie(metadata) == tuple(BOOKIES[:5])
 
 
@@ -140,14 +120,6 @@ def test_a_new_ensemble_replaces_what_is_behind_its_first_entry() -> None:
     assert with_ensemble(metadata, 7, new) == (*metadata.ensembles[:2], Ensemble(7, new))
     same = metadata.ensembles[1].bookies
     assert with_ensemble(metadata, 8, same) == metadata.ensembles[:2]
-
-
-def test_copies_are_lacking_below_the_write_quorum_and_not_at_it() -> None:
-    for size, lacking in ((1, True), (2, False), (3, False)):
-        assert lacks_copies(ledger(0, size=size)) is lacking
-    mixed = ledger(0, 5)
-    narrow = (*mixed.ensembles[:1], Ensemble(5, (BOOKIES[1],)))
-    assert lacks_copies(mixed.with_ensembles(narrow))
 
 
 def test_an_entry_before_the_ledger_is_none_of_its() -> None:

@@ -19,8 +19,8 @@ from magnetar.bookie.api import (
     NoSuchLedger,
     StoredEntry,
 )
-from magnetar.ledger.context import QUARANTINE_LOOK_S, SLOW_S, SUSPECT_S, ReadHealth
-from magnetar.ledger.reading import _turned, contiguous, verdict
+from magnetar.ledger.context import QUARANTINE_REFRESH_S, SLOW_S, SUSPECT_S, ReadHealth
+from magnetar.ledger.copies_reader import _rotated, contiguous, verdict
 
 QUICK_S = 0.001
 
@@ -120,12 +120,12 @@ def test_quarantine_is_looked_up_now_and_then() -> None:
     stage = Stage()
     assert stage.order == "abcde"
     stage.links.quarantined = {"a"}
-    stage.clock.advance(round(QUARANTINE_LOOK_S * 1000) - 1)
+    stage.clock.advance(round(QUARANTINE_REFRESH_S * 1000) - 1)
     assert stage.order == "abcde"
     stage.clock.advance(1)
     assert stage.order == "bcdea"
     stage.links.quarantined = set()
-    stage.clock.advance(round(QUARANTINE_LOOK_S * 1000))
+    stage.clock.advance(round(QUARANTINE_REFRESH_S * 1000))
     assert stage.order == "abcde"
 
 
@@ -139,7 +139,7 @@ def test_what_was_known_of_a_bookie_that_left_is_forgotten() -> None:
     assert stage.order == "ecdab"
     for name in "ac":
         stage.links.leave(BookieIdentity(name, "0"))
-    stage.clock.advance(round(QUARANTINE_LOOK_S * 1000))
+    stage.clock.advance(round(QUARANTINE_REFRESH_S * 1000))
     assert stage.order == "acedb"
 
 
@@ -187,7 +187,7 @@ def test_of_a_bookies_answer_only_what_follows_without_a_gap_is_taken() -> None:
 def test_ledgers_are_read_from_each_of_their_bookies_in_turn() -> None:
     copies = tuple(BookieIdentity(name, "0") for name in "abc")
     orders = [
-        "".join(one.bookie_id for one in _turned(copies, ledger_id)) for ledger_id in range(4)
+        "".join(one.bookie_id for one in _rotated(copies, ledger_id)) for ledger_id in range(4)
     ]
     assert orders == ["abc", "bca", "cab", "abc"]
 

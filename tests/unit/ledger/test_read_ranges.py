@@ -10,8 +10,8 @@ from tests.unit.ledger.stage import write
 from tests.unit.ledger.test_reading import quorum
 
 from magnetar.bookie.api import BookieError, BookieUnavailable, NoSuchEntry
+from magnetar.ledger.copies_reader import STRIPES_AT_ONCE_MAX
 from magnetar.ledger.reader import LedgerReader
-from magnetar.ledger.reading import STRIPES_AT_ONCE_MAX
 
 COUNT = 40
 SIZE = 10

@@ -15,10 +15,11 @@ from magnetar.bookie.api import (
     StoredEntry,
 )
 from magnetar.ledger.errors import ReadTimeout
-from magnetar.ledger.metadata import encode, ledger_key
+from magnetar.ledger.metadata import ledger_key
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 
 ENTRIES = [b"%d" % number * (number % 3 + 1) for number in range(40)]
 

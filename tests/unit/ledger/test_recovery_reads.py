@@ -16,7 +16,7 @@ from magnetar.bookie.api import (
     NoSuchEntry,
     StoredEntry,
 )
-from magnetar.ledger.asking import blames_bookie
+from magnetar.ledger.bookies import blames_bookie
 from magnetar.ledger.errors import RecoveryFailed
 from magnetar.ledger.metadata import LedgerState
 

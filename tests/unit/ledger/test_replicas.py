@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tests.unit.ledger.cluster import Disk
 
 from magnetar.bookie.api import BookieError, OnAdded
+from magnetar.bookie.packed import pack
 from magnetar.ledger.quorum import slots_of
 from magnetar.ledger.replicas import Layout, Piece, Replica
 
@@ -49,12 +50,16 @@ def piece(first: int, count: int = 1) -> Piece:
     return Piece(first, first + count, entries, count, 0b111, 0b111, first, count, None)
 
 
+def send(replica: Replica, piece: Piece, last_add_confirmed: int) -> None:
+    replica.send(piece, pack(piece.entries), last_add_confirmed)
+
+
 def test_answers_are_for_what_was_sent_in_its_order() -> None:
     owner, bookie = Owner(), Sending()
     replica = Replica(owner, bookie, 0b10)
     pieces = [piece(0, 2), piece(2), piece(3)]
     for number, one in enumerate(pieces):
-        replica.send(one, number - 1)
+        send(replica, one, number - 1)
     assert [(list(ids), len(data), lac) for ids, data, lac in bookie.sent] == [
         ([0, 1], 2, -1),
         ([2], 1, 0),
@@ -66,7 +71,7 @@ def test_answers_are_for_what_was_sent_in_its_order() -> None:
         assert [one.acked for one in pieces] == [0b10] * (number + 1) + [0] * (2 - number)
     assert owner.acked == [0, 2, 3]
     assert not replica.inflight
-    replica.send(piece(4), 3)
+    send(replica, piece(4), 3)
     assert len(replica.inflight) == 1
 
 
@@ -75,12 +80,12 @@ def test_after_its_first_failure_nothing_of_it_counts() -> None:
     replica = Replica(owner, bookie, 1)
     pieces = [piece(0), piece(1)]
     for one in pieces:
-        replica.send(one, -1)
+        send(replica, one, -1)
     error = BookieError("refused")
     bookie.answers[0](error)
     bookie.answers[1](None)
     bookie.answers[1](BookieError("again"))
-    replica.send(piece(2), -1)
+    send(replica, piece(2), -1)
     assert owner.failed == [error]
     assert owner.acked == []
     assert [one.acked for one in pieces] == [0, 0]
@@ -92,14 +97,14 @@ def test_a_bookie_is_overdue_that_has_not_moved_for_so_many_looks() -> None:
     owner, bookie = Owner(), Sending()
     replica = Replica(owner, bookie, 1)
     assert not any(replica.overdue(3) for _ in range(9))  # nothing is asked of it
-    replica.send(piece(0), -1)
-    replica.send(piece(1), -1)
+    send(replica, piece(0), -1)
+    send(replica, piece(1), -1)
     assert [replica.overdue(3) for _ in range(5)] == [False, False, False, True, True]
     bookie.answers[0](None)  # it moves
     assert [replica.overdue(3) for _ in range(4)] == [False, False, False, True]
     bookie.answers[1](None)
     assert not any(replica.overdue(3) for _ in range(9))
-    replica.send(piece(2), -1)
+    send(replica, piece(2), -1)
     assert [replica.overdue(3) for _ in range(4)] == [False, False, False, True]
 
 
@@ -107,7 +112,7 @@ def test_a_slow_bookie_that_moves_is_not_overdue() -> None:
     owner, bookie = Owner(), Sending()
     replica = Replica(owner, bookie, 1)
     for number in range(20):
-        replica.send(piece(number), -1)
+        send(replica, piece(number), -1)
     for on_added in bookie.answers:
         assert not any(replica.overdue(2) for _ in range(2))
         on_added(None)

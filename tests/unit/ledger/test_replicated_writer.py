@@ -406,3 +406,20 @@ def test_a_group_over_stripes_fails_once() -> None:
         assert writer.last_add_confirmed == -1
 
     virtual(main())
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_bookies_former_life_that_ends_concerns_no_writer_of_its_next(copies: int) -> None:
+    async def main() -> None:
+        cluster = Cluster(3, quorum(copies, copies, copies))
+        writer, _ = await cluster.writer()
+        await write(writer, b"a")
+        before = tuple(writer.bookies)
+        for identity in before:
+            writer.bookie_lost(BookieIdentity(identity.bookie_id, "former"))
+        await asyncio.sleep(1)
+        assert writer.error is None
+        assert tuple(writer.bookies) == before
+        assert await write(writer, b"b") == 1
+
+    virtual(main())

@@ -83,6 +83,57 @@ def test_the_closing_record_has_what_was_not_recorded_before(landed: int) -> Non
     virtual(main())
 
 
+async def changed_twice(cluster: Cluster) -> tuple[LedgerWriter, Links]:
+    """A writer whose first bookie has left, and then its second, and no record says either.
+
+    Three entries are confirmed in between, by the two that are in the first two ensembles.
+    """
+    writer, links = await changing(cluster)
+    for number in range(3):
+        assert await write(writer, b"x") == 2 + number
+    second = writer.bookies[1]
+    links.leave(second)
+    while second in writer.bookies:  # noqa: ASYNC110 - time is virtual
+        await asyncio.sleep(0.1)
+    assert len((await cluster.record(writer.ledger_id)).ensembles) == 1
+    return writer, links
+
+
+def test_an_entry_has_a_quorum_in_every_ensemble_that_may_be_on_record() -> None:
+    """Of the three that may stand there one bookie is in all: nothing is confirmed by two."""
+
+    async def main() -> None:
+        cluster = Cluster(6, quorum(3, 3, 2, metadata_timeout_s=1.0, add_timeout_s=1000.0))
+        writer, _ = await changed_twice(cluster)
+        adding = later(writer, b"x")
+        await asyncio.sleep(0.1)
+        assert len(cluster.has(writer.ledger_id, 5)) == 3
+        assert not adding.done()
+        cluster.store.trouble = 0.0
+        assert await adding == 5
+        check_copies(cluster, await writer.close())
+
+    virtual(main())
+
+
+def test_a_second_change_begins_where_the_first_did() -> None:
+    """Else the record names bookies that left before they had the entries in between."""
+
+    async def main() -> None:
+        cluster = Cluster(6, quorum(3, 3, 2, metadata_timeout_s=1.0, add_timeout_s=1000.0))
+        writer, links = await changed_twice(cluster)
+        cluster.store.trouble = 0.0
+        assert await write(writer, b"x") == 5
+        closed = await writer.close()
+        assert [one.first_entry for one in closed.ensembles] == [0, 2]
+        for entry_id in range(2, 6):
+            copies = {one.bookie_id for one in write_set(closed, entry_id)}
+            assert copies <= cluster.has(writer.ledger_id, entry_id)
+            assert not copies & {one.bookie_id for one in links.away}
+
+    virtual(main())
+
+
 def test_a_bookie_that_fails_while_entries_are_copied_to_it_is_replaced_too() -> None:
     async def main() -> None:
         cluster = Cluster(6, quorum(3, 3, 2))

@@ -8,7 +8,8 @@ from tests.unit.ledger.stage import write
 from tests.unit.ledger.test_recovery import quorum
 
 from magnetar.bookie.api import BookieError, StoredEntry
-from magnetar.ledger.metadata import Ensemble, encode, ledger_key
+from magnetar.ledger.metadata import Ensemble, ledger_key
+from magnetar.metadata.records import encode
 
 
 def test_an_open_ledger_is_read_where_autorecovery_has_put_its_older_entries() -> None:
@@ -51,5 +52,37 @@ def test_an_open_ledger_is_read_where_autorecovery_has_put_its_older_entries() -
             links.links.pop(identity)
         with pytest.raises(BookieError, match="not here"):
             await writer.read(0, 2, bytes_max=1 << 20)
+
+    virtual(main())
+
+
+def test_what_a_writer_has_changed_since_counts_before_what_it_found_on_record() -> None:
+    async def main() -> None:
+        cluster = Cluster(6, quorum(2, 2, 2))
+        writer, links = await cluster.writer()
+        await write(writer, b"a")
+        key = ledger_key(writer.ledger_id)
+        former = writer.bookies
+        spares = [one for one in sorted(links.links) if one not in former][:2]
+        for identity in spares:
+            disk = cluster.disks[identity.bookie_id]
+            assert disk.add_now(writer.ledger_id, 0, [b"a"], 0, recovery=True) is None
+        record = await cluster.record(writer.ledger_id)
+        moved = record.with_ensembles((Ensemble(0, tuple(spares)), Ensemble(1, tuple(former))))
+        stored = await cluster.store.get(key)
+        assert stored is not None
+        await cluster.store.put(key, encode(moved), expected=stored.revision)
+        for identity in former:
+            links.links[identity].disk.ledger(writer.ledger_id).entries.clear()
+        assert [one.data for one in await writer.read(0, 0, bytes_max=1000)] == [b"a"]
+        for identity in former:
+            links.leave(identity)
+            await asyncio.sleep(0.5)
+            await write(writer, b"next")
+        for identity in former:
+            links.gone(identity)
+        cluster.store.reads_fail = True
+        for entry_id, data in enumerate((b"a", b"next", b"next")):
+            assert (await writer.read(entry_id, entry_id, bytes_max=1000))[0].data == data
 
     virtual(main())

@@ -2,6 +2,7 @@
 
 from tests.unit.ledger.stage import NAME, Stage, publish
 
+from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -13,7 +14,7 @@ async def start(
     """A topic with entries in one ledger and a cursor before them."""
     factory = stage.factory()
     ledger = await factory.open(NAME)
-    cursor = await ledger.open_cursor("sub", initial="earliest")
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     ledger_id, _ = await publish(ledger, *(b"%d" % number for number in range(entries)))
     return factory, ledger, cursor, ledger_id
 

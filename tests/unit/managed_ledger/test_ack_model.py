@@ -151,7 +151,6 @@ class Model:
         assert state.mark_delete == self.mark
         assert state.holes_count == len(self.acked)
         assert state.batches == self.batches
-        assert state.batches_count == len(self.batches)
         unacked = [one for one in self.entries if one > self.mark and one not in self.acked]
         assert state.backlog == len(unacked)
         assert state.oldest_unacked == (unacked[0] if unacked else None)

@@ -2,9 +2,9 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.memory_bookie import MemoryBookie
 from tests.unit.ledger.stage import NAME, Stage, publish
 
-from magnetar.bookie.memory import MemoryBookie
 from magnetar.core.ids import Position
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient

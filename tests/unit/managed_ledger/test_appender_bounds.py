@@ -2,13 +2,15 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from tests.unit.ledger.cluster import virtual
 from tests.unit.ledger.stage import NAME, Appends, Stage, publish, turns
 
 from magnetar.bookie.api import BookieError, LedgerFenced
-from magnetar.core.errors import PersistenceError, TopicTerminated
+from magnetar.core.errors import MagnetarError, PersistenceError, TopicTerminated
+from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.appender import REPLAYS_MAX
 from magnetar.managed_ledger.errors import (
     ManagedLedgerClosed,
@@ -297,7 +299,7 @@ async def test_a_terminated_topic_still_takes_cursors_and_none_after_its_close()
     ledger = await opened(stage)
     ledger_id, _ = await publish(ledger, b"x")
     assert await ledger.terminate() == (ledger_id, 0)
-    assert (await ledger.open_cursor("late", initial="earliest")).backlog == 1
+    assert (await ledger.open_cursor("late", initial=EARLIEST)).backlog == 1
     assert await ledger.terminate() == (ledger_id, 0)
     await ledger.close()
     with pytest.raises((ManagedLedgerClosed, TopicTerminated)):
@@ -320,6 +322,40 @@ async def test_a_ledger_that_another_owner_fenced_ends_the_instance_at_once() ->
     assert ledger.fenced
     assert isinstance(ledger.tenure.error, ManagedLedgerFenced)
     assert not isinstance(ledger.tenure.error, LedgerFenced)
+
+
+@pytest.mark.parametrize("refused", range(REPLAYS_MAX + 1))
+async def test_a_group_fails_as_fenced_once_its_instance_is_fenced_whatever_failed_before(
+    refused: int,
+) -> None:
+    """Else its producer would be asked to try again here, beside the new owner."""
+    stage = Stage()
+    ledger = await opened(stage)
+    ledgers: list[int] = []
+
+    def refuse(ledger_id: int, _ids: Sequence[int]) -> bool:
+        if ledger_id not in ledgers:
+            ledgers.append(ledger_id)
+        if len(ledgers) > refused:
+            with suppress(StopIteration):
+                stage.bookie.ledger_end(ledger_id, fence=True).send(None)
+        return len(ledgers) <= refused
+
+    stage.bookie.refuse = refuse
+    answers: list[tuple[bool, MagnetarError | None]] = []
+    done = asyncio.Event()
+
+    def answered(_ledger_id: int, _first: int, error: MagnetarError | None) -> None:
+        answers.append((ledger.fenced, error))
+        if len(answers) == 2:
+            done.set()
+
+    for _ in range(2):
+        ledger.append([b"x"], answered)
+    await done.wait()
+    assert [fenced for fenced, _ in answers] == [True, True]
+    assert all(isinstance(error, ManagedLedgerFenced) for _, error in answers)
+    assert len(ledgers) == refused + 1
 
 
 async def test_the_first_end_of_an_instance_stays() -> None:

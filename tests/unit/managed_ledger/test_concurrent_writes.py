@@ -20,8 +20,8 @@ from magnetar.metadata.store import MetadataUnavailable
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
 
 
 async def ended(stage: Stage, ledger_id: int) -> bool:
@@ -106,7 +106,7 @@ async def test_a_fenced_instance_that_closes_leaves_the_other_cursors_alone() ->
     """The next owner has read their records, and would take a change for another owner's."""
     stage = Stage()
     _, ledger, cursor, ledger_id = await start(stage)
-    other = await ledger.open_cursor("zz", initial="earliest")
+    other = await ledger.open_cursor("zz", initial=EARLIEST)
     for each in (cursor, other):
         each.ack_cumulative((ledger_id, 5))
     record = await stage.store.get(cursor_key(NAME, "sub"))

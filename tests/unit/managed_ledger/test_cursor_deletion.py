@@ -8,7 +8,8 @@ from tests.support.held_store import HeldStore, deletes, puts
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
 
 from magnetar.bookie.api import EntryCorrupt
-from magnetar.core.errors import MagnetarError, MetadataError
+from magnetar.core.errors import MagnetarError, MetadataError, NotFound
+from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -21,8 +22,8 @@ DELETION = deletes(CURSORS_PREFIX)
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
     monkeypatch.setattr("magnetar.managed_ledger.cursors.SETTLE_RETRY_S", 0.001)
 
 
@@ -35,7 +36,7 @@ async def opened(*, acked: bool = True) -> Opened:
     stage.store = store = HeldStore()
     factory = stage.factory()
     ledger = await factory.open(NAME)
-    cursor = await ledger.open_cursor("sub", initial="earliest")
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     ledger_id, _ = await publish(ledger, *[b"x"] * 20)
     if acked:
         cursor.ack(ledger_id, 3)
@@ -172,7 +173,7 @@ async def test_a_cursor_in_doubt_is_opened_as_the_store_has_it(landed: bool, ack
     with pytest.raises(MetadataError):
         await ledger.open_cursor("sub")
     store.away = False
-    again = await ledger.open_cursor("sub", initial="earliest")
+    again = await ledger.open_cursor("sub", initial=EARLIEST)
     assert (again is cursor) is not landed
     assert again.is_acked(ledger_id, 3) is (acked and not landed)
     again.ack(ledger_id, 5)
@@ -218,9 +219,9 @@ async def test_a_cursor_whose_creation_was_not_answered_is_opened_at_the_next_at
     stage, store, factory, ledger, _, ledger_id = await opened()
     store.lose(puts(cursor_key(NAME, "new")), lands=landed)
     with pytest.raises(MetadataError):
-        await ledger.open_cursor("new", initial="earliest", properties={"a": "1"})
+        await ledger.open_cursor("new", initial=EARLIEST, properties={"a": "1"})
     store.away = False
-    cursor = await ledger.open_cursor("new", initial="earliest", properties={"a": "1"})
+    cursor = await ledger.open_cursor("new", initial=EARLIEST, properties={"a": "1"})
     assert not ledger.fenced
     cursor.ack(ledger_id, 0)
     await cursor.flush()
@@ -280,4 +281,33 @@ async def test_a_broken_cursor_that_is_read_back_during_its_deletion_is_deleted(
     if opening.exception() is None:
         with pytest.raises(CursorClosed):
             await opening.result().flush()
+    assert not ledger.fenced
+
+
+async def test_a_broken_cursor_that_is_asked_for_during_its_deletion_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bookies are back by then: it could be read."""
+    stage, store, factory, _, _, _ = await opened()
+    await factory.abandon()
+    with monkeypatch.context() as away:
+
+        async def corrupt(*_: int, **__: object) -> None:
+            raise EntryCorrupt("CRC", "entry-log-7", 4096)
+
+        away.setattr(stage.bookie, "read_entries", corrupt)
+        ledger = await stage.factory().open(NAME)
+    assert set(ledger.broken_cursors) == {"sub"}
+    held = store.hold(DELETION)
+    deleting = asyncio.ensure_future(ledger.delete_cursor("sub"))
+    await held.reached.wait()
+    opening = asyncio.ensure_future(ledger.open_cursor("sub"))
+    await turns()
+    held.go.set()
+    await deleting
+    with pytest.raises(NotFound):
+        await opening
+    assert not ledger.cursors
+    assert not ledger.broken_cursors
+    assert not await store.list(CURSORS_PREFIX)
     assert not ledger.fenced

@@ -9,7 +9,7 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.cursor_stage import cursor_ledgers, reopened, start
 
 from magnetar.core.errors import Conflict, MagnetarError, NotFound
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed_ledger import cursor_log
 from magnetar.managed_ledger.context import PERSIST_INTERVAL_S
 from magnetar.managed_ledger.errors import CursorClosed
@@ -279,15 +279,15 @@ async def test_cursors_begin_where_they_are_told() -> None:
     factory = stage.factory(ManagedLedgerSettings(rollover_entries_max=3, rollover_ms_min=0))
     ledger = await factory.open(NAME)
     places = [Position(*await publish(ledger, b"%d" % number)) for number in range(7)]
-    begins: dict[Position | str, int] = {"earliest": 7, "latest": 0, places[3]: 4, places[6]: 1}
+    begins = {EARLIEST: 7, LATEST: 0, places[3]: 4, places[6]: 1}
     for number, (initial, backlog) in enumerate(begins.items()):
         durable = await ledger.open_cursor(f"d{number}", initial=initial)
         assert durable.backlog == backlog
-        if isinstance(initial, Position):
+        if initial in places:
             assert durable.read_position == initial
             reader = ledger.new_non_durable_cursor(f"r{number}", initial)
             assert (reader.backlog, reader.read_position) == (backlog, initial)
-    assert await ledger.open_cursor("d0", initial="latest") is ledger.cursors["d0"]
+    assert await ledger.open_cursor("d0", initial=LATEST) is ledger.cursors["d0"]
     with pytest.raises(Conflict):
         ledger.new_non_durable_cursor("d0", places[0])
     await factory.close()

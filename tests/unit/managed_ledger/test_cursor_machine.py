@@ -74,7 +74,7 @@ class CursorMachine(RuleBasedStateMachine):
             ManagedLedgerSettings(rollover_entries_max=4, rollover_ms_min=0)
         )
         self.ledger = await self.factory.open(NAME)
-        self.cursor = await self.ledger.open_cursor("sub", initial="earliest")
+        self.cursor = await self.ledger.open_cursor("sub", initial=EARLIEST)
 
     @initialize(small=st.booleans())
     def begin(self, small: bool) -> None:
@@ -106,7 +106,8 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(some=st.lists(choices, min_size=1, max_size=4), flush=st.booleans())
     def ack(self, some: list[int], flush: bool) -> None:
         places = [self.place(choice) for choice in some]
-        self.do(self.cursor.ack_many, places)
+        for place in places:
+            self.do(self.cursor.ack, *place)
         self.left.update((place, 0) for place in places if place in self.left)
         if flush:
             self.flush()
@@ -207,7 +208,7 @@ class CursorMachine(RuleBasedStateMachine):
         beyond = [place for place in left if not left[place] and place > cursor.mark_delete]
         assert all(unacked and place > unacked[0] for place in beyond)
         assert cursor.holes_count == len(beyond)
-        assert cursor.batches_count == sum(1 for bits in left.values() if 0 < bits < ALL)
+        assert len(cursor.batches) == sum(1 for bits in left.values() if 0 < bits < ALL)
         ranges = list(cursor.ranges())
         assert len(ranges) == cursor.ranges_count
         spelled = [

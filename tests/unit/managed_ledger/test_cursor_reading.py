@@ -5,9 +5,10 @@ from pyroaring import BitMap
 
 from magnetar.bookie.api import BookieError, StoredEntry
 from magnetar.core.ids import Position
-from magnetar.managed_ledger import cursor_codec_v1, cursor_reading
+from magnetar.managed_ledger import cursor_codec_v1
+from magnetar.managed_ledger import cursor_state as cursor_reading
 from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
-from magnetar.managed_ledger.cursor_reading import StoredState, stored_state
+from magnetar.managed_ledger.cursor_state import StoredState, stored_state
 from magnetar.managed_ledger.errors import CursorCorrupt
 
 

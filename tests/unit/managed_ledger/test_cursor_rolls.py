@@ -25,8 +25,8 @@ RECORD = puts(CURSORS_PREFIX)
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
 
 
 def receipt(cursor: Cursor) -> list[MagnetarError | None]:
@@ -194,7 +194,6 @@ async def test_the_ledger_of_a_cursor_that_is_closed_into_its_record_is_deleted(
 async def test_a_former_owner_that_opens_the_topic_does_not_end_the_cursors_ledger() -> None:
     scene = Scene()
     factory, ledger, cursor, ledger_id = await scene.open()
-    stale = scene.stage.factory()
     former = scene.owner.revision
     await scene.owner.claim()
     again = await factory.open(NAME)
@@ -211,7 +210,7 @@ async def test_a_former_owner_that_opens_the_topic_does_not_end_the_cursors_ledg
         (check,) = grant.checks
         return type(grant)(former, (type(check)(check.key, former),))
 
-    stale.guard_with(guard)
+    stale = scene.stage.factory(guard=guard)
     with pytest.raises(ManagedLedgerFenced):
         await stale.open(NAME)
     cursor.ack(ledger_id, 5)

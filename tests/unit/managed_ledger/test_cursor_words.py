@@ -15,7 +15,7 @@ from magnetar.managed_ledger.cursor import FLUSH_TIMEOUT_S, RANGES_SHOWN_MAX, ma
 from magnetar.managed_ledger.cursor_log import SMALL_BATCHES_MAX
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
-from magnetar.managed_ledger.stats import CursorStats, LedgerStats, iso_time
+from magnetar.managed_ledger.stats import CursorStats, LedgerStats, iso_time, managed_ledger_stats
 
 
 async def test_a_cursors_state_is_shown_as_pulsar_does() -> None:
@@ -59,7 +59,7 @@ async def test_a_cursor_without_a_log_is_durable_at_once_and_keeps_properties() 
 
 async def test_a_cursor_has_one_name_and_one_kind() -> None:
     _, ledger, cursor, _ = await start(Stage())
-    assert await ledger.open_cursor("sub", initial="latest") is cursor
+    assert await ledger.open_cursor("sub", initial=LATEST) is cursor
     with pytest.raises(Conflict, match="durable cursor"):
         ledger.new_non_durable_cursor("sub", EARLIEST)
     reader = ledger.new_non_durable_cursor("reader", EARLIEST)
@@ -101,6 +101,7 @@ async def test_what_is_cached_is_read_by_count_and_by_bytes() -> None:
             found = ledger.read_cached(start_at, count, size)
             assert found is not None
             assert [one.position for one in found] == [(second, n) for n in range(expected)]
+            assert await ledger.read(start_at, count, size) == found
 
 
 async def test_a_run_that_has_a_gap_begins_anew_and_the_old_one_takes_no_memory() -> None:
@@ -292,6 +293,17 @@ async def test_waiters_of_a_cursor_that_ends_hear_why_once() -> None:
     assert heard == [error] * 3
 
 
+async def test_stats_of_a_log_without_a_ledger_have_the_time_of_its_creation() -> None:
+    stage = Stage()
+    ledger = await stage.factory().open(NAME)
+    created = iso_time(stage.clock.time_ms)
+    stage.clock.advance(1_000)
+    stats = managed_ledger_stats(ledger)
+    assert stats.last_ledger_created_timestamp == created
+    assert (stats.ledgers, stats.current_ledger_entries, stats.current_ledger_size) == ([], 0, 0)
+    assert (stats.state, stats.last_confirmed_entry) == ("ClosedLedger", "-1:-1")
+
+
 async def test_stats_say_what_there_is() -> None:
     stage = Stage()
     _, ledger, cursor, ledger_id = await start(stage, entries=6)
@@ -303,7 +315,7 @@ async def test_stats_say_what_there_is() -> None:
     cursor.pending_read_ops = 1
     assert cursor.log is not None
     now = iso_time(stage.clock.time_ms)
-    stats = ledger.stats()
+    stats = managed_ledger_stats(ledger)
     assert stats.cursors["sub"] == CursorStats(
         mark_delete_position=f"{ledger_id}:0",
         read_position=f"{ledger_id}:5",
@@ -331,9 +343,9 @@ async def test_stats_say_what_there_is() -> None:
     assert stats.ledgers == [LedgerStats(ledger_id, 6, 6)]
     stage.clock.advance(1500)
     await ledger.roll_over()
-    closed = ledger.stats()
+    closed = managed_ledger_stats(ledger)
     assert (closed.current_ledger_entries, closed.current_ledger_size) == (0, 0)
     assert closed.last_ledger_created_timestamp == now
     assert iso_time(1_700_000_000_123) == "2023-11-14T22:13:20.123+00:00"
-    again = (await stage.factory().open(NAME)).stats()
+    again = managed_ledger_stats(await stage.factory().open(NAME))
     assert (again.entries_added_counter, again.number_of_entries) == (0, 6)

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.support.held_store import HeldStore, puts
 from tests.support.late_store import LateStore
-from tests.unit.ledger.stage import NAME, Stage, publish
+from tests.unit.ledger.stage import NAME, Stage, publish, turns
 
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
 
 Write = Callable[[ManagedLedger], Awaitable[object]]
 
@@ -92,3 +94,19 @@ async def test_a_cursor_whose_write_took_too_long_is_written_by_the_next(
     assert cursor.state == "Open"
     again = await stage.factory().open(NAME)
     assert again.cursors["sub"].is_acked(*ledger.last_confirmed)
+
+
+async def test_a_factory_that_is_abandoned_leaves_no_write_on_its_way() -> None:
+    """As if the process had been killed: what the store gets later is from the next process."""
+    stage = Stage()
+    stage.store = store = HeldStore()
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    write = store.hold(puts(MANAGED_LEDGERS_PREFIX))
+    writing = asyncio.ensure_future(ledger.set_properties({"a": "1"}))
+    await write.reached.wait()
+    await factory.abandon()
+    write.go.set()
+    await asyncio.wait([writing])
+    await turns(20)
+    assert (await stage.factory().open(NAME)).properties == {}

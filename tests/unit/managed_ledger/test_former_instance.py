@@ -8,7 +8,7 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.test_guarded import WRITES, Owner, Write
 
 from magnetar.core.errors import MagnetarError, MetadataError, ServiceNotReady
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger import cursor_log
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerFenced
@@ -28,8 +28,8 @@ LOG = puts(MANAGED_LEDGERS_PREFIX)
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
 
 
 class Scene:
@@ -42,10 +42,9 @@ class Scene:
 
     async def open(self) -> tuple[ManagedLedgerFactory, ManagedLedger, Cursor, int]:
         await self.owner.claim()
-        factory = self.stage.factory()
-        factory.guard_with(self.owner.guard)
+        factory = self.stage.factory(guard=self.owner.guard)
         ledger = await factory.open(NAME)
-        cursor = await ledger.open_cursor("old", initial="earliest")
+        cursor = await ledger.open_cursor("old", initial=EARLIEST)
         ledger_id, _ = await publish(ledger, *[b"x"] * 20)
         return factory, ledger, cursor, ledger_id
 

@@ -9,12 +9,13 @@ from tests.unit.ledger.stage import NAME, Stage, publish
 
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
+from magnetar.managed_ledger.claim import Grant
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
-from magnetar.managed_ledger.guarded import Grant
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Check, MetadataUnavailable, Operation
@@ -106,16 +107,15 @@ async def acked(ledger: ManagedLedger) -> None:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
 
 
 async def opened(stage: Stage, owner: Owner) -> tuple[ManagedLedgerFactory, ManagedLedger]:
     await owner.claim()
-    factory = stage.factory()
-    factory.guard_with(owner.guard)
+    factory = stage.factory(guard=owner.guard)
     ledger = await factory.open(NAME)
-    await ledger.open_cursor("old", initial="earliest")
+    await ledger.open_cursor("old", initial=EARLIEST)
     await publish(ledger, b"a")
     return factory, ledger
 
@@ -248,8 +248,7 @@ async def test_who_does_not_own_it_fences_nobody() -> None:
     await publish(ledger, b"x")
     stale = Owner(store)
     stale.revision = owner.revision - 1
-    other = stage.factory()
-    other.guard_with(stale.guard)
+    other = stage.factory(guard=stale.guard)
     with pytest.raises(ManagedLedgerFenced):
         await other.open(NAME, create=False)
     await publish(ledger, b"y")

@@ -7,14 +7,11 @@ import pytest
 from tests.unit.ledger.stage import NAME, Stage, publish, turns
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
-from magnetar.managed_ledger.record import (
-    cursors_prefix,
-    decode_managed_ledger,
-    encode,
-    managed_ledger_key,
-)
+from magnetar.managed_ledger.record import cursors_prefix, decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Record
 
 
@@ -39,7 +36,7 @@ async def marked_deleted(stage: Stage) -> None:
     """A deletion that got no further than its mark."""
     factory = stage.factory()
     ledger = await factory.open(NAME)
-    await ledger.open_cursor("sub", initial="earliest")
+    await ledger.open_cursor("sub", initial=EARLIEST)
     await publish(ledger, b"old")
     await factory.close()
     key = managed_ledger_key(NAME)
@@ -60,7 +57,7 @@ async def test_what_was_made_anew_meanwhile_is_left_alone(deleting: bool) -> Non
     await store.paused.wait()
     factory = stage.factory()
     ledger = await factory.open(NAME)
-    cursor = await ledger.open_cursor("sub", initial="earliest")
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     ledger_id, _ = await publish(ledger, b"a", b"b", b"c")
     cursor.ack(ledger_id, 1)
     await cursor.flush()

@@ -11,6 +11,7 @@ from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.settings import MINUTE_MS, ManagedLedgerSettings
+from magnetar.managed_ledger.stats import managed_ledger_stats
 
 SMALL = ManagedLedgerSettings(rollover_entries_max=3, rollover_ms_min=0)
 
@@ -163,7 +164,7 @@ async def test_nobody_reads_so_nothing_is_cached() -> None:
     await publish(ledger, b"a")
     assert factory.cache.size_bytes == 0
     assert ledger.read_cached(EARLIEST, 1, 1) is None
-    cursor = await ledger.open_cursor("late", initial="earliest")
+    cursor = await ledger.open_cursor("late", initial=EARLIEST)
     await publish(ledger, b"b")
     assert [e.data for e in ledger.read_cached(ledger.last_confirmed, 9, 99) or ()] == [b"b"]
     assert ledger.read_cached(cursor.read_position, 9, 99) is None
@@ -276,7 +277,7 @@ async def test_truncate_deletes_what_is_readable_now() -> None:
     stage = Stage()
     ledger = await stage.factory(SMALL).open(NAME)
     ledger.set_retention(-1, -1)
-    cursor = await ledger.open_cursor("sub", initial="earliest")
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     for number in range(5):
         await publish(ledger, b"%d" % number)
     await ledger.truncate()
@@ -314,7 +315,7 @@ async def test_deletion_leaves_nothing_and_ids_go_on() -> None:
     stage = Stage()
     factory = stage.factory(SMALL)
     ledger = await factory.open(NAME)
-    cursor = await ledger.open_cursor("sub", initial="earliest")
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     places = [Position(*await publish(ledger, b"%d" % number)) for number in range(5)]
     cursor.ack(*places[2])
     await cursor.flush()
@@ -350,13 +351,13 @@ async def test_info_and_stats_say_what_is_there() -> None:
     stage = Stage()
     factory = stage.factory(SMALL)
     ledger = await factory.open(NAME)
-    cursor = await ledger.open_cursor("a/b", initial="earliest", properties={"k": "v"})
+    cursor = await ledger.open_cursor("a/b", initial=EARLIEST, properties={"k": "v"})
     places = [Position(*await publish(ledger, bytes(10))) for _ in range(5)]
     for place in (places[0], places[2], places[4]):
         cursor.ack(*place)
     cursor.read_position = ledger.next_position(places[4])
     await cursor.flush()
-    stats = msgspec.to_builtins(ledger.stats())
+    stats = msgspec.to_builtins(managed_ledger_stats(ledger))
     first, second = places[0].ledger_id, places[3].ledger_id
     assert stats["entriesAddedCounter"] == stats["numberOfEntries"] == 5
     assert (stats["totalSize"], stats["currentLedgerEntries"]) == (50, 2)

@@ -10,8 +10,9 @@ from tests.unit.managed_ledger.cursor_stage import start
 from magnetar.bookie.api import NoSuchLedger
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Record
-from magnetar.offload.records import OffloadRecord, encode, offload_key
+from magnetar.offload.records import OffloadRecord, offload_key
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 
 
@@ -58,8 +59,7 @@ async def test_a_file_that_is_lost_is_read_around_while_bookies_have_the_ledger(
     await publish(ledger, b"next")
     await factory.close()
     await moved(stage, ledger_id, tmp_path)
-    again: ManagedLedgerFactory = stage.factory()
-    again.cold_first_with(cold_first)
+    again: ManagedLedgerFactory = stage.factory(cold_first=cold_first)
     ledger = await again.open(NAME)
     get, seen = stage.store.get, list[str]()
 

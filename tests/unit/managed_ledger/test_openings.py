@@ -13,14 +13,14 @@ from magnetar.bookie.api import BookieError
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.context import PERSIST_INTERVAL_S, PersistTimer
-from magnetar.managed_ledger.opening import ATTEMPTS_MAX, CURSORS_LOADED_AT_ONCE_MAX
+from magnetar.managed_ledger.lifecycle import ATTEMPTS_MAX, CURSORS_LOADED_AT_ONCE_MAX
 from magnetar.managed_ledger.record import (
     LedgerItem,
     cursor_key,
     decode_managed_ledger,
-    encode,
     managed_ledger_key,
 )
+from magnetar.metadata.records import encode
 
 KEY = managed_ledger_key(NAME)
 
@@ -30,7 +30,7 @@ async def test_all_cursors_are_restored_however_many_there_are() -> None:
     factory, ledger, _, ledger_id = await start(stage)
     count = 2 * CURSORS_LOADED_AT_ONCE_MAX + 3
     for number in range(count):
-        cursor = await ledger.open_cursor(f"c{number}", initial="earliest")
+        cursor = await ledger.open_cursor(f"c{number}", initial=EARLIEST)
         cursor.ack_cumulative((ledger_id, number % 20))
     await factory.close()
     again = await stage.factory().open(NAME)
@@ -186,6 +186,30 @@ async def test_the_last_entry_of_a_head_is_found(count: int) -> None:
     assert await ledger.find_by(early, EARLIEST, published_before_ms=1) == (
         places[count - 1] if count else None
     )
+
+
+@pytest.mark.parametrize(("count", "found"), [(2, None), (9, 8)])
+async def test_a_search_goes_on_behind_what_is_trimmed_meanwhile(
+    count: int, found: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage()
+    ledger = await stage.factory().open(NAME)
+    places: list[Position] = []
+    for number in range(10):
+        places.append(Position(*await publish(ledger, b"%d" % number)))
+        if number in (3, 7):
+            await ledger.roll_over()
+    read = stage.bookie.read_entries
+
+    async def trimming(*args: int, bytes_max: int, fence: bool = False) -> object:
+        entries = await read(*args, bytes_max=bytes_max, fence=fence)
+        await ledger.trim()
+        return entries
+
+    monkeypatch.setattr(stage.bookie, "read_entries", trimming)
+    last = await ledger.find_by(lambda data: int(data) < count)
+    assert last == (None if found is None else places[found])
+    assert ledger.entries_total == 2
 
 
 @dataclass(eq=False)

@@ -12,9 +12,9 @@ from magnetar.compaction.records import request_key as compaction_request_key
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import NamespaceName
+from magnetar.documents.backlog import BacklogRecord
 from magnetar.managed_ledger.backlog_record import (
     ANALYTICS_PREFIX,
-    BacklogRecord,
     decoded,
     read_backlog_record,
     record_key,

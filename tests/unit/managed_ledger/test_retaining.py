@@ -31,7 +31,6 @@ def left(ledger: ManagedLedger) -> list[int]:
 
 async def test_one_trim_at_a_time_is_under_way_and_the_next_comes_after_it() -> None:
     stage = Stage()
-    factory = stage.factory()
     asked, go = 0, asyncio.Event()
 
     async def confirm(name: str) -> None:
@@ -40,7 +39,7 @@ async def test_one_trim_at_a_time_is_under_way_and_the_next_comes_after_it() -> 
         asked += 1
         await go.wait()
 
-    factory.confirm_with(confirm)
+    factory = stage.factory(confirm=confirm)
     ledger = await factory.open(NAME)
     ids = await rolled(ledger, 2)
     ledger.set_retention(0, 0)
@@ -60,7 +59,6 @@ async def test_one_trim_at_a_time_is_under_way_and_the_next_comes_after_it() -> 
 @pytest.mark.parametrize("which", ["confirm", "limit"])
 async def test_what_cannot_be_confirmed_is_kept_and_tried_again(which: str) -> None:
     stage = Stage()
-    factory = stage.factory()
     failing = True
 
     async def confirm(_name: str) -> None:
@@ -71,10 +69,8 @@ async def test_what_cannot_be_confirmed_is_kept_and_tried_again(which: str) -> N
         await confirm("")
         return None
 
-    if which == "confirm":
-        factory.confirm_with(confirm)
-    else:
-        factory.limit_trimming_with(limit)
+    hooks = {"confirm": confirm} if which == "confirm" else {"trim_limit": limit}
+    factory = stage.factory(**hooks)
     ledger = await factory.open(NAME)
     ids = await rolled(ledger, 1)
     ledger.set_retention(0, 0)
@@ -92,14 +88,13 @@ async def test_what_cannot_be_confirmed_is_kept_and_tried_again(which: str) -> N
 
 async def test_retention_goes_as_far_as_compaction_has_come() -> None:
     stage = Stage()
-    factory = stage.factory()
     limits: list[Position] = []
 
     async def limit(name: str, created_ms: int) -> Position | None:
         assert (name, created_ms) == (NAME, ledger.created_ms)
         return limits[-1]
 
-    factory.limit_trimming_with(limit)
+    factory = stage.factory(trim_limit=limit)
     ledger = await factory.open(NAME)
     ids = await rolled(ledger, 3)
     limits.append(EARLIEST)
@@ -120,8 +115,8 @@ async def test_retention_goes_as_far_as_compaction_has_come() -> None:
 async def test_the_slowest_durable_cursor_holds_back_and_no_other() -> None:
     stage = Stage()
     ledger = await stage.factory().open(NAME)
-    slow = await ledger.open_cursor("slow", initial="earliest")
-    await ledger.open_cursor("quick", initial="latest")
+    slow = await ledger.open_cursor("slow", initial=EARLIEST)
+    await ledger.open_cursor("quick", initial=LATEST)
     ledger.new_non_durable_cursor("reader", EARLIEST)
     ids = await rolled(ledger, 2)
     (quick,) = [ledger.cursors["quick"]]
@@ -203,7 +198,7 @@ async def test_without_retention_there_is_nothing_to_trim() -> None:
 async def test_truncation_deletes_all_and_cursors_go_on_behind_it() -> None:
     stage = Stage()
     ledger = await stage.factory().open(NAME)
-    cursor = await ledger.open_cursor("sub", initial="earliest")
+    cursor = await ledger.open_cursor("sub", initial=EARLIEST)
     ids = await rolled(ledger, 2)
     ledger.set_retention(-1, -1)
     await ledger.truncate()
@@ -259,7 +254,7 @@ async def test_opening_and_closing_what_is_idle_writes_nothing() -> None:
 async def test_a_topic_that_cannot_write_its_cursors_is_closed_all_the_same() -> None:
     stage = Stage()
     factory, ledger, cursor, ledger_id = await start(stage)
-    other = await ledger.open_cursor("other", initial="earliest")
+    other = await ledger.open_cursor("other", initial=EARLIEST)
     for one in (cursor, other):
         one.ack(ledger_id, 3)
     stage.bookie.refuse = lambda _ledger, _ids: True
@@ -278,7 +273,7 @@ async def test_reads_count_as_hits_or_misses_and_readers_are_few() -> None:
     stage = Stage()
     factory = stage.factory()
     ledger = await factory.open(NAME)
-    await ledger.open_cursor("sub", initial="earliest")
+    await ledger.open_cursor("sub", initial=EARLIEST)
     ids = await rolled(ledger, READERS_MAX + 3, entries=1)
     cache = factory.cache
     assert (cache.hits, cache.misses) == (0, 0)

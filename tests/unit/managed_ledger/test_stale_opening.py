@@ -8,6 +8,7 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.test_guarded import Owner, acked
 
 from magnetar.core.errors import MetadataError
+from magnetar.core.ids import EARLIEST
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
@@ -50,7 +51,7 @@ class Scene:
 
     async def prepare(self) -> None:
         factory, ledger = await self.open()
-        await ledger.open_cursor("old", initial="earliest")
+        await ledger.open_cursor("old", initial=EARLIEST)
         await publish(ledger, b"a")
         await acked(ledger)
         await factory.abandon()
@@ -59,8 +60,7 @@ class Scene:
         """Opens the topic as a process that claims it now."""
         owner = Owner(self.store)
         await owner.claim()
-        factory = self.stage.factory()
-        factory.guard_with(owner.guard)
+        factory = self.stage.factory(guard=owner.guard)
         return factory, await factory.open(NAME)
 
     async def paused_at(self, key: str) -> "asyncio.Task[object]":

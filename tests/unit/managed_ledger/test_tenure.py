@@ -10,7 +10,7 @@ from tests.unit.managed_ledger.test_guarded import CLAIM, Owner, UnsureStore
 from magnetar.ledger.settings import Quorums
 from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.errors import CursorClosed, ManagedLedgerClosed, ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import WRITE_ATTEMPTS_MAX, Tenure
+from magnetar.managed_ledger.tenure import WRITE_ATTEMPTS_MAX, Tenure
 from magnetar.metadata.store import (
     BadRevision,
     Check,
@@ -36,8 +36,7 @@ class Rig:
 
     async def begin(self) -> "Rig":
         await self.owner.claim()
-        factory = self.stage.factory()
-        factory.guard_with(self.owner.guard)
+        factory = self.stage.factory(guard=self.owner.guard)
         self.context = factory._context
         self.tenure = await Tenure.begin(self.context, NAME)
         transact = self.store.transact
@@ -56,8 +55,8 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.0001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.0001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.0001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.0001)
 
 
 async def test_every_write_checks_the_claim() -> None:

@@ -20,8 +20,8 @@ LANDED = pytest.mark.parametrize("landed", [True, False], ids=["recorded", "not 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
     monkeypatch.setattr("magnetar.managed_ledger.managed_ledger.TERMINATE_RETRY_S", 0.001)
 
 

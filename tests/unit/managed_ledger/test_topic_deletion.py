@@ -15,9 +15,9 @@ from magnetar.managed_ledger.record import (
     cursor_key,
     decode_cursor,
     decode_managed_ledger,
-    encode,
     managed_ledger_key,
 )
+from magnetar.metadata.records import encode
 
 CURSOR = cursor_key(NAME, "sub")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.support.held_store import HeldStore, deletes, puts
@@ -26,22 +27,22 @@ ENTRIES = [b"a", b"b", b"c"]
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MIN", 0.001)
-    monkeypatch.setattr("magnetar.managed_ledger.guarded.RETRY_S_MAX", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MIN", 0.001)
+    monkeypatch.setattr("magnetar.managed_ledger.tenure.RETRY_S_MAX", 0.001)
     monkeypatch.setattr("magnetar.managed_ledger.cursors.SETTLE_RETRY_S", 0.001)
 
 
 class Scene:
     """A closed ledger of three entries and an open one; the cursor `sub` has acked all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, **hooks: Any) -> None:
         self.stage = Stage()
         self.stage.store = self.store = HeldStore()
-        self.factory: ManagedLedgerFactory = self.stage.factory()
+        self.factory: ManagedLedgerFactory = self.stage.factory(**hooks)
 
     async def open(self, *, acked: bool = True) -> ManagedLedger:
         ledger = await self.factory.open(NAME)
-        cursor = await ledger.open_cursor("sub", initial="earliest")
+        cursor = await ledger.open_cursor("sub", initial=EARLIEST)
         self.first, _ = await publish(ledger, *ENTRIES)
         await ledger.roll_over()
         await publish(ledger, b"newest")
@@ -73,7 +74,7 @@ async def keep_all(ledger: ManagedLedger) -> None:
 
 
 CHANGES: dict[str, Callable[[ManagedLedger], Awaitable[object]]] = {
-    "a new cursor": lambda ledger: ledger.open_cursor("new", initial="earliest"),
+    "a new cursor": lambda ledger: ledger.open_cursor("new", initial=EARLIEST),
     "a seek": seek_back,
     "other retention": keep_all,
 }
@@ -84,7 +85,6 @@ CHANGES: dict[str, Callable[[ManagedLedger], Awaitable[object]]] = {
 async def test_a_trim_takes_nothing_that_is_needed_since_it_began(
     change: Callable[[ManagedLedger], Awaitable[object]], asked: str
 ) -> None:
-    scene = Scene()
     began, go = asyncio.Event(), asyncio.Event()
 
     async def confirm(_name: str) -> None:
@@ -95,10 +95,7 @@ async def test_a_trim_takes_nothing_that_is_needed_since_it_began(
         await confirm("")
         return None
 
-    if asked == "confirm":
-        scene.factory.confirm_with(confirm)
-    else:
-        scene.factory.limit_trimming_with(limit)
+    scene = Scene(**({"confirm": confirm} if asked == "confirm" else {"trim_limit": limit}))
     ledger = await scene.open()
     ledger.set_retention(0, 0)
     await began.wait()
@@ -115,7 +112,7 @@ async def test_a_cursor_whose_creation_is_under_way_holds_data_back(how: str) ->
     scene = Scene()
     ledger = await scene.open()
     held = scene.store.hold(puts(CURSORS_PREFIX))
-    opening = asyncio.ensure_future(ledger.open_cursor("new", initial="earliest"))
+    opening = asyncio.ensure_future(ledger.open_cursor("new", initial=EARLIEST))
     await held.reached.wait()
     trimming = asyncio.ensure_future(ledger.trim() if how == "trim" else ledger.truncate())
     await turns(60)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.settings import Retention
-from magnetar.managed_ledger.trimming import consumed, trimmable
+from magnetar.managed_ledger.trim_plan import consumed, trimmable
 
 NOW = 1000
 

@@ -14,7 +14,7 @@ from magnetar.metadata.etcd.client import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     EtcdClient,
-    backoff_s,
+    pause_s,
 )
 from magnetar.metadata.etcd.endpoints import Endpoint, Headers
 from magnetar.metadata.etcd.errors import MetadataRefused, Outcome, PassingFault
@@ -178,7 +178,7 @@ def test_a_read_that_fails_says_nothing_of_writes() -> None:
     async def scenario(client: EtcdClient) -> None:
         with pytest.raises(MetadataUnavailable) as failure:
             await client.run(Tries().attempt, repeat=True, deadline=0.0)
-        assert "(last: lost). Look whether etcd runs" in failure.value.message
+        assert "(last: lost). Check that etcd runs" in failure.value.message
         assert ", ".join(MEMBERS) in failure.value.message
 
     on_members(scenario)
@@ -223,9 +223,9 @@ def test_back_off_doubles_up_to_its_bound_and_at_most_half_of_it_is_chance() -> 
     least = NoJitter()
     least.share = 0.0
     for failures, most_s in ((1, 0.05), (2, 0.1), (3, 0.2), (5, 0.8), (6, 1.0), (5_000, 1.0)):
-        assert backoff_s(failures, NoJitter()) == pytest.approx(most_s)
-        assert backoff_s(failures, least) == pytest.approx(most_s / 2)
-    assert backoff_s(40, NoJitter()) == BACKOFF_S_MAX
+        assert pause_s(failures, NoJitter()) == pytest.approx(most_s)
+        assert pause_s(failures, least) == pytest.approx(most_s / 2)
+    assert pause_s(40, NoJitter()) == BACKOFF_S_MAX
 
 
 def test_a_closed_client_has_no_connection_left() -> None:

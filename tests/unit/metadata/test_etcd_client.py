@@ -17,7 +17,7 @@ from tests.unit.metadata.etcd_rig import (
 )
 
 from magnetar.core.errors import MetadataError
-from magnetar.metadata.etcd import watching
+from magnetar.metadata.etcd import watch_stream as watching
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import LEASE_GRANT, LEASE_REVOKE, RANGE, TXN
 from magnetar.metadata.etcd.errors import MetadataFull, MetadataRefused, MetadataWentBack

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -11,7 +12,8 @@ from tests.support.fake_etcd import FakeEtcd, Refusal
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import RANGE, TXN
-from magnetar.metadata.etcd.reading import ALONE_MAX, TOGETHER_MAX
+from magnetar.metadata.etcd.errors import MetadataRefused
+from magnetar.metadata.etcd.reads import ALONE_MAX, TOGETHER_MAX
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 from magnetar.metadata.store import MetadataUnavailable, Record, StoreClosed
@@ -109,6 +111,32 @@ async def test_few_reads_go_out_at_once_and_alone(etcd: Etcd, store: EtcdStore) 
     assert (etcd.begun, etcd.ranges) == (ALONE_MAX, [])
 
 
+async def test_reads_that_go_out_together_have_the_time_of_the_one_that_was_asked_first(
+    etcd: Etcd, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second lies between each two."""
+    client = store._client
+    call, deadline = client.call, client.deadline
+    asked: list[float] = []
+    given: list[float] = []
+
+    def later() -> float:
+        asked.append(deadline() + len(asked))
+        return asked[-1]
+
+    async def noted(method: Any, request: Any, **options: Any) -> Any:
+        if method is TXN:
+            given.append(options["deadline"])
+        return await call(method, request, **options)
+
+    monkeypatch.setattr(client, "deadline", later)
+    monkeypatch.setattr(client, "call", noted)
+    tasks = await gathered(etcd, store, ALONE_MAX + 3)
+    etcd.answering.set()
+    await asyncio.gather(*tasks)
+    assert given == [asked[ALONE_MAX]]
+
+
 async def test_an_answer_too_large_for_all_is_asked_for_one_by_one(
     etcd: Etcd, store: EtcdStore
 ) -> None:
@@ -122,6 +150,30 @@ async def test_an_answer_too_large_for_all_is_asked_for_one_by_one(
     etcd.answering.set()
     records = await asyncio.gather(*tasks)
     assert [record.key for record in records if record] == [f"/k/{n}" for n in range(len(tasks))]
+
+
+async def test_one_that_is_refused_when_asked_for_alone_fails_as_etcd_says_and_no_other_does(
+    etcd: Etcd, store: EtcdStore
+) -> None:
+    async def too_large(request: pb.TxnRequest) -> pb.TxnResponse:
+        raise Refusal(
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "Received message larger than max (9 vs. 8)"
+        )
+
+    refused = f"{ROOT}/k/{ALONE_MAX + 1}".encode()
+
+    async def range_(request: pb.RangeRequest) -> pb.RangeResponse:
+        if request.key == refused:
+            raise Refusal(grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied")
+        return await etcd.range(request)
+
+    etcd.fake.on(TXN, too_large)
+    etcd.fake.on(RANGE, range_)
+    tasks = await gathered(etcd, store, ALONE_MAX + 3)
+    etcd.answering.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(outcomes.pop(ALONE_MAX + 1), MetadataRefused)
+    assert all(isinstance(one, Record) for one in outcomes)
 
 
 async def test_a_request_that_fails_fails_all_that_are_part_of_it_and_no_others(

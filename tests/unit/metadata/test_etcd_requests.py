@@ -14,7 +14,7 @@ from magnetar.core.errors import MetadataError
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import AUTHENTICATE, LEASE_GRANT, LEASE_REVOKE, RANGE, TXN
 from magnetar.metadata.etcd.errors import MetadataRefused, MetadataWentBack
-from magnetar.metadata.etcd.reading import ALONE_MAX
+from magnetar.metadata.etcd.reads import ALONE_MAX
 from magnetar.metadata.etcd.settings import EtcdSettings
 from magnetar.metadata.etcd.store import EtcdStore, open_etcd
 from magnetar.metadata.store import (

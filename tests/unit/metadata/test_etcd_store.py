@@ -18,7 +18,7 @@ from tests.unit.metadata.etcd_rig import (
     txn,
 )
 
-from magnetar.metadata.etcd import watching
+from magnetar.metadata.etcd import watch_stream as watching
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import AUTHENTICATE, LEASE_GRANT, LEASE_REVOKE, RANGE, TXN
 from magnetar.metadata.etcd.errors import MetadataRefused, MetadataWentBack
@@ -209,6 +209,8 @@ async def test_a_missing_answer_to_the_login_leaves_no_write_in_doubt(fake: Fake
     fake.on(TXN, answers(NO_TOKEN, txn(succeeded=True, revision=9)))
     assert await store.put("/a", b"") == 9
     await store.close()
+    sent = [given.get("token") for name, given in fake.headers if name != "Authenticate"]
+    assert set(sent) == {"a", "b"}, "nothing goes out without a token"
 
 
 async def test_a_denied_watch_logs_in_again_and_a_second_denial_in_a_row_is_final(

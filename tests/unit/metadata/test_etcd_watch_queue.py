@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.etcd import watching
+from magnetar.metadata.etcd import watch_stream as watching
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.client import EtcdClient
 from magnetar.metadata.etcd.endpoints import HEADERS
 from magnetar.metadata.etcd.errors import MetadataRefused
 from magnetar.metadata.etcd.keys import Keys
 from magnetar.metadata.etcd.settings import EtcdSettings
-from magnetar.metadata.etcd.watching import EtcdWatch, WatchStream
+from magnetar.metadata.etcd.watch_stream import EtcdWatch, WatchStream
 from magnetar.metadata.store import Compacted, EventKind, Record, StoreClosed, WatchEvent
 
 FIRST = 8
@@ -148,7 +148,7 @@ async def test_a_watch_holds_no_more_than_its_bounds_and_the_revision_that_passe
     assert held(watch) == [8, 9, 10, 10, 10]
     (cancel,) = sent(stream)
     assert cancel.cancel_request.watch_id == 1
-    assert (watch.next_revision, watch.resting) == (11, True)
+    assert (watch.next_revision, watch.paused) == (11, True)
 
 
 async def test_a_watch_holds_no_more_bytes_than_its_bound(
@@ -182,7 +182,7 @@ async def test_a_watch_that_rests_stays_closed_over_a_break_until_half_is_read(
     await anext(watch)
     (request,) = sent(stream)
     assert request.create_request.start_revision == 12
-    assert (held(watch), watch.resting) == ([11], False)
+    assert (held(watch), watch.paused) == ([11], False)
 
 
 async def test_a_watch_is_created_once_however_often_it_is_wanted(stream: WatchStream) -> None:

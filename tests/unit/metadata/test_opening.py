@@ -13,7 +13,7 @@ from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import AUTHENTICATE
 from magnetar.metadata.etcd.settings import EtcdSettings, EtcdTls, MetadataSettingsError
 from magnetar.metadata.etcd.store import EtcdStore
-from magnetar.metadata.opening import StoreOptions, etcd_settings, open_store
+from magnetar.metadata.store_url import StoreOptions, etcd_settings, open_store
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,6 @@ async def test_the_embedded_store_by_url(tmp_path: Path) -> None:
 
 
 def test_grpc_is_imported_only_for_etcd() -> None:
-    modules = "magnetar.metadata.opening, magnetar.standalone"
+    modules = "magnetar.metadata.store_url, magnetar.standalone.server"
     code = f"import sys, {modules}; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0

@@ -10,9 +10,9 @@ import pytest
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import (
+    NOTIFY_TIMEOUT_S,
     RENEWALS_PER_TTL,
     RETRY_S,
-    TELL_TIMEOUT_S,
     MetadataSession,
     SessionState,
 )
@@ -312,8 +312,8 @@ async def test_a_listener_that_never_ends_is_called_again() -> None:
     stage = Stage()
     await stage.start()
     await stage.store.revoke_lease(stage.session.lease_id)
-    stage.listener.takes_s = [10 * TELL_TIMEOUT_S]
-    await asyncio.sleep(BETWEEN_S + TELL_TIMEOUT_S + RETRY_S + TICK_S)
+    stage.listener.takes_s = [10 * NOTIFY_TIMEOUT_S]
+    await asyncio.sleep(BETWEEN_S + NOTIFY_TIMEOUT_S + RETRY_S + TICK_S)
     assert stage.listener.words == ["renewed", "suspended", "renewed"]
     await stage.session.stop()
 

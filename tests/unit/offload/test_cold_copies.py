@@ -1,4 +1,4 @@
-"""Which copy of an offloaded ledger is read, and which one goes first."""
+"""The choice between the copies of an offloaded ledger."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,9 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.settings import Retention
+from magnetar.metadata.records import encode
 from magnetar.offload.cold import file_ref
-from magnetar.offload.records import encode, offload_key, offloads_prefix
+from magnetar.offload.records import offload_key, offloads_prefix
 
 
 @pytest.fixture

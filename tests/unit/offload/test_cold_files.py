@@ -1,4 +1,4 @@
-"""What is kept in memory of cold files: its bounds, what goes first, what is fetched ahead."""
+"""The cache of cold files: its bounds, eviction, and read-ahead."""
 
 import asyncio
 import io
@@ -280,9 +280,6 @@ async def test_an_answer_that_is_late_is_a_passing_error(
     assert files.counters.errors == 1
 
 
-# -- one ledger -----------------------------------------------------------------------------------
-
-
 def ledger(files: ColdFiles, ref: FileRef, count: int) -> ColdLedger:
     record = OffloadRecord(5, "a", ref.store, ref.path, ref.file_bytes or 0, count, 1, 1, 1, 1, 1)
     return ColdLedger(files, record)
@@ -334,9 +331,6 @@ async def test_whether_an_entry_is_older_is_told_to_the_millisecond(
         assert await cold.published_before(number, published + 1)
 
 
-# -- files ----------------------------------------------------------------------------------------
-
-
 async def test_a_file_tells_of_itself(files: ColdFiles, tmp_path: Path) -> None:
     ref = made(tmp_path, "a", 5)
     file = await files.open(ref)
@@ -382,7 +376,7 @@ READS: list[tuple[Callable[[Sparse], object], bytes | None]] = [
 def test_a_read_of_other_bytes_than_a_groups_says_which() -> None:
     some = Sparse(b"abcdef", 10, 20)
     some.seek(15)
-    with pytest.raises(OSError, match="bytes 15 to 17 are not of this row group"):
+    with pytest.raises(OSError, match="bytes 15 to 17 are outside this row group"):
         some.read(2)
 
 
@@ -391,7 +385,7 @@ def test_only_the_bytes_of_a_group_are_read_at_their_place(number: int) -> None:
     read, expected = READS[number]
     some = Sparse(b"abcdef", 10, 20)
     if expected is None:
-        with pytest.raises(OSError, match="are not of this row group"):
+        with pytest.raises(OSError, match="are outside this row group"):
             read(some)
         return
     assert read(some) == expected

@@ -1,10 +1,11 @@
-"""A managed ledger whose ledgers were moved: what readers see, and what deletions leave behind."""
+"""A managed ledger with offloaded ledgers: reads, and the effects of deletions."""
 
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,14 +21,10 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.managed_ledger.settings import ManagedLedgerSettings, Retention
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Delete, MetadataUnavailable, Operation, Record
 from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable
-from magnetar.offload.records import (
-    encode,
-    object_path,
-    offload_key,
-    offloads_prefix,
-)
+from magnetar.offload.records import object_path, offload_key, offloads_prefix
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX
 
@@ -82,16 +79,17 @@ class ColdStage(Stage):
         self.spec = StoreSpec(FILESYSTEM, str(folder))
         self.cold_first = True
 
-    def factory(self, settings: ManagedLedgerSettings | None = None) -> ManagedLedgerFactory:
-        factory = super().factory(settings or SMALL)
-        factory.cold_first_with(lambda _name: self.cold_first)
-        return factory
+    def factory(
+        self, settings: ManagedLedgerSettings | None = None, **hooks: Any
+    ) -> ManagedLedgerFactory:
+        hooks = {"cold_first": lambda _name: self.cold_first, **hooks}
+        return super().factory(settings or SMALL, **hooks)
 
     async def filled(self, factory: ManagedLedgerFactory) -> ManagedLedger:
         """Five ledgers of 20 entries, of which nobody has acked any."""
         ledger = await factory.open(NAME)
         ledger.retention = Retention(-1, -1)
-        await ledger.open_cursor("sub", initial="earliest")
+        await ledger.open_cursor("sub", initial=EARLIEST)
         for entry in ENTRIES:
             await publish(ledger, entry)
         return ledger
@@ -228,7 +226,8 @@ async def test_topics_that_are_not_offloaded_ask_nothing(stage: ColdStage) -> No
 
 def test_nothing_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys, magnetar.standalone, magnetar.cluster.broker_process, magnetar.offload.cold;"
+        "import sys, magnetar.standalone.server, magnetar.cluster.broker_process;"
+        "import magnetar.offload.cold;"
         "print([name for name in ('pyarrow', 'obstore') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Searches by time over offloaded ledgers: what they find, and what they fetch for it."""
+"""Searches by time over offloaded ledgers: results, and bytes fetched."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.unit.offload.test_cold_reads import ColdStage
 from magnetar.broker.dispatch.metadata import publish_time_ms
 from magnetar.broker.lifecycle.expiry import older_end
 from magnetar.broker.subscription.cursor_moves import last_older_than, position_of_time
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.managed_ledger.settings import ManagedLedgerSettings, Retention
 from magnetar.offload import file_format
@@ -49,7 +49,7 @@ async def cold(stage: ColdStage, entries: list[bytes]) -> tuple[ManagedLedgerFac
     first = stage.factory(SETTINGS)
     ledger = await first.open(NAME)
     ledger.retention = Retention(-1, -1)
-    await ledger.open_cursor("sub", initial="earliest")
+    await ledger.open_cursor("sub", initial=EARLIEST)
     for entry in entries:
         await publish(ledger, entry)
         stage.clock.advance(1)
@@ -113,7 +113,7 @@ async def test_a_search_goes_on_with_the_bookies_where_the_store_fails(tmp_path:
     first = stage.factory(SETTINGS)
     ledger = await first.open(NAME)
     ledger.retention = Retention(-1, -1)
-    await ledger.open_cursor("sub", initial="earliest")
+    await ledger.open_cursor("sub", initial=EARLIEST)
     for entry in entries_of(COUNT, SIZE):
         await publish(ledger, entry)
     moved = await stage.move(ledger, LEDGERS - 1, release=False)

@@ -1,4 +1,4 @@
-"""Entry files as they are opened: footers of any size, versions, threads, and indexes that lie."""
+"""Opening entry files: footers of any size, versions, threads, and false indexes."""
 
 import asyncio
 import io
@@ -68,9 +68,6 @@ class Requests:
         monkeypatch.setattr(file_format, "fetch", noted)
 
 
-# -- footers --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("more", [-1, 0, 1, None])
 async def test_a_footer_of_any_size_is_read_with_as_few_requests_as_it_takes(
     monkeypatch: pytest.MonkeyPatch, more: int | None
@@ -125,8 +122,6 @@ async def test_a_store_that_is_away_has_no_corrupt_file() -> None:
             await EntryFile.open(store, PATH)
 
 
-# -- the index ------------------------------------------------------------------------------------
-
 GROUP = GroupIndex(Position(5, 0), Position(5, 9), 10, 100, 4, 104, 7, 1, 2)
 INDEX = FileIndex((GROUP,), 10, 100)
 
@@ -136,7 +131,7 @@ def test_an_index_is_read_only_in_the_version_that_is_known() -> None:
     assert decode_index(good) == INDEX
     for metadata, text in (
         ({}, "not an entry file"),
-        ({**good, KEY_VERSION: b"%d" % (FORMAT_VERSION + 1)}, "format version b'2' is not known"),
+        ({**good, KEY_VERSION: b"%d" % (FORMAT_VERSION + 1)}, "format version b'2' is unsupported"),
         ({**good, KEY_VERSION: b""}, "format version"),
         ({KEY_VERSION: good[KEY_VERSION]}, "its index cannot be read"),
         ({**good, KEY_INDEX: b'{"groups":[]}'}, "its index cannot be read"),
@@ -174,7 +169,7 @@ def test_a_footers_checksum_is_of_all_its_bytes_and_in_its_place() -> None:
 async def test_a_file_of_another_version_is_not_opened() -> None:
     store = MemoryStore()
     written(store, lambda writer: writer._head.update({KEY_VERSION: b"2"}))
-    with pytest.raises(ColdFileCorrupt, match="format version b'2' is not known here"):
+    with pytest.raises(ColdFileCorrupt, match="format version b'2' is unsupported"):
         await EntryFile.open(store, PATH)
 
 
@@ -287,9 +282,6 @@ async def test_the_data_is_compressed_as_was_asked(compression: str) -> None:
     assert found == DATA
 
 
-# -- threads --------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def decoders() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(1, thread_name_prefix="decoder") as pool:
@@ -335,7 +327,7 @@ async def test_a_request_that_is_not_answered_in_time_is_a_store_that_is_away(
         file_format.size_of(MemoryStore(), PATH),
     ):
         with pytest.raises(
-            ColdStoreUnavailable, match=f"{PATH} cannot be had now: no answer in 0 s"
+            ColdStoreUnavailable, match=f"{PATH} cannot be read now: no answer in 0 s"
         ):
             await asked
 

@@ -1,9 +1,10 @@
-"""The columns of an entry file, for engines that query it: their types, and what is in them."""
+"""The columns of an entry file: types and values."""
 
 import io
 
 import obstore
 import pyarrow.parquet as pq
+import pytest
 from obstore.store import MemoryStore
 from tests.unit.offload.test_entry_files import PATH, written
 
@@ -15,7 +16,7 @@ from magnetar.wire.entry import build_entry
 
 
 async def test_other_engines_find_the_columns_and_what_is_in_them() -> None:
-    """As docs/offload-format.md says; statistics let them pass over row groups."""
+    """As docs/formats/offload-format.md says; statistics let them pass over row groups."""
     schema.cache_clear()
     store = MemoryStore()
     written(store)
@@ -107,3 +108,16 @@ def test_text_that_is_no_text_is_in_its_column_as_far_as_it_can_be() -> None:
         (row,) = rows.table().to_pylist()
         assert row["producer"] == text
         assert row["data"] == entry.replace(b"PPP", bad)
+
+
+@pytest.mark.parametrize(
+    ("sequence_id", "shown"),
+    [(0, 0), (2**63 - 1, 2**63 - 1), (2**63, None), (2**64 - 1, None)],
+)
+def test_no_sequence_id_keeps_an_entry_out_of_its_file(sequence_id: int, shown: int | None) -> None:
+    """The protocol's number is unsigned and the column's is not: a client may send any."""
+    metadata = MessageMetadata(producer_name="p", sequence_id=sequence_id, publish_time=9)
+    rows = GroupRows()
+    rows.add(5, 0, build_entry(metadata, b"payload"))
+    (row,) = rows.table().to_pylist()
+    assert row["sequence_id"] == shown

@@ -1,4 +1,4 @@
-"""Entry files: what goes in comes out; what was changed meanwhile is never served."""
+"""Entry files: entries survive a round trip, and changed bytes are never served."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Files in folders: written past the page cache, and read so, wherever blocks begin and end."""
+"""Files in folders: direct writes and reads, at any alignment."""
 
 import os
 from collections.abc import Iterator

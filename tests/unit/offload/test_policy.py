@@ -1,4 +1,4 @@
-"""What holds for a topic: topic over namespace over broker, field by field."""
+"""The effective offload policies: topic over namespace over broker, by field."""
 
 import msgspec
 import pytest

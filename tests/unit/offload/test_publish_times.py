@@ -1,4 +1,4 @@
-"""When entries were published, from that column of an entry file alone."""
+"""Publish times of entries, from that column of an entry file only."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What a folder's sink has brought to the disk when it says that a file stays."""
+"""The durability of a folder's sink when it reports a file as closed."""
 
 import errno
 import fcntl
@@ -11,7 +11,7 @@ import obstore
 import pytest
 from obstore.store import MemoryStore
 
-from magnetar.bookie.os_file import OsFile
+from magnetar.disk.os_file import OsFile
 from magnetar.offload import sinks
 from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable
 from magnetar.offload.sinks import FolderSink, ObjectSink, open_sink
@@ -151,7 +151,7 @@ def test_an_upload_that_fails_says_so_until_it_is_abandoned() -> None:
     upload = ObjectSink(MemoryStore(), "a/b")
     upload._upload.close()
     upload._upload = Failing()  # type: ignore[assignment]
-    with pytest.raises(ColdStoreUnavailable, match="a/b cannot be had: the store has no such"):
+    with pytest.raises(ColdStoreUnavailable, match="a/b cannot be read: the store has no such"):
         upload.write(b"x")
     with pytest.raises(ColdFileMissing, match="a/b is not in the store"):
         upload.close()

@@ -35,8 +35,6 @@ from magnetar.offload.stores import FILESYSTEM, StoreSpec
 
 WAIT_S = 20.0
 
-# -- threads --------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("ages", "refused"),
@@ -138,8 +136,6 @@ def test_an_idle_thread_holds_nothing_of_its_last_call() -> None:
     assert held() is None
 
 
-# -- files in a folder ----------------------------------------------------------------------------
-
 OPEN = os.open
 
 
@@ -195,9 +191,6 @@ def test_a_range_of_any_length_is_read_to_its_end_or_the_files(
         assert read_range(path, start, end) == content[start:end]
     held = [os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()]
     assert str(path) not in held
-
-
-# -- one ledger -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stores as they are opened, threads that end or cannot begin, and sinks that are let go of."""
+"""Opening stores, ending threads, and abandoned sinks."""
 
 import errno
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.bookie.os_file import OsFile
+from magnetar.disk.os_file import OsFile
 from magnetar.offload import store_threads
 from magnetar.offload.errors import ColdFileMissing, ColdStoreUnavailable, OffloadMisconfigured
 from magnetar.offload.sinks import FolderSink
@@ -82,12 +82,9 @@ def test_what_an_error_of_a_store_means() -> None:
     assert isinstance(store_error(FileNotFoundError("x"), "f"), ColdFileMissing)
     gone = store_error(FileNotFoundError("<Code>NoSuchBucket</Code>"), "f")
     assert type(gone) is ColdStoreUnavailable
-    assert str(gone) == "f cannot be had: the store has no such bucket"
-    assert str(store_error(OSError("first\nsecond"), "f")) == "f cannot be had now: first"
-    assert str(store_error(OSError(), "f")) == "f cannot be had now: OSError"
-
-
-# -- threads --------------------------------------------------------------------------------------
+    assert str(gone) == "f cannot be read: the store has no such bucket"
+    assert str(store_error(OSError("first\nsecond"), "f")) == "f cannot be read now: first"
+    assert str(store_error(OSError(), "f")) == "f cannot be read now: OSError"
 
 
 def test_a_store_that_is_not_asked_for_long_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,9 +141,6 @@ def test_a_call_that_is_cancelled_before_it_begins_is_not_made() -> None:
     assert all(each.result(WAIT_S) for each in busy)
     assert threads.submit("a", int).result(WAIT_S) == 0
     assert made == []
-
-
-# -- sinks ----------------------------------------------------------------------------------------
 
 
 def descriptors(path: Path) -> int:

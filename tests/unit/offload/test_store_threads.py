@@ -1,4 +1,4 @@
-"""A folder that hangs, a FIFO nobody writes to, holds up nothing but its own reads."""
+"""A folder that hangs delays only its own reads."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Files on a real S3 server and in folders; who is not there, and who is not configured."""
+"""Files on a real S3 server and in folders; missing and misconfigured stores."""
 
 import os
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ import obstore
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from obstore.store import ObjectStore
 from tests.support.offload_files import entries_of
 from tests.support.s3 import running_s3
 
@@ -116,6 +117,29 @@ async def test_what_one_that_was_killed_left_of_its_question_goes_a_day_later(
         os.utime(path, (path.stat().st_mtime - day_s,) * 2)
     await store_now_ms(spec)
     assert sorted(folder.iterdir()) == sorted([young, foreign])
+
+
+async def test_two_that_ask_for_the_time_do_not_fail_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both delete what was left of older questions, and one of them is later."""
+    spec = StoreSpec(FILESYSTEM, str(tmp_path))
+    await store_now_ms(spec)
+    folder = tmp_path / PROBE_FOLDER
+    left = {folder / (letter * 32) for letter in "ac"}
+    for path in left:
+        path.touch()
+        os.utime(path, (path.stat().st_mtime - PROBE_AGE_S - 60,) * 2)
+    delete = obstore.delete_async
+
+    async def deleted(store: ObjectStore, path: str) -> None:
+        if tmp_path / path in left:
+            (tmp_path / path).unlink()
+        await delete(store, path)
+
+    monkeypatch.setattr(obstore, "delete_async", deleted)
+    assert await store_now_ms(spec) > 0
+    assert list(folder.iterdir()) == []
 
 
 async def test_a_bucket_that_is_not_there_has_lost_no_file(s3: StoreSpec) -> None:

@@ -1,4 +1,4 @@
-"""The trash: files stay on record until their stores have deleted them, each store by itself."""
+"""The trash: files stay on record until their stores have deleted them."""
 
 import asyncio
 from pathlib import Path
@@ -57,7 +57,9 @@ async def test_what_a_store_has_that_is_not_there_stays_on_record(
     assert list(here.iterdir()) == []
     assert not away.exists()
     away.mkdir()  # as where a volume is to be mounted
+    revision = await store.revision()
     await empty_trash(store)
+    assert await store.revision() == revision, "nothing was deleted, so nothing is written"
     away.rmdir()
     await store.delete(f"{TRASH_PREFIX}broken")
     assert await on_record(store) == ["a", "c"]

@@ -1,4 +1,4 @@
-"""How the trash of cold files is filled and emptied: in which transaction, how often, how soon."""
+"""Filling and emptying the trash: transactions, frequency, back-off."""
 
 import asyncio
 import random
@@ -13,11 +13,12 @@ from tests.unit.ledger.stage import ManualClock, turns
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import MetadataUnavailable, Record
 from magnetar.offload import cold, store_clock, trash
 from magnetar.offload.cold import TRASH_ATTEMPTS_MAX, ColdLedgers
 from magnetar.offload.errors import ColdStoreUnavailable
-from magnetar.offload.records import OffloadRecord, encode, offload_key, offloads_prefix
+from magnetar.offload.records import OffloadRecord, offload_key, offloads_prefix
 from magnetar.offload.store_clock import store_now_ms
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import (
@@ -256,7 +257,7 @@ async def test_a_store_that_does_not_answer_a_deletion_is_away(
     monkeypatch.setattr(trash, "DELETE_TIMEOUT_S", 0.0)
     with monkeypatch.context() as patch:
         patch.setattr(obstore, "delete_async", never)
-        with pytest.raises(ColdStoreUnavailable, match="a/b cannot be had now"):
+        with pytest.raises(ColdStoreUnavailable, match="a/b cannot be read now"):
             await trash.delete_file(Objects(), "a/b")
     with monkeypatch.context() as patch:
         patch.setattr(trash, "delete_file", absent)
@@ -302,7 +303,7 @@ async def test_the_reason_why_a_store_was_not_emptied_is_told(tmp_path: Path) ->
     await store.transact([put_in_trash("x", [TrashedFile(spec, "a"), TrashedFile(spec, "b")], 1)])
     ((what, why),) = (await empty_trash(store)).left
     assert what.startswith(f"{spec}, 2 files such as ")
-    assert why == f"{tmp_path / 'absent'} is not there, or empty: is its volume mounted?"
+    assert why == f"{tmp_path / 'absent'} is missing or empty: is its volume mounted?"
     assert len(await store.list(TRASH_PREFIX)) == 1
 
 

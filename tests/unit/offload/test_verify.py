@@ -1,4 +1,4 @@
-"""A file is trusted only if it is what its index and its record say: how each of them may lie."""
+"""Verification: every way in which a file may contradict its index and its record."""
 
 from collections.abc import Callable
 from typing import Any
@@ -134,7 +134,7 @@ PLACES = {
 async def test_entries_out_of_order_are_found_out(name: str) -> None:
     store = MemoryStore()
     written(store, places=PLACES[name])
-    with pytest.raises(ColdFileCorrupt, match=r"comes after|is not what its index"):
+    with pytest.raises(ColdFileCorrupt, match=r"comes after|contradicts its index"):
         await verify_file(store, PATH)
 
 

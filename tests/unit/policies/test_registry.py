@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.policies.defaults import broker_value
-from magnetar.broker.setting import settings_of
-from magnetar.broker.settings import BrokerSettings
-from magnetar.cluster.settings import BrokerProcessSettings
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import BY_MANIFEST, BY_NAME, GROUPS, POLICIES, at, rest_of
 from magnetar.policies.types import MapOf
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import settings_of
 
 
 def test_names_and_manifests_are_unique() -> None:

@@ -373,3 +373,11 @@ def test_a_decoder_says_what_it_holds_of_a_frame_under_way() -> None:
     assert decoder.held_bytes > 0
     decoder.feed(whole[7:])
     assert (decoder.held_bytes, decoder.unfinished_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("buffer_bytes", [64, BUFFER_BYTES_DEFAULT])
+def test_what_came_before_a_broken_frame_is_kept_however_the_bytes_came(buffer_bytes: int) -> None:
+    decoder = FrameDecoder(buffer_bytes=buffer_bytes)
+    with pytest.raises(ProtocolError) as broken:
+        decoder.feed(b"".join(flow(1, permits) for permits in range(1, 40)) + b"\xff" * 64)
+    assert broken.value.events == [Flow(1, permits) for permits in range(1, 40)]

@@ -1,5 +1,5 @@
-"""Pure builders: from a MagnetarCluster to the Kubernetes objects that make it up.
+"""Builds the Kubernetes objects of a MagnetarCluster. Pure: no IO.
 
-The same names, labels, ports and environment as the chart has where it makes the pods itself, so
-that either can take over from the other.
+Names, labels, ports and environment are the same as in the chart's own pods, so that the operator
+can take over from the chart, and the reverse.
 """

@@ -1,23 +1,23 @@
-"""What the pods of all components have in common: security, placement, environment, probes.
+"""Builds the parts that all components' pods share: security, placement, environment, probes.
 
-Secure by default: a number instead of root, nothing writable but the volumes, no capability, no
-token of Kubernetes. Settings come as environment from a ConfigMap, whose digest is an annotation
-of the pods, so that other settings are other pods.
+Pods are restricted: a numeric user that is not root, only volumes are writable, no capability, no
+Kubernetes token. Settings are environment variables from a ConfigMap, whose digest is an annotation
+of the pods, so that new settings cause new pods.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from magnetar_operator.api_kinds import CONFIG_MAP, SERVICE_ACCOUNT, Object
-from magnetar_operator.cluster.manifests.naming import CONFIG_CHECKSUM, Cluster, digest
+from magnetar_operator.cluster.manifests.names import CONFIG_CHECKSUM, Cluster, digest
 from magnetar_operator.cluster.observed import STARTUP_S_MAX
+from magnetar_operator.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, Object
 from magnetar_operator.models.pods import Pods, Resources, Storage
 from magnetar_operator.models.values import seconds
 
 USER_ID: Final = 10_000
 TMP_SIZE: Final = "64Mi"
 STOP_RESERVE_S: Final = 2
-"""Of the grace period that a process does not plan with."""
+"""The part of the grace period that a process must leave unused."""
 
 METADATA_ROOT: Final = "MAGNETAR_METADATA_ROOT"
 METADATA_SETTINGS: Final = (
@@ -28,15 +28,15 @@ METADATA_SETTINGS: Final = (
     "MAGNETAR_METADATA_TLS_CERT_FILE",
     "MAGNETAR_METADATA_TLS_KEY_FILE",
 )
-"""What a process needs besides the URL to read the cluster's metadata."""
+"""The variables that locate the cluster's metadata, apart from the URL."""
 STARTUP_PERIOD_S: Final = 2
-"""Between two startup probes."""
+"""Seconds between two startup probes."""
 
 SAME_NODE: Final = "kubernetes.io/hostname"
 
 
 def settings_data(*configs: Mapping[str, object]) -> dict[str, str]:
-    """Settings as environment: ours behind MAGNETAR_, Pulsar's behind PULSAR_PREFIX_."""
+    """Settings as environment variables: MAGNETAR_… for ours, PULSAR_PREFIX_… for Pulsar's."""
     data: dict[str, str] = {}
     for config in configs:
         for key, value in config.items():
@@ -51,22 +51,22 @@ def settings_data(*configs: Mapping[str, object]) -> dict[str, str]:
 
 
 def metadata_settings(cluster: Cluster, config: Mapping[str, object]) -> dict[str, str]:
-    """Where and as which user a component with that `config` reads metadata, beside the URL."""
-    given = settings_data(config)
-    found: dict[str, str] = {name: given[name] for name in METADATA_SETTINGS if name in given}
+    """The variables that locate the metadata, apart from the URL, for a component's `config`."""
+    data = settings_data(config)
+    located: dict[str, str] = {name: data[name] for name in METADATA_SETTINGS if name in data}
     external = cluster.spec.etcd.external
     if external is not None and external.prefix is not None:
-        found[METADATA_ROOT] = external.prefix
-    return found
+        located[METADATA_ROOT] = external.prefix
+    return located
 
 
 def config_map(cluster: Cluster, component: str, data: Mapping[str, str]) -> Object:
-    """The component's settings."""
+    """The ConfigMap with the component's settings."""
     return cluster.object(CONFIG_MAP, component, data=dict(data))
 
 
 def service_account(cluster: Cluster, component: str) -> Object:
-    """An account that may do nothing."""
+    """A ServiceAccount without rights."""
     return cluster.object(SERVICE_ACCOUNT, component, automountServiceAccountToken=False)
 
 
@@ -79,11 +79,11 @@ def template(
     data: Mapping[str, str],
     volumes: list[Object],
 ) -> Object:
-    """A pod template around the one container."""
+    """A pod template with one container."""
     spec: Object = {
         "serviceAccountName": cluster.object_name(component),
         "automountServiceAccountToken": False,
-        # Variables such as MAGNETAR_BROKER_PORT, of a Service of that name, are no settings.
+        # Kubernetes' variables for Services (MAGNETAR_BROKER_PORT) would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_s(pods),
         "securityContext": {
@@ -99,7 +99,9 @@ def template(
         **_placement(cluster, component, pods),
     }
     if cluster.spec.image_pull_secrets:
-        spec["imagePullSecrets"] = [{"name": one.name} for one in cluster.spec.image_pull_secrets]
+        spec["imagePullSecrets"] = [
+            {"name": secret.name} for secret in cluster.spec.image_pull_secrets
+        ]
     annotations = {**pods.pod_annotations, CONFIG_CHECKSUM: digest(dict(data))}
     metadata = {"labels": cluster.pod_labels(component), "annotations": annotations}
     return {"metadata": metadata, "spec": spec}
@@ -114,7 +116,7 @@ def container(
     environment: Mapping[str, str],
     mounts: list[Object],
 ) -> Object:
-    """Of one of our own processes; `ports` has `http`."""
+    """The container of one of our own processes; `ports` must contain `http`."""
     return {
         "name": component,
         "image": cluster.image,
@@ -138,19 +140,19 @@ def container(
 
 
 def _shared_metadata(cluster: Cluster) -> list[Object]:
-    """Tells the cluster from others in the same external etcd."""
+    """The variables of a cluster in an external etcd: its owner, and its path."""
     external = cluster.spec.etcd.external
     if external is None:
         return []
     owner = f"{cluster.namespace}/{cluster.name}"
-    found: list[Object] = [{"name": "MAGNETAR_CLUSTER_OWNER", "value": owner}]
+    variables: list[Object] = [{"name": "MAGNETAR_CLUSTER_OWNER", "value": owner}]
     if external.prefix is not None:
-        found.append({"name": METADATA_ROOT, "value": external.prefix})
-    return found
+        variables.append({"name": METADATA_ROOT, "value": external.prefix})
+    return variables
 
 
 def field_variable(name: str, path: str) -> Object:
-    """An environment variable that says something of the pod."""
+    """An environment variable with the value of a field of the pod."""
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
@@ -159,7 +161,7 @@ def tmp_volume() -> Object:
 
 
 def probes(port: str, *, live: str, ready: str) -> Object:
-    """Over HTTP: a start may take five minutes (a journal is replayed), a hang is ended in one."""
+    """HTTP probes: a start may take five minutes (journal replay), a hang is detected in one."""
 
     def probe(path: str, failures: int, period_s: int, timeout_s: int) -> Object:
         return {
@@ -177,27 +179,27 @@ def probes(port: str, *, live: str, ready: str) -> Object:
 
 
 def grace_s(pods: Pods) -> int:
-    """How long a pod may take to stop."""
+    """The time that a pod may take to stop."""
     return max(1, round(seconds(pods.grace_period)))
 
 
 def shutdown_ms(pods: Pods, pause_s: int = 0) -> str:
-    """How long its process may take: what is left of the grace period after the pause."""
+    """The time that the process may take to stop: the grace period without the pause."""
     return str(max(1, grace_s(pods) - pause_s - STOP_RESERVE_S) * 1_000)
 
 
-def resources(given: Resources) -> Object:
-    """As a container has them."""
-    found: Object = {}
-    if given.requests:
-        found["requests"] = {key: str(value) for key, value in given.requests.items()}
-    if given.limits:
-        found["limits"] = {key: str(value) for key, value in given.limits.items()}
-    return found
+def resources(spec: Resources) -> Object:
+    """The resources of a container."""
+    built: Object = {}
+    if spec.requests:
+        built["requests"] = {key: str(value) for key, value in spec.requests.items()}
+    if spec.limits:
+        built["limits"] = {key: str(value) for key, value in spec.limits.items()}
+    return built
 
 
 def volume_claim(cluster: Cluster, component: str, storage: Storage) -> Object:
-    """The template of each pod's volume."""
+    """The claim template of each pod's volume."""
     spec: Object = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": storage.size}},
@@ -214,13 +216,13 @@ def volume_claim(cluster: Cluster, component: str, storage: Storage) -> Object:
 
 def _secured(container: Object, pods: Pods) -> Object:
     environment = [*container.get("env", ())]
-    for one in pods.extra_env:
-        given: Object = {"name": one.name}
-        if one.value is not None:
-            given["value"] = one.value
-        if one.value_from is not None:
-            given["valueFrom"] = one.value_from
-        environment = [each for each in environment if each["name"] != one.name] + [given]
+    for variable in pods.extra_env:
+        extra: Object = {"name": variable.name}
+        if variable.value is not None:
+            extra["value"] = variable.value
+        if variable.value_from is not None:
+            extra["valueFrom"] = variable.value_from
+        environment = [item for item in environment if item["name"] != variable.name] + [extra]
     return {
         **container,
         "env": environment,
@@ -234,7 +236,7 @@ def _secured(container: Object, pods: Pods) -> Object:
 
 
 def _placement(cluster: Cluster, component: str, pods: Pods) -> Object:
-    found: Object = {}
+    placement: Object = {}
     term = {
         "topologyKey": SAME_NODE,
         "labelSelector": {"matchLabels": cluster.selector(component)},
@@ -246,18 +248,18 @@ def _placement(cluster: Cluster, component: str, pods: Pods) -> Object:
         weighted = {"weight": 100, "podAffinityTerm": term}
         anti = {"preferredDuringSchedulingIgnoredDuringExecution": [weighted]}
     if pods.affinity is not None:
-        found["affinity"] = pods.affinity
+        placement["affinity"] = pods.affinity
     elif anti:
-        found["affinity"] = {"podAntiAffinity": anti}
+        placement["affinity"] = {"podAntiAffinity": anti}
     if pods.node_selector:
-        found["nodeSelector"] = dict(pods.node_selector)
+        placement["nodeSelector"] = dict(pods.node_selector)
     if pods.tolerations:
-        found["tolerations"] = list(pods.tolerations)
+        placement["tolerations"] = list(pods.tolerations)
     if pods.topology_spread_constraints:
         default = {"labelSelector": {"matchLabels": cluster.selector(component)}}
-        found["topologySpreadConstraints"] = [
-            {**default, **one} for one in pods.topology_spread_constraints
+        placement["topologySpreadConstraints"] = [
+            {**default, **constraint} for constraint in pods.topology_spread_constraints
         ]
     if pods.priority_class_name is not None:
-        found["priorityClassName"] = pods.priority_class_name
-    return found
+        placement["priorityClassName"] = pods.priority_class_name
+    return placement

@@ -1,16 +1,15 @@
-"""The parts that keep data: etcd and the bookies, as StatefulSets, with their Services.
+"""Builds the components with data: etcd and bookies (StatefulSets), with their Services.
 
-Both replace pods only when they are deleted (`OnDelete`): the operator deletes them, one at a time
-and not before the cluster can do without. Their volumes outlive everything but, where the spec asks
-for it, the MagnetarCluster itself (`claim`).
+StatefulSets replace a pod only when it is deleted (`OnDelete`). The operator deletes pods one at a
+time, and only while the cluster can do without the pod. Volumes outlive every object except, if the
+spec says so, the MagnetarCluster (`claim`).
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar_operator.api_kinds import PVC, SERVICE, STATEFUL_SET, Object
 from magnetar_operator.cluster.manifests import pods as of_pods
-from magnetar_operator.cluster.manifests.naming import (
+from magnetar_operator.cluster.manifests.names import (
     BOOKIE,
     BOOKIE_HTTP_PORT,
     BOOKIE_PORT,
@@ -20,21 +19,22 @@ from magnetar_operator.cluster.manifests.naming import (
     ETCD_PEER_PORT,
     Cluster,
 )
+from magnetar_operator.kube.kinds import PVC, SERVICE, STATEFUL_SET, Object
 from magnetar_operator.models.pods import Storage
 
 REPLICAS_SET: Final = "magnetar.io/replicas"
-"""On a StatefulSet: how many the operator wanted; another number there was set by hand."""
+"""The annotation of a StatefulSet with the replicas that the operator set."""
 
 
 def bookie_settings(cluster: Cluster) -> dict[str, str]:
-    """Of the bookies; autorecovery's as well where it is in them."""
+    """The bookies' settings, with those of autorecovery if it runs in the bookies."""
     spec = cluster.spec
-    inside = {} if cluster.separate_recovery else spec.autorecovery.config
-    return of_pods.settings_data(inside, spec.bookie.config)
+    recovery = {} if cluster.separate_recovery else spec.autorecovery.config
+    return of_pods.settings_data(recovery, spec.bookie.config)
 
 
 def bookie_service(cluster: Cluster) -> Object:
-    """Bookies are known by their own names; one that is not ready yet must be found as well."""
+    """The headless Service by which bookies have names, even before they are ready."""
     return cluster.object(
         SERVICE,
         BOOKIE,
@@ -53,7 +53,7 @@ def bookie_service(cluster: Cluster) -> Object:
 def bookie_stateful_set(
     cluster: Cluster, replicas: int, claims: Sequence[Object] | None = None
 ) -> Object:
-    """`claims`: the templates as they are stored, which can never change."""
+    """The StatefulSet of bookies. `claims`: the stored claim templates, which cannot change."""
     spec = cluster.spec.bookie
     name = cluster.object_name(BOOKIE)
     data = bookie_settings(cluster)
@@ -81,7 +81,7 @@ def bookie_stateful_set(
 
 
 def etcd_services(cluster: Cluster) -> list[Object]:
-    """One by which members find each other before any is ready, and one for clients."""
+    """The headless Service of etcd's members, also before they are ready, and one for clients."""
     client = {"name": "client", "port": ETCD_CLIENT_PORT, "targetPort": "client"}
     peer = {"name": "peer", "port": ETCD_PEER_PORT, "targetPort": "peer"}
     selector = cluster.selector(ETCD)
@@ -99,7 +99,7 @@ def etcd_services(cluster: Cluster) -> list[Object]:
 
 
 def etcd_stateful_set(cluster: Cluster, claims: Sequence[Object] | None = None) -> Object:
-    """Its members, by fixed names; their number never changes."""
+    """The StatefulSet of etcd; its members have fixed names, and their number never changes."""
     spec = cluster.spec.etcd
     name = cluster.object_name(ETCD)
     peers = cluster.host(ETCD_PEER_PORT)
@@ -145,9 +145,9 @@ def etcd_stateful_set(cluster: Cluster, claims: Sequence[Object] | None = None) 
 
 
 def claim(cluster: Cluster, component: str, live: Object, size: str) -> Object:
-    """What is ours of a volume: its size, and whether it goes with the MagnetarCluster.
+    """Our fields of a volume claim: its size, and its owner if the spec deletes volumes.
 
-    It is never owned by the StatefulSet: one that is deleted by hand must take nothing with it.
+    The StatefulSet never owns it: deleting a StatefulSet by hand must not delete volumes.
     """
     metadata = live["metadata"]
     owned: Object = {
@@ -174,14 +174,14 @@ def _stateful_set(
     claims: Sequence[Object] | None,
 ) -> Object:
     name = cluster.object_name(component)
-    given = [of_pods.volume_claim(cluster, component, storage)]
-    found = cluster.object(
+    default_claims = [of_pods.volume_claim(cluster, component, storage)]
+    stateful_set = cluster.object(
         STATEFUL_SET,
         component,
         spec={
             "serviceName": name,
             "replicas": replicas,
-            # All at once: nothing waits for the others, and a full restart is quick.
+            # Pods do not wait for each other, so that a full restart is quick.
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": {
@@ -190,8 +190,8 @@ def _stateful_set(
             },
             "selector": {"matchLabels": cluster.selector(component)},
             "template": template,
-            "volumeClaimTemplates": given if claims is None else list(claims),
+            "volumeClaimTemplates": default_claims if claims is None else list(claims),
         },
     )
-    found["metadata"]["annotations"] = {REPLICAS_SET: str(replicas)}
-    return found
+    stateful_set["metadata"]["annotations"] = {REPLICAS_SET: str(replicas)}
+    return stateful_set

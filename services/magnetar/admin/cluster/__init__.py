@@ -1,1 +1,1 @@
-"""The admin REST of several brokers: any of them takes any request."""
+"""The admin REST of several brokers: each of them accepts every request."""

@@ -1,57 +1,76 @@
-"""Requests about a namespace as a whole, whose bundles are on several brokers.
+"""Requests about a whole namespace, whose bundles are on several brokers.
 
-Each is sent to the owners as the request about one bundle that it amounts to. Bundles that nobody
-owns are taken where the request changes what is stored in them, and left alone otherwise.
+The broker splits such a request into one request per bundle and sends each to the bundle's owner.
+If a bundle has no owner, it claims the bundle if the request changes stored data, and skips it
+otherwise.
 """
 
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin.answers import done
-from magnetar.admin.cluster.partitions import raise_refusal
-from magnetar.admin.cluster.peers import Handler, Peers, together
-from magnetar.admin.cluster.sending import Answer, query_of
+from magnetar.admin.cluster.answers import answers_of_peers, raise_refusal
+from magnetar.admin.cluster.peers import Peers, gather_answers
+from magnetar.admin.cluster.sender import PeerAnswer, query_of
 from magnetar.admin.context import existing_namespace, service_of
+from magnetar.admin.http.answers import done
+from magnetar.admin.http.routes import Handler
 from magnetar.broker.ownership.bundles import bundle_of, checked, ranges
-from magnetar.core.names import NamespaceName
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
 
 _NAMESPACE_SEGMENTS: Final = 6
-"""`/admin/v2/namespaces/tenant/namespace`, with what is before the first slash."""
+"""Segments of `/admin/v2/namespaces/tenant/namespace`, with the empty one before it."""
 
 
 async def unload(peers: Peers, request: Request, handler: Handler) -> Response:
-    """One bundle at its owner, or all of a namespace's; what nobody owns is unloaded already."""
-    namespace, bundle = await _asked(request)
+    """Unloads a bundle, or all bundles of a namespace; a bundle without an owner is unloaded."""
+    namespace, bundle = await _namespace_and_bundle(request)
     if bundle is None:
-        await _each_bundle(peers, request, namespace, taken=frozenset())
+        await _request_bundles(peers, request, namespace, claimed=frozenset())
         return done()
-    full = f"{namespace}/{bundle}"
-    return await peers.at_bundle_owner_if_any(full, request, handler, done())
+    full_name = f"{namespace}/{bundle}"
+    return await peers.at_bundle_owner_if_any(full_name, request, handler, done())
 
 
-async def in_stored_topics(peers: Peers, request: Request, handler: Handler) -> Response:
-    """What is done to all topics of a bundle or a namespace: for each bundle that has any."""
-    namespace, bundle = await _asked(request)
+async def for_stored_topics(peers: Peers, request: Request, handler: Handler) -> Response:
+    """Applies a request to all stored topics of a bundle or of a namespace."""
+    namespace, bundle = await _namespace_and_bundle(request)
     if bundle is not None:
         return await peers.at_bundle_owner(f"{namespace}/{bundle}", request, handler)
     service = service_of(request)
     policies = await service.resources.policies(namespace)
     names = await service.topics.names(namespace, "persistent")
-    taken = frozenset(bundle_of(policies, name) for name in names)
-    await _each_bundle(peers, request, namespace, taken)
+    with_topics = frozenset(bundle_of(policies, name) for name in names)
+    await _request_bundles(peers, request, namespace, claimed=with_topics)
     return done()
 
 
-async def at_known_bundle(peers: Peers, request: Request, handler: Handler) -> Response:
-    """At the bundle's owner; a bundle that there is not is refused first."""
-    namespace, bundle = await _asked(request)
+async def at_existing_bundle(peers: Peers, request: Request, handler: Handler) -> Response:
+    """Serves a request at the bundle's owner; refuses it first if the bundle does not exist."""
+    namespace, bundle = await _namespace_and_bundle(request)
     return await peers.at_bundle_owner(f"{namespace}/{bundle}", request, handler)
 
 
-async def _asked(request: Request) -> tuple[NamespaceName, str | None]:
-    """The namespace, and the bundle where the path has one; raises where they do not exist."""
+async def topic_names(request: Request, namespace: NamespaceName, domain: str) -> list[TopicName]:
+    """Returns all topics and partitions of the domain in the namespace, sorted.
+
+    Non-persistent topics exist only in their brokers' memory, so this broker lists its own and
+    requests the others' lists. A request from a peer gets this broker's topics only.
+    """
+    names = await service_of(request).topics.names(namespace, domain)
+    if domain == "persistent":
+        return names
+    path = f"/admin/v2/{domain}/{namespace}"
+    all_names = set(names)
+    for answer in await answers_of_peers(request, path, "includeSystemTopic=true"):
+        all_names.update(map(parse_topic, msgspec.json.decode(answer.body, type=list[str])))
+    return sorted(all_names)
+
+
+async def _namespace_and_bundle(request: Request) -> tuple[NamespaceName, str | None]:
+    """Returns the path's namespace, and its bundle if it names one; raises if one is missing."""
     namespace = await existing_namespace(request)
     bundle = request.path_params.get("bundle")
     if bundle is not None:
@@ -60,10 +79,13 @@ async def _asked(request: Request) -> tuple[NamespaceName, str | None]:
     return namespace, bundle
 
 
-async def _each_bundle(
-    peers: Peers, request: Request, namespace: NamespaceName, taken: frozenset[str]
-) -> list[Answer]:
-    """The request as one about each bundle; those in `taken` are taken where nobody has them."""
+async def _request_bundles(
+    peers: Peers, request: Request, namespace: NamespaceName, claimed: frozenset[str]
+) -> None:
+    """Sends the request for each bundle of the namespace; raises the first refusal.
+
+    This broker claims those bundles of `claimed` that have no owner, and skips others without one.
+    """
     policies = await service_of(request).resources.policies(namespace)
     path: str = request.scope["path"]
     segments = path.split("/")
@@ -71,16 +93,14 @@ async def _each_bundle(
     tail = "/".join(segments[_NAMESPACE_SEGMENTS:])
     query = query_of(request)
 
-    async def ask(bundle: str) -> Answer:
-        answer = await peers.ask_bundle(
+    async def request_bundle(bundle: str) -> PeerAnswer:
+        answer = await peers.request_bundle(
             f"{namespace}/{bundle}",
             request.method,
             f"{head}/{bundle}/{tail}",
-            take=bundle in taken,
+            claim=bundle in claimed,
             query=query,
         )
-        return answer or Answer(done().status_code, b"", bundle)
+        return answer or PeerAnswer(done().status_code, b"", bundle)
 
-    answers = await together([ask(bundle) for bundle in ranges(policies)])
-    raise_refusal(answers, ())
-    return answers
+    raise_refusal(await gather_answers([request_bundle(bundle) for bundle in ranges(policies)]), ())

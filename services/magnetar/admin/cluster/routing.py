@@ -1,10 +1,9 @@
-"""What the REST side asks of ownership: who serves a topic or a bundle, and who is there at all."""
+"""Routing of REST requests: the owners of topics and bundles, and the living brokers."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from magnetar.broker.balance.service import Balance
 from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord
@@ -12,47 +11,54 @@ from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import BookieSet
 
+if TYPE_CHECKING:
+    from magnetar.broker.balance.service import Balance
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A broker as an address to send requests to; `here` is this one."""
+    """The address of a broker; `local` is set for this broker."""
 
     broker_id: str
     http_url: str
-    here: bool
+    local: bool
 
 
 class Routing(Protocol):
-    """Bundles are named `tenant/namespace/0x00000000_0x40000000`."""
+    """Finds brokers and owners. Bundles are named `tenant/namespace/0x00000000_0x40000000`."""
 
     def brokers(self) -> Sequence[Peer]:
-        """Every living broker, in order of ids."""
+        """Returns all living brokers, sorted by id."""
 
     async def bundle_of(self, name: TopicName) -> str:
-        """The topic's bundle; raises TopicNotFound where its namespace does not exist."""
+        """Returns the topic's bundle; raises TopicNotFound if its namespace does not exist."""
 
     async def owner(self, name: TopicName, *, claim: bool) -> Peer:
-        """Who serves the topic. Where nobody does, an owner is chosen, or, with `claim`, this
-        broker takes it. Raises ServiceNotReady where that cannot be said now."""
+        """Returns the topic's owner.
 
-    async def bundle_owner(self, bundle: str, *, take: bool) -> Peer | None:
-        """Who owns the bundle. Where nobody does, this broker takes it with `take`."""
+        If the topic has none, this chooses one or, with `claim`, claims the bundle for this broker.
+        Raises ServiceNotReady if the owner is unknown at the moment.
+        """
+
+    async def bundle_owner(self, bundle: str, *, claim: bool) -> Peer | None:
+        """Returns the bundle's owner; with `claim`, this broker claims a bundle without one."""
 
     def owned(self) -> Sequence[str]:
-        """The bundles of this broker."""
+        """Returns the bundles of this broker."""
 
 
 @dataclass(slots=True)
-class InCluster:
-    """What makes a broker's REST one of several. `closing` is what the application adds."""
+class ClusterParts:
+    """The parts of a cluster that the admin REST of one of its brokers uses."""
 
     routing: Routing
-    balance: Balance | None = None
+    balance: "Balance | None" = None
     bookies: BookieSet | None = None
-    """Where entries are stored."""
+    """The bookies of the cluster."""
     families: Callable[[], Iterable[str]] = tuple
-    """Further metrics, of what the broker works with."""
+    """Further metrics, of the broker's clients of bookies and metadata."""
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
+    """Called by `close`; the application adds its own."""
 
     async def close(self) -> None:
         """Closes the connections to the other brokers."""
@@ -62,7 +68,7 @@ class InCluster:
 
 
 class OwnershipRouting:
-    """Routing by a broker's ownership."""
+    """Routing based on the bundle ownership of this broker."""
 
     def __init__(self, ownership: ClusterOwnership) -> None:
         self._ownership = ownership
@@ -77,18 +83,18 @@ class OwnershipRouting:
         located = await self._ownership.locate(name, authoritative=claim)
         return self._peer(located.broker or self._ownership.brokers.own)
 
-    async def bundle_owner(self, bundle: str, *, take: bool) -> Peer | None:
-        ownership, wanted = self._ownership, Bundle.parse(bundle)
-        if ownership.has(wanted):
+    async def bundle_owner(self, bundle: str, *, claim: bool) -> Peer | None:
+        ownership, parsed = self._ownership, Bundle.parse(bundle)
+        if ownership.has(parsed):
             return self._peer(ownership.brokers.own)
-        owner = ownership.owner_of(wanted)
-        if owner is None and take and await ownership.claims.take(wanted) is not None:
+        owner = ownership.owner_of(parsed)
+        if owner is None and claim and await ownership.claims.acquire(parsed) is not None:
             return self._peer(ownership.brokers.own)
-        owner = owner or ownership.owner_of(wanted)
+        owner = owner or ownership.owner_of(parsed)
         if owner is not None and ownership.claims.is_own(owner):
-            # Handed over to this broker, and not asked for since.
-            await ownership.claims.confirm(wanted)
-            if not ownership.has(wanted):
+            # The bundle was handed over to this broker, which has not confirmed it yet.
+            await ownership.claims.confirm(parsed)
+            if not ownership.has(parsed):
                 raise ServiceNotReady(f"Bundle {bundle} is being moved, please retry")
             return self._peer(ownership.brokers.own)
         broker = None if owner is None else ownership.brokers.get(owner.broker_id)

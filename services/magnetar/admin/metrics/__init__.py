@@ -1,1 +1,1 @@
-"""What `/metrics` shows: Pulsar's names and labels, so that dashboards that know them go on."""
+"""The `/metrics` page: Pulsar's names and labels, so that its dashboards work unchanged."""

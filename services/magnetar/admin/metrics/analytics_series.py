@@ -1,9 +1,9 @@
-"""Series of what the backlog job found, by namespace: for alerts and autoscalers.
+"""Series of the backlog job's results, by namespace, for alerts and autoscalers.
 
-One broker shows them, so that sums over brokers count once: the one that leads the load balance,
-or the only one there is. The records are listed at a scrape, once in ASK_EVERY_S at most and for
-LIST_S_MAX at most; where that fails, the figures from before stay. What is not known has no series,
-nor has a namespace without a record. How old the figures are is a series, too.
+Only one broker shows them, the leader of the load balance or a single broker, so that sums over
+brokers count them once. A scrape lists the records, at most every LIST_EVERY_S and for at most
+LIST_S_MAX; if that fails, the last figures stay. A value that is unknown has no series, nor has a
+namespace without a record. The time of the analysis is a series too.
 
 Bounds: the NAMESPACES_MAX namespaces with the most bytes.
 """
@@ -12,23 +12,26 @@ import asyncio
 import heapq
 import time
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.admin.metrics.topic_series import namespace_labels
-from magnetar.broker.balance.service import Balance
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
-from magnetar.managed_ledger.backlog_record import ANALYTICS_PREFIX, BacklogRecord, decoded
+from magnetar.documents.backlog import BacklogRecord
+from magnetar.managed_ledger.backlog_record import ANALYTICS_PREFIX, decoded
 from magnetar.observe.metrics import Number, escape, family
 
-ASK_EVERY_S: Final = 30.0
+if TYPE_CHECKING:
+    from magnetar.broker.balance.service import Balance
+
+LIST_EVERY_S: Final = 30.0
 LIST_S_MAX: Final = 2.0
 NAMESPACES_MAX: Final = 1_000
 RECORDS_PER_TURN: Final = 128
 
-Shown = tuple[Number | None, ...]
-"""In the order of FAMILIES."""
+Values = tuple[Number | None, ...]
+"""The values of a namespace, in the order of FAMILIES."""
 
 FAMILIES: Final = (
     "magnetar_analytics_backlog_entries",
@@ -49,65 +52,67 @@ log = get_logger("magnetar.admin.metrics")
 
 
 class AnalyticsSeries:
-    """Keeps the figures between scrapes."""
+    """Keeps the values of all namespaces between scrapes."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._asked_at_s = float("-inf")
-        self._shown: dict[str, Shown] = {}
+        self._listed_at_s = float("-inf")
+        self._values: dict[str, Values] = {}
 
-    async def refresh(self, service: BrokerService, balance: Balance | None) -> None:
-        """Before `families`; asks the store where it is time to."""
+    async def refresh(self, service: BrokerService, balance: "Balance | None") -> None:
+        """Lists the records if the last list is old enough; called before `families`."""
         if balance is not None and not balance.leadership.leading:
-            self._shown = {}
-            self._asked_at_s = float("-inf")  # who leads next shows them at its first scrape
+            self._values = {}
+            self._listed_at_s = float("-inf")  # a new leader shows them at its first scrape
             return
         now_s = self._monotonic()
-        if now_s - self._asked_at_s < ASK_EVERY_S:
+        if now_s - self._listed_at_s < LIST_EVERY_S:
             return
-        self._asked_at_s = now_s
+        self._listed_at_s = now_s
         try:
-            self._shown = await _listed(service)
+            self._values = await _read_records(service)
         except (MetadataError, TimeoutError) as error:
-            log.debug("backlog analytics not read", error=str(error) or type(error).__name__)
+            text = str(error) or type(error).__name__
+            log.debug("backlog analyses not listed, the last values stay", error=text)
 
     def families(self, cluster: str) -> Iterator[str]:
-        """One text for each family that somebody has a figure for; `cluster` is escaped."""
+        """Yields the text of each family that has a value; `cluster` is escaped."""
         for index, name in enumerate(FAMILIES):
-            known = [
+            series = [
                 (namespace_labels(cluster, namespace), value)
-                for namespace, row in self._shown.items()
+                for namespace, row in self._values.items()
                 if (value := row[index]) is not None
             ]
-            if known:
-                yield family(name, [label for label, _ in known], [value for _, value in known])
+            if series:
+                yield family(name, [label for label, _ in series], [value for _, value in series])
 
 
-async def _listed(service: BrokerService) -> dict[str, Shown]:
+async def _read_records(service: BrokerService) -> dict[str, Values]:
     async with asyncio.timeout(LIST_S_MAX):
         records = await service.store.list(ANALYTICS_PREFIX)
-    rows: dict[str, Shown] = {}
+    rows: dict[str, Values] = {}
     for count, record in enumerate(records):
         try:
-            # Between quotes: whoever writes to the store chooses the key.
-            rows[escape(record.key.removeprefix(ANALYTICS_PREFIX))] = shown(decoded(record))
+            # Escaped: any writer to the store can choose the key, which becomes a label.
+            namespace = escape(record.key.removeprefix(ANALYTICS_PREFIX))
+            rows[namespace] = values_of(decoded(record))
         except MetadataError as error:
-            log.debug("backlog analytics not understood", error=error.message)
+            log.debug("backlog analysis skipped", error=error.message)
         if count % RECORDS_PER_TURN == RECORDS_PER_TURN - 1:
             await asyncio.sleep(0)
     return bounded(rows)
 
 
-def bounded(rows: dict[str, Shown], most: int = NAMESPACES_MAX) -> dict[str, Shown]:
-    """Those with the most bytes, in their order."""
-    if len(rows) <= most:
+def bounded(rows: dict[str, Values], count_max: int = NAMESPACES_MAX) -> dict[str, Values]:
+    """Returns the namespaces with the most bytes, in their order."""
+    if len(rows) <= count_max:
         return rows
-    kept = set(heapq.nlargest(most, rows, key=lambda name: rows[name][_BYTES] or 0))
+    kept = set(heapq.nlargest(count_max, rows, key=lambda name: rows[name][_BYTES] or 0))
     return {name: row for name, row in rows.items() if name in kept}
 
 
-def shown(record: BacklogRecord) -> Shown:
-    """The values of FAMILIES."""
+def values_of(record: BacklogRecord) -> Values:
+    """Returns the values of FAMILIES."""
     return (
         record.backlog_entries,
         record.backlog_messages,

@@ -1,17 +1,20 @@
-"""Series of the load balance: what this broker uses, and what it decided while it led.
+"""Series of the load balance: this broker's usage, and its decisions while it was the leader.
 
-Usages are in percent, as Pulsar's; series for what is not measured are left out.
+Usages are in percent, as in Pulsar. There are no series for values that are not measured.
 """
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from magnetar.broker.balance.service import Balance
 from magnetar.broker.service import BrokerService
 from magnetar.observe.metrics import label_text, single
 
+if TYPE_CHECKING:
+    from magnetar.broker.balance.service import Balance
 
-def balance_families(service: BrokerService, balance: Balance | None) -> Iterator[str]:
-    """One text for each family; none for a broker alone."""
+
+def balance_families(service: BrokerService, balance: "Balance | None") -> Iterator[str]:
+    """Yields the text of each family; nothing for a single broker."""
     if balance is None:
         return
     cluster = ("cluster", service.cluster)

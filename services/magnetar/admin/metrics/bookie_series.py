@@ -1,7 +1,7 @@
-"""Series of bookies, under BookKeeper's names where there is one for what we count.
+"""Series of bookies, under BookKeeper's names if it has one for the value.
 
-Quantiles of the journal's syncs come from its histogram: the upper edge of the bucket in which the
-quantile falls.
+The quantiles of the journal's syncs come from its histogram. A quantile is shown as the upper bound
+of its bucket.
 """
 
 from collections.abc import Iterable, Iterator
@@ -52,7 +52,7 @@ _SUCCEEDED: Final = label_text([("success", "true")])
 
 
 def bookie_families(bookies: Iterable[BookieWithStats]) -> Iterator[str]:
-    """One text for each family. A process has one bookie at most, so none is labelled."""
+    """Yields the text of each family. A process has at most one bookie, so there are no labels."""
     for bookie in bookies:
         stats = bookie.stats()
         for name, field in _GAUGES:
@@ -77,7 +77,8 @@ def _journal_syncs(stats: BookieStats) -> Iterator[str]:
 
 
 def quantile_ms(counts: tuple[int, ...], quantile: float) -> float:
-    """The upper edge of the bucket that holds the quantile; 0 where nothing was counted."""
+    """Returns the upper bound of the bucket that contains the quantile; 0 if nothing was
+    counted."""
     total = sum(counts)
     if not total:
         return 0.0

@@ -1,4 +1,4 @@
-"""Series of the broker as a whole: sums over topics, connections, the cache, the version."""
+"""Series of the whole broker: sums over topics, connections, the cache, the version."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -26,18 +26,18 @@ _SUMS: Final = (
     "storage_read_rate",
     None,
 )
-"""`pulsar_broker_…`, in the order of `topic_series.ROW`; None where Pulsar has no such sum."""
+"""`pulsar_broker_…`, in the order of `topic_series.ROW`; None if Pulsar has no such sum."""
 
 
 class CacheRates:
-    """How often the entry cache was hit and missed, per second."""
+    """The rates per second at which the entry cache was hit and missed."""
 
     def __init__(self) -> None:
         self.hits = Rate()
         self.misses = Rate()
 
     def turn(self, service: BrokerService) -> None:
-        """A minute is over."""
+        """Ends the current minute."""
         cache = service.ledgers.cache.stats()
         self.hits.turn(cache.hits)
         self.misses.turn(cache.misses)
@@ -46,7 +46,7 @@ class CacheRates:
 def broker_families(
     service: BrokerService, rows: Iterable[tuple[float, ...]], topics: int, rates: CacheRates
 ) -> Iterator[str]:
-    """One text for each family; `rows` are the topics'."""
+    """Yields the text of each family; `rows` are those of the topics."""
     cluster = label_text([("cluster", service.cluster)])
     yield single("pulsar_broker_topics_count", cluster, topics)
     columns = list(zip(*rows, strict=True)) or [()] * len(_SUMS)

@@ -1,6 +1,6 @@
-"""Series of reads of cold data: from the object store, and from the row groups in memory.
+"""Series of reads of offloaded data: from the object store, and from cached row groups.
 
-Under the names that dashboards of Pulsar's offloaders use, and the older ones of the same.
+They have the current and the older names of Pulsar's offloaders, which dashboards use.
 """
 
 from collections.abc import Iterator
@@ -14,17 +14,17 @@ _PREFIXES: Final = ("brk_ledgeroffloader_", "pulsar_ledgeroffloader_")
 
 
 class ColdSeries:
-    """Keeps the rate of the last minute."""
+    """Keeps the rate of reads over the last minute."""
 
     def __init__(self) -> None:
         self._read = Rate()
 
     def turn(self, service: BrokerService) -> None:
-        """A minute is over."""
+        """Ends the current minute."""
         self._read.turn(service.ledgers.cold.files.counters.read_bytes)
 
     def families(self, service: BrokerService) -> Iterator[str]:
-        """One text for each family; none as long as nothing was read."""
+        """Yields the text of each family; nothing until something was read."""
         files = service.ledgers.cold.files
         counters = files.counters
         if not (counters.group_reads or counters.errors):

@@ -1,12 +1,12 @@
-"""The page: topics are looked at a few at a time, families written one at a time.
+"""The metrics page: reads topics in groups and writes one family at a time.
 
-Between the steps the loop serves others, so that a scrape of ten thousand topics holds nobody up
-for long; and the page is streamed, so that its text never stands in memory as a whole.
+The event loop runs other tasks between these steps, so a scrape of ten thousand topics delays no
+client for long. The page is streamed, so its whole text is never in memory.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.admin.metrics.analytics_series import AnalyticsSeries
 from magnetar.admin.metrics.balance_series import balance_families
@@ -23,23 +23,25 @@ from magnetar.admin.metrics.topic_series import (
     topic_labels,
 )
 from magnetar.admin.metrics.windows import WINDOW_S, MinuteWindows
-from magnetar.broker.balance.service import Balance
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import as_persistent
 from magnetar.observe.metrics import escape, family, process_metrics
+
+if TYPE_CHECKING:
+    from magnetar.broker.balance.service import Balance
 
 TOPICS_PER_TURN: Final = 256
 
 
 class MetricsPage:
-    """Writes the page; `keep_windows` has to run beside it."""
+    """Writes the metrics page of a broker; `keep_windows` must run meanwhile."""
 
     def __init__(
         self,
         service: BrokerService,
         bookies: Iterable[BookieWithStats] = (),
-        balance: Balance | None = None,
+        balance: "Balance | None" = None,
         further: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         self._further = further
@@ -52,19 +54,19 @@ class MetricsPage:
         self._analytics = AnalyticsSeries()
 
     async def keep_windows(self) -> None:
-        """Turns the windows once a minute, for ever."""
+        """Ends a minute of all windows every minute, until cancelled."""
         while True:
             await asyncio.sleep(WINDOW_S)
             self.turn()
 
     def turn(self) -> None:
-        """A minute is over."""
+        """Ends the current minute of all windows."""
         self._windows.turn(self._service.topics)
         self._cache.turn(self._service)
         self._cold.turn(self._service)
 
     async def text(self) -> AsyncIterator[str]:
-        """The page, in pieces."""
+        """Yields the page in pieces."""
         service = self._service
         settings = service.settings
         cluster = escape(service.cluster)
@@ -128,9 +130,9 @@ def _collect(
 ) -> None:
     sums = NO_SUBSCRIPTIONS
     for name, subscription in topic.subscriptions.items():
-        one = subscriptions.add(labels, name, subscription)
-        sums = one if sums is NO_SUBSCRIPTIONS else sums.plus(one)
+        own = subscriptions.add(labels, name, subscription)
+        sums = own if sums is NO_SUBSCRIPTIONS else sums.plus(own)
     offloaded_bytes = 0
-    if isinstance(topic, PersistentTopic):
-        offloaded_bytes = service.offloading.moved(topic.managed_ledger).size_bytes
+    if (persistent := as_persistent(topic)) is not None:
+        offloaded_bytes = service.offloading.moved(persistent.managed_ledger).size_bytes
     topics.add(labels, topic, sums, offloaded_bytes)

@@ -1,14 +1,13 @@
-"""Series of backlog quotas, of topics that have one: others would add three lines each for nothing.
+"""Series of backlog quotas, only of topics that have one.
 
-`pulsar_storage_backlog_age_seconds` is not among them: it takes a read per topic and scrape.
+`pulsar_storage_backlog_age_seconds` is missing because it would cost a read per topic and scrape.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
 from magnetar.observe.metrics import family, single
 from magnetar.policies.lifecycle import BACKLOG_QUOTA
 
@@ -16,7 +15,7 @@ EVICTIONS: Final = "pulsar_storage_backlog_quota_exceeded_evictions_total"
 
 
 class QuotaSeries:
-    """Collects topics, then writes them out."""
+    """Collects the quotas and evictions of topics, then writes their families."""
 
     def __init__(self) -> None:
         self._limits: dict[QuotaType, tuple[list[str], list[int]]] = {
@@ -25,37 +24,38 @@ class QuotaSeries:
         self._eviction_labels: list[str] = []
         self._evictions: list[int] = []
         self._totals = {"size": 0, "time": 0}
-        # Topics of a namespace have one and the same value: it is looked at once a page.
-        self._known: dict[int, tuple[object, dict[QuotaType, int]]] = {}
+        # The topics of a namespace share one policy object, which is parsed once per page.
+        self._parsed: dict[int, tuple[object, dict[QuotaType, int]]] = {}
 
     def add(self, labels: str, topic: Topic) -> None:
-        """One topic with its label text."""
-        if not isinstance(topic, PersistentTopic):
+        """Adds a topic with its label text."""
+        if not topic.name.persistent:
             return
         for kind, limit in self._limits_of(topic).items():
             names, limits = self._limits[kind]
             names.append(labels)
             limits.append(limit)
         counters = topic.counters
-        for what, count in (
+        for quota_type, count in (
             ("size", counters.evictions_by_size),
             ("time", counters.evictions_by_age),
         ):
             if count:
-                self._eviction_labels.append(f'{labels[:-1]},quota_type="{what}"}}')
+                self._eviction_labels.append(f'{labels[:-1]},quota_type="{quota_type}"}}')
                 self._evictions.append(count)
-                self._totals[what] += count
+                self._totals[quota_type] += count
 
-    def _limits_of(self, topic: PersistentTopic) -> dict[QuotaType, int]:
+    def _limits_of(self, topic: Topic) -> dict[QuotaType, int]:
         value = topic.policies.value(BACKLOG_QUOTA)
-        known = self._known.get(id(value))
-        if known is None:
-            limits = {each.type: each.limit for each in quotas_of(value)}
-            self._known[id(value)] = known = (value, limits)
-        return known[1]
+        parsed = self._parsed.get(id(value))
+        if parsed is None:
+            limits = {quota.type: quota.limit for quota in quotas_of(value)}
+            # The value is kept as well, so that no other object gets its id.
+            self._parsed[id(value)] = parsed = (value, limits)
+        return parsed[1]
 
     def families(self, cluster: str, *, topics: bool) -> Iterator[str]:
-        """One text for each family; without `topics` only the broker's sums."""
+        """Yields the text of each family; without `topics` only the broker's sums."""
         for kind, count in self._totals.items():
             if count:
                 yield single(

@@ -1,16 +1,13 @@
-"""Series per subscription, and per consumer where `consumer_metrics` is on."""
+"""Series per subscription, and per consumer if `consumer_metrics` is on."""
 
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import msgspec
 
-from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
-from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.observe.metrics import escape, family
-
-Subscription = PersistentSubscription | NonPersistentSubscription
 
 ROW: Final = (
     ("pulsar_subscription_back_log", "gauge"),
@@ -39,7 +36,7 @@ THROTTLED: Final = (
     "pulsar_subscription_dispatch_throttled_msg_events",
     "pulsar_subscription_dispatch_throttled_bytes_events",
 )
-"""Only of subscriptions that ever had to wait for a dispatch rate; with the reason as a label."""
+"""Only for subscriptions that a dispatch rate has throttled; the reason is a label."""
 CONSUMER_ROW: Final = (
     ("pulsar_consumer_msg_rate_out", "gauge"),
     ("pulsar_consumer_msg_throughput_out", "gauge"),
@@ -57,7 +54,7 @@ _IDLE_TAIL: Final = (0,) * (len(ROW) - 2)
 
 
 class Sums(NamedTuple):
-    """What a topic's row takes from its subscriptions."""
+    """The values of a topic's row that come from its subscriptions."""
 
     consumers: int = 0
     rate_out: float = 0.0
@@ -66,7 +63,7 @@ class Sums(NamedTuple):
     backlog_bytes: int = 0
 
     def plus(self, other: "Sums") -> "Sums":
-        """Both; the backlog's bytes are those of the one that is further behind."""
+        """Adds two sums; the backlog's bytes are those of the larger backlog."""
         return Sums(
             self.consumers + other.consumers,
             self.rate_out + other.rate_out,
@@ -80,7 +77,7 @@ NO_SUBSCRIPTIONS: Final = Sums()
 
 
 class SubscriptionSeries:
-    """Collects rows, then writes them out."""
+    """Collects the rows of subscriptions and consumers, then writes their families."""
 
     def __init__(self, *, rows: bool, consumers: bool) -> None:
         self._with_rows = rows
@@ -93,20 +90,14 @@ class SubscriptionSeries:
         self._consumer_rows: list[Row] = []
 
     def add(self, topic_labels: str, name: str, subscription: Subscription) -> Sums:
-        """One subscription of the topic whose label text is given."""
+        """Adds a subscription of the topic with the given label text; returns its sums."""
         labels = f'{topic_labels[:-1]},subscription="{escape(name)}"}}'
-        if (
-            isinstance(subscription, PersistentSubscription)
-            and subscription.dispatcher is None
-            and not subscription.last_expire_ms
-        ):
-            # Nobody was ever attached since the topic was opened: only the backlog is not zero.
-            cursor = subscription.cursor
-            backlog = cursor.backlog
+        if subscription.unused:
+            backlog = subscription.backlog or 0
             if self._with_rows:
                 self._labels.append(labels)
                 self._rows.append((backlog, backlog, *_IDLE_TAIL))
-            size = cursor.backlog_bytes_estimate if backlog else 0
+            size = subscription.backlog_bytes if backlog else 0
             return Sums(backlog=backlog, backlog_bytes=size)
         stats = subscription.stats()
         if self._with_rows:
@@ -143,27 +134,27 @@ class SubscriptionSeries:
     def _add_consumers(
         self, labels: str, subscription: Subscription, stats: SubscriptionStats
     ) -> None:
-        for consumer, its in zip(subscription.consumers, stats.consumers, strict=True):
+        for consumer, consumer_stats in zip(subscription.consumers, stats.consumers, strict=True):
             self._consumer_labels.append(
-                f'{labels[:-1]},consumer_name="{escape(its.consumer_name)}",'
+                f'{labels[:-1]},consumer_name="{escape(consumer_stats.consumer_name)}",'
                 f'consumer_id="{consumer.spec.consumer_id}"}}'
             )
             self._consumer_rows.append(
                 (
-                    its.msg_rate_out,
-                    its.msg_throughput_out,
-                    its.msg_rate_redeliver,
-                    its.message_ack_rate,
-                    its.unacked_messages,
-                    int(its.blocked_consumer_on_unacked_msgs),
-                    its.available_permits,
-                    its.msg_out_counter,
-                    its.bytes_out_counter,
+                    consumer_stats.msg_rate_out,
+                    consumer_stats.msg_throughput_out,
+                    consumer_stats.msg_rate_redeliver,
+                    consumer_stats.message_ack_rate,
+                    consumer_stats.unacked_messages,
+                    int(consumer_stats.blocked_consumer_on_unacked_msgs),
+                    consumer_stats.available_permits,
+                    consumer_stats.msg_out_counter,
+                    consumer_stats.bytes_out_counter,
                 )
             )
 
     def families(self) -> Iterator[str]:
-        """One text for each family."""
+        """Yields the text of each family."""
         for (name, kind), column in zip(ROW, zip(*self._rows, strict=True), strict=False):
             yield family(name, self._labels, column, kind)
         throttled_columns = zip(*self._throttled, strict=True)

@@ -1,8 +1,8 @@
-"""Series per topic, or per namespace where `topic_metrics` is off.
+"""Series per topic, or per namespace if `topic_metrics` is off.
 
-A topic is one row of numbers; rows become columns, a column a family. Bucket families hold only
-topics with traffic in the last minute: a series that is absent counts as zero in a sum, and ten
-thousand idle topics would add a quarter of a million lines.
+Each topic has a row of numbers, and each column of the rows is a family. Bucket families contain
+only topics with traffic in the last minute: sums count a missing series as zero, and ten thousand
+idle topics would add a quarter of a million lines.
 """
 
 from collections.abc import Iterator
@@ -10,8 +10,7 @@ from typing import Final
 
 from magnetar.admin.metrics.subscription_series import Sums
 from magnetar.admin.metrics.windows import LATENCIES, NO_TRAFFIC, WINDOW_S, Counts, MinuteWindows
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
 from magnetar.observe.metrics import escape, family
 
 ROW: Final = (
@@ -33,7 +32,7 @@ ROW: Final = (
     ("pulsar_storage_read_rate", "gauge"),
     ("pulsar_publish_rate_limit_times", "counter"),
 )
-"""The families of a row, in its order."""
+"""The families of a row, in the order of its values."""
 
 AVERAGE_SIZE: Final = "pulsar_average_msg_size"
 _RATE_IN, _THROUGHPUT_IN = 3, 4
@@ -45,7 +44,8 @@ Row = tuple[float, ...]
 
 
 def bucket_families() -> list[str]:
-    """The names of the bucket families, in the order of `windows.counts_of`, with their sums."""
+    """Returns the names of the bucket families and their sums, in the order of
+    `windows.counts_of`."""
     latency, size = "pulsar_storage_write_latency_", "pulsar_entry_size_"
     return [
         *(f"{latency}le_{bound}" for bound in _LATENCY_NAMES),
@@ -60,7 +60,7 @@ def bucket_families() -> list[str]:
 
 
 def topic_labels(cluster: str, topic: Topic) -> str:
-    """The label text of a topic; names of tenants and namespaces need no escapes."""
+    """Returns the label text of a topic; names of tenants and namespaces need no escapes."""
     name = topic.name
     return (
         f'{{cluster="{cluster}",namespace="{name.tenant}/{name.namespace_local}",'
@@ -69,11 +69,12 @@ def topic_labels(cluster: str, topic: Topic) -> str:
 
 
 def namespace_labels(cluster: str, namespace: str) -> str:
+    """Returns the label text of a namespace; both arguments are escaped."""
     return f'{{cluster="{cluster}",namespace="{namespace}"}}'
 
 
 class TopicSeries:
-    """Collects rows, then writes them out."""
+    """Collects the rows of topics, then writes their families."""
 
     def __init__(self, windows: MinuteWindows) -> None:
         self._windows = windows
@@ -83,10 +84,10 @@ class TopicSeries:
         self._buckets: list[Counts] = []
 
     def add(self, labels: str, topic: Topic, sums: Sums, offloaded_bytes: int = 0) -> None:
-        """One topic, with what its subscriptions sum up to, and what of it was moved."""
+        """Adds a topic with the sums over its subscriptions and its offloaded bytes."""
         counters = topic.counters
         window = self._windows.of(topic)
-        stored = topic.managed_ledger.bytes_total if isinstance(topic, PersistentTopic) else 0
+        stored = topic.stored_bytes
         row = (
             len(topic.subscriptions),
             len(topic.producers),
@@ -108,12 +109,12 @@ class TopicSeries:
         )
         self.labels.append(labels)
         self.rows.append(row)
-        if window is not NO_TRAFFIC and isinstance(topic, PersistentTopic):
+        if window is not NO_TRAFFIC and topic.name.persistent:
             self._bucket_labels.append(labels)
             self._buckets.append((*window, sum(window[:LATENCIES])))
 
     def families(self) -> Iterator[str]:
-        """One text for each family."""
+        """Yields the text of each family."""
         if not self.rows:
             return
         columns = list(zip(*self.rows, strict=True))
@@ -131,11 +132,11 @@ class TopicSeries:
 def by_namespace(
     series: TopicSeries, namespaces: list[str], cluster: str
 ) -> "tuple[list[str], list[Row]]":
-    """The rows summed up per namespace; `namespaces` beside the rows."""
+    """Returns the labels and rows of namespaces; `namespaces` has the namespace of each row."""
     sums: dict[str, Row] = {}
     for namespace, row in zip(namespaces, series.rows, strict=True):
-        known = sums.get(namespace)
+        total = sums.get(namespace)
         sums[namespace] = (
-            row if known is None else tuple(a + b for a, b in zip(known, row, strict=True))
+            row if total is None else tuple(a + b for a, b in zip(total, row, strict=True))
         )
     return [namespace_labels(cluster, namespace) for namespace in sums], list(sums.values())

@@ -1,1 +1,1 @@
-"""One router for each resource: parse, call the broker, answer."""
+"""The routes of the admin REST, one module per resource: parse, call the broker, answer."""

@@ -1,13 +1,11 @@
-"""How much is left to read: in bytes from a message on, and of a subscription in messages."""
+"""The size of backlogs: in bytes after a message, and in messages of a subscription."""
 
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer
-from magnetar.admin.cluster.route import at_owner
+from magnetar.admin.cluster.placement import at_owner
 from magnetar.admin.context import (
     persistent_topic,
     refuse_broken,
@@ -17,21 +15,23 @@ from magnetar.admin.context import (
     text_of,
     topic_of,
 )
-from magnetar.admin.described import described
-from magnetar.admin.documents import MessageId
-from magnetar.admin.routes import Routes
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer
+from magnetar.admin.http.descriptions import described
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.documents.resources import MessageId
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
 
-router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
-_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 
 SCANNED_ENTRIES_MAX: Final = 10_000
-"""subscriptionBacklogScanMaxEntries; the answer says where it stopped short (`aborted`)."""
+"""subscriptionBacklogScanMaxEntries; `aborted` in the answer says that the limit was reached."""
 _ONE_PARTITION: Final = (
     "Analyze backlog on a partitioned topic is not allowed, please try do it on specific topic "
     "partition"
@@ -41,7 +41,7 @@ READ_BYTES: Final = 4 << 20
 
 
 @router.put(
-    _TOPIC + "/backlogSize",
+    TOPIC_PATH + "/backlogSize",
     summary="Bytes from a message to the end",
     openapi_extra=described(body="Message id", example={"ledgerId": -1, "entryId": -1}),
 )
@@ -60,7 +60,7 @@ async def backlog_size(request: Request) -> Response:
 
 
 @router.post(
-    _TOPIC + "/subscription/{subscription:name}/analyzeBacklog",
+    TOPIC_PATH + "/subscription/{subscription:name}/analyzeBacklog",
     summary="Count a subscription's unacknowledged messages by reading them",
     tags=("subscriptions",),
     openapi_extra=described(
@@ -76,32 +76,32 @@ async def analyze(request: Request) -> Response:
     refuse_broken(topic, text_of(request, "subscription"))
     if subscription is None:
         raise subscription_not_found(text_of(request, "subscription"), name)
-    given = await bodies.parse(request, MessageId)
-    return answer(await _scan(subscription, EARLIEST if given is None else given.cursor_position))
+    start = await bodies.parse(request, MessageId)
+    return answer(await _scan(subscription, EARLIEST if start is None else start.cursor_position))
 
 
 async def _scan(subscription: PersistentSubscription, start: Position) -> dict[str, object]:
-    """Counts from `start`, or from the oldest unacknowledged entry if that is later.
+    """Counts entries from `start`, or from the oldest unacknowledged entry if that is later.
 
-    A scan reads SCANNED_ENTRIES_MAX entries at most; clients ask again from behind the last one.
+    A scan reads at most SCANNED_ENTRIES_MAX entries; clients continue after the last one.
     """
     ledger, cursor = subscription.ledger, subscription.cursor
     entries = messages = markers = scanned = 0
     first = last = None
     position = max(start, ledger.next_position(cursor.mark_delete))
     while scanned < SCANNED_ENTRIES_MAX and position <= ledger.last_confirmed:
-        found = await ledger.read(position, READ_ENTRIES, READ_BYTES)
-        if not found:
+        page = await ledger.read(position, READ_ENTRIES, READ_BYTES)
+        if not page:
             break
-        scanned += len(found)
-        for entry in cursor.filter_unacked(found):
+        scanned += len(page)
+        for entry in cursor.filter_unacked(page):
             first, last = first or entry.position, entry.position
             entries += 1
             count = _message_count(entry)
             markers += count == 0
             messages += count
-        position = ledger.next_position(found[-1].position)
-    found_ids = {} if first is None else {"firstMessageId": str(first), "lastMessageId": str(last)}
+        position = ledger.next_position(page[-1].position)
+    ids = {} if first is None else {"firstMessageId": str(first), "lastMessageId": str(last)}
     return {
         "entries": entries,
         "messages": messages,
@@ -113,12 +113,12 @@ async def _scan(subscription: PersistentSubscription, start: Position) -> dict[s
         "filterAcceptedMessages": messages,
         "filterRescheduledMessages": 0,
         "aborted": position <= ledger.last_confirmed,
-        **found_ids,
+        **ids,
     }
 
 
 def _message_count(entry: Entry) -> int:
-    """Messages in the entry; 0 for a marker of the broker's own."""
+    """Returns the number of messages in the entry; 0 for a marker that the broker wrote."""
     try:
         metadata = parse_metadata(entry.data)
     except MalformedEntry:

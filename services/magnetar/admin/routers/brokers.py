@@ -1,28 +1,27 @@
-"""`/admin/v2/brokers`: this broker, its health and its settings."""
+"""`/admin/v2/brokers`: the brokers, their health, their load balance and their settings."""
 
 import asyncio
 from dataclasses import fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, bare, done
-from magnetar.admin.cluster.partitions import raise_refusal
-from magnetar.admin.cluster.peers import asked_by_peer
-from magnetar.admin.cluster.route import peers_of
-from magnetar.admin.context import balance_of, service_of, text_of
-from magnetar.admin.described import described, query
-from magnetar.admin.routes import Routes
+from magnetar.admin.cluster.answers import answers_of_peers
+from magnetar.admin.cluster.placement import peers_of
+from magnetar.admin.context import BundleNames, balance_of, service_of, text_of
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, bare, done
+from magnetar.admin.http.descriptions import described, query
+from magnetar.admin.http.routes import Routes
 from magnetar.admin.stats.load_report import balance_view, decisions_view
-from magnetar.broker.balance.service import Balance
-from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
-from magnetar.broker.setting import settings_of
-from magnetar.broker.settings import BrokerSettings
 from magnetar.core.errors import MagnetarError, NotFound, ServiceNotReady
-from magnetar.core.names import NamespaceName
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import settings_of
+
+if TYPE_CHECKING:
+    from magnetar.broker.balance.service import Balance
 
 router = Routes(prefix="/admin/v2/brokers", tags=("brokers",))
 
@@ -39,7 +38,7 @@ async def list_brokers(request: Request) -> Response:
 
 
 def _living(request: Request) -> list[str]:
-    """The ids of all living brokers."""
+    """Returns the ids of all living brokers."""
     peers = peers_of(request)
     if peers is None:
         return [service_of(request).broker_id]
@@ -70,30 +69,30 @@ async def ready(request: Request) -> Response:
     return bare("ok")
 
 
-@router.get("/leaderBroker", summary="The broker that decides on the balance of load")
+@router.get("/leaderBroker", summary="The leader of the load balance")
 async def leader(request: Request) -> Response:
     service, balance = service_of(request), balance_of(request)
     if balance is None:
         return answer({"serviceUrl": service.http_url, "brokerId": service.broker_id})
-    found = await balance.leadership.look()
-    if found is None:
+    leader_record = await balance.leadership.read()
+    if leader_record is None:
         raise NotFound("Couldn't find leader broker")
-    return answer({"serviceUrl": found.service_url, "brokerId": found.broker_id})
+    return answer({"serviceUrl": leader_record.service_url, "brokerId": leader_record.broker_id})
 
 
 @router.get(
     "/balance",
-    summary="The brokers' loads, what the leader decided, and why (not in Pulsar)",
-    openapi_extra=described(query("limit", "integer", "How many rounds of the log (100)")),
+    summary="The brokers' loads, and the leader's decisions with reasons (not in Pulsar)",
+    openapi_extra=described(query("limit", "integer", "Rounds of the log in the answer (100)")),
 )
 async def get_balance(request: Request) -> Response:
     balance = _balance(request)
-    leads = await balance.leadership.look()
+    leader_record = await balance.leadership.read()
     rounds = await balance.balancer.decisions.rounds()
     limit = max(bodies.number(request, "limit", LOG_ROUNDS_SHOWN), 1)
     return answer(
         balance_view(
-            None if leads is None else leads.broker_id,
+            None if leader_record is None else leader_record.broker_id,
             balance.reports.all(),
             rounds[-limit:],
             balance.balancer.counts,
@@ -101,12 +100,14 @@ async def get_balance(request: Request) -> Response:
     )
 
 
-@router.get("/balance/dry-run", summary="What would be decided if the loads of this moment lasted")
+@router.get(
+    "/balance/dry-run", summary="The decisions that the current loads would cause if they lasted"
+)
 async def dry_run(request: Request) -> Response:
     return answer(decisions_view(await _balance(request).balancer.dry_run()))
 
 
-def _balance(request: Request) -> Balance:
+def _balance(request: Request) -> "Balance":
     balance = balance_of(request)
     if balance is None:
         raise NotFound("There is only this broker: no load is balanced")
@@ -118,12 +119,12 @@ async def version(request: Request) -> Response:
     return bare(service_of(request).version)
 
 
-@router.get("/configuration", summary="Settings that can change while it runs: none")
+@router.get("/configuration", summary="Settings that can change at run time: none")
 async def dynamic_names(_: Request) -> Response:
     return answer([])
 
 
-@router.get("/configuration/values", summary="Settings changed while it runs: none")
+@router.get("/configuration/values", summary="Settings that were changed at run time: none")
 async def dynamic_values(_: Request) -> Response:
     return answer({})
 
@@ -139,7 +140,7 @@ async def runtime_configuration(request: Request) -> Response:
     return answer(values)
 
 
-@router.get("/internal-configuration", summary="Where metadata is kept")
+@router.get("/internal-configuration", summary="The address of the metadata store")
 async def internal_configuration(request: Request) -> Response:
     url, root = _metadata(service_of(request).settings)
     return answer(
@@ -154,7 +155,7 @@ async def internal_configuration(request: Request) -> Response:
 
 
 def _metadata(settings: BrokerSettings) -> tuple[str, str]:
-    """The metadata store's URL, and the path below which its keys are."""
+    """Returns the metadata store's URL and the common prefix of its keys."""
     url = getattr(settings, "metadata_url", None)
     if url is not None:
         return url, str(getattr(settings, "metadata_root", "")).rstrip("/")
@@ -166,25 +167,25 @@ def _metadata(settings: BrokerSettings) -> tuple[str, str]:
 
 @router.get("/backlog-quota-check", summary="Check backlog quotas now, on all brokers")
 async def backlog_quota_check(request: Request) -> Response:
-    peers = peers_of(request)
     await service_of(request).upkeep.check_quotas()
-    if peers is not None and not asked_by_peer(request):
-        raise_refusal(await peers.ask_all(request, _QUOTA_CHECK, ""), ())
+    await answers_of_peers(request, _QUOTA_CHECK)
     return done()
 
 
 @router.get("/{cluster:name}", summary="The brokers of a cluster")
 async def list_of_cluster(request: Request) -> Response:
-    # Pulsar answers for any name; tools ask with the cluster's or with a guess.
+    # As in Pulsar, any name is accepted: some tools only guess the cluster's name.
     return answer(_living(request))
 
 
-@router.get("/{cluster:name}/{broker:name}/ownedNamespaces", summary="The bundles that it owns")
+@router.get(
+    "/{cluster:name}/{broker:name}/ownedNamespaces", summary="The bundles that a broker owns"
+)
 async def owned(request: Request) -> Response:
     service, broker = service_of(request), text_of(request, "broker")
     if (peers := peers_of(request)) is not None:
         for peer in peers.routing.brokers():
-            if peer.broker_id == broker and not peer.here:
+            if peer.broker_id == broker and not peer.local:
                 return peers.redirect(peer, request)
         if broker == service.broker_id:
             return answer(dict.fromkeys(peers.routing.owned(), _OWNED))
@@ -194,15 +195,12 @@ async def owned(request: Request) -> Response:
 
 
 async def _bundles(service: BrokerService) -> list[str]:
-    """Every bundle that has a loaded topic, as `tenant/namespace/0x…_0x…`."""
-    policies: dict[NamespaceName, dict[str, Any]] = {}
-    found: set[str] = set()
+    """Returns the bundles with a loaded topic, as `tenant/namespace/0x…_0x…`."""
+    bundle_names = BundleNames(service)
+    bundles: set[str] = set()
     for topic in service.topics:
-        namespace = topic.name.namespace
-        if namespace not in policies:
-            policies[namespace] = await service.resources.policies(namespace)
-        found.add(f"{namespace}/{bundles.bundle_of(policies[namespace], topic.name)}")
-    return sorted(found)
+        bundles.add(f"{topic.name.namespace}/{await bundle_names.of(topic.name)}")
+    return sorted(bundles)
 
 
 def _text(value: object) -> str:

@@ -1,16 +1,15 @@
-"""`/admin/v2/clusters`: the clusters that are known here. Pulsar answers changes with 200."""
+"""`/admin/v2/clusters`: the registered clusters. As in Pulsar, changes are answered with 200."""
 
-from typing import Any
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done, nothing
 from magnetar.admin.context import checked_name, service_of, text_of
-from magnetar.admin.described import described
-from magnetar.admin.documents import CLUSTER_URLS, cluster_document
-from magnetar.admin.routes import Routes
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done, empty
+from magnetar.admin.http.descriptions import described
+from magnetar.admin.http.routes import Routes
 from magnetar.core.errors import MetadataError, NotAllowed, NotFound
 
 router = Routes(prefix="/admin/v2/clusters", tags=("clusters",))
@@ -21,6 +20,68 @@ _BODY = described(
 )
 
 
+_DEFAULTS: Final[dict[str, object]] = {
+    "brokerClientTlsEnabled": False,
+    "tlsAllowInsecureConnection": False,
+    "brokerClientTlsEnabledWithKeyStore": False,
+}
+"""The fields that Pulsar's answer for a cluster has beside those that were set."""
+
+_FIELDS: Final = frozenset(
+    {
+        "serviceUrl",
+        "serviceUrlTls",
+        "brokerServiceUrl",
+        "brokerServiceUrlTls",
+        "proxyServiceUrl",
+        "proxyProtocol",
+        "peerClusterNames",
+        "authenticationPlugin",
+        "authenticationParameters",
+        "listenerName",
+        "brokerClientTrustCertsFilePath",
+        "brokerClientKeyFilePath",
+        "brokerClientCertificateFilePath",
+        "brokerClientTlsKeyStoreType",
+        "brokerClientTlsTrustStoreType",
+        "brokerClientSslFactoryPlugin",
+        "brokerClientSslFactoryPluginParams",
+        "brokerClientTlsKeyStore",
+        "brokerClientTlsKeyStorePassword",
+        "brokerClientTlsTrustStore",
+        "brokerClientTlsTrustStorePassword",
+        *_DEFAULTS,
+    }
+)
+
+_URLS: Final = {
+    "serviceUrl": (
+        ("http://",),
+        "Illegal service url, example: http://pulsar.example.com:8080",
+    ),
+    "serviceUrlTls": (
+        ("https://",),
+        "Illegal service tls url, example: https://pulsar.example.com:8443",
+    ),
+    "brokerServiceUrl": (
+        ("pulsar://",),
+        "Illegal broker service url, example: pulsar://pulsar.example.com:6650",
+    ),
+    "brokerServiceUrlTls": (
+        ("pulsar+ssl://",),
+        "Illegal broker service tls url, example: pulsar+ssl://pulsar.example.com:6651",
+    ),
+    "proxyServiceUrl": (
+        ("pulsar://", "pulsar+ssl://"),
+        (
+            "Illegal proxy service url, example: pulsar+ssl://ats-proxy.example.com:4443 or "
+            "pulsar://ats-proxy.example.com:4080"
+        ),
+    ),
+}
+"""The valid schemes of each address of a cluster, and Pulsar's text for any other."""
+
+
 @router.get("", summary="List the clusters")
 async def list_clusters(request: Request) -> Response:
     return answer(await service_of(request).resources.clusters())
@@ -29,21 +90,21 @@ async def list_clusters(request: Request) -> Response:
 @router.get("/{cluster:name}", summary="A cluster's URLs")
 async def get_cluster(request: Request) -> Response:
     data = await service_of(request).resources.cluster(text_of(request, "cluster"))
-    return answer(cluster_document(data))
+    return answer(_cluster_document(data))
 
 
 @router.put("/{cluster:name}", summary="Create a cluster", openapi_extra=_BODY)
 async def create_cluster(request: Request) -> Response:
     cluster = checked_name(text_of(request, "cluster"), "Cluster")
     await service_of(request).resources.create_cluster(cluster, await _cluster_data(request))
-    return nothing()
+    return empty()
 
 
 @router.post("/{cluster:name}", summary="Change a cluster's URLs", openapi_extra=_BODY)
 async def update_cluster(request: Request) -> Response:
     data = await _cluster_data(request)
     await service_of(request).resources.update_cluster(text_of(request, "cluster"), data)
-    return nothing()
+    return empty()
 
 
 @router.delete("/{cluster:name}", summary="Delete a cluster")
@@ -68,7 +129,7 @@ async def isolation_policies(request: Request) -> Response:
 async def peers(request: Request) -> Response:
     data = await service_of(request).resources.cluster(text_of(request, "cluster"))
     names = data.get("peerClusterNames")
-    return answer(names) if names else nothing()
+    return answer(names) if names else empty()
 
 
 async def _existing(request: Request) -> str:
@@ -78,8 +139,14 @@ async def _existing(request: Request) -> str:
     return cluster
 
 
-async def _cluster_data(request: Request) -> dict[str, Any]:
-    body = await bodies.parse(request, dict[str, Any])
+def _cluster_document(body: dict[str, object]) -> dict[str, object]:
+    """Returns the document to store for a cluster: the known fields that have a value."""
+    given = {key: body[key] for key in body if key in _FIELDS and body[key] is not None}
+    return _DEFAULTS | given
+
+
+async def _cluster_data(request: Request) -> dict[str, object]:
+    body = await bodies.parse(request, dict[str, object])
     if body is None:
         raise MetadataError("cluster data is required", http_status=400)
     if body.get("peerClusterNames"):
@@ -87,8 +154,8 @@ async def _cluster_data(request: Request) -> dict[str, Any]:
             "peerClusterNames is not supported: brokers do not redirect to other clusters; leave "
             "it out"
         )
-    data = cluster_document(body)
-    for field, (schemes, text) in CLUSTER_URLS.items():
+    data = _cluster_document(body)
+    for field, (schemes, text) in _URLS.items():
         url = data.get(field)
         if url and not (isinstance(url, str) and url.startswith(schemes)):
             raise MetadataError(text, http_status=400)

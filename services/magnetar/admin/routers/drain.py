@@ -1,4 +1,4 @@
-"""`/admin/v2/magnetar/drain`: how far subscriptions are behind, for autoscalers and people."""
+"""`/admin/v2/magnetar/drain`: the backlogs of all subscriptions, for autoscalers and people."""
 
 from typing import Final
 
@@ -6,26 +6,22 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin.answers import answer
-from magnetar.admin.cluster.partitions import raise_refusal
-from magnetar.admin.cluster.peers import asked_by_peer
-from magnetar.admin.cluster.route import peers_of
+from magnetar.admin.cluster.answers import answers_of_peers
 from magnetar.admin.context import service_of
-from magnetar.admin.routes import Routes
-from magnetar.admin.stats.drain import BrokerDrain, drain_of
+from magnetar.admin.http.answers import answer
+from magnetar.admin.http.routes import Routes
+from magnetar.admin.stats.drain import drain_of
+from magnetar.documents.backlog import BrokerDrain
 
 router = Routes(prefix="/admin/v2/magnetar", tags=("brokers",))
 _PATH: Final = "/admin/v2/magnetar/drain"
 
 
-@router.get("/drain", summary="Backlogs of all brokers, and how long they take to drain")
+@router.get("/drain", summary="The backlogs of all brokers, and the time to drain them")
 async def get_drain(request: Request) -> Response:
-    """Every broker is asked about its own topics; one that cannot be asked makes it an error."""
-    service, peers = service_of(request), peers_of(request)
-    found = await drain_of(service.broker_id, service.topics)
-    if peers is not None and not asked_by_peer(request):
-        answers = await peers.ask_all(request, _PATH, "")
-        raise_refusal(answers, ())
-        for other in answers:
-            found = found.plus(msgspec.json.decode(other.body, type=BrokerDrain))
-    return answer(msgspec.to_builtins(found))
+    """Sums the answers of all brokers; fails if a broker does not answer."""
+    service = service_of(request)
+    total = await drain_of(service.broker_id, service.topics)
+    for other in await answers_of_peers(request, _PATH):
+        total = total.plus(msgspec.json.decode(other.body, type=BrokerDrain))
+    return answer(total)

@@ -1,9 +1,10 @@
 """`…/effect`: what retention, TTL and backlog quota would delete, expire or block now. Read-only.
 
-Without parameters it is what the policies that hold will do at their next check. With some, what
-would happen if they were set: on the topic, or on the namespace (topics that have a policy of their
-own keep to it). Topics that are served are asked where they are served; of all others the records
-in the metadata store are looked at, by the broker that was asked, RECORDS_AT_ONCE_MAX at a time.
+Without parameters, the answer is the effect of the policies in force at their next check. With
+parameters, it is the effect of setting them on the topic or the namespace; a topic's own policies
+still override those of its namespace. The owners of loaded topics compute the effect on these. For
+all others, the broker that received the request reads the records in the metadata store,
+RECORDS_AT_ONCE_MAX at a time.
 """
 
 import asyncio
@@ -15,47 +16,43 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin.answers import answer
-from magnetar.admin.cluster.partitions import raise_refusal
-from magnetar.admin.cluster.peers import asked_by_peer
-from magnetar.admin.cluster.route import at_owner, peers_of
-from magnetar.admin.cluster.sending import query_of
+from magnetar.admin.cluster.answers import answers_of_peers
+from magnetar.admin.cluster.peers import is_from_peer
+from magnetar.admin.cluster.placement import at_owner
+from magnetar.admin.cluster.sender import query_of
 from magnetar.admin.context import (
     existing_namespace,
     persistent_topic,
-    require_namespace,
     service_of,
     topic_of,
 )
-from magnetar.admin.described import AUTHORITATIVE, described, query
-from magnetar.admin.routes import Routes
-from magnetar.broker.lifecycle.effect import (
-    Deletes,
-    Effect,
-    Supposed,
-    on_loaded,
-    on_recorded,
-)
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer
+from magnetar.admin.http.descriptions import AUTHORITATIVE, described, query
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
+from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.lifecycle.effect import Supposed, on_loaded, on_recorded
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topic_ledgers import ledger_name
+from magnetar.broker.topic.persistent import as_persistent
 from magnetar.core.errors import NotFound
 from magnetar.core.names import TopicName
+from magnetar.documents.effect import Effect, Effects
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, MESSAGE_TTL, RETENTION
 from magnetar.policies.policy import Policy
 from magnetar.policies.types import PolicyInvalid
 
-router = Routes(prefix="/admin/v2/magnetar", tags=("topics",), placing=at_owner)
+router = Routes(prefix="/admin/v2/magnetar", tags=("topics",), placement=at_owner)
 
 RECORDS_AT_ONCE_MAX: Final = 32
 TOPICS_LISTED_MAX: Final = 1_000
-"""Of those that something happens to, the ones that lose most; the sums are over all."""
+"""The affected topics that lose the most bytes; the sums are over all topics."""
 
 QUOTAS: Final = (
     ("destination_storage", "backlogQuotaSize", "limitSize"),
     ("message_age", "backlogQuotaTime", "limitTime"),
 )
-"""The entry of the policy, the parameter with its limit, and the limit's field."""
+"""For each entry of the policy: the parameter with its limit, and the field of the limit."""
 
 _PARAMETERS: Final = described(
     query("retentionTimeInMinutes", "integer", "With retentionSizeInMB: a retention to try"),
@@ -74,37 +71,20 @@ _PARAMETERS: Final = described(
 )
 
 
-class Effects(msgspec.Struct):
-    """Over several topics; `expires` and `evicts` are by subscription, over all of them."""
-
-    deletes: Deletes = msgspec.field(default_factory=Deletes)
-    expires: dict[str, int] = {}
-    evicts: dict[str, int] = {}
-    blocks_producers: bool = False
-    estimated: bool = False
-    topics_total: int = 0
-    topics_affected: int = 0
-    topics: dict[str, Effect] = {}
-    left_off: int = 0
-    from_records: int = 0
-    """Of the topics, those that nobody serves now."""
-
-
 @router.get(
-    "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}/effect",
+    TOPIC_PATH + "/effect",
     summary="What policies would do to a topic now",
     openapi_extra=_PARAMETERS,
 )
 async def topic_effect(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     supposed = _supposed(request, on_namespace=False)
-    await require_namespace(service, name.namespace)
     partitions = await service.resources.partitions(name)
     if not partitions:
         topic = await persistent_topic(service, name, "Effect of policies")
         return answer(await on_loaded(topic, service.policies, supposed))
     return await _of_several(
-        request, [name.partition(each) for each in range(partitions)], supposed
+        request, [name.partition(index) for index in range(partitions)], supposed
     )
 
 
@@ -121,86 +101,83 @@ async def namespace_effect(request: Request) -> Response:
 
 
 async def _of_several(request: Request, names: list[TopicName], supposed: Supposed) -> Response:
-    service, peers = service_of(request), peers_of(request)
-    found = await _served_here(service, names, supposed)
-    if asked_by_peer(request):
-        return answer(found)
-    if peers is not None:
-        answers = await peers.ask_all(request, request.scope["path"], query_of(request))
-        raise_refusal(answers, ())
-        for each in answers:
-            found |= msgspec.json.decode(each.body, type=dict[str, Effect])
-    rest = [name for name in names if str(name) not in found]
-    recorded = await _from_records(service, rest, supposed)
-    return answer(_summed(found | recorded, len(recorded)))
+    service = service_of(request)
+    effects = await _on_loaded_topics(service, names, supposed)
+    if is_from_peer(request):
+        return answer(effects)
+    for part in await answers_of_peers(request, request.scope["path"], query_of(request)):
+        effects |= msgspec.json.decode(part.body, type=dict[str, Effect])
+    rest = [name for name in names if str(name) not in effects]
+    from_records = await _from_records(service, rest, supposed)
+    return answer(_summed(effects | from_records, len(from_records)))
 
 
-async def _served_here(
+async def _on_loaded_topics(
     service: BrokerService, names: Iterable[TopicName], supposed: Supposed
 ) -> dict[str, Effect]:
-    found: dict[str, Effect] = {}
+    effects: dict[str, Effect] = {}
     for name in names:
-        topic = service.topics.loaded(name)
-        if isinstance(topic, PersistentTopic):
-            found[str(name)] = await on_loaded(topic, service.policies, supposed)
-    return found
+        topic = as_persistent(service.topics.loaded(name))
+        if topic is not None:
+            effects[str(name)] = await on_loaded(topic, service.policies, supposed)
+    return effects
 
 
 async def _from_records(
     service: BrokerService, names: list[TopicName], supposed: Supposed
 ) -> dict[str, Effect]:
-    """Those that have gone meanwhile are left out."""
-    found: dict[str, Effect] = {}
+    """Computes the effect on topics from their records; omits those deleted meanwhile."""
+    effects: dict[str, Effect] = {}
 
-    async def look(name: TopicName) -> None:
+    async def compute(name: TopicName) -> None:
         try:
-            known = await service.ledgers.outline(ledger_name(name))
+            outline = await service.ledgers.outline(ledger_name(name))
         except NotFound:
             return
-        trim_limit = await service.compaction.trim_limit(ledger_name(name), known.created_ms)
-        found[str(name)] = await on_recorded(
-            name, known, service.policies, supposed, service.clock.judged_ms(), trim_limit
+        trim_limit = await service.compaction.trim_limit(ledger_name(name), outline.created_ms)
+        effects[str(name)] = await on_recorded(
+            name, outline, service.policies, supposed, service.clock.judged_ms(), trim_limit
         )
 
     for start in range(0, len(names), RECORDS_AT_ONCE_MAX):
-        await asyncio.gather(*map(look, names[start : start + RECORDS_AT_ONCE_MAX]))
-    return found
+        await asyncio.gather(*map(compute, names[start : start + RECORDS_AT_ONCE_MAX]))
+    return effects
 
 
-def _summed(found: dict[str, Effect], from_records: int) -> Effects:
-    total = Effects(topics_total=len(found), from_records=from_records)
+def _summed(effects: dict[str, Effect], from_records: int) -> Effects:
+    total = Effects(topics_total=len(effects), from_records=from_records)
     expires: dict[str, int] = {}
     evicts: dict[str, int] = {}
-    for each in found.values():
-        total.deletes = total.deletes.plus(each.deletes)
-        for counts, more in ((expires, each.expires), (evicts, each.evicts)):
+    for effect in effects.values():
+        total.deletes = total.deletes.plus(effect.deletes)
+        for counts, more in ((expires, effect.expires), (evicts, effect.evicts)):
             for subscription, count in more.items():
                 counts[subscription] = counts.get(subscription, 0) + count
-        total.blocks_producers |= each.blocks_producers
-        total.estimated |= each.estimated
+        total.blocks_producers |= effect.blocks_producers
+        total.estimated |= effect.estimated
     total.expires, total.evicts = expires, evicts
-    affected = [(name, each) for name, each in found.items() if each.does_something]
-    affected.sort(key=lambda one: (-one[1].deletes.bytes, one[0]))
+    affected = [(name, effect) for name, effect in effects.items() if effect.does_something]
+    affected.sort(key=lambda item: (-item[1].deletes.bytes, item[0]))
     total.topics_affected = len(affected)
     total.topics = dict(affected[:TOPICS_LISTED_MAX])
     total.left_off = len(affected) - len(total.topics)
     return total
 
 
-# -- what is tried
-
-
 def _supposed(request: Request, *, on_namespace: bool) -> Supposed:
-    """From the query; what is not there stays as it is set. 400 where a value is not valid."""
-    time, size = _number(request, "retentionTimeInMinutes"), _number(request, "retentionSizeInMB")
+    """Parses the policies to try; those without a parameter stay as set. Raises 400."""
+    time, size = (
+        bodies.optional_number(request, "retentionTimeInMinutes"),
+        bodies.optional_number(request, "retentionSizeInMB"),
+    )
     if (time is None) != (size is None):
         raise HTTPException(400, "retentionTimeInMinutes and retentionSizeInMB go together")
-    retention: dict[str, Any] | None = None
+    retention: dict[str, int | None] | None = None
     if time is not None:
         retention = {"retentionTimeInMinutes": time, "retentionSizeInMB": size}
     return Supposed(
         _checked(RETENTION, retention),
-        _checked(MESSAGE_TTL, _number(request, "messageTTL")),
+        _checked(MESSAGE_TTL, bodies.optional_number(request, "messageTTL")),
         _checked(BACKLOG_QUOTA, _quotas(request) or None),
         on_namespace,
     )
@@ -213,24 +190,17 @@ def _checked(policy: Policy, value: object) -> Any:
         raise HTTPException(400, str(error)) from None
 
 
-def _quotas(request: Request) -> dict[str, Any]:
-    both = request.query_params.get("backlogQuotaPolicy", "producer_request_hold")
-    found: dict[str, Any] = {}
+def _quotas(request: Request) -> dict[str, dict[str, object]]:
+    default_action = request.query_params.get("backlogQuotaPolicy", "producer_request_hold")
+    quotas: dict[str, dict[str, object]] = {}
     for entry, parameter, field in QUOTAS:
-        limit, action = _number(request, parameter), request.query_params.get(f"{parameter}Policy")
+        limit, action = (
+            bodies.optional_number(request, parameter),
+            request.query_params.get(f"{parameter}Policy"),
+        )
         if limit is not None:
-            quota = {"limitSize": -1, "limitTime": -1, "policy": action or both}
-            found[entry] = quota | {field: limit}
+            quota = {"limitSize": -1, "limitTime": -1, "policy": action or default_action}
+            quotas[entry] = quota | {field: limit}
         elif action is not None:
             raise HTTPException(400, f"{parameter}Policy needs {parameter}, the limit it is for")
-    return found
-
-
-def _number(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name)
-    if not text:
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise HTTPException(400, f"Query parameter {name} must be a number, not {text!r}") from None
+    return quotas

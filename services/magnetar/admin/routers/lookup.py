@@ -1,7 +1,7 @@
-"""`/lookup/v2/topic`: which broker serves a topic.
+"""`/lookup/v2/topic`: the broker that serves a topic.
 
-Where it is served, the answer names its broker, whoever is asked. Where nobody serves it yet, and
-another broker is to, the answer is a redirect there.
+If the topic has an owner, every broker answers with it. If it has none yet, the answer redirects to
+the broker that must claim it.
 """
 
 from typing import Final
@@ -11,37 +11,38 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin.answers import answer, bare
 from magnetar.admin.context import require_namespace, service_of, topic_of
-from magnetar.admin.described import AUTHORITATIVE, described, query
-from magnetar.admin.routes import Routes
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, bare
+from magnetar.admin.http.descriptions import AUTHORITATIVE, described, query
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
 from magnetar.broker.ownership import bundles
 
 router = Routes(prefix="/lookup/v2/topic", tags=("lookup",))
 
 LISTENER_HEADER: Final = "X-Pulsar-ListenerName"
-_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 
 
 @router.get(
-    _TOPIC,
+    TOPIC_PATH,
     summary="The broker of a topic",
     openapi_extra=described(
-        AUTHORITATIVE, query("listenerName", "string", "By which of its listeners it is reached")
+        AUTHORITATIVE, query("listenerName", "string", "The listener of the broker to use")
     ),
 )
 async def lookup(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     listener = request.query_params.get("listenerName") or request.headers.get(LISTENER_HEADER, "")
     await require_namespace(service, name.namespace)
-    authoritative = request.query_params.get("authoritative", "").lower() == "true"
+    authoritative = bodies.flag(request, "authoritative")
     located = await service.ownership.locate(name, authoritative=authoritative)
     urls = (located.broker or service.record).reached_by(listener)
     if urls is None:
-        # C++ clients go by this very text.
+        # C++ clients match this text.
         raise HTTPException(500, f"the broker do not have {listener} listener")
     if located.redirect:
-        # Nobody has the topic yet: that broker will take it when it is asked with this.
+        # The topic has no owner yet: that broker claims it because of these parameters.
         more = {"authoritative": "true"} | ({"listenerName": listener} if listener else {})
         location = f"{urls.http_url}{request.scope['raw_path'].decode()}?{urlencode(more)}"
         return Response(status_code=307, headers={"location": location})
@@ -55,7 +56,7 @@ async def lookup(request: Request) -> Response:
     )
 
 
-@router.get(_TOPIC + "/bundle", summary="The bundle of a topic")
+@router.get(TOPIC_PATH + "/bundle", summary="The bundle of a topic")
 async def bundle(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     await require_namespace(service, name.namespace)

@@ -1,18 +1,14 @@
-"""Single messages: peek, read by position, find by time, the last one; terminate."""
-
-from typing import Final
+"""Single messages: peek, read by position, find by time, find the last; terminate a topic."""
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer
-from magnetar.admin.cluster.partitions import raise_refusal
-from magnetar.admin.cluster.peers import Handler, Peers, together
-from magnetar.admin.cluster.route import at_owner, planned
+from magnetar.admin.bulk import for_each
+from magnetar.admin.cluster.answers import raise_refusal
+from magnetar.admin.cluster.peers import Peers, gather_answers
+from magnetar.admin.cluster.placement import at_owner, planned
 from magnetar.admin.context import (
-    loaded_topic,
     number_of,
     persistent_topic,
     refuse_broken,
@@ -22,14 +18,15 @@ from magnetar.admin.context import (
     text_of,
     topic_of,
 )
-from magnetar.admin.described import described, query
-from magnetar.admin.documents import message_id
-from magnetar.admin.each import for_each
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer
+from magnetar.admin.http.descriptions import described, query
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Handler, Routes
 from magnetar.admin.message_view import batch_size, message_response
-from magnetar.admin.routes import Routes
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.cursor_moves import position_of_time
-from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic.persistent import PersistentTopic, require_persistent
 from magnetar.core.errors import (
     MetadataError,
     NotAllowed,
@@ -39,14 +36,13 @@ from magnetar.core.errors import (
 )
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
+from magnetar.documents.resources import message_id
 
-router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
-
-_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
 
 @router.get(
-    _TOPIC + "/subscription/{subscription:name}/position/{position:number}",
+    TOPIC_PATH + "/subscription/{subscription:name}/position/{position:number}",
     summary="Peek at an unacknowledged message",
     tags=("subscriptions",),
 )
@@ -60,7 +56,7 @@ async def peek(request: Request) -> Response:
     subscription = topic.subscriptions.get(text_of(request, "subscription"))
     refuse_broken(topic, text_of(request, "subscription"))
     if subscription is None:
-        # Pulsar creates it, which from then on keeps all data. Its answer is given without that.
+        # Pulsar creates the subscription, which then retains all data. This only answers as it.
         return message_response(await topic.managed_ledger.read_entry(_nth(topic, position)))
     entry = await subscription.peek(position)
     if entry is None:
@@ -68,25 +64,27 @@ async def peek(request: Request) -> Response:
     return message_response(entry)
 
 
-@router.get(_TOPIC + "/ledger/{ledger:number}/entry/{entry:number}", summary="A message by its id")
+@router.get(
+    TOPIC_PATH + "/ledger/{ledger:number}/entry/{entry:number}", summary="A message by its id"
+)
 async def read_by_id(request: Request) -> Response:
     topic = await _persistent(
         request, "Get message by id", "GetMessageById is not allowed on partitioned-topic"
     )
     ledger, entry = number_of(request, "ledger"), number_of(request, "entry")
     try:
-        found = await topic.managed_ledger.read_entry(Position(ledger, entry))
+        stored = await topic.managed_ledger.read_entry(Position(ledger, entry))
     except NotFound:
         raise NotFound("Message id not found") from None
-    return message_response(found)
+    return message_response(stored)
 
 
 @router.get(
-    _TOPIC + "/examinemessage",
-    summary="The nth message from the start or the end; beyond the other end, the last there",
+    TOPIC_PATH + "/examinemessage",
+    summary="The nth message from the start or the end; if there are fewer, the farthest",
     openapi_extra=described(
         query("initialPosition", "string", "earliest or latest (default)"),
-        query("messagePosition", "integer", "Which one, from 1"),
+        query("messagePosition", "integer", "The number of the message, from 1"),
     ),
 )
 async def examine(request: Request) -> Response:
@@ -107,7 +105,7 @@ async def examine(request: Request) -> Response:
 
 
 def _nth(topic: PersistentTopic, number: int) -> Position:
-    """The position of the nth kept entry, from 1."""
+    """Returns the position of the nth stored entry, counted from 1."""
     for info in topic.managed_ledger.ledgers:
         if number <= info.entries:
             return Position(info.ledger_id, number - 1)
@@ -115,7 +113,7 @@ def _nth(topic: PersistentTopic, number: int) -> Position:
     raise NotFound("Message not found")
 
 
-@router.get(_TOPIC + "/messageid/{timestamp:number}", summary="The first message since a time")
+@router.get(TOPIC_PATH + "/messageid/{timestamp:number}", summary="The first message since a time")
 async def id_by_time(request: Request) -> Response:
     topic = await _persistent(
         request,
@@ -130,7 +128,7 @@ async def id_by_time(request: Request) -> Response:
     return answer(message_id(position, topic.name.partition_index))
 
 
-@router.get(_TOPIC + "/lastMessageId", summary="The id of the last message")
+@router.get(TOPIC_PATH + "/lastMessageId", summary="The id of the last message")
 async def last_message_id(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     if not name.persistent:
@@ -150,7 +148,9 @@ async def last_message_id(request: Request) -> Response:
     )
 
 
-@router.post(_TOPIC + "/terminate", summary="Take no more messages, ever")
+@router.post(
+    TOPIC_PATH + "/terminate", summary="Terminate a topic: it never accepts messages again"
+)
 async def terminate(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     await refuse_partitioned(service, name, "Termination of a partitioned topic is not allowed")
@@ -159,20 +159,20 @@ async def terminate(request: Request) -> Response:
 
 
 async def _terminate_in_cluster(peers: Peers, request: Request, _: Handler) -> Response:
-    """`terminate_partitions` over the brokers of a cluster."""
+    """Terminates partitions at their owners; the plan of `terminate_partitions`."""
     name = topic_of(request)
     partitions = await _partitions_to_terminate(request)
-    ends = await together(
+    ends = await gather_answers(
         [
-            peers.ask_topic(name.partition(index), "POST", "/terminate")
+            peers.request_topic(name.partition(index), "POST", "/terminate")
             for index in range(partitions)
         ]
     )
     raise_refusal(ends, ())
-    return answer({str(index): msgspec.Raw(each.body) for index, each in enumerate(ends)})
+    return answer({str(index): msgspec.Raw(end.body) for index, end in enumerate(ends)})
 
 
-@router.post(_TOPIC + "/terminate/partitions", summary="The same for a partitioned topic")
+@router.post(TOPIC_PATH + "/terminate/partitions", summary="Terminate a partitioned topic")
 @planned(_terminate_in_cluster)
 async def terminate_partitions(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
@@ -201,16 +201,11 @@ async def _partitions_to_terminate(request: Request) -> int:
 
 async def _partition(service: BrokerService, name: TopicName, index: int) -> PersistentTopic:
     topic = await service.topics.get_or_open(name.partition(index), create=True)
-    if not isinstance(topic, PersistentTopic):
-        raise NotAllowed("Termination of a non-persistent topic is not allowed")
-    return topic
+    return require_persistent(topic, "Termination of a non-persistent topic is not allowed")
 
 
-async def _persistent(request: Request, doing: str, partitioned: str) -> PersistentTopic:
-    """The topic; `partitioned` is Pulsar's refusal of a partitioned one."""
+async def _persistent(request: Request, operation: str, partitioned: str) -> PersistentTopic:
+    """Loads and returns the topic; `partitioned` is Pulsar's refusal of a partitioned topic."""
     service, name = service_of(request), topic_of(request)
     await refuse_partitioned(service, name, partitioned)
-    topic = await loaded_topic(service, name)
-    if not isinstance(topic, PersistentTopic):
-        raise NotAllowed(f"{doing} on a non-persistent topic is not allowed")
-    return topic
+    return await persistent_topic(service, name, operation)

@@ -1,19 +1,18 @@
-"""`/admin/v2/namespaces`: namespaces, their bundles, and what is done to all of their topics."""
+"""`/admin/v2/namespaces`: namespaces, their bundles, and operations on all their topics."""
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done
-from magnetar.admin.cluster import deletion as cluster_deletion
+from magnetar.admin.bulk import for_each
 from magnetar.admin.cluster import namespaces as in_cluster
-from magnetar.admin.cluster.listing import topic_names
-from magnetar.admin.cluster.route import at_owner, peers_of, planned
+from magnetar.admin.cluster.deletion import remover_of
+from magnetar.admin.cluster.namespaces import topic_names
+from magnetar.admin.cluster.placement import at_owner, peers_of, planned
 from magnetar.admin.context import (
     existing_namespace,
     has_subscription,
@@ -24,8 +23,10 @@ from magnetar.admin.context import (
     text_of,
 )
 from magnetar.admin.deletion import delete_namespace
-from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
-from magnetar.admin.each import for_each
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done
+from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.http.routes import Routes
 from magnetar.admin.routers.policies.documents import (
     checked_document,
     document_fields,
@@ -33,14 +34,13 @@ from magnetar.admin.routers.policies.documents import (
     value_in,
 )
 from magnetar.admin.routers.policies.rules import check_honored
-from magnetar.admin.routes import Routes
-from magnetar.broker.namespace_policies import default_policies
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.resources import Document
+from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership import bundles
-from magnetar.broker.ownership.splitting import RANGE
+from magnetar.broker.ownership.split_algorithms import RANGE
 from magnetar.broker.service import BrokerService
-from magnetar.broker.system_topics import is_system_topic
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
 from magnetar.core.errors import (
     AuthorizationError,
     NotFound,
@@ -51,11 +51,11 @@ from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import at
 
-router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placing=at_owner)
+router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placement=at_owner)
 
 _PATH: Final = "/{tenant:name}/{namespace:name}"
-_NOT_GIVEN: Final = ("bundles", "deleted", "migrated")
-"""Fields of a namespace's document that are not taken over from who creates it."""
+_NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
+"""Fields of a namespace's document that a client cannot set when it creates the namespace."""
 _NOT_SUPPORTED: Final = (
     "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",
@@ -99,7 +99,7 @@ async def get_policies(request: Request) -> Response:
 )
 async def create_namespace(request: Request) -> Response:
     service, namespace = service_of(request), namespace_of(request)
-    given = await bodies.parse(request, dict[str, Any])
+    given = await bodies.parse(request, Document)
     policies = await _new_policies(service, namespace, given or {})
     await service.resources.create_namespace(namespace, policies)
     return done()
@@ -109,10 +109,7 @@ async def create_namespace(request: Request) -> Response:
 async def remove_namespace(request: Request) -> Response:
     force = bodies.flag(request, "force")
     namespace = namespace_of(request)
-    if (peers := peers_of(request)) is not None:
-        await cluster_deletion.delete_namespace(peers, request, namespace, force=force)
-    else:
-        await delete_namespace(service_of(request), namespace, force=force)
+    await delete_namespace(service_of(request), remover_of(request), namespace, force=force)
     return done()
 
 
@@ -121,7 +118,7 @@ async def remove_namespace(request: Request) -> Response:
     summary="List a namespace's topics, partitions one by one",
     openapi_extra=described(
         query("mode", "string", "PERSISTENT (default), NON_PERSISTENT or ALL"),
-        query("includeSystemTopic", "boolean", "Also the broker's own topics"),
+        query("includeSystemTopic", "boolean", "Also system topics"),
     ),
 )
 async def list_topics(request: Request) -> Response:
@@ -146,9 +143,9 @@ async def get_bundles(request: Request) -> Response:
 @router.put(_PATH + "/unload", summary="Unload a namespace's topics")
 @router.put(
     _PATH + "/{bundle:bundle}/unload",
-    summary="Unload a bundle: another broker serves it",
+    summary="Unload a bundle, so that another broker serves it",
     openapi_extra=described(
-        query("destinationBroker", "string", "Which one, as host:port; the best where none is"),
+        query("destinationBroker", "string", "The next owner, as host:port; by default the best"),
         AUTHORITATIVE,
     ),
 )
@@ -166,40 +163,48 @@ async def unload(request: Request) -> Response:
     return done()
 
 
-@router.post(_PATH + "/clearBacklog", summary="Skip everything on all subscriptions")
-@router.post(_PATH + "/clearBacklog/{subscription:name}", summary="Skip everything on one")
-@router.post(_PATH + "/{bundle:bundle}/clearBacklog", summary="The same within a bundle")
+@router.post(_PATH + "/clearBacklog", summary="Skip all messages on all subscriptions")
 @router.post(
-    _PATH + "/{bundle:bundle}/clearBacklog/{subscription:name}", summary="The same within a bundle"
+    _PATH + "/clearBacklog/{subscription:name}", summary="Skip all messages on a subscription"
 )
-@planned(in_cluster.in_stored_topics)
+@router.post(_PATH + "/{bundle:bundle}/clearBacklog", summary="Skip all messages within a bundle")
+@router.post(
+    _PATH + "/{bundle:bundle}/clearBacklog/{subscription:name}",
+    summary="Skip all messages on a subscription within a bundle",
+)
+@planned(in_cluster.for_stored_topics)
 async def clear_backlog(request: Request) -> Response:
-    wanted = request.path_params.get("subscription")
+    chosen_name = request.path_params.get("subscription")
 
     async def clear(topic: Topic) -> None:
-        if not isinstance(topic, PersistentTopic):
-            return
-        chosen = [each for name, each in topic.subscriptions.items() if wanted in (None, name)]
-        await for_each(chosen, lambda each: each.clear_backlog())
+        chosen = [
+            subscription
+            for name, subscription in topic.subscriptions.items()
+            if chosen_name in (None, name)
+        ]
+        await for_each(chosen, lambda subscription: subscription.clear_backlog())
         for name in topic.broken_subscriptions:
-            if wanted in (None, name):
+            if chosen_name in (None, name):
                 refuse_broken(topic, name)
 
     await _on_each_topic(request, clear)
     return done()
 
 
-@router.post(_PATH + "/unsubscribe/{subscription:name}", summary="Delete a subscription everywhere")
 @router.post(
-    _PATH + "/{bundle:bundle}/unsubscribe/{subscription:name}", summary="The same within a bundle"
+    _PATH + "/unsubscribe/{subscription:name}", summary="Delete a subscription of all topics"
 )
-@planned(in_cluster.in_stored_topics)
+@router.post(
+    _PATH + "/{bundle:bundle}/unsubscribe/{subscription:name}",
+    summary="Delete a subscription of all topics within a bundle",
+)
+@planned(in_cluster.for_stored_topics)
 async def unsubscribe(request: Request) -> Response:
-    wanted = text_of(request, "subscription")
+    subscription = text_of(request, "subscription")
 
     async def delete(topic: Topic) -> None:
-        if has_subscription(topic, wanted):
-            await topic.delete_subscription(wanted)
+        if has_subscription(topic, subscription):
+            await topic.delete_subscription(subscription)
 
     await _on_each_topic(request, delete)
     return done()
@@ -207,16 +212,16 @@ async def unsubscribe(request: Request) -> Response:
 
 @router.put(
     _PATH + "/{bundle:bundle}/split",
-    summary="Split a bundle where its owner is",
+    summary="Split a bundle at its owner",
     openapi_extra=described(
-        query("unload", "boolean", "Whether its parts are given to other brokers"),
-        query("splitAlgorithmName", "string", "range_equally_divide where none is named"),
+        query("unload", "boolean", "Also unload the parts, so that other brokers serve them"),
+        query("splitAlgorithmName", "string", "By default range_equally_divide"),
         AUTHORITATIVE,
         body="Positions on the ring, for specified_positions_divide",
         example=[1073741824],
     ),
 )
-@planned(in_cluster.at_known_bundle)
+@planned(in_cluster.at_existing_bundle)
 async def split(request: Request) -> Response:
     bundle = f"{await existing_namespace(request)}/{text_of(request, 'bundle')}"
     algorithm = request.query_params.get("splitAlgorithmName") or RANGE
@@ -230,9 +235,9 @@ async def split(request: Request) -> Response:
 
 
 class _Selection:
-    """Which topics a request is about: those of a namespace, or of one of its bundles."""
+    """Selects the topics of a request: those of a namespace, or of one of its bundles."""
 
-    def __init__(self, namespace: NamespaceName, policies: dict[str, Any], bundle: str | None):
+    def __init__(self, namespace: NamespaceName, policies: Document, bundle: str | None):
         self.namespace = namespace
         self._policies = policies
         self._bundle = bundle and bundles.checked(policies, namespace, bundle)
@@ -249,17 +254,17 @@ async def _selection(request: Request) -> _Selection:
     return _Selection(namespace, policies, request.path_params.get("bundle"))
 
 
-async def _on_each_topic(request: Request, do: Callable[[Topic], Awaitable[None]]) -> None:
-    """Opens the topics one by one: what is not loaded has a backlog all the same.
+async def _on_each_topic(request: Request, action: Callable[[Topic], Awaitable[None]]) -> None:
+    """Runs the action on each selected topic; loads topics, which may have a backlog on disk.
 
-    A topic that was deleted meanwhile is passed over.
+    A topic that was deleted meanwhile is skipped.
     """
     service, selects = service_of(request), await _selection(request)
 
-    async def open_and_do(name: TopicName) -> None:
+    async def open_and_act(name: TopicName) -> None:
         with contextlib.suppress(TopicNotFound):
             topic = await service.topics.get_or_open(name, create=False)
-            await do(topic)
+            await action(topic)
 
     names = [
         name
@@ -267,21 +272,21 @@ async def _on_each_topic(request: Request, do: Callable[[Topic], Awaitable[None]
         for name in await service.topics.names(selects.namespace, domain)
         if selects(name)
     ]
-    await for_each(names, open_and_do)
+    await for_each(names, open_and_act)
 
 
 async def _new_policies(
-    service: BrokerService, namespace: NamespaceName, given: dict[str, Any]
-) -> dict[str, Any]:
+    service: BrokerService, namespace: NamespaceName, given: Document
+) -> Document:
     tenant = await service.resources.tenant(namespace.tenant)
     policies = default_policies(service.cluster)
-    known = policies.keys() | document_fields()
-    own = document_fields()
+    policy_fields = document_fields()
+    fields = policies.keys() | policy_fields
     _refuse_unsupported(given)
     for key, value in checked_document(given).items():
-        if key in _NOT_GIVEN or key not in known or _says_nothing(value):
+        if key in _NOT_TAKEN or key not in fields or _is_unset(value):
             continue
-        if key not in own and type(value) is not type(policies[key]):
+        if key not in policy_fields and type(value) is not type(policies[key]):
             raise HTTPException(400, f"{key} must be {_KINDS[type(policies[key])]}")
         policies[key] = value
     policies["bundles"] = bundles.requested(given.get("bundles"))
@@ -298,12 +303,12 @@ async def _new_policies(
     return policies
 
 
-def _refuse_unsupported(given: dict[str, Any]) -> None:
-    """Raises PreconditionFailed, which names the field, for what Pulsar would act on."""
+def _refuse_unsupported(given: Document) -> None:
+    """Raises PreconditionFailed with the name of a field that only Pulsar implements."""
     for field in _NOT_SUPPORTED:
         if given.get(field):
             raise PreconditionFailed(f"{field} has no effect here: leave it out")
 
 
-def _says_nothing(value: object) -> bool:
+def _is_unset(value: object) -> bool:
     return value is None or value in ({}, [])

@@ -1,6 +1,7 @@
-"""`…/{topic}/offload`: ask for ledgers to be moved to object storage, and see what came of it.
+"""`…/{topic}/offload`: requests that ledgers are offloaded, and shows the outcome.
 
-A request is written to metadata; the next offload job sees to it, whatever the thresholds say.
+The broker writes the request to the metadata store. The next offload job offloads the ledgers, even
+below the thresholds.
 """
 
 from typing import Final
@@ -9,58 +10,60 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done
-from magnetar.admin.cluster.route import at_owner
+from magnetar.admin.cluster.placement import at_owner
 from magnetar.admin.context import loaded_topic, service_of, topic_not_found, topic_of
-from magnetar.admin.described import AUTHORITATIVE, described
-from magnetar.admin.documents import MessageId, message_id
-from magnetar.admin.routes import Routes
-from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done
+from magnetar.admin.http.descriptions import AUTHORITATIVE, described
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
+from magnetar.broker.topic.persistent import PersistentTopic, require_persistent
 from magnetar.core.errors import NotAllowed, NotFound
+from magnetar.documents.resources import MessageId, message_id
 
-router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
-_PATH: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}/offload"
+_PATH: Final = TOPIC_PATH + "/offload"
+_NOT_PERSISTENT: Final = "Offload on a non-persistent topic is not allowed"
 
 
-async def _persistent(request: Request) -> PersistentTopic:
+async def _offloadable(request: Request) -> PersistentTopic:
+    """Loads and returns the topic; raises NotAllowed for a non-persistent one."""
     name = topic_of(request)
     if not name.persistent:
-        raise NotAllowed("Offload on a non-persistent topic is not allowed")
+        raise NotAllowed(_NOT_PERSISTENT)
     try:
         topic = await loaded_topic(service_of(request), name)
     except NotFound:
         raise topic_not_found(name) from None
-    assert isinstance(topic, PersistentTopic)  # noqa: S101 - by its name
-    return topic
+    return require_persistent(topic, _NOT_PERSISTENT)
 
 
 @router.put(
     _PATH,
-    summary="Have the ledgers before a message moved to object storage",
+    summary="Request the offload of the ledgers before a message",
     openapi_extra=described(
         AUTHORITATIVE,
-        body="The first message that may stay",
+        body="The first message that is not offloaded",
         example={"ledgerId": 12, "entryId": 0, "partitionIndex": -1},
     ),
 )
 async def put_offload(request: Request) -> Response:
-    given = await bodies.parse(request, MessageId)
-    if given is None:
+    first_kept = await bodies.parse(request, MessageId)
+    if first_kept is None:
         raise HTTPException(400, "messageId is null")
-    topic = await _persistent(request)
-    await service_of(request).offloading.request(topic.managed_ledger, given.position)
+    topic = await _offloadable(request)
+    await service_of(request).offloading.request(topic.managed_ledger, first_kept.position)
     return done()
 
 
 @router.get(
     _PATH,
-    summary="What came of the last request to offload",
+    summary="The outcome of the last request to offload",
     openapi_extra=described(AUTHORITATIVE),
 )
 async def get_offload(request: Request) -> Response:
-    topic = await _persistent(request)
+    topic = await _offloadable(request)
     status = await service_of(request).offloading.status(topic.managed_ledger)
     return answer(
         {

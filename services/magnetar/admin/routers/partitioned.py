@@ -1,16 +1,14 @@
 """`…/{topic}/partitions`: partitioned topics."""
 
-from typing import Final
+from typing import Final, cast
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done
-from magnetar.admin.cluster import deletion as cluster_deletion
 from magnetar.admin.cluster import partitions as parts
-from magnetar.admin.cluster.route import peers_of
+from magnetar.admin.cluster.deletion import remover_of
+from magnetar.admin.cluster.placement import peers_of
 from magnetar.admin.context import (
     namespace_of,
     refuse_partition_name,
@@ -20,21 +18,24 @@ from magnetar.admin.context import (
     topic_of,
 )
 from magnetar.admin.deletion import delete_partitioned
-from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
-from magnetar.admin.documents import PartitionedMetadata
-from magnetar.admin.routes import Routes
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done
+from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
 from magnetar.broker.service import BrokerService
-from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic.persistent import as_persistent
 from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
+from magnetar.documents.resources import PartitionedMetadata
 
 router = Routes(prefix="/admin/v2", tags=("topics",))
-"""Metadata answers these, and partitions are deleted where they are: any broker can."""
+"""Any broker serves these routes: it answers from metadata, and owners delete partitions."""
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
-_PARTITIONS: Final = _NAMESPACE + "/{topic:name}/partitions"
-_BODY: Final = described(body="How many partitions", example=4)
+_PARTITIONS: Final = TOPIC_PATH + "/partitions"
+_BODY: Final = described(body="The number of partitions", example=4)
 
 NOT_ACCEPTABLE: Final = 406
 UNPROCESSABLE: Final = 422
@@ -50,9 +51,9 @@ async def list_partitioned(request: Request) -> Response:
 
 @router.get(
     _PARTITIONS,
-    summary="How many partitions a topic has",
+    summary="The number of a topic's partitions",
     openapi_extra=described(
-        query("checkAllowAutoCreation", "boolean", "Answer also for what may be auto-created"),
+        query("checkAllowAutoCreation", "boolean", "Also create a topic that may be auto-created"),
         AUTHORITATIVE,
     ),
 )
@@ -67,35 +68,35 @@ async def get_partitions(request: Request) -> Response:
 async def partitioned_metadata(
     service: BrokerService, name: TopicName, partitions: int
 ) -> dict[str, object]:
-    """The answer to `GET …/partitions`, and a part of the partitioned stats."""
+    """Returns the answer to `GET …/partitions`, which partitioned stats contain as well."""
     document: dict[str, object] = {"partitions": partitions, "deleted": False}
-    if partitions and (found := await service.resources.partitioned_properties(name)):
-        document["properties"] = found
+    if partitions and (properties := await service.resources.partitioned_properties(name)):
+        document["properties"] = properties
     return document
 
 
 @router.put(_PARTITIONS, summary="Create a partitioned topic", openapi_extra=_BODY)
 async def create_partitioned(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
-    wanted = await _wanted(request)
+    body = await _body(request)
     refuse_partition_name(name)
     await require_namespace(service, name.namespace)
-    _check_count(service, wanted.partitions)
+    _check_count(service, body.partitions)
     if await service.topics.exists(name):
         raise Conflict("This topic already exists")
-    await service.topics.creation.check_partitions(name, wanted.partitions)
-    await service.resources.create_partitioned(name, wanted.partitions, wanted.properties)
-    await service.topics.create_partitions(name, 0, wanted.partitions)
+    await service.topics.creation.check_partitions(name, body.partitions)
+    await service.resources.create_partitioned(name, body.partitions, body.properties)
+    await service.topics.create_partitions(name, 0, body.partitions)
     return done()
 
 
 @router.post(_PARTITIONS, summary="Add partitions", openapi_extra=_BODY)
 async def grow(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
-    wanted = await _wanted(request)
-    if wanted.properties:
+    body = await _body(request)
+    if body.properties:
         raise HTTPException(400, "properties of a topic are not changed here: PUT …/properties")
-    desired = wanted.partitions
+    desired = body.partitions
     refuse_partition_name(name)
     await require_namespace(service, name.namespace)
     current = await service.resources.partitions(name)
@@ -121,23 +122,23 @@ async def grow(request: Request) -> Response:
 async def _copy_subscriptions(
     service: BrokerService, name: TopicName, first: int, end: int
 ) -> None:
-    """New partitions get the first one's subscriptions, so that these miss nothing on them."""
+    """Creates the first partition's subscriptions on new ones, as the cluster's plan does."""
     if not name.persistent:
         return
-    model = await service.topics.get_or_open(name.partition(0), create=True)
-    if not isinstance(model, PersistentTopic):
+    model = as_persistent(await service.topics.get_or_open(name.partition(0), create=True))
+    if model is None:
         return
-    wanted = {
-        subscription: dict(each.cursor.properties)
-        for subscription, each in model.subscriptions.items()
-        if each.cursor.durable
+    properties_of = {
+        name: dict(subscription.cursor.properties)
+        for name, subscription in model.subscriptions.items()
+        if subscription.cursor.durable
     }
     for subscription, (cursor_log, _) in model.managed_ledger.broken_cursors.items():
-        wanted[subscription] = dict(cursor_log.record.properties)
+        properties_of[subscription] = dict(cursor_log.record.properties)
     for index in range(first, end):
-        topic = await service.topics.get_or_open(name.partition(index), create=True)
-        if isinstance(topic, PersistentTopic):
-            for subscription, properties in wanted.items():
+        topic = as_persistent(await service.topics.get_or_open(name.partition(index), create=True))
+        if topic is not None:
+            for subscription, properties in properties_of.items():
                 if subscription not in topic.subscriptions:
                     await topic.create_subscription(subscription, EARLIEST, properties)
 
@@ -156,16 +157,13 @@ async def remove_partitioned(request: Request) -> Response:
             )
         raise NotFound(f"Topic {name} not found.")
     force = bodies.flag(request, "force")
-    if (peers := peers_of(request)) is not None:
-        await cluster_deletion.delete_partitioned(peers, service, name, force=force)
-    else:
-        await delete_partitioned(service, name, force=force)
+    await delete_partitioned(service, remover_of(request), name, force=force)
     return done()
 
 
 @router.post(
-    _NAMESPACE + "/{topic:name}/createMissedPartitions",
-    summary="Create partitions that are declared and do not exist",
+    TOPIC_PATH + "/createMissedPartitions",
+    summary="Create the declared partitions that do not exist",
 )
 async def create_missed(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
@@ -176,12 +174,11 @@ async def create_missed(request: Request) -> Response:
     return done()
 
 
-async def _wanted(request: Request) -> PartitionedMetadata:
-    body = await bodies.parse(
-        request,
-        int | PartitionedMetadata,  # type: ignore[arg-type]
-        plain=True,
-    )
+async def _body(request: Request) -> PartitionedMetadata:
+    """Returns the parsed body, which may be the bare number of partitions."""
+    # mypy does not accept a union as a type argument; msgspec does.
+    kind = cast("type[int | PartitionedMetadata]", int | PartitionedMetadata)
+    body = await bodies.parse(request, kind, plain=True)
     if body is None:
         raise HTTPException(400, "The body must say how many partitions")
     if isinstance(body, PartitionedMetadata):
@@ -190,13 +187,13 @@ async def _wanted(request: Request) -> PartitionedMetadata:
 
 
 def _check_count(service: BrokerService, partitions: int) -> None:
-    most = service.settings.partitions_max
+    limit = service.settings.partitions_max
     if partitions <= 0:
         raise MetadataError(
             "Number of partitions should be more than 0", http_status=NOT_ACCEPTABLE
         )
-    if most and partitions > most:
+    if limit and partitions > limit:
         raise MetadataError(
-            f"Number of partitions should be less than or equal to {most}",
+            f"Number of partitions should be less than or equal to {limit}",
             http_status=NOT_ACCEPTABLE,
         )

@@ -1,4 +1,4 @@
-"""`/admin/v2/schemas`: schemas of topics and their versions."""
+"""`/admin/v2/schemas`: the schemas of topics, and their versions."""
 
 from dataclasses import replace
 from typing import Final
@@ -7,12 +7,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies, key_value_schema
-from magnetar.admin.answers import answer, nothing
+from magnetar.admin import key_value_schema
 from magnetar.admin.context import number_of, require_namespace, service_of, text_of
-from magnetar.admin.described import described, query
-from magnetar.admin.documents import SchemaPayload
-from magnetar.admin.routes import Routes
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, empty
+from magnetar.admin.http.descriptions import described, query
+from magnetar.admin.http.routes import Routes
 from magnetar.broker.schema.registry import (
     InvalidSchemaData,
     SchemaInfo,
@@ -21,6 +21,7 @@ from magnetar.broker.schema.registry import (
 )
 from magnetar.core.errors import IncompatibleSchema, InvalidTopicName, NotFound, PreconditionFailed
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.documents.resources import SchemaPayload
 
 router = Routes(prefix="/admin/v2/schemas", tags=("schemas",))
 
@@ -35,7 +36,7 @@ _BODY: Final = described(
 )
 NO_VERSION: Final = -1
 _OF_CLIENTS: Final = ("AUTO", "AUTO_PUBLISH")
-"""Types that never reach the protocol."""
+"""Types that only exist in clients, and are never stored."""
 
 
 @router.get(_TOPIC + "/schema", summary="A topic's schema")
@@ -55,12 +56,12 @@ async def get_versions(request: Request) -> Response:
     return answer({"getSchemaResponses": [_document(version) for version in versions]})
 
 
-@router.get(_TOPIC + "/metadata", summary="All versions ever, deletions counted as versions")
+@router.get(_TOPIC + "/metadata", summary="All versions ever; a deletion counts as a version")
 async def get_metadata(request: Request) -> Response:
     versions = await service_of(request).schemas.versions(_topic(request), with_deleted=True)
-    # Pulsar keeps schemas in ledgers; here they are in the metadata store, so in no ledger.
-    index = [{"ledgerId": -1, "entryId": -1, "version": each.version} for each in versions]
-    return answer({"info": index[-1], "index": index}) if index else nothing()
+    # Pulsar stores schemas in ledgers, Magnetar in the metadata store: there are no ids.
+    index = [{"ledgerId": -1, "entryId": -1, "version": version.version} for version in versions]
+    return answer({"info": index[-1], "index": index}) if index else empty()
 
 
 @router.post(_TOPIC + "/schema", summary="Register a schema", openapi_extra=_BODY)
@@ -78,7 +79,9 @@ async def post_schema(request: Request) -> Response:
 @router.delete(
     _TOPIC + "/schema",
     summary="Delete a topic's schema",
-    openapi_extra=described(query("force", "boolean", "Remove every version and its number")),
+    openapi_extra=described(
+        query("force", "boolean", "Delete all versions and start over with version 0")
+    ),
 )
 async def delete_schema(request: Request) -> Response:
     schemas, topic = service_of(request).schemas, _topic(request)
@@ -111,7 +114,7 @@ async def test_compatibility(request: Request) -> Response:
     return answer(document, 202)
 
 
-@router.post(_TOPIC + "/version", summary="Under which version it is known", openapi_extra=_BODY)
+@router.post(_TOPIC + "/version", summary="The version of a given schema", openapi_extra=_BODY)
 async def find_version(request: Request) -> Response:
     version = await service_of(request).schemas.find(_topic(request), await _schema(request))
     return answer({"version": NO_VERSION if version is None else version})

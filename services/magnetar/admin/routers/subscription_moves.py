@@ -1,4 +1,4 @@
-"""`…/subscription/{subscription}/…`: reset, skip, expire; what is done to where it stands."""
+"""`…/subscription/{subscription}/…`: reset, skip, expire: changes of a subscription's position."""
 
 from typing import Final
 
@@ -6,10 +6,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import done
-from magnetar.admin.cluster.partitions import all_done, each_partition
-from magnetar.admin.cluster.route import at_owner, planned
+from magnetar.admin.bulk import for_each
+from magnetar.admin.cluster.answers import all_succeeded
+from magnetar.admin.cluster.partitions import each_partition
+from magnetar.admin.cluster.placement import at_owner, planned
 from magnetar.admin.context import (
     loaded_parts,
     number_of,
@@ -20,25 +20,25 @@ from magnetar.admin.context import (
     text_of,
     topic_of,
 )
-from magnetar.admin.described import described
-from magnetar.admin.documents import MessageId
-from magnetar.admin.each import for_each
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import done
+from magnetar.admin.http.descriptions import described
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
 from magnetar.admin.message_view import batch_size
-from magnetar.admin.routes import Routes
 from magnetar.broker.subscription.persistent import PersistentSubscription
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import Conflict, NotAllowed, NotFound, PreconditionFailed
+from magnetar.broker.topic.persistent import PersistentTopic, require_persistent
+from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.ids import Position
-from magnetar.core.names import TopicName
+from magnetar.documents.resources import MessageId
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.message_id import full_ack_set
 
-router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
+router = Routes(prefix="/admin/v2", tags=("subscriptions",), placement=at_owner)
 
-_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
-_SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"
+_SUBSCRIPTION: Final = TOPIC_PATH + "/subscription/{subscription:name}"
 _MESSAGE_ID: Final = described(
-    body="Message id; isExcluded starts behind it", example={"ledgerId": 3, "entryId": 0}
+    body="Message id; isExcluded starts after it", example={"ledgerId": 3, "entryId": 0}
 )
 
 
@@ -46,39 +46,45 @@ _MESSAGE_ID: Final = described(
     _SUBSCRIPTION + "/resetcursor", summary="Reset to a message", openapi_extra=_MESSAGE_ID
 )
 async def reset_to_message(request: Request) -> Response:
-    given = await bodies.parse(request, MessageId)
-    if given is None:
-        raise HTTPException(400, "The body must be a message id")
+    target = await _message_id(request)
     await refuse_partitioned(
         service_of(request),
         topic_of(request),
         "Reset-cursor at position is not allowed for partitioned-topic",
     )
     for subscription in await _subscriptions(request):
-        await _reset(subscription, given)
+        await _reset(subscription, target)
     return done()
 
 
-async def _reset(subscription: PersistentSubscription, given: MessageId) -> None:
-    """Seeks to a message, also to one inside a batch.
+async def _message_id(request: Request) -> MessageId:
+    """Returns the message id in the body; raises 400 without one."""
+    message_id = await bodies.parse(request, MessageId)
+    if message_id is None:
+        raise HTTPException(400, "The body must be a message id")
+    return message_id
 
-    Clients send a batch index without the batch's size, so the size is read from the entry. Where
-    the entry has no message at the index, the index counts as left out, as in Pulsar.
+
+async def _reset(subscription: PersistentSubscription, target: MessageId) -> None:
+    """Seeks to a message, which may be inside a batch.
+
+    Clients send a batch index without the batch's size, so the size is read from the entry. As in
+    Pulsar, an index is ignored if the entry has no message there.
     """
-    position, ledger = given.cursor_position, subscription.ledger
-    if given.batch_index >= 0 and position.ledger_id >= 0:
+    position, ledger = target.cursor_position, subscription.ledger
+    if target.batch_index >= 0:
         size = await _messages_at(ledger, position)
-        first = given.batch_index + (1 if given.behind else 0)
-        if left := full_ack_set(size) >> first << first:
-            await subscription.seek(position, left, size)
+        first = target.batch_index + (1 if target.after else 0)
+        if remaining := full_ack_set(size) >> first << first:
+            await subscription.seek(position, remaining, size)
             return
-    if given.behind and position.ledger_id >= 0:
+    if target.after and position.ledger_id >= 0:
         position = ledger.next_position(position)
     await subscription.seek(position)
 
 
 async def _messages_at(ledger: ManagedLedger, position: Position) -> int:
-    """How many messages the batch at the position has; 0 where there is no batch."""
+    """Returns the number of messages in the batch at the position; 0 if there is no batch."""
     try:
         entry = await ledger.read_entry(position)
     except NotFound:
@@ -87,10 +93,12 @@ async def _messages_at(ledger: ManagedLedger, position: Position) -> int:
 
 
 @router.post(_SUBSCRIPTION + "/resetcursor/{timestamp:number}", summary="Reset to a time")
-@planned(each_partition(all_done()))
+@planned(each_partition(all_succeeded()))
 async def reset_to_time(request: Request) -> Response:
     timestamp = number_of(request, "timestamp")
-    await for_each(await _subscriptions(request), lambda each: each.seek_to_time(timestamp))
+    await for_each(
+        await _subscriptions(request), lambda subscription: subscription.seek_to_time(timestamp)
+    )
     return done()
 
 
@@ -108,74 +116,73 @@ async def skip(request: Request) -> Response:
     return done()
 
 
-@router.post(_SUBSCRIPTION + "/skip_all", summary="Skip everything")
-@planned(each_partition(all_done()))
+@router.post(_SUBSCRIPTION + "/skip_all", summary="Skip all messages")
+@planned(each_partition(all_succeeded()))
 async def skip_all(request: Request) -> Response:
-    await for_each(await _subscriptions(request), lambda each: each.clear_backlog())
+    await for_each(await _subscriptions(request), lambda subscription: subscription.clear_backlog())
     return done()
 
 
-@router.post(_SUBSCRIPTION + "/expireMessages/{seconds:number}", summary="Skip what is older")
-@planned(each_partition(all_done()))
+@router.post(_SUBSCRIPTION + "/expireMessages/{seconds:number}", summary="Skip older messages")
+@planned(each_partition(all_succeeded()))
 async def expire(request: Request) -> Response:
     await _expire(request, await _subscriptions(request))
     return done()
 
 
 @router.post(
-    _TOPIC + "/all_subscription/expireMessages/{seconds:number}",
-    summary="Skip what is older, on all subscriptions",
+    TOPIC_PATH + "/all_subscription/expireMessages/{seconds:number}",
+    summary="Skip older messages on all subscriptions",
 )
-@planned(each_partition(all_done()))
+@planned(each_partition(all_succeeded()))
 async def expire_all(request: Request) -> Response:
-    found: list[PersistentSubscription] = []
+    readable: list[PersistentSubscription] = []
     broken: list[tuple[PersistentTopic, str]] = []
     for part in await loaded_parts(service_of(request), topic_of(request)):
-        if not isinstance(part, PersistentTopic):
-            raise NotAllowed("Expire messages on a non-persistent topic is not allowed")
-        found += part.subscriptions.values()
-        broken += [(part, name) for name in part.broken_subscriptions]
-    await _expire(request, found)
-    for part, name in broken:  # once all others are done
+        persistent = require_persistent(
+            part, "Expire messages on a non-persistent topic is not allowed"
+        )
+        readable += persistent.subscriptions.values()
+        broken += [(persistent, name) for name in persistent.broken_subscriptions]
+    await _expire(request, readable)
+    for part, name in broken:  # after all others
         refuse_broken(part, name)
     return done()
 
 
 @router.post(
     _SUBSCRIPTION + "/expireMessages",
-    summary="Skip everything up to a message",
+    summary="Skip all messages up to a message",
     openapi_extra=_MESSAGE_ID,
 )
 async def expire_to_message(request: Request) -> Response:
-    given = await bodies.parse(request, MessageId)
-    if given is None:
-        raise HTTPException(400, "The body must be a message id")
+    last = await _message_id(request)
     await refuse_partitioned(
         service_of(request),
         topic_of(request),
         "Expire message at position is not supported for partitioned-topic",
     )
-    if given.partition_index != topic_of(request).partition_index:
+    if last.partition_index != topic_of(request).partition_index:
         raise PreconditionFailed(
             "Invalid parameter for expire message by position, partition index of passed in "
             "message position doesn't match partition index for the topic"
         )
     for subscription in await _subscriptions(request):
-        position = given.cursor_position
+        position = last.cursor_position
         if position > subscription.ledger.last_confirmed:
             raise Conflict(
                 f"Expire message by position not issued on topic {subscription.topic} for "
                 f"subscription {subscription.name} due to ongoing message expiration not finished "
                 "or invalid message position provided."
             )
-        if given.behind:
+        if last.after:
             position = subscription.ledger.previous_position(position)
         subscription.expire_up_to(position)
     return done()
 
 
 async def _expire(request: Request, subscriptions: list[PersistentSubscription]) -> None:
-    """Expires what is older on all of them; those that have nothing to expire refuse at the end."""
+    """Expires older messages of all subscriptions; raises at the end if a backlog is empty."""
     seconds = number_of(request, "seconds")
 
     async def expire(subscription: PersistentSubscription) -> None:
@@ -193,19 +200,16 @@ async def _expire(request: Request, subscriptions: list[PersistentSubscription])
 
 
 async def _subscriptions(request: Request) -> list[PersistentSubscription]:
-    """The subscription of the topic, or of each of its partitions that has it; at least one."""
-    name, wanted = topic_of(request), text_of(request, "subscription")
-    found = []
+    """Returns the subscription of the topic, or of each partition that has it; raises NotFound."""
+    name, subscription_name = topic_of(request), text_of(request, "subscription")
+    subscriptions = []
     for part in await loaded_parts(service_of(request), name):
-        if not isinstance(part, PersistentTopic):
-            raise _not_persistent(name)
-        refuse_broken(part, wanted)
-        if (subscription := part.subscriptions.get(wanted)) is not None:
-            found.append(subscription)
-    if not found:
-        raise subscription_not_found(wanted, name)
-    return found
-
-
-def _not_persistent(name: TopicName) -> NotAllowed:
-    return NotAllowed(f"{name} is a non-persistent topic: its subscriptions have no position")
+        persistent = require_persistent(
+            part, f"{name} is a non-persistent topic: its subscriptions have no position"
+        )
+        refuse_broken(part, subscription_name)
+        if (subscription := persistent.subscriptions.get(subscription_name)) is not None:
+            subscriptions.append(subscription)
+    if not subscriptions:
+        raise subscription_not_found(subscription_name, name)
+    return subscriptions

@@ -1,6 +1,6 @@
-"""`…/subscription/{subscription}`: create, list, delete; properties.
+"""`…/subscription/{subscription}`: create, list and delete subscriptions; their properties.
 
-On a partitioned topic each is done to all partitions.
+A request about a partitioned topic applies to all its partitions.
 """
 
 import contextlib
@@ -9,17 +9,16 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done
-from magnetar.admin.cluster.deletion import delete_subscriptions
-from magnetar.admin.cluster.partitions import (
-    NOT_FOUND_OR_THERE,
-    all_done,
-    each_partition,
-    merged,
-    union,
+from magnetar.admin.bulk import for_each
+from magnetar.admin.cluster.answers import (
+    NOT_FOUND_OR_CONFLICT,
+    all_succeeded,
+    merged_lists,
+    merged_objects,
 )
-from magnetar.admin.cluster.route import at_owner, planned
+from magnetar.admin.cluster.deletion import delete_subscriptions
+from magnetar.admin.cluster.partitions import each_partition
+from magnetar.admin.cluster.placement import at_owner, planned
 from magnetar.admin.context import (
     has_subscription,
     loaded_parts,
@@ -30,31 +29,31 @@ from magnetar.admin.context import (
     text_of,
     topic_of,
 )
-from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
-from magnetar.admin.documents import MessageId
-from magnetar.admin.each import for_each
-from magnetar.admin.routes import Routes
-from magnetar.broker.session.refused import NO_REPLICATED_SUBSCRIPTIONS
-from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done
+from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
+from magnetar.broker.session.refusal import NO_REPLICATED_SUBSCRIPTIONS
+from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import require_persistent
 from magnetar.broker.topic.subscribe import SubscriptionExists
-from magnetar.broker.topics import Topic
 from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed, TopicNotFound
 from magnetar.core.ids import LATEST
+from magnetar.documents.resources import MessageId
 
-router = Routes(prefix="/admin/v2", tags=("subscriptions",), placing=at_owner)
+router = Routes(prefix="/admin/v2", tags=("subscriptions",), placement=at_owner)
 
-_TOPIC: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
-_SUBSCRIPTION: Final = _TOPIC + "/subscription/{subscription:name}"
+_SUBSCRIPTION: Final = TOPIC_PATH + "/subscription/{subscription:name}"
+_NOT_PERSISTENT: Final = "Create subscription on a non-persistent topic is not allowed"
 
 
-@router.get(_TOPIC + "/subscriptions", summary="List a topic's subscriptions")
-@planned(each_partition(union))
+@router.get(TOPIC_PATH + "/subscriptions", summary="List a topic's subscriptions")
+@planned(each_partition(merged_lists))
 async def list_subscriptions(request: Request) -> Response:
     names: set[str] = set()
     for topic in await loaded_parts(service_of(request), topic_of(request)):
-        names.update(topic.subscriptions)
-        if isinstance(topic, PersistentTopic):
-            names.update(topic.broken_subscriptions)
+        names.update(topic.subscriptions, topic.broken_subscriptions)
     return answer(sorted(names))
 
 
@@ -68,17 +67,17 @@ async def list_subscriptions(request: Request) -> Response:
         example={"ledgerId": -1, "entryId": -1},
     ),
 )
-@planned(each_partition(all_done(NOT_FOUND_OR_THERE)))
+@planned(each_partition(all_succeeded(NOT_FOUND_OR_CONFLICT)))
 async def create_subscription(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     if bodies.flag(request, "replicated"):
         raise NotAllowed(NO_REPLICATED_SUBSCRIPTIONS)
-    given = await bodies.parse(request, MessageId)
-    start = LATEST if given is None else given.position
-    properties = {} if given is None else given.properties or {}
+    message_id = await bodies.parse(request, MessageId)
+    start = LATEST if message_id is None else message_id.position
+    properties = {} if message_id is None else message_id.properties or {}
     await require_namespace(service, name.namespace)
     if not name.persistent:
-        raise NotAllowed("Create subscription on a non-persistent topic is not allowed")
+        raise NotAllowed(_NOT_PERSISTENT)
     partitions = await service.resources.partitions(name)
     if partitions:
         topics = await loaded_parts(service, name)
@@ -93,9 +92,9 @@ async def create_subscription(request: Request) -> Response:
 
     async def create(topic: Topic) -> None:
         nonlocal created
-        assert isinstance(topic, PersistentTopic)  # noqa: S101 - the domain was checked
+        log = require_persistent(topic, _NOT_PERSISTENT)
         with contextlib.suppress(SubscriptionExists):
-            await topic.create_subscription(text_of(request, "subscription"), start, properties)
+            await log.create_subscription(text_of(request, "subscription"), start, properties)
             created += 1
 
     await for_each(topics, create)
@@ -111,25 +110,23 @@ async def create_subscription(request: Request) -> Response:
 )
 @planned(delete_subscriptions)
 async def delete_subscription(request: Request) -> Response:
-    subscription, force = text_of(request, "subscription"), bodies.flag(request, "force")
+    name, force = text_of(request, "subscription"), bodies.flag(request, "force")
     parts = await _parts_with(request)
-    with_it = [found for part in parts if (found := part.subscriptions.get(subscription))]
-    if not force and any(found.consumers for found in with_it):
+    readable = [part.subscriptions[name] for part in parts if name in part.subscriptions]
+    if not force and any(subscription.consumers for subscription in readable):
         raise PreconditionFailed("Subscription has active connected consumers")
-    await for_each(parts, lambda part: part.delete_subscription(subscription, force=force))
+    await for_each(parts, lambda part: part.delete_subscription(name, force=force))
     return done()
 
 
 @router.get(_SUBSCRIPTION + "/properties", summary="A subscription's properties")
-@planned(each_partition(merged))
+@planned(each_partition(merged_objects))
 async def get_properties(request: Request) -> Response:
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
     for part in await _parts_with(request):
         refuse_broken(part, text_of(request, "subscription"))
-        if isinstance(part, PersistentTopic):
-            cursor = part.subscriptions[text_of(request, "subscription")].cursor
-            found |= cursor.properties
-    return answer(found)
+        properties |= part.subscriptions[text_of(request, "subscription")].properties
+    return answer(properties)
 
 
 @router.put(
@@ -137,25 +134,26 @@ async def get_properties(request: Request) -> Response:
     summary="Replace a subscription's properties",
     openapi_extra=described(body="Properties", example={"team": "payments"}),
 )
-@planned(each_partition(all_done()))
+@planned(each_partition(all_succeeded()))
 async def put_properties(request: Request) -> Response:
-    given = await bodies.parse(request, dict[str, str]) or {}
+    properties = await bodies.parse(request, dict[str, str]) or {}
 
     async def put(part: Topic) -> None:
-        if not isinstance(part, PersistentTopic):
-            raise NotAllowed("A subscription of a non-persistent topic keeps no properties")
+        log = require_persistent(
+            part, "A subscription of a non-persistent topic keeps no properties"
+        )
         refuse_broken(part, text_of(request, "subscription"))
-        await part.subscriptions[text_of(request, "subscription")].cursor.set_properties(given)
+        await log.subscriptions[text_of(request, "subscription")].cursor.set_properties(properties)
 
     await for_each(await _parts_with(request), put)
     return done()
 
 
 async def _parts_with(request: Request) -> list[Topic]:
-    """The topic, or those of its partitions, that have the subscription: at least one."""
+    """Returns the topic, or those of its partitions that have the subscription; raises NotFound."""
     name, subscription = topic_of(request), text_of(request, "subscription")
     parts = await loaded_parts(service_of(request), name)
-    found = [part for part in parts if has_subscription(part, subscription)]
-    if not found:
+    with_it = [part for part in parts if has_subscription(part, subscription)]
+    if not with_it:
         raise subscription_not_found(subscription, name)
-    return found
+    return with_it

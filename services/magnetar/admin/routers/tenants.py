@@ -1,20 +1,19 @@
-"""`/admin/v2/tenants`."""
+"""`/admin/v2/tenants`: tenants, their roles and their clusters."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done
-from magnetar.admin.cluster import deletion as cluster_deletion
-from magnetar.admin.cluster.route import peers_of
+from magnetar.admin.cluster.deletion import remover_of
 from magnetar.admin.context import checked_name, service_of, text_of
-from magnetar.admin.deletion import delete_namespace, refuse_namespace_in_use
-from magnetar.admin.described import FORCE, described
-from magnetar.admin.documents import TenantInfo
-from magnetar.admin.routes import Routes
-from magnetar.broker.resources import Document
+from magnetar.admin.deletion import delete_namespace
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done
+from magnetar.admin.http.descriptions import FORCE, described
+from magnetar.admin.http.routes import Routes
+from magnetar.broker.catalog.resources import Document
 from magnetar.core.errors import NotAllowed, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName
+from magnetar.documents.resources import TenantInfo
 
 router = Routes(prefix="/admin/v2/tenants", tags=("tenants",))
 
@@ -61,17 +60,10 @@ async def delete_tenant(request: Request) -> Response:
 
 
 async def _delete_namespaces(request: Request, tenant: str) -> None:
-    """Every namespace of the tenant with its topics; what refuses one refuses all beforehand."""
-    service, peers = service_of(request), peers_of(request)
-    names = await service.resources.namespaces(tenant)
-    namespaces = [NamespaceName.parse(name) for name in names]
-    for namespace in namespaces:
-        await refuse_namespace_in_use(service, namespace, (), force=True)
-    for namespace in namespaces:
-        if peers is not None:
-            await cluster_deletion.delete_namespace(peers, request, namespace, force=True)
-        else:
-            await delete_namespace(service, namespace, force=True)
+    """Deletes every namespace of the tenant with its topics, if the broker's settings allow it."""
+    service, remover = service_of(request), remover_of(request)
+    for name in await service.resources.namespaces(tenant):
+        await delete_namespace(service, remover, NamespaceName.parse(name), force=True)
 
 
 async def _tenant_info(request: Request) -> Document:

@@ -1,4 +1,4 @@
-"""`/admin/v2/{domain}/{tenant}/{namespace}`: topics without partitions, and single partitions."""
+"""`/admin/v2/{domain}/{tenant}/{namespace}`: unpartitioned topics, and single partitions."""
 
 from dataclasses import replace
 from typing import Final
@@ -7,12 +7,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done, nothing
+from magnetar.admin.bulk import for_each
+from magnetar.admin.cluster.answers import all_succeeded
 from magnetar.admin.cluster.deletion import mark_of
-from magnetar.admin.cluster.listing import topic_names
-from magnetar.admin.cluster.partitions import all_done, each_partition
-from magnetar.admin.cluster.route import at_owner, planned
+from magnetar.admin.cluster.namespaces import topic_names
+from magnetar.admin.cluster.partitions import each_partition
+from magnetar.admin.cluster.placement import at_owner, planned
 from magnetar.admin.context import (
     loaded_parts,
     loaded_topic,
@@ -23,22 +23,23 @@ from magnetar.admin.context import (
     topic_of,
 )
 from magnetar.admin.deletion import delete_topic
-from magnetar.admin.described import AUTHORITATIVE, FORCE, described, query
-from magnetar.admin.each import for_each
-from magnetar.admin.routes import Routes
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done, empty
+from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, query
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
+from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
-from magnetar.broker.system_topics import is_system_topic
-from magnetar.broker.topic.persistent import EPOCH_PROPERTY, PersistentTopic
-from magnetar.broker.topics import Topic
-from magnetar.core.errors import Conflict, NotAllowed, PreconditionFailed
+from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import as_persistent, require_persistent
+from magnetar.core.errors import Conflict, PreconditionFailed
 from magnetar.core.names import TopicName
 from magnetar.metadata.store import BadRevision
 
-router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
 _NAMESPACE: Final = "/{domain:domain}/{tenant:name}/{namespace:name}"
-_TOPIC: Final = _NAMESPACE + "/{topic:name}"
 _PROPERTIES: Final = described(body="Properties", example={"team": "payments"})
 
 
@@ -47,7 +48,7 @@ _PROPERTIES: Final = described(body="Properties", example={"team": "payments"})
     summary="List a namespace's topics, partitions one by one",
     openapi_extra=described(
         query("bundle", "string", "Only topics in this bundle"),
-        query("includeSystemTopic", "boolean", "Also the broker's own topics"),
+        query("includeSystemTopic", "boolean", "Also system topics"),
     ),
 )
 async def list_topics(request: Request) -> Response:
@@ -63,7 +64,7 @@ async def list_topics(request: Request) -> Response:
     return answer(sorted(map(str, names)))
 
 
-@router.put(_TOPIC, summary="Create a topic without partitions", openapi_extra=_PROPERTIES)
+@router.put(TOPIC_PATH, summary="Create an unpartitioned topic", openapi_extra=_PROPERTIES)
 async def create_topic(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     properties = await bodies.parse(request, dict[str, str]) or {}
@@ -76,7 +77,7 @@ async def create_topic(request: Request) -> Response:
 
 
 async def _check_partition_name(service: BrokerService, name: TopicName) -> None:
-    """A name that looks like a partition's is only for a declared partition."""
+    """Raises PreconditionFailed if the name is a partition's, unless the partition is declared."""
     if not name.numbered:
         return
     base = replace(name, local=name.numbered)
@@ -94,8 +95,8 @@ async def _check_partition_name(service: BrokerService, name: TopicName) -> None
 
 
 @router.delete(
-    _TOPIC,
-    summary="Delete a topic without partitions, or one partition",
+    TOPIC_PATH,
+    summary="Delete an unpartitioned topic, or a partition",
     openapi_extra=described(FORCE, AUTHORITATIVE),
 )
 async def remove_topic(request: Request) -> Response:
@@ -115,8 +116,8 @@ async def remove_topic(request: Request) -> Response:
     return done()
 
 
-@router.put(_TOPIC + "/unload", summary="Unload: clients look the topic up again")
-@planned(each_partition(all_done()))
+@router.put(TOPIC_PATH + "/unload", summary="Unload a topic: clients look it up again")
+@planned(each_partition(all_succeeded()))
 async def unload(request: Request) -> Response:
     service = service_of(request)
     parts = await loaded_parts(service, topic_of(request))
@@ -124,52 +125,45 @@ async def unload(request: Request) -> Response:
     return done()
 
 
-@router.delete(_TOPIC + "/truncate", summary="Delete all messages of a topic")
-@planned(each_partition(all_done()))
+@router.delete(TOPIC_PATH + "/truncate", summary="Delete all messages of a topic")
+@planned(each_partition(all_succeeded()))
 async def truncate(request: Request) -> Response:
-    async def cut(topic: Topic) -> None:
-        if not isinstance(topic, PersistentTopic):
-            raise NotAllowed("unsupport truncate")
-        await topic.managed_ledger.truncate()
+    async def truncate_log(topic: Topic) -> None:
+        await require_persistent(topic, "unsupport truncate").managed_ledger.truncate()
 
-    await for_each(await loaded_parts(service_of(request), topic_of(request)), cut)
+    await for_each(await loaded_parts(service_of(request), topic_of(request)), truncate_log)
     return done()
 
 
-# -- properties ------------------------------------------------------------------------------------
-
-
-@router.get(_TOPIC + "/properties", summary="A topic's properties")
+@router.get(TOPIC_PATH + "/properties", summary="A topic's properties")
 async def get_properties(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     if await service.resources.partitions(name):
         stored = await service.resources.partitioned_properties(name)
-        return answer(stored) if stored else nothing()
+        return answer(stored) if stored else empty()
     topic = await loaded_topic(service, name)
-    if not isinstance(topic, PersistentTopic):
-        return answer({})
-    properties = topic.managed_ledger.properties.items()
-    return answer({key: value for key, value in properties if key != EPOCH_PROPERTY})
+    return answer(dict(topic.properties))
 
 
-@router.put(_TOPIC + "/properties", summary="Add or replace properties", openapi_extra=_PROPERTIES)
+@router.put(
+    TOPIC_PATH + "/properties", summary="Add or replace properties", openapi_extra=_PROPERTIES
+)
 async def put_properties(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
-    given = await bodies.parse(request, dict[str, str]) or {}
+    added = await bodies.parse(request, dict[str, str]) or {}
     if await service.resources.partitions(name):
-        await service.resources.update_partitioned_properties(name, lambda old: old | given)
+        await service.resources.update_partitioned_properties(name, lambda old: old | added)
         return done()
     topic = await loaded_topic(service, name)
-    if not isinstance(topic, PersistentTopic):
-        raise NotAllowed("A non-persistent topic keeps no properties")
-    await topic.managed_ledger.set_properties(given)
+    persistent = require_persistent(topic, "A non-persistent topic keeps no properties")
+    await persistent.managed_ledger.set_properties(added)
     return done()
 
 
 @router.delete(
-    _TOPIC + "/properties",
+    TOPIC_PATH + "/properties",
     summary="Remove a property",
-    openapi_extra=described(query("key", "string", "Which one")),
+    openapi_extra=described(query("key", "string", "The key of the property")),
 )
 async def delete_property(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
@@ -181,7 +175,7 @@ async def delete_property(request: Request) -> Response:
             name, lambda old: {k: v for k, v in old.items() if k != key}
         )
         return done()
-    topic = await loaded_topic(service, name)
-    if isinstance(topic, PersistentTopic):
+    topic = as_persistent(await loaded_topic(service, name))
+    if topic is not None:
         await topic.managed_ledger.delete_property(key)
     return done()

@@ -1,1 +1,1 @@
-"""Stats documents, under Pulsar's field names: pure functions from broker objects to dicts."""
+"""Stats documents with Pulsar's field names: pure functions of broker objects."""

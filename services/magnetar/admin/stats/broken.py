@@ -1,7 +1,7 @@
-"""What stats show of subscriptions whose cursors cannot be read, so that an operator sees them.
+"""Stats of subscriptions whose cursors cannot be read, so that an operator notices them.
 
-Such a subscription has no cursor in memory. Shown is the position that its record has: the
-subscription has consumed that much at least.
+Such a subscription has no cursor in memory. The stats show the position in its record: the
+subscription has consumed at least that much.
 """
 
 from magnetar.broker.subscription.stats import SubscriptionStats
@@ -12,24 +12,24 @@ BROKEN = "Broken"
 
 
 def broken_subscription_stats(topic: PersistentTopic) -> dict[str, SubscriptionStats]:
-    """By subscription, with the backlog that it has at most."""
+    """Returns the stats of each broken subscription, with the upper bound of its backlog."""
     ledger = topic.managed_ledger
-    found = {}
+    stats = {}
     for name, (cursor_log, error) in ledger.broken_cursors.items():
         record = cursor_log.record
         backlog = ledger.entries_between(record.mark_delete, ledger.last_confirmed)
-        found[name] = SubscriptionStats(
+        stats[name] = SubscriptionStats(
             msg_backlog=backlog,
             msg_backlog_no_delayed=backlog,
             backlog_size=ledger.bytes_total,
             subscription_properties=dict(record.properties),
             cursor_error=error.message,
         )
-    return found
+    return stats
 
 
 def broken_cursor_stats(topic: PersistentTopic) -> dict[str, dict[str, object]]:
-    """The same for the internal stats, under the names of cursors that can be read."""
+    """Returns the internal stats of each broken cursor, with the fields of readable cursors."""
     return {
         name: {
             "markDeletePosition": str(cursor_log.record.mark_delete),

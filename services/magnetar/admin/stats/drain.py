@@ -1,12 +1,11 @@
-"""How long subscriptions need for what they have not read: `GET …/magnetar/drain`.
+"""`GET …/magnetar/drain`: the time that subscriptions need to drain their backlogs.
 
-What an autoscaler wants to know is whether more brokers would help. A backlog that grows because
-its consumers are slow is no matter of brokers: its consumers have no permits left. So what counts
-as *wanted* is the backlog of subscriptions of which a consumer waits for messages. Its time to
-drain is bytes over (bytes per second out - in), TIME_TO_DRAIN_S_MAX where it does not shrink.
+An autoscaler needs to know whether more brokers would help. They would not if a backlog grows
+because its consumers are slow and have no permits left. The *wanted* backlog is therefore that of
+subscriptions with a consumer that waits for messages (`documents.backlog.time_to_drain_s`).
 
-Topics are looked at TOPICS_PER_TURN at a time, so that a broker with a hundred thousand of them
-serves its clients meanwhile; subscriptions without a backlog cost a comparison.
+The event loop runs other tasks after every TOPICS_PER_TURN topics, so a broker with a hundred
+thousand topics serves its clients meanwhile. A subscription without a backlog costs a comparison.
 """
 
 import asyncio
@@ -14,119 +13,52 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
-
-from magnetar.broker.subscription.persistent import PersistentSubscription
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.subscription.api import Subscription
+from magnetar.broker.topic.api import Topic
+from magnetar.documents.backlog import WORST_SHOWN_MAX, BrokerDrain, SubscriptionDrain
 
 TOPICS_PER_TURN: Final = 512
-WORST_SHOWN_MAX: Final = 20
-TIME_TO_DRAIN_S_MAX: Final = 86_400.0
-"""A day: as good as never."""
-
-
-class SubscriptionDrain(msgspec.Struct, rename="camel", order=True, gc=False):
-    """One subscription with a backlog. Ordered by the bytes of it."""
-
-    backlog_bytes: int
-    backlog_entries: int
-    topic: str
-    subscription: str
-    bytes_per_second_in: float
-    bytes_per_second_out: float
-    wanted: bool
-    """Whether a consumer has permits: it waits for the broker, not the broker for it."""
-
-
-class BrokerDrain(msgspec.Struct, rename="camel"):
-    """Sums over the subscriptions of a broker, or of all, and those with the largest backlogs."""
-
-    brokers: list[str]
-    topics: int = 0
-    subscriptions_behind: int = 0
-    backlog_entries: int = 0
-    backlog_bytes: int = 0
-    wanted_bytes: int = 0
-    wanted_bytes_per_second_in: float = 0.0
-    wanted_bytes_per_second_out: float = 0.0
-    time_to_drain_seconds: float = 0.0
-    worst: list[SubscriptionDrain] = []
-
-    def plus(self, other: "BrokerDrain") -> "BrokerDrain":
-        """Both brokers' together."""
-        both = BrokerDrain(
-            self.brokers + other.brokers,
-            self.topics + other.topics,
-            self.subscriptions_behind + other.subscriptions_behind,
-            self.backlog_entries + other.backlog_entries,
-            self.backlog_bytes + other.backlog_bytes,
-            self.wanted_bytes + other.wanted_bytes,
-            self.wanted_bytes_per_second_in + other.wanted_bytes_per_second_in,
-            self.wanted_bytes_per_second_out + other.wanted_bytes_per_second_out,
-            worst=heapq.nlargest(WORST_SHOWN_MAX, [*self.worst, *other.worst]),
-        )
-        return both.timed()
-
-    def timed(self) -> "BrokerDrain":
-        """With the time that its sums say."""
-        self.time_to_drain_seconds = time_to_drain_s(
-            self.wanted_bytes, self.wanted_bytes_per_second_in, self.wanted_bytes_per_second_out
-        )
-        return self
-
-
-def time_to_drain_s(backlog_bytes: float, rate_in: float, rate_out: float) -> float:
-    """Seconds until nothing is left, at these rates in bytes per second."""
-    if backlog_bytes <= 0:
-        return 0.0
-    net = rate_out - rate_in
-    return min(backlog_bytes / net, TIME_TO_DRAIN_S_MAX) if net > 0 else TIME_TO_DRAIN_S_MAX
 
 
 async def drain_of(broker: str, topics: Iterable[Topic]) -> BrokerDrain:
-    """What the topics' subscriptions have before them, as of now."""
-    found = BrokerDrain([broker])
+    """Sums the current backlogs of the topics' subscriptions."""
+    total = BrokerDrain([broker])
     worst: list[SubscriptionDrain] = []
     for topic in topics:
-        found.topics += 1
-        if found.topics % TOPICS_PER_TURN == 0:
+        total.topics += 1
+        if total.topics % TOPICS_PER_TURN == 0:
             await asyncio.sleep(0)
-        if not isinstance(topic, PersistentTopic):
-            continue
         for name, subscription in list(topic.subscriptions.items()):
-            if not subscription.cursor.backlog:
+            if not subscription.backlog:
                 continue
-            one = _drain(topic, name, subscription)
-            _add(found, one)
+            drain = _drain(topic, name, subscription)
+            _add(total, drain)
             if len(worst) < WORST_SHOWN_MAX:
-                heapq.heappush(worst, one)
+                heapq.heappush(worst, drain)
             else:
-                heapq.heappushpop(worst, one)
-    found.worst = sorted(worst, reverse=True)
-    return found.timed()
+                heapq.heappushpop(worst, drain)
+    total.worst = sorted(worst, reverse=True)
+    return total.timed()
 
 
-def _drain(
-    topic: PersistentTopic, name: str, subscription: PersistentSubscription
-) -> SubscriptionDrain:
+def _drain(topic: Topic, name: str, subscription: Subscription) -> SubscriptionDrain:
     consumers = subscription.consumers
     return SubscriptionDrain(
-        backlog_bytes=subscription.cursor.backlog_bytes_estimate,
-        backlog_entries=subscription.cursor.backlog,
+        backlog_bytes=subscription.backlog_bytes,
+        backlog_entries=subscription.backlog or 0,
         topic=topic.full_name,
         subscription=name,
         bytes_per_second_in=topic.counters.bytes_rate_in,
-        bytes_per_second_out=sum(one.rates.throughput for one in consumers),
-        wanted=any(one.permits > 0 and not one.blocked for one in consumers),
+        bytes_per_second_out=sum(consumer.rates.throughput for consumer in consumers),
+        wanted=any(consumer.permits > 0 and not consumer.blocked for consumer in consumers),
     )
 
 
-def _add(found: BrokerDrain, one: SubscriptionDrain) -> None:
-    found.subscriptions_behind += 1
-    found.backlog_entries += one.backlog_entries
-    found.backlog_bytes += one.backlog_bytes
-    if one.wanted:
-        found.wanted_bytes += one.backlog_bytes
-        found.wanted_bytes_per_second_in += one.bytes_per_second_in
-        found.wanted_bytes_per_second_out += one.bytes_per_second_out
+def _add(total: BrokerDrain, drain: SubscriptionDrain) -> None:
+    total.subscriptions_behind += 1
+    total.backlog_entries += drain.backlog_entries
+    total.backlog_bytes += drain.backlog_bytes
+    if drain.wanted:
+        total.wanted_bytes += drain.backlog_bytes
+        total.wanted_bytes_per_second_in += drain.bytes_per_second_in
+        total.wanted_bytes_per_second_out += drain.bytes_per_second_out

@@ -1,4 +1,4 @@
-"""`GET …/internalStats` and `…/internal-info`: ledgers and cursors, as loaded and as recorded."""
+"""`GET …/internalStats` and `…/internal-info`: ledgers and cursors, loaded and in the records."""
 
 from collections.abc import Container
 from typing import Final
@@ -9,12 +9,12 @@ from magnetar.admin.stats.broken import broken_cursor_stats
 from magnetar.admin.times import iso
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.subscription.persistent import PersistentSubscription
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
 from magnetar.compaction.records import CompactionRecord
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.factory import ManagedLedgerInfo
-from magnetar.managed_ledger.stats import CursorStats
+from magnetar.managed_ledger.stats import CursorStats, managed_ledger_stats
 
 NO_COMPACTED_LEDGER: Final[dict[str, object]] = {
     "ledgerId": -1,
@@ -28,8 +28,9 @@ NO_COMPACTED_LEDGER: Final[dict[str, object]] = {
 def internal_stats(
     topic: Topic, moved: Container[int] = (), compacted: CompactionRecord | None = None
 ) -> dict[str, object]:
-    """The loaded topic's ledgers and cursors; of `moved` ledgers there are files."""
-    if not isinstance(topic, PersistentTopic):
+    """Returns the loaded topic's ledgers and cursors; `moved` ledgers are offloaded."""
+    persistent = as_persistent(topic)
+    if persistent is None:
         return {
             "entriesAddedCounter": 0,
             "numberOfEntries": 0,
@@ -40,35 +41,35 @@ def internal_stats(
             "pendingAddEntriesCount": 0,
             "cursors": {},
         }
-    found = topic.managed_ledger.stats()
-    found.last_ledger_created_timestamp = _utc(found.last_ledger_created_timestamp)
-    for each in found.ledgers:
-        each.offloaded = each.ledger_id in moved
-    document: dict[str, object] = msgspec.to_builtins(found)
+    stats = managed_ledger_stats(persistent.managed_ledger)
+    stats.last_ledger_created_timestamp = _utc(stats.last_ledger_created_timestamp)
+    for ledger in stats.ledgers:
+        ledger.offloaded = ledger.ledger_id in moved
+    document: dict[str, object] = msgspec.to_builtins(stats)
     document["cursors"] = {
-        name: _cursor(topic, cursor, topic.subscriptions.get(name))
-        for name, cursor in found.cursors.items()
-    } | broken_cursor_stats(topic)
+        name: _cursor(persistent, cursor, persistent.subscriptions.get(name))
+        for name, cursor in stats.cursors.items()
+    } | broken_cursor_stats(persistent)
     document["schemaLedgers"] = []
     document["compactedLedger"] = compacted_ledger(compacted)
     return document
 
 
 def compacted_ledger(record: CompactionRecord | None) -> dict[str, object]:
-    """An artefact is no ledger and has no id, but so many entries and bytes."""
+    """Returns the latest artifact as Pulsar's compacted ledger; an artifact has no ledger id."""
     if record is None:
         return dict(NO_COMPACTED_LEDGER)
-    found = {"entries": record.entries, "size": record.length_bytes, "offloaded": True}
-    return NO_COMPACTED_LEDGER | found
+    artifact = {"entries": record.entries, "size": record.length_bytes, "offloaded": True}
+    return NO_COMPACTED_LEDGER | artifact
 
 
 def _cursor(
     topic: PersistentTopic, cursor: CursorStats, subscription: PersistentSubscription | None
 ) -> dict[str, object]:
-    """A cursor, with what its subscription waits for.
+    """Returns a cursor's stats with the pending reads of its subscription.
 
-    One that is older than the topic's first ledger stands before everything; shown is the place
-    before the first entry, which is the same.
+    If the cursor is older than the topic's first ledger, the stats show the position before the
+    first entry, which is equivalent.
     """
     dispatcher = None if subscription is None else subscription.dispatcher
     connected = dispatcher is not None and bool(dispatcher.consumers)
@@ -79,7 +80,7 @@ def _cursor(
         document["markDeletePosition"] = str(ledger.first_position)
         if cursor.read_position.startswith("-1:"):
             document["readPosition"] = str(ledger.next_position(ledger.first_position))
-    # Pulsar counts the read position in.
+    # Pulsar includes the entry at the read position.
     since = cursor.number_of_entries_since_first_not_acked_message + 1
     document["numberOfEntriesSinceFirstNotAckedMessage"] = since
     document["lastLedgerSwitchTimestamp"] = _utc(cursor.last_ledger_switch_timestamp)
@@ -89,14 +90,14 @@ def _cursor(
 
 
 def _utc(time: str) -> str:
-    """`…Z` for `…+00:00`, as Pulsar writes it."""
+    """Replaces `+00:00` by Pulsar's `Z`."""
     return time.removesuffix("+00:00") + "Z" if time.endswith("+00:00") else time
 
 
 def internal_info(info: ManagedLedgerInfo, moved: Container[int] = ()) -> dict[str, object]:
-    """The records of a topic in the metadata store.
+    """Returns the records of a topic in the metadata store.
 
-    Without what was set on subscriptions: clients read whole numbers as a cursor's properties.
+    The properties of subscriptions are omitted: clients expect numbers as a cursor's properties.
     """
     record = info.record
     cursors: dict[str, object] = {}
@@ -118,7 +119,7 @@ def internal_info(info: ManagedLedgerInfo, moved: Container[int] = ()) -> dict[s
         if ledger.closed_ms:
             document |= {"entries": ledger.entries, "size": ledger.size_bytes}
         ledgers.append(document)
-    found: dict[str, object] = {
+    topic_info: dict[str, object] = {
         "version": info.revision,
         "creationDate": iso(record.created_ms),
         "modificationDate": iso(record.modified_ms),
@@ -127,7 +128,7 @@ def internal_info(info: ManagedLedgerInfo, moved: Container[int] = ()) -> dict[s
     }
     if record.terminated_at is not None:
         end = record.terminated_at
-        found["terminatedPosition"] = {"ledgerId": end.ledger_id, "entryId": end.entry_id}
+        topic_info["terminatedPosition"] = {"ledgerId": end.ledger_id, "entryId": end.entry_id}
     if record.properties:
-        found["properties"] = dict(record.properties)
-    return found
+        topic_info["properties"] = dict(record.properties)
+    return topic_info

@@ -1,25 +1,27 @@
-"""`GET /broker-stats/load-report`, and the balancer's state, as documents.
+"""Documents of the load balance: `GET /broker-stats/load-report` and `GET /brokers/balance`.
 
-The report has the shape of Pulsar's `LocalBrokerData`: usages are in percent of a core and in MiB.
-What Pulsar has and we do not measure (direct memory, the network card) has its -1 for "unknown".
+The report has the form of Pulsar's `LocalBrokerData`: usages are in percent of a core and in MiB.
+Values that we do not measure (direct memory, the network card) are -1, Pulsar's "unknown".
 """
 
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from magnetar.broker.balance.balancer import Counts
-from magnetar.broker.balance.model import BundleLoad, Decision, LoadReport, Round
 from magnetar.broker.service import BrokerService
+
+if TYPE_CHECKING:
+    from magnetar.broker.balance.balancer import Counts
+    from magnetar.broker.balance.model import BundleLoad, Decision, LoadReport, Round
 
 _UNKNOWN: Final = {"usage": -1.0, "limit": -1.0}
 _MIB: Final = 1 << 20
 _CORE_PERCENT: Final = 100.0
 
 
-def load_report(service: BrokerService, report: LoadReport, bundles: Iterable[str]) -> object:
-    """What this broker reports of itself."""
+def load_report(service: BrokerService, report: "LoadReport", bundles: Iterable[str]) -> object:
+    """Returns the load report of this broker."""
     memory = {
         "usage": report.memory_bytes / _MIB,
         "limit": report.memory_limit_bytes / _MIB,
@@ -40,7 +42,7 @@ def load_report(service: BrokerService, report: LoadReport, bundles: Iterable[st
         "msgRateOut": report.msg_rate_out,
         "lastUpdate": report.updated_ms,
         "startTimestamp": report.started_ms,
-        "lastStats": {each.bundle: _bundle(each) for each in report.bundles},
+        "lastStats": {load.bundle: _bundle(load) for load in report.bundles},
         "numTopics": report.topics,
         "numBundles": report.bundle_count,
         "numConsumers": report.consumers,
@@ -51,13 +53,13 @@ def load_report(service: BrokerService, report: LoadReport, bundles: Iterable[st
         "brokerVersionString": service.version,
         "protocols": {},
         "advertisedListeners": {},
-        "bundleStats": {each.bundle: _bundle(each) for each in report.bundles},
+        "bundleStats": {load.bundle: _bundle(load) for load in report.bundles},
         "maxResourceUsage": max(report.cpu, report.memory),
         "loadReportType": "LocalBrokerData",
     }
 
 
-def _bundle(load: BundleLoad) -> dict[str, object]:
+def _bundle(load: "BundleLoad") -> dict[str, object]:
     return {
         "msgRateIn": load.msg_rate_in,
         "msgThroughputIn": load.msg_throughput_in,
@@ -70,34 +72,57 @@ def _bundle(load: BundleLoad) -> dict[str, object]:
     }
 
 
+class BrokerLoad(msgspec.Struct, rename="camel"):
+    """The last load report of a broker, as `GET /brokers/balance` shows it."""
+
+    cpu: float
+    memory: float
+    bundles: int
+    topics: int
+    producers: int
+    consumers: int
+    msg_rate_in: float
+    msg_rate_out: float
+    draining: bool
+    reported_ms: int
+
+
+class BalanceView(msgspec.Struct, rename="camel"):
+    """The answer of `GET /brokers/balance`."""
+
+    leader: str | None
+    brokers: dict[str, BrokerLoad]
+    """By broker id, sorted."""
+    moved_by_this_broker: int
+    split_by_this_broker: int
+    log: "list[Round]"
+    """The rounds of decisions, newest first."""
+
+
 def balance_view(
-    leader: str | None, reports: Iterable[LoadReport], rounds: Iterable[Round], counts: Counts
-) -> dict[str, Any]:
-    """`GET /brokers/balance`: who leads, the brokers' loads, and the log of why, newest first."""
+    leader: str | None, reports: "Iterable[LoadReport]", rounds: "Sequence[Round]", counts: "Counts"
+) -> BalanceView:
+    """Returns the leader, the brokers' loads and the log of decisions."""
     brokers = {
-        report.broker_id: {
-            "cpu": report.cpu,
-            "memory": round(report.memory, 4),
-            "bundles": report.bundle_count,
-            "topics": report.topics,
-            "producers": report.producers,
-            "consumers": report.consumers,
-            "msgRateIn": report.msg_rate_in,
-            "msgRateOut": report.msg_rate_out,
-            "draining": report.draining,
-            "reportedMs": report.updated_ms,
-        }
+        report.broker_id: BrokerLoad(
+            cpu=report.cpu,
+            memory=round(report.memory, 4),
+            bundles=report.bundle_count,
+            topics=report.topics,
+            producers=report.producers,
+            consumers=report.consumers,
+            msg_rate_in=report.msg_rate_in,
+            msg_rate_out=report.msg_rate_out,
+            draining=report.draining,
+            reported_ms=report.updated_ms,
+        )
         for report in sorted(reports, key=lambda report: report.broker_id)
     }
-    return {
-        "leader": leader,
-        "brokers": brokers,
-        "movedByThisBroker": counts.bundles_unloaded,
-        "splitByThisBroker": counts.bundles_split,
-        "log": [msgspec.to_builtins(each) for each in reversed(list(rounds))],
-    }
+    return BalanceView(
+        leader, brokers, counts.bundles_unloaded, counts.bundles_split, list(reversed(rounds))
+    )
 
 
-def decisions_view(decisions: Iterable[Decision]) -> list[Any]:
-    """What a dry run decided."""
-    return [msgspec.to_builtins(each) for each in decisions]
+def decisions_view(decisions: "Iterable[Decision]") -> list[object]:
+    """Returns the decisions of a dry run."""
+    return [msgspec.to_builtins(decision) for decision in decisions]

@@ -1,7 +1,7 @@
-"""`GET …/partitioned-stats`: the sums over a topic's partitions, and each of them.
+"""`GET …/partitioned-stats`: the sums over a topic's partitions, and each partition's stats.
 
-Producers and consumers of the same name on several partitions are one: their rates, permits and
-unacked messages add up. Times are the latest, the creation time the earliest.
+Producers and consumers with the same name on several partitions are merged: their rates, permits
+and unacked messages are added. Times are the latest ones; the creation time is the earliest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from magnetar.admin.stats.publisher import PublisherStats
-from magnetar.admin.stats.topic import TopicStats
+from magnetar.admin.stats.topic import TopicStats, earlier_ms
 from magnetar.broker.subscription.stats import ConsumerStats, SubscriptionStats
 
 _SUMMED = (
@@ -73,7 +73,7 @@ _LATEST = (
 def partitioned_stats(
     partitions: Mapping[str, TopicStats], metadata: Mapping[str, object], *, per_partition: bool
 ) -> dict[str, object]:
-    """The document; `partitions` by full name."""
+    """Returns the document; `partitions` are by full name."""
     document: dict[str, object] = msgspec.to_builtins(summed(partitions.values()))
     document["metadata"] = metadata
     document["partitions"] = dict(partitions) if per_partition else {}
@@ -81,7 +81,7 @@ def partitioned_stats(
 
 
 def summed(partitions: Iterable[TopicStats]) -> TopicStats:
-    """One topic's stats out of those of its partitions."""
+    """Sums the stats of a topic's partitions."""
     total = TopicStats()
     publishers: dict[str, PublisherStats] = {}
     for part in partitions:
@@ -91,10 +91,10 @@ def summed(partitions: Iterable[TopicStats]) -> TopicStats:
         total.last_publish_time_stamp = max(
             total.last_publish_time_stamp, part.last_publish_time_stamp
         )
-        total.topic_creation_time_stamp = _earliest(
+        total.topic_creation_time_stamp = earlier_ms(
             total.topic_creation_time_stamp, part.topic_creation_time_stamp
         )
-        total.earliest_msg_publish_time_in_backlogs = _earliest(
+        total.earliest_msg_publish_time_in_backlogs = earlier_ms(
             total.earliest_msg_publish_time_in_backlogs, part.earliest_msg_publish_time_in_backlogs
         )
         if part.msg_drop_rate is not msgspec.UNSET:
@@ -107,10 +107,6 @@ def summed(partitions: Iterable[TopicStats]) -> TopicStats:
     if total.msg_rate_in:
         total.average_msg_size = total.msg_throughput_in / total.msg_rate_in
     return total
-
-
-def _earliest(one: int, other: int) -> int:
-    return min(one, other) if one and other else one or other
 
 
 def _add(total: msgspec.Struct, part: msgspec.Struct, fields: Iterable[str]) -> None:
@@ -148,7 +144,7 @@ def _add_subscription(
     _add(total, part, _SUBSCRIPTION_SUMMED)
     for field in _LATEST:
         setattr(total, field, max(getattr(total, field), getattr(part, field)))
-    total.earliest_msg_publish_time_in_backlog = _earliest(
+    total.earliest_msg_publish_time_in_backlog = earlier_ms(
         total.earliest_msg_publish_time_in_backlog, part.earliest_msg_publish_time_in_backlog
     )
     total.blocked_subscription_on_unacked_msgs |= part.blocked_subscription_on_unacked_msgs

@@ -1,4 +1,4 @@
-"""One producer in a topic's stats."""
+"""The stats of a producer, as part of a topic's stats."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ ACCESS_MODES = {
 
 
 class PublisherStats(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=False):
-    """A producer; where partitions are summed up, only the numbers."""
+    """The stats of a producer; sums over partitions have only its name and numbers."""
 
     access_mode: str | msgspec.UnsetType = msgspec.UNSET
     msg_rate_in: float = 0.0
@@ -31,7 +31,7 @@ class PublisherStats(msgspec.Struct, rename="camel", kw_only=True, omit_defaults
 
 
 def publisher_stats(producer: Producer) -> PublisherStats:
-    """What is known of a producer now."""
+    """Returns the current stats of a producer."""
     return PublisherStats(
         access_mode=ACCESS_MODES[producer.access_mode],
         msg_rate_in=producer.message_rate_in,

@@ -1,7 +1,7 @@
 """`GET …/stats`: a topic, its producers and its subscriptions.
 
-`backlogSize` is that of the subscription which is furthest behind, as Pulsar has it: what could be
-deleted if nobody were. Fields of features that are not offered stay at Pulsar's value for "off".
+As in Pulsar, `backlogSize` is the largest backlog of any subscription: the bytes that could be
+deleted if it had none. Fields of features that Magnetar lacks have Pulsar's value for "off".
 """
 
 from typing import Final
@@ -10,19 +10,19 @@ import msgspec
 
 from magnetar.admin.stats.broken import broken_subscription_stats
 from magnetar.admin.stats.publisher import PublisherStats, publisher_stats
-from magnetar.broker.compaction_state import CompactionFacts
+from magnetar.broker.cold.compaction_state import CompactionFacts
 from magnetar.broker.dispatch.metadata import publish_time_ms
 from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
 from magnetar.broker.subscription.stats import SubscriptionStats
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic
+from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import as_persistent
 from magnetar.policies.lifecycle import BACKLOG_QUOTA
 
 UNLIMITED: Final = -1
 
 
 class CompactionStats(msgspec.Struct, rename="camel"):
-    """The last compaction; all 0: none ever ran."""
+    """The last compaction; all fields are 0 if none has run."""
 
     last_compaction_removed_event_count: int = 0
     last_compaction_succeed_timestamp: int = 0
@@ -31,7 +31,7 @@ class CompactionStats(msgspec.Struct, rename="camel"):
 
 
 def compaction_stats(facts: CompactionFacts) -> CompactionStats:
-    """From what metadata says."""
+    """Returns the stats of the last compaction, from its record."""
     record = facts.record
     if record is None:
         return CompactionStats(last_compaction_failed_timestamp=facts.failed_ms)
@@ -44,7 +44,7 @@ def compaction_stats(facts: CompactionFacts) -> CompactionStats:
 
 
 class TopicStats(msgspec.Struct, rename="camel", kw_only=True):
-    """One topic; also the sum over partitions, which has no owner."""
+    """The stats of a topic, or the sums over partitions, which have no owner."""
 
     msg_rate_in: float = 0.0
     msg_throughput_in: float = 0.0
@@ -77,7 +77,7 @@ class TopicStats(msgspec.Struct, rename="camel", kw_only=True):
     subscriptions: dict[str, SubscriptionStats] = {}
     replication: dict[str, object] = {}
     topic_epoch: int | msgspec.UnsetType = msgspec.UNSET
-    """Left out where no producer ever had the topic to itself; also of a sum over partitions."""
+    """Missing if no producer ever had exclusive access, and in sums over partitions."""
     deduplication_status: str | msgspec.UnsetType = msgspec.UNSET
     non_contiguous_deleted_messages_ranges: int = 0
     non_contiguous_deleted_messages_ranges_serialized_size: int = 0
@@ -90,7 +90,7 @@ class TopicStats(msgspec.Struct, rename="camel", kw_only=True):
 
 
 def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
-    """What is known of a loaded topic now."""
+    """Returns the current stats of a loaded topic."""
     counters = topic.counters
     stats = TopicStats(
         msg_rate_in=counters.message_rate_in,
@@ -109,17 +109,18 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
         publish_rate_limited_times=counters.publish_limited_times,
         last_publish_time_stamp=counters.last_published_ms,
     )
-    if isinstance(topic, PersistentTopic):
-        stats.subscriptions |= broken_subscription_stats(topic)
-    for each in stats.subscriptions.values():
-        stats.msg_rate_out += each.msg_rate_out
-        stats.msg_throughput_out += each.msg_throughput_out
-        stats.msg_out_counter += each.msg_out_counter
-        stats.bytes_out_counter += each.bytes_out_counter
-        stats.backlog_size = max(stats.backlog_size, each.backlog_size)
-        stats.non_contiguous_deleted_messages_ranges += each.non_contiguous_deleted_messages_ranges
-    if isinstance(topic, PersistentTopic):
-        ledger = topic.managed_ledger
+    persistent = as_persistent(topic)
+    if persistent is not None:
+        stats.subscriptions |= broken_subscription_stats(persistent)
+    for part in stats.subscriptions.values():
+        stats.msg_rate_out += part.msg_rate_out
+        stats.msg_throughput_out += part.msg_throughput_out
+        stats.msg_out_counter += part.msg_out_counter
+        stats.bytes_out_counter += part.bytes_out_counter
+        stats.backlog_size = max(stats.backlog_size, part.backlog_size)
+        stats.non_contiguous_deleted_messages_ranges += part.non_contiguous_deleted_messages_ranges
+    if persistent is not None:
+        ledger = persistent.managed_ledger
         stats.storage_size = ledger.bytes_total
         stats.topic_creation_time_stamp = ledger.created_ms
         stats.backlog_quota_limit_size, stats.backlog_quota_limit_time = quota_limits(topic)
@@ -129,28 +130,36 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
             stats.topic_epoch = epoch
     else:
         stats.msg_drop_rate = sum(
-            each.msg_drop_rate
-            for each in stats.subscriptions.values()
-            if each.msg_drop_rate is not msgspec.UNSET
+            part.msg_drop_rate
+            for part in stats.subscriptions.values()
+            if part.msg_drop_rate is not msgspec.UNSET
         )
     return stats
 
 
-def quota_limits(topic: PersistentTopic) -> tuple[int, int]:
-    """The topic's backlog quotas in bytes and in seconds; -1 where there is none."""
-    limits = {each.type: each.limit for each in quotas_of(topic.policies.value(BACKLOG_QUOTA))}
+def quota_limits(topic: Topic) -> tuple[int, int]:
+    """Returns the topic's backlog quotas in bytes and in seconds; -1 if it has none."""
+    limits = {quota.type: quota.limit for quota in quotas_of(topic.policies.value(BACKLOG_QUOTA))}
     return limits.get(QuotaType.SIZE, UNLIMITED), limits.get(QuotaType.AGE, UNLIMITED)
 
 
 async def add_earliest_times(stats: TopicStats, topic: Topic) -> None:
-    """Adds when the oldest unacknowledged message of each subscription was published."""
-    if not isinstance(topic, PersistentTopic):
+    """Adds the publish time of the oldest unacknowledged message of each subscription."""
+    persistent = as_persistent(topic)
+    if persistent is None:
         return
-    for name, found in stats.subscriptions.items():
-        subscription = topic.subscriptions.get(name)
+    for name, subscription_stats in stats.subscriptions.items():
+        subscription = persistent.subscriptions.get(name)
         entry = None if subscription is None else await subscription.peek(1)
         if entry is None:
             continue
-        found.earliest_msg_publish_time_in_backlog = earliest = publish_time_ms(entry.data)
-        known = stats.earliest_msg_publish_time_in_backlogs
-        stats.earliest_msg_publish_time_in_backlogs = min(known, earliest) if known else earliest
+        earliest = publish_time_ms(entry.data)
+        subscription_stats.earliest_msg_publish_time_in_backlog = earliest
+        stats.earliest_msg_publish_time_in_backlogs = earlier_ms(
+            stats.earliest_msg_publish_time_in_backlogs, earliest
+        )
+
+
+def earlier_ms(time_ms: int, other_ms: int) -> int:
+    """Returns the earlier of two times; 0 means unknown."""
+    return min(time_ms, other_ms) if time_ms and other_ms else time_ms or other_ms

@@ -1,1 +1,1 @@
-"""Bookies over TCP: the protocol (no IO), the server beside a bookie, and the client."""
+"""Bookies over TCP: the protocol (pure: no IO), the bookie's server, and the client."""

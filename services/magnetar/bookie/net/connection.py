@@ -1,39 +1,66 @@
-"""One client's connection at a bookie: frames in, calls of the bookie, answers out.
+"""The bookie's end of one client's connection: frames in, calls of the bookie, answers out.
 
-Adds are numbered by the client from 1 on, without holes, and answered in that order: what a turn of
-the loop made durable leaves as one ADDED frame. Nothing is made per add but its completion. Other
-requests run as tasks (`requests`). All that gathers in a turn of the loop leaves in one call.
+The client numbers its adds from 1 on, without holes, and the bookie answers in that order: the adds
+that become durable in one turn of the loop are answered with one ADDED frame. An add allocates only
+its completion. Other requests run as tasks (`requests`).
 
-A request that fences begins before the frames behind it are taken, so that an add behind it finds
-the fence. A peer that does not read its answers is not read from. A malformed frame closes the
-connection; a CLOSING frame gives the reason. So does a frame that does not grow (`Progress`).
+A fencing request begins before the frames behind it are decoded, so that an add behind it meets the
+fence. While a client does not read its answers, nothing is read from it. A malformed frame closes
+the connection, and so does a frame that does not grow (`Progress`); a CLOSING frame gives the
+reason.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol
 
-from magnetar.bookie.api import BookieError
+from magnetar.bookie.api import Bookie, BookieError
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
+from magnetar.bookie.net.frame_socket import FrameSocket
 from magnetar.bookie.net.protocol_v1 import Add, Frame, FrameDecoder, FrameError
 from magnetar.bookie.net.requests import Requests
+from magnetar.bookie.net.settings import ServerSettings
 from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
 from magnetar.wire.progress import Progress
 
-if TYPE_CHECKING:
-    from magnetar.bookie.net.server import BookieServer
+log = get_logger("magnetar.bookie.net.connection")
 
-log = get_logger("magnetar.bookie.connection")
-
-WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
-WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
 
 
-class BookieConnection(asyncio.BufferedProtocol):
-    """See the module's text."""
+class ConnectionHost(Protocol):
+    """The server, as its connections see it."""
+
+    bookie: Bookie
+    cluster: str
+    settings: ServerSettings
+    state: Callable[[], messages.State]
+    add_refusal: BookieError | None
+    tasks: TaskSet
+    held: bool
+    """Whether the bookie has more adds than it should take."""
+
+    @property
+    def writable(self) -> bool: ...
+
+    def opened(self, connection: "BookieConnection") -> bool:
+        """Returns whether the connection may stay."""
+
+    def lost(self, connection: "BookieConnection") -> None:
+        """The connection ended."""
+
+    def added(self) -> None:
+        """Adds were handed to the bookie."""
+
+    def receiving(self, change_bytes: int) -> None:
+        """The memory that a connection holds for a frame under way changed."""
+
+
+class BookieConnection(FrameSocket):
+    """The bookie's end of one client's connection."""
 
     __slots__ = (
         "_add_due",
@@ -42,58 +69,48 @@ class BookieConnection(asyncio.BufferedProtocol):
         "_decoder",
         "_draining",
         "_early",
-        "_flush_scheduled",
         "_heard_at",
         "_held",
         "_held_bytes",
         "_hello_done",
-        "_loop",
         "_opened_at",
-        "_out",
         "_paused",
         "_progress",
         "_requests",
         "_server",
-        "_transport",
         "_unread_since",
         "closed",
         "peer",
     )
 
-    def __init__(self, server: "BookieServer") -> None:
+    def __init__(self, server: ConnectionHost) -> None:
+        super().__init__()
         self._server = server
-        self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder()
-        self._transport: asyncio.Transport | None = None
         self.peer = ""
         self._hello_done = False
         self._opened_at = self._heard_at = self._loop.time()
         self._progress = Progress(server.settings.frame_stall_s)
         self._held_bytes = 0
-        """Memory held for a frame under way, as the server counts it."""
+        """Memory held for a frame under way, as last reported to the server."""
         self._unread_since = -1.0
         self.closed = False
-        """Nothing is read or answered any more."""
+        """Whether the connection has stopped reading and answering."""
         self._draining = False
         self._held = False
-        """No frame is taken: the bookie is full, or a fence must begin first."""
+        """No frame is decoded: the bookie is full, or a fence must begin first."""
         self._add_next = 1
         self._add_due = 1
-        """The number of the add that is answered next; those from it to `_add_next` are pending."""
+        """The number of the add that is answered next; it and those up to `_add_next` are
+        pending."""
         self._adding_count = 0
-        """Adds before `_add_due` that are durable and not in an ADDED frame yet."""
+        """How many adds before `_add_due` are durable and not in an ADDED frame yet."""
         self._early: dict[int, BookieError | None] = {}
-        self._out: list[bytes] = []
-        self._flush_scheduled = False
-        self._requests = Requests(self, server)
+        self._requests = Requests(self, server.bookie, server.tasks)
         self._paused = False
 
-    # -- asyncio's side --------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not registered as asyncio.Transport, but are it in all they do.
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
+        super().connection_made(transport)
         self.peer = str(transport.get_extra_info("peername"))
         if not self._server.opened(self):
             self._end(messages.CODE_UNAVAILABLE, "the bookie takes no more connections")
@@ -122,9 +139,6 @@ class BookieConnection(asyncio.BufferedProtocol):
         """Memory held for a frame under way."""
         return self._held_bytes
 
-    def eof_received(self) -> bool:
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self.closed = True
         self._requests.clear()
@@ -134,17 +148,15 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._unread_since = self._loop.time()
-        self._read_or_rest()
+        self._update_reading()
 
     def resume_writing(self) -> None:
         self._unread_since = -1.0
-        self._read_or_rest()
+        self._update_reading()
         self._requests.begin()
 
-    # -- frames in -------------------------------------------------------------------------
-
     def _take(self) -> None:
-        """Takes the frames that are whole, until something has to be waited for."""
+        """Handles the complete frames, until a fence or the bookie makes the rest wait."""
         decoder = self._decoder
         added = taken = False
         try:
@@ -164,37 +176,37 @@ class BookieConnection(asyncio.BufferedProtocol):
                 else:
                     raise FrameError("an answer, or a request before the hello")
         except FrameError as error:
-            log.warning("a peer sent no frame", peer=self.peer, error=str(error))
+            log.warning("a client sent a malformed frame", peer=self.peer, error=str(error))
             self._end(messages.CODE_BOOKIE_ERROR, f"the connection is closed: {error}")
         except Exception as error:
-            # The frame is lost, and its answer with it: the peer must not wait for that.
-            log.exception("a frame failed", peer=self.peer)
+            # The frame will never be answered: close, so that the client does not wait for it.
+            log.exception("handling a frame failed", peer=self.peer)
             self._end(messages.CODE_BOOKIE_ERROR, f"the bookie failed: {error!r}")
         if taken:
-            self._progress.restart()  # what is unfinished now belongs to another frame
+            self._progress.restart()  # the unfinished bytes belong to another frame now
         if added:
             self._server.added()
 
-    def go_on_soon(self) -> None:
-        """`go_on` in the next turn of the loop."""
-        self._loop.call_soon(self.go_on)
+    def resume_soon(self) -> None:
+        """`resume` in the next turn of the loop."""
+        self._loop.call_soon(self.resume)
 
     def hold(self) -> None:
-        """Takes no more frames until `go_on`."""
+        """Handles no frames until `resume`."""
         self._held = True
-        self._read_or_rest()
+        self._update_reading()
 
-    def go_on(self) -> None:
-        """Takes frames again, unless the bookie is full or a fence has not begun."""
+    def resume(self) -> None:
+        """Handles frames again, unless the bookie is full or a fence has not begun."""
         if not self._held or self._server.held or self.closed or self._requests.fences_due:
             return
         self._held = False
         self._take()
         if not self.closed:
             self._count_held(self._decoder.held_bytes)
-        self._read_or_rest()
+        self._update_reading()
 
-    def _read_or_rest(self) -> None:
+    def _update_reading(self) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -205,8 +217,6 @@ class BookieConnection(asyncio.BufferedProtocol):
                 transport.pause_reading()
             else:
                 transport.resume_reading()
-
-    # -- adds ------------------------------------------------------------------------------
 
     def _add(self, add: Add) -> None:
         number = self._add_next
@@ -230,7 +240,7 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._added(number, BookieError(f"an add that no bookie takes: {error}"))
 
     def _added(self, number: int, error: BookieError | None) -> None:
-        """An add is done: it is answered once all before it are."""
+        """An add completed: it is answered once all adds before it are."""
         if number != self._add_due:
             self._early[number] = error
             return
@@ -251,8 +261,7 @@ class BookieConnection(asyncio.BufferedProtocol):
                 protocol.encode_frame(protocol.ADD_FAILED, self.flags, number, failure)
             )
         if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+            self._schedule_flush()
 
     def _answer_added(self) -> None:
         count = self._adding_count
@@ -262,15 +271,13 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     @property
     def flags(self) -> int:
-        """What every answer says of the bookie."""
+        """The flags of every answer: whether the bookie is read-only."""
         return 0 if self._server.writable else protocol.FLAG_READ_ONLY
 
     @property
     def unread(self) -> bool:
-        """Whether the peer is behind with reading its answers."""
+        """Whether the client is behind with reading its answers."""
         return self._unread_since >= 0
-
-    # -- other requests --------------------------------------------------------------------
 
     def _request(self, frame: Frame) -> None:
         kind = frame.kind
@@ -319,8 +326,6 @@ class BookieConnection(asyncio.BufferedProtocol):
             )
             self.answer(protocol.WELCOME, 0, messages.encode_welcome(welcome))
 
-    # -- answers out -----------------------------------------------------------------------
-
     def answer(self, kind: int, id_: int, payload: bytes = b"") -> None:
         self._answer_added()
         self._out.append(protocol.encode_frame(kind, self.flags, id_, payload))
@@ -335,11 +340,6 @@ class BookieConnection(asyncio.BufferedProtocol):
     def fail(self, id_: int, error: BookieError) -> None:
         self.answer(protocol.FAILED, id_, messages.encode_failure(messages.failure_of(error)))
 
-    def _schedule_flush(self) -> None:
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
         self._flush_scheduled = False
         self._write_out()
@@ -348,43 +348,35 @@ class BookieConnection(asyncio.BufferedProtocol):
 
     def _write_out(self) -> None:
         self._answer_added()
-        out, transport = self._out, self._transport
-        if not out or transport is None or self.closed:
-            return
-        self._out = []
-        if len(out) == 1:
-            transport.write(out[0])
-        else:
-            transport.writelines(out)
+        if not self.closed:
+            super()._write_out()
 
-    # -- the end ---------------------------------------------------------------------------
-
-    def look(self, now: float) -> None:
-        """Closes what has been silent, or not reading, for too long."""
+    def check_deadlines(self, now: float) -> None:
+        """Closes the connection if its client was silent, or did not read, for too long."""
         settings = self._server.settings
         silent_s = now - self._heard_at
         if self._unread_since >= 0:
             if now - self._unread_since > settings.unread_timeout_s:
-                log.warning("a peer does not read its answers", peer=self.peer)
+                log.warning("a client does not read its answers", peer=self.peer)
                 self.abort()
         elif self._held:
-            # Nobody listened.
+            # The bookie did not read, so the client is not to blame.
             self._heard_at = now
             self._progress.restart()
         elif not self._hello_done and now - self._opened_at > settings.hello_timeout_s:
             self._end(messages.CODE_BOOKIE_ERROR, "no hello in time")
         elif self._progress.stalled(now, self._decoder.unfinished_bytes):
-            log.warning("a peer does not finish its frame", peer=self.peer)
+            log.warning("a client does not finish its frame", peer=self.peer)
             self._end(messages.CODE_BOOKIE_ERROR, "a frame did not grow for too long")
         elif silent_s > settings.idle_timeout_s:
             self._end(messages.CODE_BOOKIE_ERROR, "nothing was heard for too long")
 
     def drain(self, reason: str) -> None:
-        """Reads no more, answers what was read, then closes."""
+        """Stops reading, answers the requests that were read, then closes."""
         if self.closed or self._draining:
             return
         self._draining = True
-        self._read_or_rest()
+        self._update_reading()
         failure = messages.Failure(messages.CODE_UNAVAILABLE, reason)
         self.answer(protocol.CLOSING, 0, messages.encode_failure(failure))
         self.close_if_drained()
@@ -396,13 +388,13 @@ class BookieConnection(asyncio.BufferedProtocol):
             self._close()
 
     def refuse(self, reason: str) -> None:
-        """Ends the connection for want of room; the client may come again."""
+        """Ends the connection because memory is short; the client may connect again."""
         self._end(messages.CODE_UNAVAILABLE, reason)
         self._decoder = FrameDecoder()
         self._count_held(0)
 
     def _end(self, code: int, message: str) -> None:
-        """Says why, and closes without waiting for what is pending."""
+        """Sends the reason, and closes without waiting for pending requests."""
         if self.closed:
             return
         failure = messages.encode_failure(messages.Failure(code, message))
@@ -410,7 +402,7 @@ class BookieConnection(asyncio.BufferedProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Sends what is queued, then closes; after CLOSE_TIMEOUT_S the rest is dropped."""
+        """Sends the queued frames, then closes; after CLOSE_TIMEOUT_S it drops the rest."""
         transport = self._transport
         if transport is None:
             return

@@ -1,8 +1,8 @@
-"""What is in the small frames of the bookie protocol, version 1: payloads to values and back.
+"""Payloads of the bookie protocol's frames without a body, version 1. Pure: no IO.
 
-Texts are a u16 length and UTF-8, at most TEXT_BYTES_MAX. A payload has exactly the bytes that its
-kind asks for: what is added later goes with a new version, a feature bit or a new kind. Errors are
-a code, for which both sides know the class, and a text.
+A text is a u16 length and UTF-8, at most TEXT_BYTES_MAX. A payload has exactly the fields of its
+kind; an addition needs a new version, a feature bit or a new kind. An error is a code, which both
+sides map to an exception class, and a text.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ from magnetar.bookie.net.protocol_v1 import (
 )
 
 FEATURES: Final = 0
-"""Bits of what this software can beyond version 1; both sides use what both have."""
+"""Bits of features beyond version 1; a connection uses those that both sides have."""
 
 # The first eight bytes of these two are the magic.
 _HELLO: Final = Struct("<8xHHQ")
@@ -67,7 +67,7 @@ CODE_NO_SUCH_LEDGER: Final = 6
 CODE_ENTRY_UNKNOWN: Final = 7
 CODE_ENTRY_CORRUPT: Final = 8
 CODE_OTHER_BOOKIE: Final = 9
-"""The hello names a bookie, incarnation or cluster that is not here."""
+"""The hello names another bookie, incarnation or cluster than this one."""
 
 CODE_VERSION: Final = 10
 CODE_UNKNOWN_KIND: Final = 11
@@ -94,7 +94,7 @@ _CODES: Final = {
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The client's first frame: what it speaks, and whom it wants. An empty cluster is any."""
+    """The client's first frame: its versions, and the expected bookie. An empty cluster is any."""
 
     bookie: BookieIdentity
     cluster: str = ""
@@ -105,7 +105,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The bookie's first frame: who it is, and the version that is spoken from here on."""
+    """The bookie's first frame: its identity, and the version of all further frames."""
 
     bookie: BookieIdentity
     body_bytes_max: int
@@ -115,7 +115,7 @@ class Welcome(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True):
-    """How a bookie is; an empty reason means that it takes adds."""
+    """A bookie's state; an empty `read_only_reason` means that it takes adds."""
 
     disk_bytes_total: int = 0
     disk_bytes_free: int = 0
@@ -124,7 +124,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a request failed, or why the connection ends."""
+    """Why a request failed, or why the connection ends: a code, a text, a place in a file."""
 
     code: int
     message: str
@@ -147,7 +147,7 @@ def decode_hello(payload: bytes) -> Hello:
 
 
 def version_for(hello: Hello) -> int | None:
-    """The version both sides speak: the highest in common, None where there is none."""
+    """Returns the highest version in common, or None."""
     version = min(hello.version_max, VERSION_MAX)
     return version if version >= max(hello.version_min, VERSION_MIN) else None
 
@@ -176,7 +176,7 @@ def decode_read(payload: bytes) -> tuple[int, int, int, int]:
 
 
 def encode_ledger(ledger_id: int) -> bytes:
-    """Of LEDGER_END and DELETE."""
+    """Encodes the payload of LEDGER_END and DELETE."""
     return _LEDGER.pack(ledger_id)
 
 
@@ -247,7 +247,7 @@ def encode_ledgers(ledger_ids: Sequence[int], *, more: bool) -> bytes:
 
 
 def decode_ledgers(payload: bytes) -> tuple[Sequence[int], bool]:
-    """The ids of a page, and whether there are more behind them."""
+    """Returns the ids of a page, and whether more follow."""
     more, count = _unpack(_LEDGERS, payload)
     if len(payload) != _LEDGERS.size + 8 * count or more > 1 or (more and not count):
         raise FrameError(f"{len(payload)} bytes are no page of {count} ledgers")
@@ -258,7 +258,7 @@ def decode_ledgers(payload: bytes) -> tuple[Sequence[int], bool]:
 
 
 def encode_confirm(confirmed: Sequence[tuple[int, int]]) -> bytes:
-    """Of CONFIRM: ledgers, and the last confirmed entry of each."""
+    """Encodes the payload of CONFIRM: ledgers, each with its last confirmed entry."""
     numbers = [number for pair in confirmed for number in pair]
     return _CONFIRM.pack(len(confirmed)) + Struct(f"<{len(numbers)}q").pack(*numbers)
 
@@ -282,7 +282,7 @@ def decode_state(payload: bytes) -> State:
 
 
 def encode_failure(failure: Failure) -> bytes:
-    """Of FAILED, ADD_FAILED and CLOSING."""
+    """Encodes the payload of FAILED, ADD_FAILED and CLOSING."""
     fixed = _FAILED.pack(failure.code, 0, failure.offset)
     return fixed + _texts(failure.message, failure.path)
 
@@ -296,7 +296,7 @@ def decode_failure(payload: bytes) -> Failure:
 
 
 def failure_of(error: BookieError) -> Failure:
-    """What a bookie's error looks like on the wire."""
+    """Returns a bookie's error as it goes over the wire."""
     if isinstance(error, EntryCorrupt):
         return Failure(CODE_ENTRY_CORRUPT, error.message, error.path, error.offset)
     for kind in type(error).__mro__:
@@ -306,7 +306,7 @@ def failure_of(error: BookieError) -> Failure:
 
 
 def error_of(failure: Failure) -> BookieError:
-    """The error again, of the same class; a code of a newer bookie is a plain BookieError."""
+    """Returns the error of the failure's class; an unknown code is a plain BookieError."""
     if failure.code == CODE_ENTRY_CORRUPT:
         return EntryCorrupt(failure.message, failure.path, failure.offset)
     return _CLASSES.get(failure.code, BookieError)(failure.message)
@@ -323,14 +323,14 @@ def _texts(*texts: str) -> bytes:
     parts: list[bytes] = []
     for text in texts:
         data = text.encode("utf-8", "replace")[:TEXT_BYTES_MAX]
-        # Cut between characters.
+        # Cut at a character boundary.
         data = data.decode("utf-8", "ignore").encode()
         parts += (_U16.pack(len(data)), data)
     return b"".join(parts)
 
 
 def _take_texts(payload: bytes, at: int, count: int) -> list[str]:
-    """The texts that fill the payload from `at` to its end."""
+    """Returns the texts that fill the payload from `at` to its end."""
     texts: list[str] = []
     for _ in range(count):
         end = at + 2

@@ -1,15 +1,17 @@
-"""Frames of the bookie protocol, version 1: bytes in, frames out, no IO. `docs/bookie-protocol.md`.
+"""Frames of the bookie protocol, version 1: encodes and decodes. Pure: no IO.
+
+Specification: docs/formats/bookie-protocol.md.
 
 A frame is a head of 24 bytes, a payload of fields and tables, and a body of entries:
 
     u32 CRC-32C of the rest of head and payload, u8 kind, u8 flags, u16 zero,
     u32 payload bytes, u32 body bytes, u64 id
 
-All numbers are little-endian. A body has a CRC-32C of its own, in the payload: it is the one that
-the bookie's journal writes beside the entries, so it is computed where the entries come from and
-checked at each hop. Nothing of a frame is believed before its CRC was checked but its sizes, and
-those are bounded by its kind. Whatever is wrong raises `FrameError`: the connection is to be
-closed then, as the place where the next frame begins is unknown.
+All numbers are little-endian. A body has its own CRC-32C, in the payload. It is the CRC that the
+bookie's journal writes beside the entries, so that the sender of the entries computes it and each
+hop verifies it. Only the size fields are trusted before the CRC is verified; they are bounded per
+frame kind. Every malformed frame raises `FrameError`. The connection must then be closed, since the
+start of the next frame is unknown.
 
 Bounds: PAYLOAD_BYTES_MAX and BODY_BYTES_MAX; memory as in `wire.receive_buffer`.
 """
@@ -23,7 +25,7 @@ import msgspec
 from google_crc32c import value
 
 from magnetar.bookie.api import ID_END
-from magnetar.bookie.journal_codec_v1 import (
+from magnetar.bookie.journal.codec_v1 import (
     JOIN_ENTRY_BYTES_MAX,
     body_of,
     entries_crc,
@@ -68,12 +70,12 @@ FLAG_RECOVERY: Final = 1
 FLAG_IDS: Final = 2
 FLAG_FENCE: Final = 4
 FLAG_READ_ONLY: Final = 0x80
-"""Of any answer: the bookie takes no adds at present."""
+"""In any answer: the bookie takes no adds at present."""
 
 LEDGERS_PER_PAGE_MAX: Final = 65_536
 PROOFS_MAX: Final = 65_536
 CONFIRMED_PER_REQUEST_MAX: Final = 1024
-"""Ledgers of one CONFIRM: a bookie of an older release takes no larger frame it does not know."""
+"""Ledgers of one CONFIRM. Older bookies do not know the kind, and refuse larger frames of it."""
 
 TEXT_BYTES_MAX: Final = 4096
 TEXTS_BYTES_MAX: Final = 4 * (TEXT_BYTES_MAX + 2)
@@ -88,7 +90,6 @@ _HEAD_REST: Final = Struct("<BBHIIQ")
 HEAD_BYTES: Final = _HEAD.size
 # Ledger, last add confirmed, first entry, count, CRC of the body.
 _ADD: Final = Struct("<qqqII")
-_ADD_FRAME: Final = Struct("<IBBHIIQqqqII")
 _ADD_REST: Final = Struct("<BBHIIQqqqII")
 _ADD_BYTES: Final = _ADD.size
 # First entry, count, CRC of the body.
@@ -97,7 +98,7 @@ _ADDED: Final = Struct("<I")
 _U32: Final = Struct("<I")
 
 _SIZES: Final[dict[int, tuple[int, int, int]]] = {
-    # kind: smallest and largest payload, largest body.
+    # kind: smallest payload, largest payload, largest body.
     HELLO: (28, 20 + TEXTS_BYTES_MAX, 0),
     ADD: (_ADD_BYTES, PAYLOAD_BYTES_MAX, BODY_BYTES_MAX),
     READ: (32, 32, 0),
@@ -123,7 +124,7 @@ _SIZES: Final[dict[int, tuple[int, int, int]]] = {
     CLOSING: (16, 12 + TEXTS_BYTES_MAX, 0),
 }
 _UNKNOWN_SIZES: Final = (0, 1 << 16, 0)
-"""A kind of a newer peer: answered as unknown, the connection stays."""
+"""For kinds of newer peers: answered as unknown; the connection stays open."""
 
 _FLAGS: Final = {
     ADD: FLAG_RECOVERY | FLAG_IDS,
@@ -138,11 +139,11 @@ _FLAGS_FORBIDDEN: Final = {
 
 
 class FrameError(ValueError):
-    """The peer sent what is no frame: the connection must be closed."""
+    """The peer sent a malformed frame: the connection must be closed."""
 
 
 class Frame(msgspec.Struct, gc=False):
-    """A frame whose payload is small. `messages_v1` reads and writes those."""
+    """A frame without a body; `messages_v1` encodes and decodes its payload."""
 
     kind: int
     flags: int
@@ -151,7 +152,7 @@ class Frame(msgspec.Struct, gc=False):
 
 
 class Add(msgspec.Struct, gc=False):
-    """A group to be stored; the CRC of its body was checked."""
+    """A request to store a group; the CRC of its body is verified."""
 
     flags: int
     id: int
@@ -162,7 +163,7 @@ class Add(msgspec.Struct, gc=False):
 
 
 class Added(msgspec.Struct, gc=False):
-    """`count` adds from number `first` on are durable."""
+    """An answer: `count` adds from number `first` on are durable."""
 
     flags: int
     first: int
@@ -170,7 +171,7 @@ class Added(msgspec.Struct, gc=False):
 
 
 class Entries(msgspec.Struct, gc=False):
-    """What a read found; the CRC of its body was checked."""
+    """The answer to a read; the CRC of its body is verified."""
 
     flags: int
     id: int
@@ -184,7 +185,7 @@ AnyFrame = Frame | Add | Added | Entries
 def encode_frame(
     kind: int, flags: int, id_: int, payload: bytes = b"", body_bytes: int = 0
 ) -> bytes:
-    """Head and payload; the body is sent behind it."""
+    """Returns head and payload; the body follows."""
     rest = _HEAD_REST.pack(kind, flags, 0, len(payload), body_bytes, id_) + payload
     return _U32.pack(value(rest)) + rest
 
@@ -198,7 +199,7 @@ def encode_add(
     *,
     recovery: bool,
 ) -> bytes:
-    """Head and payload of an ADD; `group.body` is sent behind it."""
+    """Returns head and payload of an ADD; `group.body` follows."""
     count = len(entry_ids)
     first = entry_ids[0]
     flags = FLAG_RECOVERY if recovery else 0
@@ -227,14 +228,14 @@ def encode_add(
 
 
 def encode_added(flags: int, first: int, count: int) -> bytes:
-    """One answer to `count` adds."""
+    """Returns one answer to `count` adds."""
     return encode_frame(ADDED, flags, first, _ADDED.pack(count))
 
 
 def encode_entries(
     flags: int, id_: int, entry_ids: Sequence[int], entries: Sequence[bytes]
 ) -> list[bytes]:
-    """The whole frame, in parts. The ids ascend, and there is at least one."""
+    """Returns the whole frame in parts. The ids ascend, and there is at least one."""
     count = len(entries)
     body, size, crc = body_of(entries)
     tables = b""
@@ -248,9 +249,9 @@ def encode_entries(
 
 
 class FrameDecoder:
-    """Decodes one connection's frames: fits `asyncio.BufferedProtocol`.
+    """Decodes one connection's frames, for an `asyncio.BufferedProtocol`.
 
-    After a FrameError it is not to be used again.
+    After a FrameError it must not be used again.
     """
 
     __slots__ = ("_buffer", "_checked", "_received_bytes")
@@ -260,29 +261,29 @@ class FrameDecoder:
         self._buffer = ReceiveBuffer(frame_bytes_max, buffer_bytes)
         self._received_bytes = 0
         self._checked = False
-        """Whether the CRC of the frame that is under way was checked."""
+        """Whether the head of the frame under way is verified."""
 
     @property
     def held_bytes(self) -> int:
-        """Memory held for a frame under way; 0 for an idle connection."""
+        """The memory held for a frame under way; 0 for an idle connection."""
         return self._buffer.held_bytes
 
     @property
     def unfinished_bytes(self) -> int:
-        """Bytes received of a frame under way."""
+        """The bytes received of a frame under way."""
         return self._buffer.end - self._buffer.start
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; valid until `received` is called."""
+        """Returns the buffer for the next bytes; valid until `received` is called."""
         return self._buffer.writable()
 
     def received(self, byte_count: int) -> None:
-        """So many bytes are in the buffer: `take` what they complete, until it gives None."""
+        """Counts bytes put into the buffer. The caller then calls `take` until it returns None."""
         self._buffer.end += byte_count
         self._received_bytes += byte_count
 
     def take(self) -> AnyFrame | None:
-        """The next whole frame; raises FrameError."""
+        """Returns the next complete frame, or None; raises FrameError."""
         buffer = self._buffer
         at = buffer.start
         available = buffer.end - at
@@ -309,7 +310,7 @@ class FrameDecoder:
             self._settle()
             return None
         frame = self._decode(kind, flags, id_, rest, at + body_at, body_bytes)
-        # Only now: who was told of a fault is not told of the frame behind it.
+        # Not before: after a FrameError, the frame behind the bad one is never returned.
         buffer.start = at + body_at + body_bytes
         self._checked = False
         return frame
@@ -343,7 +344,7 @@ class FrameDecoder:
     def _group(
         self, at: int, body_bytes: int, crc: int, count: int, lengths: bytes
     ) -> PackedEntries:
-        """The body as the journal wants it: in one piece where the entries are small."""
+        """Returns the body as the journal writes it: in one piece if the entries are small."""
         if count > 1 and body_bytes > JOIN_ENTRY_BYTES_MAX * count:
             entries = self._entries(at, crc, lengths)
             return PackedEntries(entries, entries, body_bytes, crc, lengths)
@@ -357,7 +358,7 @@ class FrameDecoder:
         return PackedEntries(cut, (body,), body_bytes, crc, lengths)
 
     def _entries(self, at: int, crc: int, lengths: bytes) -> list[bytes]:
-        """The entries of a body, each copied once."""
+        """Returns the entries of a body, each copied once."""
         view = self._buffer.view
         bounds = accumulate(unpack_from(f"<{len(lengths) // 4}I", lengths), initial=at)
         entries = [view[start:stop].tobytes() for start, stop in pairwise(bounds)]
@@ -372,7 +373,7 @@ _REST_BYTES: Final = _HEAD_REST.size
 def _tables(
     rest: bytes, at: int, flags: int, first: int, count: int, body_bytes: int
 ) -> tuple[bytes, Sequence[int]]:
-    """The lengths and the ids of a body's entries; raises FrameError where they contradict it."""
+    """Returns the lengths and ids of a body's entries; raises FrameError if they do not fit it."""
     lengths_bytes = 4 * count if count > 1 else 0
     ids_at = at + lengths_bytes
     ids_bytes = 8 * count if flags & FLAG_IDS else 0

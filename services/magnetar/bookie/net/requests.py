@@ -1,43 +1,42 @@
-"""What a bookie is asked on one connection beside adds: each request runs as a task.
+"""The requests of one connection, except adds: each runs as a task.
 
-At most REQUESTS_RUNNING_MAX run at a time, and only while what they may answer, together, is within
-ANSWER_BYTES_MAX and the peer reads its answers. More wait in line, and beyond REQUESTS_WAITING_MAX
-they are refused. A request never waits for itself: one always runs, whatever it may answer.
+At most REQUESTS_RUNNING_MAX run at a time, and only while the client reads its answers and all
+running requests together may answer at most ANSWER_BYTES_MAX. Others wait in a queue; beyond
+REQUESTS_WAITING_MAX they are refused. If none is running, the next request begins however large its
+answer may be.
 
-A request that fences does not stand in that line: FENCES_RUNNING_MAX more may run. If those run, or
-its answer is too large for now, it waits in the line after all, and the connection takes no frame
-until it has begun.
+Fencing requests skip the queue: FENCES_RUNNING_MAX of them may run in addition. If that many run,
+or the answer would be too large, a fence waits in the queue after all, and the connection handles
+no frame until it has begun.
 """
 
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
-from magnetar.bookie.api import BookieError, BookieUnavailable, EntryProofs
+from magnetar.bookie.api import Bookie, BookieError, BookieUnavailable, EntryProofs
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net.protocol_v1 import Frame
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskSet
 
-if TYPE_CHECKING:
-    from magnetar.bookie.net.connection import BookieConnection
-    from magnetar.bookie.net.server import BookieServer
-
-log = get_logger("magnetar.bookie.requests")
+log = get_logger("magnetar.bookie.net.requests")
 
 REQUESTS_RUNNING_MAX: Final = 16
 REQUESTS_WAITING_MAX: Final = 4096
 FENCES_RUNNING_MAX: Final = 16
 READ_BYTES_MAX: Final = 8 << 20
-"""One answer to a read holds no more, but for its first entry."""
+"""The largest answer to a read, unless its first entry alone is larger."""
 
 ANSWER_BYTES_MAX: Final = 32 << 20
 PROVE_STEP_IDS: Final = 64
 PROVE_TIME_S: Final = 1.0
-"""A request to prove is answered after that with what was proven so far."""
+"""After this time, a PROVE request is answered with the proofs so far."""
 
 _KINDS: Final = frozenset(
     (
@@ -51,39 +50,69 @@ _KINDS: Final = frozenset(
 )
 
 
+class Requester(Protocol):
+    """The connection, as its requests see it."""
+
+    peer: str
+
+    @property
+    def flags(self) -> int:
+        """The flags of every answer."""
+
+    @property
+    def unread(self) -> bool:
+        """Whether the client is behind with reading its answers."""
+
+    def answer(self, kind: int, id_: int, payload: bytes = b"") -> None: ...
+
+    def answer_parts(self, parts: Sequence[bytes]) -> None:
+        """Answers with a whole frame in parts."""
+
+    def fail(self, id_: int, error: BookieError) -> None:
+        """Answers with an error."""
+
+    def resume_soon(self) -> None:
+        """Takes frames again in the next turn of the loop."""
+
+    def close_if_drained(self) -> None:
+        """Closes a connection that drains and has nothing left to answer."""
+
+
 class Requests:
-    """See the module's text."""
+    """The requests of one connection, except adds: running, and waiting to run."""
 
     __slots__ = (
         "_answer_bytes",
+        "_bookie",
         "_connection",
         "_fences_running",
         "_listing",
         "_running",
-        "_server",
+        "_tasks",
         "_waiting",
         "fences_due",
     )
 
-    def __init__(self, connection: "BookieConnection", server: "BookieServer") -> None:
+    def __init__(self, connection: Requester, bookie: Bookie, tasks: TaskSet) -> None:
         self._connection = connection
-        self._server = server
+        self._bookie = bookie
+        self._tasks = tasks
         self._waiting: deque[Frame] = deque()
         self._running = 0
         self._fences_running = 0
         self.fences_due = 0
-        """Fences that have not begun: no frame behind them may be taken."""
+        """Fences that have not begun: no frame behind them may be handled."""
         self._answer_bytes = 0
-        """What the running ones may answer."""
+        """The most that the running requests may answer, in bytes."""
         self._listing: list[int] = []
 
     @property
     def pending(self) -> int:
-        """Requests that are not answered yet."""
+        """How many requests are not answered yet."""
         return self._running + self._fences_running + len(self._waiting)
 
     def add(self, frame: Frame) -> None:
-        """Takes a request; it is answered in any case."""
+        """Begins, queues or refuses a request; it is answered in any case."""
         connection = self._connection
         if frame.kind not in _KINDS:
             failure = messages.Failure(
@@ -101,7 +130,7 @@ class Requests:
             self.begin()
 
     def _begin_fence(self, frame: Frame) -> bool:
-        """Begins a fence ahead of the requests that wait, unless it may answer too much."""
+        """Begins a fence ahead of the queue, if the bounds allow; returns whether it did."""
         expected_bytes = _answer_bytes_max(frame)
         if self._fences_running >= FENCES_RUNNING_MAX:
             return False
@@ -109,16 +138,16 @@ class Requests:
             return False
         self._fences_running += 1
         self._answer_bytes += expected_bytes
-        self._server.tasks.start(self._serve_fence(frame, expected_bytes), "fence")
+        self._tasks.start(self._serve_fence(frame, expected_bytes), "fence")
         return True
 
     def clear(self) -> None:
-        """The connection is gone: what waits is forgotten, what runs answers nobody."""
+        """The connection ended: drops the queue. Running requests go on, without an answer."""
         self._waiting.clear()
         self._listing = []
 
     def begin(self) -> None:
-        """Begins requests that wait, as far as the bounds allow."""
+        """Begins queued requests, as far as the bounds allow."""
         while self._waiting and not self._connection.unread:
             if self._running >= REQUESTS_RUNNING_MAX:
                 return
@@ -129,18 +158,18 @@ class Requests:
             self._waiting.popleft()
             self._running += 1
             self._answer_bytes += expected_bytes
-            self._server.tasks.start(self._serve(frame, expected_bytes), "request")
+            self._tasks.start(self._serve(frame, expected_bytes), "request")
 
     async def _serve(self, frame: Frame, expected_bytes: int) -> None:
         try:
-            await self._answered(frame)
+            await self._answer(frame)
         finally:
             self._running -= 1
             self._ended(expected_bytes)
 
     async def _serve_fence(self, frame: Frame, expected_bytes: int) -> None:
         try:
-            await self._answered(frame)
+            await self._answer(frame)
         finally:
             self._fences_running -= 1
             self._ended(expected_bytes)
@@ -150,35 +179,35 @@ class Requests:
         self.begin()
         self._connection.close_if_drained()
 
-    async def _answered(self, frame: Frame) -> None:
-        """Does what a frame asks for; it is answered whatever happens."""
+    async def _answer(self, frame: Frame) -> None:
+        """Serves a request; answers it in any case."""
         connection = self._connection
         if frame.flags & protocol.FLAG_FENCE:
-            # The bookie refuses the ledger's writer before this task waits for the first time, and
-            # frames are taken in a later turn of the loop.
+            # The bookie refuses the ledger's writer before this task first awaits, and the next
+            # frame is handled in a later turn of the loop.
             self.fences_due -= 1
-            connection.go_on_soon()
+            connection.resume_soon()
         try:
-            await self._do(frame)
+            await self._perform(frame)
         except BookieError as error:
             connection.fail(frame.id, error)
         except (ValueError, MagnetarError) as error:
             connection.fail(frame.id, BookieError(f"a request that no bookie takes: {error}"))
         except Exception as error:
-            log.exception("a request failed", peer=connection.peer, kind=frame.kind)
+            log.exception("serving a request failed", peer=connection.peer, kind=frame.kind)
             connection.fail(frame.id, BookieError(f"the bookie failed: {error!r}"))
 
-    async def _do(self, frame: Frame) -> None:
-        bookie = self._server.bookie
+    async def _perform(self, frame: Frame) -> None:
+        bookie = self._bookie
         connection = self._connection
         kind, payload = frame.kind, frame.payload
         fence = bool(frame.flags & protocol.FLAG_FENCE)
         if kind == protocol.READ:
             ledger_id, first, last, bytes_max = messages.decode_read(payload)
-            found = await bookie.read_entries(
+            stored = await bookie.read_entries(
                 ledger_id, first, last, bytes_max=min(bytes_max, READ_BYTES_MAX), fence=fence
             )
-            ids, entries = zip(*found[:ENTRIES_PER_GROUP_MAX], strict=True)
+            ids, entries = zip(*stored[:ENTRIES_PER_GROUP_MAX], strict=True)
             connection.answer_parts(
                 protocol.encode_entries(connection.flags, frame.id, ids, entries)
             )
@@ -199,8 +228,8 @@ class Requests:
             connection.answer(protocol.LEDGERS, frame.id, page)
 
     async def _prove(self, ledger_id: int, first: int, last: int, count_max: int) -> EntryProofs:
-        """Proves in steps, until it has taken long enough."""
-        prove = self._server.bookie.prove_entries
+        """Proves entries in steps, for up to PROVE_TIME_S."""
+        prove = self._bookie.prove_entries
         last = min(last, first + max(1, min(count_max, protocol.PROOFS_MAX)) - 1)
         loop = asyncio.get_running_loop()
         until = loop.time() + PROVE_TIME_S
@@ -211,9 +240,9 @@ class Requests:
         return EntryProofs(proofs, position)
 
     async def _list(self, after: int, count_max: int) -> bytes:
-        """A page of the list as it was when its first page was asked for."""
+        """Returns a page of the list as of the request for its first page."""
         if after < 0 or not self._listing:
-            self._listing = await self._server.bookie.list_ledgers()
+            self._listing = await self._bookie.list_ledgers()
         count_max = max(1, min(count_max, protocol.LEDGERS_PER_PAGE_MAX))
         rest = self._listing[bisect_right(self._listing, after) :]
         more = len(rest) > count_max
@@ -223,7 +252,7 @@ class Requests:
 
 
 def _answer_bytes_max(frame: Frame) -> int:
-    """What the answer may hold in memory."""
+    """Returns how much memory the answer may take."""
     if frame.kind == protocol.READ:
         return min(messages.decode_read(frame.payload)[3], READ_BYTES_MAX)
     if frame.kind == protocol.LIST:

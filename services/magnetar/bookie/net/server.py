@@ -1,57 +1,42 @@
-"""A bookie's TCP server: accepts connections, bounds them, and sweeps out those that are dead.
+"""A bookie's TCP server: accepts connections, bounds them, and closes those that are dead.
 
-What one connection does is in `connection`. Here is what they share: the bookie, how full it is,
-and whether it takes adds at all. While `pending_bytes` of the bookie is above PENDING_BYTES_HIGH no
-connection is read from, so that writers wait in their TCP windows; the bookie says when it is low
-again, and a sweep makes sure of it. Frames under way hold RECEIVING_BYTES_MAX of memory together:
-beyond it the connection that holds most is closed. A sweep closes connections that said no hello in
-time, did not go on with a frame, said nothing for long, or did not read their answers.
+`connection` serves one client; this module has the state that connections share: the bookie, its
+backlog, and whether it takes adds. While the bookie's `pending_bytes` exceed PENDING_BYTES_HIGH, no
+connection is read, so that writers wait in their TCP windows; the bookie reports when the backlog
+is low again, and a periodic sweep covers a missed report. All frames under way together hold at
+most RECEIVING_BYTES_MAX of memory; beyond it, the connection that holds most is closed. The sweep
+also closes connections that sent no hello in time, stalled within a frame, were silent for long, or
+did not read their answers.
 
-Stopping: no more connections, nothing more is read, what was read is answered, then they close.
+Stop: the server accepts and reads nothing more, answers the requests that it has read, and closes.
 """
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from magnetar.bookie.api import Bookie, BookieError
 from magnetar.bookie.net.connection import BookieConnection
 from magnetar.bookie.net.messages_v1 import State
+from magnetar.bookie.net.settings import ServerSettings
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 
-log = get_logger("magnetar.bookie.server")
+log = get_logger("magnetar.bookie.net.server")
 
 PENDING_BYTES_HIGH: Final = 64 << 20
-"""Of adds that are not durable yet: above it no connection is read from."""
+"""Of adds that are not durable yet; above it, no connection is read."""
 
 RECEIVING_BYTES_MAX: Final = 256 << 20
-"""Of memory for frames under way, of all connections: above it the largest one is closed."""
+"""Memory for the frames under way of all connections; above it, the largest one is closed."""
 
 BACKLOG: Final = 128
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Bounds of the server; times in seconds."""
-
-    connections_max: int = 4096
-    hello_timeout_s: float = 5.0
-    frame_stall_s: float = 25.0
-    """How long a frame under way may not grow (`wire.progress`)."""
-    idle_timeout_s: float = 60.0
-    """Clients ping more often than that."""
-    unread_timeout_s: float = 30.0
-    """How long a peer may leave its answers unread."""
-    sweep_s: float = 1.0
-    drain_timeout_s: float = 10.0
-
-
 class Pressure(Protocol):
-    """How much a bookie has taken and not stored yet; LocalBookie can say it."""
+    """A bookie's backlog of adds that are not durable yet; LocalBookie implements it."""
 
     @property
     def pending_bytes(self) -> int: ...
@@ -77,14 +62,14 @@ class BookieServer:
         self.settings = settings or ServerSettings()
         self.state = state
         self.add_refusal: BookieError | None = None
-        """Set by the bookie's owner: adds are answered with it, reads go on."""
+        """Set by the bookie's owner: the answer to all adds. Reads are served."""
         self.tasks = TaskSet("bookie server")
         self.held = False
-        """Whether the bookie has more adds than it should take."""
+        """Whether connections are held because the bookie's backlog is too large."""
         self.connections: set[BookieConnection] = set()
         self.connections_refused = 0
         self.receiving_bytes = 0
-        """Memory that connections hold for frames under way."""
+        """Memory that all connections hold for frames under way."""
         self._pressure = pressure
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -94,12 +79,12 @@ class BookieServer:
 
     @property
     def writable(self) -> bool:
-        """Whether adds are taken at present."""
+        """Whether adds are accepted now."""
         return self.add_refusal is None and self.bookie.writable
 
     @property
     def port(self) -> int:
-        """Where it listens, once started."""
+        """The port that it listens on, once started."""
         return self._port
 
     async def start(
@@ -115,7 +100,7 @@ class BookieServer:
         self._sweeper = loop.call_later(self.settings.sweep_s, self._sweep)
 
     async def stop(self) -> None:
-        """Answers what was read, within `drain_timeout_s`, and closes every connection."""
+        """Answers the requests that were read, within `drain_timeout_s`; closes all connections."""
         if self._stopping:
             return
         self._stopping = True
@@ -134,13 +119,11 @@ class BookieServer:
             connection.abort()
         await self.tasks.stop()
 
-    # -- the connections' side -------------------------------------------------------------
-
     def _accept(self) -> BookieConnection:
         return BookieConnection(self)
 
     def opened(self, connection: BookieConnection) -> bool:
-        """Whether the connection may stay."""
+        """Counts a new connection; returns whether it may stay."""
         if self._stopping or len(self.connections) >= self.settings.connections_max:
             self.connections_refused += 1
             return False
@@ -152,7 +135,8 @@ class BookieServer:
         self._drained.set()
 
     def added(self) -> None:
-        """Called after adds were handed over: holds every connection where that was too much."""
+        """Called after adds were handed to the bookie: holds all connections if those are too
+        many."""
         pressure = self._pressure
         if pressure is None or self.held or pressure.pending_bytes <= PENDING_BYTES_HIGH:
             return
@@ -166,13 +150,16 @@ class BookieServer:
         self.receiving_bytes += change_bytes
         if change_bytes > 0 and self.receiving_bytes > RECEIVING_BYTES_MAX:
             largest = max(self.connections, key=lambda connection: connection.held_bytes)
-            log.warning("a connection closed for its large frame", peer=largest.peer)
+            log.warning(
+                "connection closed: it held the most memory for unfinished frames",
+                peer=largest.peer,
+            )
             largest.refuse("the bookie receives too many large frames at once")
 
     def _low(self) -> None:
         self.held = False
         for connection in tuple(self.connections):
-            connection.go_on()
+            connection.resume()
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
@@ -180,7 +167,7 @@ class BookieServer:
         now = loop.time()
         pressure = self._pressure
         if self.held and pressure is not None and pressure.pending_bytes <= PENDING_BYTES_HIGH:
-            # Not for want of trust in `notify_low`, but a missed call would end all reads.
+            # `notify_low` should have called; if a call were ever missed, nothing would be read.
             self._low()
         for connection in tuple(self.connections):
-            connection.look(now)
+            connection.check_deadlines(now)

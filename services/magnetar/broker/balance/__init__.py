@@ -1,1 +1,1 @@
-"""Which broker serves what: load reports, one leader, a planner, orders, and a log of why."""
+"""Load balancing: load reports, a leader, a planner, orders to brokers, and a log of decisions."""

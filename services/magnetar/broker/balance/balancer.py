@@ -1,7 +1,7 @@
-"""The leader's loop: reads the reports, asks the planner, gives the orders, writes down why.
+"""The leader's loop: reads the load reports, plans, logs the decisions, and issues the orders.
 
-Every broker runs it; on those that do not lead it waits. A round that fails (the store is away) is
-left out, and the next one comes; whoever has ceased to lead finds its writes refused.
+Every broker runs the loop; only the leader's does anything. A round that fails (the store is
+unavailable) is skipped. A broker that has lost the leadership cannot write any more.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import Final
 from magnetar.broker.balance.decision_log import DecisionLog
 from magnetar.broker.balance.leader import Leadership
 from magnetar.broker.balance.model import Decision, LoadReport, Move, Order, Round, Split
-from magnetar.broker.balance.orders import OrderGiver
+from magnetar.broker.balance.orders import OrderIssuer
 from magnetar.broker.balance.planner import Planner, PlannerSettings
-from magnetar.broker.resources import Resources
+from magnetar.broker.catalog.resources import Resources
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotFound
 from magnetar.core.log import get_logger
@@ -24,14 +24,14 @@ from magnetar.metadata.store import MetadataStore, StoreClosed
 ROUND_TIMEOUT_S: Final = 60.0
 RETRY_S: Final = 5.0
 COUNTED_NAMESPACES_MAX: Final = 100
-"""Namespaces whose bundles are counted in a round: those of bundles to split."""
+"""Namespaces whose bundles are counted in a round: only those with bundles to split."""
 
 log = get_logger("magnetar.balance")
 
 
 @dataclass(slots=True)
 class Counts:
-    """Since this process leads; for /metrics."""
+    """Counters of this process's leadership, for /metrics."""
 
     bundles_split: int = 0
     bundles_unloaded: int = 0
@@ -39,7 +39,10 @@ class Counts:
 
 
 class Balancer:
-    """See the module's text. `reports` and `living` give what is known at the moment."""
+    """Runs the rounds of balancing while this broker leads.
+
+    `reports` and `living` return the current load reports and the brokers that may get bundles.
+    """
 
     def __init__(
         self,
@@ -64,13 +67,13 @@ class Balancer:
         self._unload_parts = unload_parts
         self._reports = reports
         self._living = living
-        self._orders = OrderGiver(store, leadership, clock)
+        self._orders = OrderIssuer(store, leadership, clock)
         self._planner: Planner | None = None
         self.decisions = DecisionLog(store)
         self.counts = Counts()
 
     async def run(self) -> None:
-        """Balances while this broker leads, until the store is closed."""
+        """Runs rounds while this broker leads, until the store is closed."""
         while True:
             if not self._leadership.leading:
                 self._planner = None
@@ -83,15 +86,15 @@ class Balancer:
             except StoreClosed:
                 return
             except (MagnetarError, TimeoutError) as error:
-                log.info("round of balancing left out", error=str(error))
+                log.info("round of balancing skipped", error=str(error))
                 pause_s = min(RETRY_S, self._interval_s)
             except Exception:
                 # The leader keeps its key: if the loop ended here, no broker would balance.
-                log.exception("round of balancing left out")
+                log.exception("round of balancing skipped")
             await asyncio.sleep(pause_s)
 
     async def round(self) -> Round:
-        """One round; raises where this broker does not lead."""
+        """Runs one round; raises ServiceNotReady if this broker does not lead."""
         check = self._leadership.check()
         if self._planner is None:
             self._planner = Planner(self._settings, await self.decisions.begin())
@@ -103,26 +106,26 @@ class Balancer:
             reports, living, self._clock.now_ms(), counts, {order.bundle for order in under_way}
         )
         loads = planner.loads or {report.broker_id: report.cpu for report in reports}
-        made = Round(
+        this_round = Round(
             sequence=0,
             at_ms=self._clock.now_ms(),
             leader=self._broker_id,
             loads=loads,
             decisions=tuple(decisions),
-            results=tuple(map(_told, finished)),
+            results=tuple(map(_result_text, finished)),
         )
-        # Written down first: what the log does not have is done by nobody, and a leader that
-        # follows knows of every move.
-        await self.decisions.append(made, check)
+        # Logged before the orders are issued: an order without a log entry cannot exist, so the
+        # next leader knows of every move.
+        await self.decisions.append(this_round, check)
         self._count(decisions)
-        await self._orders.give(decisions, unload_parts=self._unload_parts)
+        await self._orders.issue(decisions, unload_parts=self._unload_parts)
         for decision in decisions:
             if isinstance(decision, Move | Split):
                 log.info("decided", bundle=decision.bundle, why=decision.why)
-        return made
+        return this_round
 
     async def dry_run(self) -> list[Decision]:
-        """What would be done if the loads of this moment lasted. Changes nothing."""
+        """Returns what this broker would decide if the current loads lasted. Changes nothing."""
         reports = list(self._reports())
         now = replace(self._settings, rounds=1, split=replace(self._settings.split, rounds=1))
         planner = Planner(now, await DecisionLog(self.decisions.store).begin())
@@ -150,6 +153,6 @@ class Balancer:
         self.counts.brokers_unloaded += len(sources)
 
 
-def _told(order: Order) -> str:
+def _result_text(order: Order) -> str:
     text = f"{order.kind} of {order.bundle}: {order.state}"
     return f"{text} ({order.result})" if order.result else text

@@ -1,9 +1,8 @@
-"""The log of why: the last LOG_ROUNDS rounds in which something was decided, in metadata.
+"""The log of decisions: the last LOG_ROUNDS rounds that decided something, in metadata.
 
-A ring: round N is written to slot N modulo LOG_ROUNDS, over the one that was there, so its size is
-bounded by construction. A round in which nothing is done is written only where the reason is not
-that of the round before. A new leader reads its predecessors' moves from here, and so keeps to the
-same grace times and budgets.
+The log is a ring: round N overwrites slot N modulo LOG_ROUNDS, so its size is bounded. A round
+without a move or split is written only if its reason differs from that of the round before. A new
+leader reads its predecessors' moves here, so it respects the same grace times and budgets.
 """
 
 import asyncio
@@ -11,9 +10,11 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.balance.model import LOG_PREFIX, Move, Nothing, Round, decoded, encoded
+from magnetar.broker.balance.model import LOG_PREFIX, Move, Nothing, Round, decode_round
 from magnetar.broker.balance.planner import PastMove
+from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Check, MetadataStore, Put
 
 LOG_ROUNDS: Final = 256
@@ -23,7 +24,7 @@ log = get_logger("magnetar.balance")
 
 
 class DecisionLog:
-    """Reads and, on the leader, writes the ring."""
+    """Reads the ring; the leader also writes it."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
@@ -31,47 +32,47 @@ class DecisionLog:
         self._last: Round | None = None
 
     async def rounds(self) -> list[Round]:
-        """All that are kept, the oldest first."""
+        """Returns all logged rounds, the oldest first."""
         async with asyncio.timeout(CALL_TIMEOUT_S):
             records = await self.store.list(LOG_PREFIX)
-        found = []
+        rounds = []
         for record in records:
             try:
-                found.append(decoded(record.value, Round))
-            except msgspec.MsgspecError as error:
-                log.warning("round not understood", key=record.key, error=str(error))
-        return sorted(found, key=lambda each: each.sequence)
+                rounds.append(decode_round(record.key, record.value))
+            except MetadataError as error:
+                log.warning("unreadable round ignored", error=str(error))
+        return sorted(rounds, key=lambda logged: logged.sequence)
 
     async def begin(self) -> list[PastMove]:
-        """For a new leader: the moves of its predecessors; what it writes follows theirs."""
+        """Continues the log as a new leader; returns the moves of its predecessors."""
         rounds = await self.rounds()
         self._last = rounds[-1] if rounds else None
         self._next = rounds[-1].sequence + 1 if rounds else 1
         return [
-            PastMove(each.at_ms, decision.bundle, decision.source, decision.target)
-            for each in rounds
-            for decision in each.decisions
+            PastMove(logged.at_ms, decision.bundle, decision.source, decision.target)
+            for logged in rounds
+            for decision in logged.decisions
             if isinstance(decision, Move)
         ]
 
-    async def append(self, made: Round, check: Check) -> bool:
-        """Writes the round under the next number, where it says something new."""
-        if self._says_the_same(made):
+    async def append(self, this_round: Round, check: Check) -> bool:
+        """Writes the round under the next number, unless it repeats the last one."""
+        if self._repeats(this_round):
             return False
-        made = msgspec.structs.replace(made, sequence=self._next)
-        key = f"{LOG_PREFIX}{made.sequence % LOG_ROUNDS:04d}"
+        numbered = msgspec.structs.replace(this_round, sequence=self._next)
+        key = f"{LOG_PREFIX}{numbered.sequence % LOG_ROUNDS:04d}"
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            await self.store.transact([check, Put(key, encoded(made))])
+            await self.store.transact([check, Put(key, encode(numbered))])
         self._next += 1
-        self._last = made
+        self._last = numbered
         return True
 
-    def _says_the_same(self, made: Round) -> bool:
-        if made.results or self._last is None:
+    def _repeats(self, this_round: Round) -> bool:
+        if this_round.results or self._last is None:
             return False
         reasons = []
-        for each in (self._last, made):
-            if not all(isinstance(decision, Nothing) for decision in each.decisions):
+        for compared in (self._last, this_round):
+            if not all(isinstance(decision, Nothing) for decision in compared.decisions):
                 return False
-            reasons.append([decision.why for decision in each.decisions])
-        return reasons[0] == reasons[1] and self._last.leader == made.leader
+            reasons.append([decision.why for decision in compared.decisions])
+        return reasons[0] == reasons[1] and self._last.leader == this_round.leader

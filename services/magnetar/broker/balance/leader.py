@@ -1,10 +1,9 @@
-"""One leader among the brokers: whoever holds the key `/balance/leader` under its lease.
+"""Leader election among the brokers: the leader holds the key `/balance/leader` under its lease.
 
-A broker that finds no leader tries to become it, and otherwise waits for the key to go. The key's
-value has a number of its own for every attempt, so that an attempt whose outcome is unknown is
-settled by reading. Leading is over the moment the session is in doubt; what a former leader still
-has under way is stopped by `check`, which goes with every write of a leader and ties it to the very
-revision of its key.
+A broker that finds no leader tries to become it; otherwise it waits until the key is deleted. Each
+attempt writes a unique value, so reading the key settles an attempt with an unknown outcome. A
+broker stops leading as soon as its session is in doubt. Writes that a former leader still has in
+flight fail: each includes `check`, which requires the exact revision of the leader's key.
 """
 
 import asyncio
@@ -12,11 +11,10 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
-from magnetar.broker.balance.model import LEADER_KEY
+from magnetar.broker.balance.model import LEADER_KEY, LeaderRecord, decode_leader
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.log import get_logger
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import (
     ABSENT,
@@ -27,32 +25,24 @@ from magnetar.metadata.store import (
     StoreClosed,
 )
 
-LOOK_AGAIN_S: Final = 30.0
-"""A waiting broker looks at the key at least this often, whatever its watch says."""
+RECHECK_S: Final = 30.0
+"""A waiting broker reads the key at least this often, even if its watch reports nothing."""
 RETRY_S: Final = 1.0
 CALL_TIMEOUT_S: Final = 10.0
 
 log = get_logger("magnetar.balance")
 
 
-class LeaderRecord(msgspec.Struct, rename="camel", frozen=True):
-    """The key's value."""
-
-    broker_id: str
-    service_url: str
-    attempt: str
-
-
 @dataclass(frozen=True, slots=True)
 class LeaderView:
-    """Who leads, as this broker last saw it."""
+    """The leader, as this broker last saw it."""
 
     broker_id: str
     service_url: str
 
 
 class Leadership:
-    """See the module's text. A listener of the session: add it before the session starts."""
+    """Campaigns for the leadership. A listener of the session: add it before that starts."""
 
     def __init__(
         self,
@@ -68,57 +58,49 @@ class Leadership:
         self._service_url = service_url
         self._rng = rng or random.Random()
         self._revision = 0
-        self._known: LeaderView | None = None
         self._last_attempt = ""
         self._changed = asyncio.Event()
 
     @property
     def leading(self) -> bool:
+        """Whether this broker leads at this moment."""
         return self._revision > 0 and self._session.valid
 
-    @property
-    def known(self) -> LeaderView | None:
-        """Who leads, where that is known."""
-        return self._known
-
     def check(self) -> Check:
-        """Goes with every write of the leader; raises ServiceNotReady where this is not it."""
+        """Returns a check for every write of the leader; raises ServiceNotReady if not leading."""
         if not self.leading:
             raise ServiceNotReady("This broker does not lead any more")
         return Check(LEADER_KEY, self._revision)
 
     async def wait_change(self) -> None:
-        """Returns when leading has begun or ended since the call."""
+        """Returns when this broker starts or stops leading after the call."""
         await self._changed.wait()
 
-    async def look(self) -> LeaderView | None:
-        """Who leads, asked of the store."""
+    async def read(self) -> LeaderView | None:
+        """Reads the current leader from the store."""
         record = await self._store.get(LEADER_KEY)
         if record is None:
             return None
-        found = msgspec.json.decode(record.value, type=LeaderRecord)
-        return LeaderView(found.broker_id, found.service_url)
-
-    # -- the session
+        leader = decode_leader(record.key, record.value)
+        return LeaderView(leader.broker_id, leader.service_url)
 
     def suspended(self) -> None:
+        """Stops leading: the lease is in doubt."""
         self._set(0)
 
     async def established(self, *, renewed: bool) -> None:
-        # `run` looks at the key anew: under the same lease it may still be there. One under an
-        # older lease is nobody's any more, and goes by itself.
+        """Makes `run` read the key again; under the same lease it may still exist."""
+        # A key under a former lease has no owner and is deleted with that lease.
         if renewed:
             self._last_attempt = ""
         self._set(0)
 
     def _set(self, revision: int) -> None:
         if (self._revision > 0) != (revision > 0):
-            log.info("leading" if revision else "not leading any more", broker=self._broker_id)
+            log.info("leading" if revision else "no longer leading", broker=self._broker_id)
         self._revision = revision
         self._changed.set()
         self._changed = asyncio.Event()
-
-    # -- the campaign
 
     async def run(self) -> None:
         """Campaigns until the store is closed."""
@@ -127,18 +109,17 @@ class Leadership:
                 await self._campaign()
             except StoreClosed:
                 return
-            except (MagnetarError, TimeoutError, msgspec.MsgspecError) as error:
-                log.info("no leader found", broker=self._broker_id, error=str(error))
+            except (MagnetarError, TimeoutError) as error:
+                log.info("leader not determined", broker=self._broker_id, error=str(error))
                 await asyncio.sleep(RETRY_S)
 
     async def _campaign(self) -> None:
-        """Looks once: becomes the leader, or waits until the key may have changed."""
+        """Becomes the leader if there is none; else waits until the key may have changed."""
         changed = self._changed
         async with asyncio.timeout(CALL_TIMEOUT_S):
             revision = await self._store.revision()
             record = await self._store.get(LEADER_KEY)
         if record is None:
-            self._known = None
             if self._revision:
                 self._set(0)
             if not self._session.valid:
@@ -146,9 +127,8 @@ class Leadership:
                 return
             await self._attempt()
             return
-        found = msgspec.json.decode(record.value, type=LeaderRecord)
-        self._known = LeaderView(found.broker_id, found.service_url)
-        if found.attempt == self._last_attempt and self._session.valid and not self._revision:
+        leader = decode_leader(record.key, record.value)
+        if leader.attempt == self._last_attempt and self._session.valid and not self._revision:
             self._set(record.revision)
             changed = self._changed
         elif self._revision and self._revision != record.revision:
@@ -162,18 +142,17 @@ class Leadership:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 revision = await self._store.put(
                     LEADER_KEY,
-                    msgspec.json.encode(value),
+                    encode(value),
                     expected=ABSENT,
                     lease_id=self._session.lease_id,
                 )
         except BadRevision:
-            return  # somebody was faster: the next look says who
-        self._known = LeaderView(self._broker_id, self._service_url)
+            return  # another broker was faster; the next campaign reads which
         if self._session.valid:
             self._set(revision)
 
     async def _until_gone(self, from_revision: int, changed: asyncio.Event) -> None:
-        """Returns when the key went, when this broker's session changed, or after LOOK_AGAIN_S."""
+        """Returns when the key is deleted, the session changes, or RECHECK_S have passed."""
         watch = self._store.watch(LEADER_KEY, from_revision=from_revision)
 
         async def gone() -> None:
@@ -187,12 +166,12 @@ class Leadership:
         ]
         try:
             done, _ = await asyncio.wait(
-                waiting, timeout=LOOK_AGAIN_S, return_when=asyncio.FIRST_COMPLETED
+                waiting, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED
             )
-            for each in done:
-                each.result()
+            for task in done:
+                task.result()
         finally:
             watch.close()
-            for each in waiting:
-                each.cancel()
+            for task in waiting:
+                task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)

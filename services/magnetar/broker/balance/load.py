@@ -1,12 +1,12 @@
-"""What a broker reports of itself, and when.
+"""A broker's load report: what it contains, and when it is written.
 
-The topics are looked at a few at a time (TOPICS_PER_TURN), so that a broker with a hundred thousand
-of them serves its clients meanwhile, and no more often than so that the looking takes a hundredth
-of the loop at most. A report is written under the broker's lease when it differs from the last by
-more than the threshold, at most once per minimal interval and at least once per maximal one; it
-names the busiest bundles only. So the metadata store's load is bounded whatever the broker does.
+Topics are measured TOPICS_PER_TURN at a time, so that a broker with a hundred thousand topics keeps
+serving its clients; measuring takes at most 1 % of the event loop's time. A report is written under
+the broker's lease if it differs from the last by more than a threshold: at most once per minimum
+interval, at least once per maximum interval. It names only the busiest bundles. So the load on the
+metadata store is bounded.
 
-CPU is the process's own time over the wall's, as a fraction of one core: a broker is one loop.
+CPU is the process's CPU time over wall time, as a fraction of one core: a broker is one event loop.
 """
 
 import asyncio
@@ -16,23 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from magnetar.broker.balance.model import REPORTS_PREFIX, BundleLoad, LoadReport, encoded
-from magnetar.broker.topics import Topic
+from magnetar.broker.balance.model import REPORTS_PREFIX, BundleLoad, LoadReport
+from magnetar.broker.topic.api import Topic
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, StoreClosed
 
 TOPICS_PER_TURN: Final = 512
 WRITE_TIMEOUT_S: Final = 10.0
-LOOKING_SHARE_MAX: Final = 0.01
-"""Of the loop's time, for looking at the topics."""
+MEASURING_SHARE_MAX: Final = 0.01
+"""Of the loop's time, for measuring the topics."""
 CPU_SAMPLE_MIN_S: Final = 0.5
-"""Over less than that, use of CPU is noise: the last figure stands."""
+"""Over a shorter time, CPU use is noise: the last figure is reported again."""
 RATE_CHANGE_MIN: Final = 100.0
-"""Messages per second: a smaller change is none, whatever its proportion."""
+"""Messages per second: a smaller change is ignored, however large in proportion."""
 
 _STATM: Final = Path("/proc/self/statm")
 _MEMINFO: Final = Path("/proc/meminfo")
@@ -43,29 +44,34 @@ log = get_logger("magnetar.balance")
 
 
 class Process(Protocol):
-    """What this process uses."""
+    """The resources that this process uses."""
 
-    def cpu_seconds(self) -> float: ...
+    def cpu_seconds(self) -> float:
+        """Returns the CPU time since the process started."""
 
-    def memory_bytes(self) -> int: ...
+    def memory_bytes(self) -> int:
+        """Returns the resident memory; 0 if unknown."""
 
-    def memory_limit_bytes(self) -> int: ...
+    def memory_limit_bytes(self) -> int:
+        """Returns the memory that the process may use; 0 if unknown."""
 
 
 class OwnProcess:
-    """Asked of the operating system."""
+    """`Process` by the figures of the operating system."""
 
     def cpu_seconds(self) -> float:
+        """Returns user and system time of this process."""
         times = os.times()
         return times.user + times.system
 
     def memory_bytes(self) -> int:
+        """Returns the resident memory; 0 without a /proc file system."""
         if not _STATM.exists():
             return 0
         return int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
 
     def memory_limit_bytes(self) -> int:
-        """The container's limit, else the machine's memory; 0 where neither is known."""
+        """Returns the container's limit, else the machine's memory; 0 if neither is known."""
         if _CGROUP_LIMIT.exists():
             text = _CGROUP_LIMIT.read_text(encoding="ascii").strip()
             if text.isdigit():
@@ -76,28 +82,32 @@ class OwnProcess:
 
 
 class Serving(Protocol):
-    """What a broker serves: BrokerService and its ownership, seen from here."""
+    """What a broker serves: `BrokerService` and its ownership, seen from here."""
 
     @property
-    def broker_id(self) -> str: ...
+    def broker_id(self) -> str:
+        """This broker's id."""
 
     @property
-    def draining(self) -> bool: ...
+    def draining(self) -> bool:
+        """Whether this broker is handing over its bundles."""
 
-    def connections(self) -> int: ...
+    def connections(self) -> int:
+        """Returns the number of client connections."""
 
-    def topics(self) -> Iterable[Topic]: ...
+    def topics(self) -> Iterable[Topic]:
+        """Returns the open topics."""
 
     def owned(self) -> Iterable[str]:
-        """The bundles that are owned here, as `tenant/namespace/0x…_0x…`."""
+        """Returns the owned bundles, as `tenant/namespace/0x…_0x…`."""
 
     def bundle_of(self, name: TopicName) -> str | None:
-        """The owned bundle that a topic is in."""
+        """Returns the topic's bundle, None if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSettings:
-    """When to report, and how much."""
+    """When to write a report, and how many bundles it names."""
 
     change_min: float = 0.1
     interval_min_s: float = 5.0
@@ -106,7 +116,7 @@ class ReportSettings:
 
 
 class LoadReporter:
-    """See the module's text. A listener of the session: add it before the session starts."""
+    """Measures and reports the load. A listener of the session: add it before that starts."""
 
     def __init__(
         self,
@@ -130,38 +140,35 @@ class LoadReporter:
         self._written_s = 0.0
         self._write_now = asyncio.Event()
         self.last: LoadReport | None = None
-        """As of the last look, written or not."""
-
-    # -- the session
+        """The last measurement, written or not."""
 
     def suspended(self) -> None:
-        """Nothing is served by this report: brokers that are not living are passed over."""
+        """Does nothing: reports of brokers without a registration are ignored."""
 
     async def established(self, *, renewed: bool) -> None:
+        """Writes the report again if the lease is a new one."""
         if renewed:
             self._written = None
             self._write_now.set()
 
-    # -- the loop
-
     async def run(self) -> None:
         """Reports until the store is closed."""
-        # What the start cost says nothing of the load to come.
+        # CPU time of the start-up says nothing about the load to come.
         self._cpu_before = (self._process.cpu_seconds(), self._clock.monotonic())
         while True:
             began_s = self._clock.monotonic()
             try:
-                await self.look()
+                await self.report()
             except StoreClosed:
                 return
             except (MetadataError, TimeoutError, OSError) as error:
                 # OSError: a process without free file descriptors cannot read its own figures.
                 log.info("load not reported", error=str(error))
             except Exception:
-                # Without reports the last one would stand for as long as the broker lives.
+                # A bug. Without new reports, the last one would count while the broker lives.
                 log.exception("load not reported")
             took_s = self._clock.monotonic() - began_s
-            pause_s = max(self._settings.interval_min_s, took_s / LOOKING_SHARE_MAX)
+            pause_s = max(self._settings.interval_min_s, took_s / MEASURING_SHARE_MAX)
             self._write_now.clear()
             try:
                 async with asyncio.timeout(pause_s):
@@ -169,8 +176,8 @@ class LoadReporter:
             except TimeoutError:
                 continue
 
-    async def look(self) -> LoadReport:
-        """Measures, and writes the report where that is due."""
+    async def report(self) -> LoadReport:
+        """Measures the load, and writes the report if it is due."""
         report = self.last = await self.measure()
         now_s = self._clock.monotonic()
         due = now_s - self._written_s >= self._settings.interval_max_s
@@ -180,14 +187,14 @@ class LoadReporter:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._store.put(
                     REPORTS_PREFIX + report.broker_id,
-                    encoded(report),
+                    encode(report),
                     lease_id=self._session.lease_id,
                 )
             self._written, self._written_s = report, now_s
         return report
 
     async def measure(self) -> LoadReport:
-        """The load now; CPU is that since the measurement before."""
+        """Returns the current load; CPU is the use since the measurement before."""
         serving = self._serving
         loads: dict[str, _Sums] = {bundle: _Sums() for bundle in serving.owned()}
         total = _Sums()
@@ -236,7 +243,7 @@ class LoadReporter:
             return True
         if abs(new.cpu - old.cpu) >= least or abs(new.memory - old.memory) >= least:
             return True
-        # Where not all are named, those at the end of the list come and go all the time.
+        # If not all bundles are named, those at the end of the list change all the time.
         whole = new.bundle_count <= self._settings.bundles_max
         if whole and {load.bundle for load in old.bundles} != {load.bundle for load in new.bundles}:
             return True
@@ -251,7 +258,7 @@ class LoadReporter:
 
 
 class _Sums:
-    """The load of one bundle while it is being added up."""
+    """The load of one bundle while it is added up."""
 
     __slots__ = (
         "bytes_in",

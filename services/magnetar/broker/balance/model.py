@@ -1,18 +1,20 @@
-"""What brokers report, what the leader decides, and what is kept of both: small JSON documents.
+"""The records of load balancing: load reports, orders, and logged decisions. Small JSON documents.
 
     /load-reports/{broker}             a LoadReport, under the broker's lease
-    /balance/leader                    who leads, under its lease
+    /balance/leader                    the leader's record, under its lease
     /balance/orders/{broker}/{bundle}  an Order, with its result once it is carried out
-    /balance/log/{slot}                a Round: what the leader decided, and the numbers
+    /balance/log/{slot}                a Round: the leader's decisions, and their numbers
 
-A bundle is named `tenant/namespace/0x00000000_0x40000000` throughout. Loads are fractions of one
-core: a broker is one event loop, which is full when its core is. Times are milliseconds since 1970,
-because they are compared by whichever broker leads.
+A bundle's name is always `tenant/namespace/0x00000000_0x40000000`. Loads are fractions of one core:
+a broker is one event loop, so a full core is a full broker. Times are wall-clock milliseconds since
+1970, because several brokers in turn compare them.
 """
 
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 import msgspec
+
+from magnetar.metadata.records import RecordType
 
 REPORTS_PREFIX: Final = "/load-reports/"
 LEADER_KEY: Final = "/balance/leader"
@@ -20,14 +22,12 @@ ORDERS_PREFIX: Final = "/balance/orders/"
 LOG_PREFIX: Final = "/balance/log/"
 
 MESSAGE_COST_BYTES: Final = 1_024
-"""A message costs a broker about as much as this many bytes more: what a bundle's share of the
-load is reckoned with. Only the proportion of bundles to each other matters."""
-
-T = TypeVar("T")
+"""A message costs a broker about as much CPU as this many bytes. Used to divide a broker's load
+among its bundles, so only the proportion of bundles to each other matters."""
 
 
 class BundleLoad(msgspec.Struct, rename="camel", frozen=True, gc=False):
-    """What one bundle gave its owner to do: rates per second, and what is there now."""
+    """A bundle's load on its owner: rates per second, and current counts."""
 
     bundle: str
     topics: int = 0
@@ -40,6 +40,7 @@ class BundleLoad(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
     @property
     def msg_rate(self) -> float:
+        """Messages per second, in and out."""
         return self.msg_rate_in + self.msg_rate_out
 
     @property
@@ -49,22 +50,23 @@ class BundleLoad(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
     @property
     def sessions(self) -> int:
+        """Producers and consumers."""
         return self.producers + self.consumers
 
     @property
     def cost(self) -> float:
-        """The work of serving it, in bytes per second as it were."""
+        """The work of serving the bundle, in equivalent bytes per second."""
         return self.msg_rate * MESSAGE_COST_BYTES + self.throughput
 
 
 class LoadReport(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """What a broker says of itself. `bundles` has the busiest ones; the counts are of all."""
+    """A broker's own load. `bundles` has only the busiest; the other numbers cover all."""
 
     broker_id: str
     started_ms: int
     updated_ms: int
     cpu: float = 0.0
-    """Of one core, over the time since the report before; above 1 where threads work beside."""
+    """Of one core, since the report before; above 1 if threads use other cores."""
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     connections: int = 0
@@ -81,18 +83,18 @@ class LoadReport(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
 
     @property
     def cost(self) -> float:
-        """As `BundleLoad.cost`, of all bundles."""
+        """The work of serving all bundles, like `BundleLoad.cost`."""
         rate = self.msg_rate_in + self.msg_rate_out
         return rate * MESSAGE_COST_BYTES + self.msg_throughput_in + self.msg_throughput_out
 
     @property
     def memory(self) -> float:
-        """Of what the broker may have, 0 where that is not known."""
+        """The used fraction of the broker's memory limit; 0 if the limit is unknown."""
         return self.memory_bytes / self.memory_limit_bytes if self.memory_limit_bytes else 0.0
 
 
 class Move(msgspec.Struct, rename="camel", frozen=True, tag="move", tag_field="decision"):
-    """A bundle goes from one broker to another."""
+    """A decision: move a bundle from one broker to another."""
 
     bundle: str
     source: str
@@ -102,7 +104,7 @@ class Move(msgspec.Struct, rename="camel", frozen=True, tag="move", tag_field="d
 
 
 class Split(msgspec.Struct, rename="camel", frozen=True, tag="split", tag_field="decision"):
-    """A bundle is cut where its owner is."""
+    """A decision: split a bundle; its owner keeps the parts."""
 
     bundle: str
     source: str
@@ -112,7 +114,7 @@ class Split(msgspec.Struct, rename="camel", frozen=True, tag="split", tag_field=
 
 
 class Nothing(msgspec.Struct, rename="camel", frozen=True, tag="nothing", tag_field="decision"):
-    """Nothing was done, and why."""
+    """A decision to do nothing, with the reason."""
 
     why: str
     numbers: dict[str, float] = {}
@@ -122,7 +124,7 @@ Decision = Move | Split | Nothing
 
 
 class Round(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """One line of the log: the loads that the leader saw, and what it made of them."""
+    """An entry of the log: the loads that the leader saw, and its decisions."""
 
     sequence: int
     at_ms: int
@@ -130,14 +132,14 @@ class Round(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     loads: dict[str, float]
     decisions: tuple[Decision, ...]
     results: tuple[str, ...] = ()
-    """What came of orders of earlier rounds."""
+    """Results of orders from earlier rounds."""
 
 
 OrderState = Literal["issued", "done", "failed"]
 
 
 class Order(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
-    """What the leader wants a broker to do with a bundle of its own, and what came of it."""
+    """The leader's instruction to a broker about one of its bundles, and later the result."""
 
     kind: Literal["unload", "split"]
     bundle: str
@@ -149,19 +151,25 @@ class Order(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     result: str = ""
 
 
-def encoded(document: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(document)
+class LeaderRecord(msgspec.Struct, rename="camel", frozen=True):
+    """The value of the leader's key. `attempt` is unique, so the writer recognizes its own."""
+
+    broker_id: str
+    service_url: str
+    attempt: str
 
 
-def decoded(data: bytes, kind: type[T]) -> T:
-    """Raises msgspec's errors where the text is no such document."""
-    return msgspec.json.decode(data, type=kind)
+decode_report = RecordType(LoadReport, "load report").decode
+decode_round = RecordType(Round, "round of balancing").decode
+decode_order = RecordType(Order, "order").decode
+decode_leader = RecordType(LeaderRecord, "leader").decode
 
 
 def order_key(broker_id: str, bundle: str) -> str:
+    """Returns the key of a broker's order about a bundle."""
     return f"{ORDERS_PREFIX}{broker_id}/{bundle}"
 
 
 def namespace_of(bundle: str) -> str:
-    """`tenant/namespace` of a bundle."""
+    """Returns the namespace of a bundle, `tenant/namespace`."""
     return bundle.rpartition("/")[0]

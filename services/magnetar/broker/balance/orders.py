@@ -1,13 +1,13 @@
-"""Orders: how the leader has a bundle's owner move or split it, through the metadata store.
+"""Orders: how the leader makes a bundle's owner move or split it, through the metadata store.
 
-The leader writes `/balance/orders/{broker}/{bundle}`, bound to its leadership; the broker follows
-its own orders, carries each out within ORDER_TIMEOUT_S, and writes the result over the order. The
-leader reads results and removes them; it also removes orders of brokers that died, and those that
-have no result for too long. Nobody calls anybody: a broker or a leader may go at any moment, and
-what is left of an order is removed by the next leader.
+The leader writes `/balance/orders/{broker}/{bundle}` on condition that it still leads. The broker
+follows its orders, carries each out within ORDER_TIMEOUT_S, and writes the result into the order.
+The leader reads results and deletes the orders; it also deletes orders of dead brokers and those
+without a result for ORDER_LOST_S. There are no direct calls: a broker or leader may die at any
+time, and the next leader deletes the remaining orders.
 
-Carrying an order out twice does no harm: a bundle that is not owned here any more is not moved. An
-order that was there before this process started is not carried out.
+Carrying out an order twice does no harm, because a broker moves only bundles that it owns. A broker
+refuses orders that are older than its process.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from typing import Final, Protocol
 
 import msgspec
 
-from magnetar.broker.balance.following import Following
 from magnetar.broker.balance.leader import Leadership
 from magnetar.broker.balance.model import (
     ORDERS_PREFIX,
@@ -24,14 +23,15 @@ from magnetar.broker.balance.model import (
     Move,
     Order,
     Split,
-    decoded,
-    encoded,
+    decode_order,
     order_key,
 )
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.metadata.follower import Follower
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import (
     ABSENT,
     BadRevision,
@@ -46,7 +46,7 @@ from magnetar.metadata.store import (
 
 ORDER_TIMEOUT_S: Final = 60.0
 ORDER_LOST_S: Final = 180.0
-"""An order without a result for so long is taken back."""
+"""An order without a result for this long is deleted."""
 ORDERS_AT_ONCE_MAX: Final = 4
 OPERATIONS_MAX: Final = 100
 CALL_TIMEOUT_S: Final = 10.0
@@ -57,13 +57,16 @@ log = get_logger("magnetar.balance")
 
 
 class Owner(Protocol):
-    """What orders are carried out with."""
+    """The bundles of this broker, as orders change them."""
 
-    def owns(self, bundle: str) -> bool: ...
+    def owns(self, bundle: str) -> bool:
+        """Whether this broker owns the bundle."""
 
-    async def unload(self, bundle: str, destination: str | None) -> None: ...
+    async def unload(self, bundle: str, destination: str | None) -> None:
+        """Hands the bundle over to `destination`, or to the best other broker."""
 
-    async def split(self, bundle: str, algorithm: str, *, unload: bool) -> None: ...
+    async def split(self, bundle: str, algorithm: str, *, unload: bool) -> None:
+        """Splits the bundle; with `unload`, hands over the parts afterwards."""
 
 
 class OrderTaker:
@@ -86,26 +89,26 @@ class OrderTaker:
             except StoreClosed:
                 return
             except (MagnetarError, TimeoutError) as error:
-                log.info("orders not followed yet", error=str(error))
+                log.info("orders not followed yet, retrying", error=str(error))
                 await asyncio.sleep(RETRY_S)
-        await Following(self._store, self._prefix, self._changed).run()
+        await Follower(self._store, self._prefix, self._changed).run()
 
     def _changed(self, _key: str, record: Record | None) -> None:
         if record is None:
             return
         try:
-            order = decoded(record.value, Order)
-        except msgspec.MsgspecError as error:
-            log.warning("order not understood", key=record.key, error=str(error))
+            order = decode_order(record.key, record.value)
+        except MetadataError as error:
+            log.warning("unreadable order ignored", error=str(error))
             return
         if order.state == "issued":
-            self._tasks.start(self._take(record, order), f"order {order.kind} {order.bundle}")
+            self._tasks.start(self._execute(record, order), f"order {order.kind} {order.bundle}")
 
-    async def _take(self, record: Record, order: Order) -> None:
+    async def _execute(self, record: Record, order: Order) -> None:
         async with self._turn:
             state, result = "done", ""
             try:
-                await self._carry_out(record, order)
+                await self._apply(record, order)
             except TimeoutError:
                 state, result = "failed", f"not done within {ORDER_TIMEOUT_S:.0f} s"
             except MagnetarError as error:
@@ -113,16 +116,18 @@ class OrderTaker:
             except Exception as error:
                 log.exception("order failed", bundle=order.bundle)
                 state, result = "failed", repr(error)[:TEXT_CHARACTERS_MAX]
-            log.info("order", kind=order.kind, bundle=order.bundle, state=state, result=result)
+            log.info(
+                "order executed", kind=order.kind, bundle=order.bundle, state=state, result=result
+            )
             answered = msgspec.structs.replace(order, state=state, result=result)
             try:
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    await self._store.put(record.key, encoded(answered), expected=record.revision)
+                    await self._store.put(record.key, encode(answered), expected=record.revision)
             except (MagnetarError, TimeoutError) as error:
-                # The leader took it back, or will.
+                # The leader has deleted the order, or will.
                 log.info("result not written", bundle=order.bundle, error=str(error))
 
-    async def _carry_out(self, record: Record, order: Order) -> None:
+    async def _apply(self, record: Record, order: Order) -> None:
         if record.revision <= self._born:
             raise MagnetarError("it was given to an earlier process of this broker")
         if not self._owner.owns(order.bundle):
@@ -134,8 +139,8 @@ class OrderTaker:
                 await self._owner.split(order.bundle, order.algorithm, unload=order.unload_parts)
 
 
-class OrderGiver:
-    """The leader's side."""
+class OrderIssuer:
+    """Issues the leader's orders and collects their results."""
 
     def __init__(self, store: MetadataStore, leadership: Leadership, clock: Clock) -> None:
         self._store = store
@@ -143,24 +148,24 @@ class OrderGiver:
         self._clock = clock
         self._seen: dict[str, float] = {}
 
-    async def give(self, decisions: Sequence[Decision], *, unload_parts: bool) -> int:
-        """Writes the orders that the decisions need; returns how many were written."""
+    async def issue(self, decisions: Sequence[Decision], *, unload_parts: bool) -> int:
+        """Writes the orders for the decisions; returns their number."""
         written = 0
         for decision in decisions:
             order = self._order(decision, unload_parts=unload_parts)
             if order is None:
                 continue
-            assert isinstance(decision, Move | Split)  # noqa: S101 - others make no order
+            assert isinstance(decision, Move | Split)  # noqa: S101 - `_order` returned an order
             key = order_key(decision.source, order.bundle)
             operations: list[Operation] = [
                 self._leadership.check(),
-                Put(key, encoded(order), ABSENT),
+                Put(key, encode(order), ABSENT),
             ]
             try:
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     await self._store.transact(operations)
             except BadRevision as error:
-                log.info("order not given", bundle=order.bundle, error=str(error))
+                log.info("order not issued", bundle=order.bundle, error=str(error))
                 continue
             written += 1
         return written
@@ -181,7 +186,7 @@ class OrderGiver:
         return None
 
     async def collect(self, living: Collection[str]) -> tuple[list[Order], list[Order]]:
-        """(finished, under way); what is finished, lost or left by a dead broker is removed."""
+        """Returns (finished, pending) orders; deletes the finished, lost and orphaned ones."""
         async with asyncio.timeout(CALL_TIMEOUT_S):
             records = await self._store.list(ORDERS_PREFIX)
         now_s = self._clock.monotonic()
@@ -190,8 +195,8 @@ class OrderGiver:
         removed: list[Record] = []
         for record in records:
             try:
-                order = decoded(record.value, Order)
-            except msgspec.MsgspecError:
+                order = decode_order(record.key, record.value)
+            except MetadataError:
                 removed.append(record)
                 continue
             since_s = self._seen.setdefault(record.key, now_s)
@@ -205,18 +210,18 @@ class OrderGiver:
             else:
                 finished.append(order)
                 removed.append(record)
-        known = {record.key for record in records}
-        self._seen = {key: at for key, at in self._seen.items() if key in known}
+        keys = {record.key for record in records}
+        self._seen = {key: at for key, at in self._seen.items() if key in keys}
         await self._remove(removed)
         return finished, under_way
 
     async def _remove(self, records: Sequence[Record]) -> None:
         for start in range(0, len(records), OPERATIONS_MAX):
-            some = records[start : start + OPERATIONS_MAX]
+            batch = records[start : start + OPERATIONS_MAX]
             check: Check = self._leadership.check()
             operations: list[Operation] = [check]
-            operations += [Delete(record.key) for record in some]
+            operations += [Delete(record.key) for record in batch]
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self._store.transact(operations)
-            for record in some:
+            for record in batch:
                 self._seen.pop(record.key, None)

@@ -1,12 +1,12 @@
-"""Where a bundle that nobody owns goes: the better of two brokers drawn at random, by their loads.
+"""Chooses the broker for an unowned bundle: the better one of two random brokers, by load.
 
-Of all brokers the same one would be the best for everybody who asks at the same moment, and after a
-broker's death thousands of bundles are asked for at once: two choices spread them, nearly as evenly
-as the best of all, without anybody knowing of anybody (Mitzenmacher, "The Power of Two Choices").
-What this broker itself has placed since a broker's last report counts on top of the report.
+If all brokers chose the least loaded one, they would all choose the same at the same moment, and
+after a broker's death thousands of bundles are assigned at once. Two random choices spread the
+bundles almost as evenly as the best choice, without coordination (Mitzenmacher, "The Power of Two
+Choices"). What this broker has placed since another's last report is added to that report.
 
-Loads that are less than LOAD_STEP apart are alike; then the number of bundles decides, and where
-that is equal, chance.
+Loads less than LOAD_STEP apart count as equal. Then the number of bundles decides, and if that is
+equal, too, chance.
 """
 
 import random
@@ -20,12 +20,12 @@ from magnetar.core.clock import Clock
 LOAD_STEP: Final = 0.1
 OVERLOADED: Final = 0.85
 RECENT_S: Final = 10.0
-"""For so long a placement is not in its broker's report yet."""
+"""For this long, a placement may be missing in its broker's report."""
 RECENT_MAX: Final = 65_536
 
 
 class Placement:
-    """Chooses; `reports` gives the newest report of each broker that has one."""
+    """Chooses brokers; `reports` returns a broker's newest report, if there is one."""
 
     def __init__(
         self,
@@ -40,9 +40,9 @@ class Placement:
         self._counts: dict[str, int] = {}
 
     def choose(self, candidates: Iterable[str], owned: Mapping[str, int] | None = None) -> str:
-        """One of the brokers, which are living and not draining; raises ValueError for none.
+        """Chooses among brokers that live and do not drain; raises ValueError if there are none.
 
-        `owned` says how many bundles each has, where that is known better than by the reports.
+        `owned` has the number of bundles by broker, if it is more recent than the reports.
         """
         able = sorted(candidates)
         if not able:
@@ -61,7 +61,7 @@ class Placement:
         return report.draining or report.cpu >= OVERLOADED or report.memory >= OVERLOADED
 
     def _better(self, two: Sequence[str], owned: Mapping[str, int]) -> str:
-        """`two` come in random order, so that equal ones are equally often chosen."""
+        """Returns the less loaded of two brokers; their order is random, so ties are fair."""
         self._forget()
         if len(two) == 1:
             return two[0]
@@ -73,13 +73,13 @@ class Placement:
         return first if count_first <= count_second else second
 
     def _state(self, name: str, owned: Mapping[str, int]) -> tuple[float, int]:
-        """(load, bundles), with what was placed there since these were told."""
+        """Returns (load, bundles), with what this broker has placed there since the report."""
         report = self._reports(name)
         recent = self._counts.get(name, 0)
         if report is None:
             return 0.0, owned.get(name, 0) + recent
-        each = report.cpu / report.bundle_count if report.bundle_count else 0.0
-        return report.cpu + recent * each, owned.get(name, report.bundle_count) + recent
+        bundle_load = report.cpu / report.bundle_count if report.bundle_count else 0.0
+        return report.cpu + recent * bundle_load, owned.get(name, report.bundle_count) + recent
 
     def _placed(self, name: str) -> None:
         if len(self._recent) == RECENT_MAX:

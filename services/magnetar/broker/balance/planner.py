@@ -1,21 +1,21 @@
-"""What to do about the brokers' loads: a pure function of reports, time and what was done before.
+"""Plans what to do about the brokers' loads: a function of reports, time and former moves. Pure.
 
-A broker begins to be relieved when it was above the mean of all by `high` points, or overloaded, in
-each of `rounds` rounds in a row, and is relieved until its mean over so many rounds is within `low`
-points: between the two thresholds nothing begins and nothing stops. After a move both brokers are
-watched anew for as many rounds before either is judged again, so that no move is decided on a load
-from before the last one.
+A broker starts to shed load if, in each of `rounds` rounds in a row, its load was above the mean of
+all brokers by `high` points, or it was overloaded. It sheds until its own mean over as many rounds
+is within `low` points. Between the two thresholds, nothing starts and nothing stops. After a move,
+both brokers are observed for as many new rounds before they are judged again, so no move is decided
+on a load from before the last one.
 
-What moves is the busiest bundle that leaves its target less busy than its source, by `low` points
-at least: a move never makes the next hot spot, nor changes one place for its like. It goes to the
-least busy broker that is neither overloaded nor draining nor new, and less busy by `high` points at
-least, so that loads which are read wrongly move nothing; no broker takes more than TARGET_MOVES_MAX
-or TARGET_LOAD_MAX in a round. A bundle that moved, for whatever reason, rests for the grace time,
-and does not go back to where it came from for the return time. All moves together are bounded by
-the round and by the hour.
+The bundle to move is the busiest one whose move leaves the target less busy than the source by at
+least `low` points: a move never creates the next hot spot, nor swaps one for another. The target is
+the least busy broker that is not overloaded, draining or new, and is less busy by at least `high`
+points, so that errors of measurement move nothing. A broker accepts at most TARGET_MOVES_MAX
+bundles or TARGET_LOAD_MAX in a round. A bundle that moved, for any reason, rests for the grace
+time, and does not return to its former broker for the return time. All moves together are bounded
+per round and per hour.
 
-A bundle's part of its broker's load is its part of the messages and bytes. Times are milliseconds;
-one that lies in the future (a clock was set back) counts as now.
+A bundle's share of its broker's load is its share of the messages and bytes. Times are
+milliseconds; a time in the future (a clock was set back) counts as now.
 """
 
 from collections import deque
@@ -24,21 +24,21 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.balance.model import BundleLoad, Decision, LoadReport, Move, Nothing, Split
-from magnetar.broker.balance.splitting import SplitSettings, Splitting
+from magnetar.broker.balance.split_decision import SplitPlanner, SplitSettings
 
 TARGET_MOVES_MAX: Final = 2
 TARGET_LOAD_MAX: Final = 0.05
-"""So many bundles, or so much of a core, one broker takes in a round: a new one is filled gently,
-and small bundles move together."""
+"""A broker accepts this many bundles, or this much of a core, in a round: a new broker fills up
+gradually, and small bundles move together."""
 BUNDLE_LOAD_MIN: Final = 0.001
-"""Of a core: moving less than this is not worth a reconnect of its clients."""
+"""Of a core. Moving a smaller load is not worth the reconnects of its clients."""
 ROUNDING: Final = 1e-9
 HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerSettings:
-    """See `settings_balance.py`; loads are fractions of a core."""
+    """The planner's parameters; see `magnetar.settings.balance`. Loads are fractions of a core."""
 
     shedding: bool = True
     rounds: int = 5
@@ -54,7 +54,7 @@ class PlannerSettings:
 
 @dataclass(frozen=True, slots=True)
 class PastMove:
-    """A bundle changed its owner. `planned` ones count against the budget."""
+    """A former change of owner. Only `planned` ones count against the hourly budget."""
 
     at_ms: int
     bundle: str
@@ -65,7 +65,7 @@ class PastMove:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of a broker from round to round."""
+    """The recent rounds of a broker."""
 
     loads: deque[float]
     excesses: deque[float]
@@ -73,32 +73,36 @@ class _Watched:
 
     @property
     def load(self) -> float:
-        """The mean over the rounds watched."""
+        """The mean over the observed rounds."""
         return sum(self.loads) / len(self.loads)
 
     @property
     def full(self) -> bool:
+        """Whether enough rounds were observed for a judgement."""
         return len(self.loads) == self.loads.maxlen
 
     def restart(self) -> None:
+        """Forgets the rounds, after a move."""
         self.loads.clear()
         self.excesses.clear()
 
 
 class Planner:
-    """See the module's text. One per leadership: a new leader watches for some rounds first."""
+    """Decides moves and splits. One per leadership: a new leader observes some rounds first."""
 
     def __init__(self, settings: PlannerSettings, history: Iterable[PastMove] = ()) -> None:
         self._settings = settings
         self._moves = list(history)
         self._brokers: dict[str, _Watched] = {}
         self._owners: dict[str, str] = {}
-        self._splitting = Splitting(settings.split)
+        self._split_planner = SplitPlanner(settings.split)
 
     @property
     def loads(self) -> dict[str, float]:
-        """Each broker's load as it is judged: the mean over the rounds it was watched."""
-        return {name: round(each.load, 4) for name, each in self._brokers.items() if each.loads}
+        """The loads that decisions use: each broker's mean over its observed rounds."""
+        return {
+            name: round(watched.load, 4) for name, watched in self._brokers.items() if watched.loads
+        }
 
     def plan(
         self,
@@ -108,17 +112,17 @@ class Planner:
         bundle_counts: Mapping[str, int] | None = None,
         busy: Collection[str] = (),
     ) -> list[Decision]:
-        """One round. `living` brokers that drain are left out by the caller or by their report.
+        """Returns the decisions of one round. Draining brokers are absent or report it.
 
-        `bundle_counts` has how many bundles the namespaces of hot bundles have; `busy` are bundles
-        that an order is still under way for.
+        `bundle_counts`: the number of bundles of the namespaces with hot bundles. `busy`: the
+        bundles with a pending order.
         """
         able = {r.broker_id: r for r in reports if r.broker_id in living and not r.draining}
         self._watch(able, now_ms)
         decisions: list[Decision] = list(
-            self._splitting.plan(able.values(), bundle_counts or {}, busy)
+            self._split_planner.plan(able.values(), bundle_counts or {}, busy)
         )
-        untouched = set(busy) | {each.bundle for each in decisions if isinstance(each, Split)}
+        untouched = set(busy) | {split.bundle for split in decisions if isinstance(split, Split)}
         if not self._settings.shedding:
             decisions.append(Nothing("Moving bundles is switched off"))
         else:
@@ -126,10 +130,8 @@ class Planner:
         return decisions
 
     def hot_namespaces(self, reports: Iterable[LoadReport]) -> set[str]:
-        """Whose bundle counts `plan` needs to know."""
-        return self._splitting.hot_namespaces(reports)
-
-    # -- watching
+        """Returns the namespaces whose bundle counts `plan` needs."""
+        return self._split_planner.hot_namespaces(reports)
 
     def _watch(self, able: Mapping[str, LoadReport], now_ms: int) -> None:
         settings = self._settings
@@ -149,7 +151,7 @@ class Planner:
         self._note_outside_moves(able, now_ms)
 
     def _note_outside_moves(self, able: Mapping[str, LoadReport], now_ms: int) -> None:
-        """A bundle that somebody else moved rests like one that the planner moved."""
+        """Makes a bundle that was moved by other means rest like a planned move."""
         latest = sorted(able.values(), key=lambda report: report.updated_ms)
         owners = {load.bundle: report.broker_id for report in latest for load in report.bundles}
         for bundle, owner in owners.items():
@@ -164,15 +166,13 @@ class Planner:
         last = next((move for move in reversed(self._moves) if move.bundle == bundle), None)
         return last is not None and last.target == owner
 
-    # -- moving
-
     def _shed(
         self, able: Mapping[str, LoadReport], now_ms: int, untouched: set[str]
     ) -> list[Decision]:
         settings = self._settings
         if len(able) < 2:
             return [Nothing("There is no other broker to move bundles to")]
-        loads = {name: each.load for name, each in self._brokers.items() if each.full}
+        loads = {name: watched.load for name, watched in self._brokers.items() if watched.full}
         sources = sorted(
             (name for name in loads if self._is_too_busy(name)), key=lambda name: -loads[name]
         )
@@ -196,7 +196,7 @@ class Planner:
             numbers = {name: loads[name] for name in sources}
             return [Nothing("No bundle of the busy brokers fits anywhere else", _rounded(numbers))]
         for move in moves:
-            assert isinstance(move, Move)  # noqa: S101 - `_relieve` makes nothing else
+            assert isinstance(move, Move)  # noqa: S101 - `_relieve` returns only moves
             self._moves.append(PastMove(now_ms, move.bundle, move.source, move.target))
             self._brokers[move.source].restart()
             self._brokers[move.target].restart()
@@ -220,7 +220,7 @@ class Planner:
         budget: int,
         now_ms: int,
     ) -> list[Decision]:
-        """Moves away from one broker; `loads` and `taken` are brought up to date."""
+        """Plans moves away from a broker; updates `loads` and `taken`."""
         report, moves = able[source], list[Decision]()
         mean = sum(loads.values()) / len(loads)
         whole, load = report.cost, loads[source]
@@ -229,7 +229,7 @@ class Planner:
             for bundle in report.bundles
             if whole and bundle.bundle not in untouched and not self._rests(bundle.bundle, now_ms)
         ]
-        bundles.sort(key=lambda each: -each[1])
+        bundles.sort(key=lambda bundle_load: -bundle_load[1])
         for bundle, part in bundles:
             if len(moves) >= budget or loads[source] - mean < self._settings.low:
                 break
@@ -265,7 +265,7 @@ class Planner:
         taken: Mapping[str, list[float]],
         now_ms: int,
     ) -> str | None:
-        """The least busy broker that may take the bundle, and is the better place for it."""
+        """Returns the least busy broker that may take the bundle and benefits the balance."""
         overloaded = self._settings.overloaded
         fit = [
             name
@@ -281,10 +281,12 @@ class Planner:
         return min(fit, key=lambda name: (loads[name], name), default=None)
 
     def _rests(self, bundle: str, now_ms: int) -> bool:
+        """Whether the bundle moved within the grace time."""
         grace_ms = self._settings.grace_ms
         return any(move.bundle == bundle and now_ms - move.at_ms < grace_ms for move in self._moves)
 
     def _came_from(self, bundle: str, broker: str, now_ms: int) -> bool:
+        """Whether the bundle left this broker within the return time."""
         return_ms = self._settings.return_ms
         return any(
             move.bundle == bundle and move.source == broker and now_ms - move.at_ms < return_ms
@@ -293,7 +295,7 @@ class Planner:
 
 
 def _has_room(taken: Sequence[float], part: float) -> bool:
-    """Whether a broker that took these bundles in this round takes another."""
+    """Whether a broker that accepted these loads in this round accepts another."""
     return len(taken) < TARGET_MOVES_MAX or sum(taken) + part <= TARGET_LOAD_MAX
 
 

@@ -1,8 +1,8 @@
-"""Load balance as one object: what a broker starts, and what look-ups and the REST side ask.
+"""Load balancing as one object that a broker starts, and that look-ups and REST use.
 
-Every broker reports its load, follows everybody's reports (for placing bundles), takes orders, and
-stands for leader. Where `load_balancer` is off, bundles are placed and orders taken all the same,
-but nobody decides.
+Every broker reports its load, follows all reports (to place bundles), executes orders, and
+campaigns for the leadership. If `load_balancer` is off, bundles are still placed and orders still
+executed, but no broker decides on moves or splits.
 """
 
 import random
@@ -10,24 +10,22 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from magnetar.broker.balance.balancer import Balancer
-from magnetar.broker.balance.following import Following
 from magnetar.broker.balance.leader import Leadership
 from magnetar.broker.balance.load import LoadReporter, Process, ReportSettings, Serving
-from magnetar.broker.balance.model import REPORTS_PREFIX, LoadReport, decoded
+from magnetar.broker.balance.model import REPORTS_PREFIX, LoadReport, decode_report
 from magnetar.broker.balance.orders import OrderTaker, Owner
-from magnetar.broker.balance.placement import Placement
 from magnetar.broker.balance.planner import PlannerSettings
-from magnetar.broker.balance.splitting import SplitSettings
-from magnetar.broker.resources import Resources
-from magnetar.broker.settings_balance import BalancedBrokerSettings
+from magnetar.broker.balance.split_decision import SplitSettings
+from magnetar.broker.catalog.resources import Resources
 from magnetar.core.clock import Clock
+from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.metadata.follower import Follower
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, Record
+from magnetar.settings.balance import BalancedBrokerSettings
 
 MINUTE_S: Final = 60.0
 MINUTE_MS: Final = 60_000
@@ -36,19 +34,22 @@ log = get_logger("magnetar.balance")
 
 
 class Reports:
-    """The newest report of every broker that is alive."""
+    """The newest load report of every living broker, by a watch."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._by_broker: dict[str, LoadReport] = {}
-        self._following = Following(store, REPORTS_PREFIX, self._changed)
+        self._following = Follower(store, REPORTS_PREFIX, self._changed)
 
     async def run(self) -> None:
+        """Follows the reports until the store is closed."""
         await self._following.run()
 
     def of(self, broker_id: str) -> LoadReport | None:
+        """Returns a broker's newest report, None if there is none."""
         return self._by_broker.get(broker_id)
 
     def all(self) -> list[LoadReport]:
+        """Returns the newest reports of all brokers."""
         return list(self._by_broker.values())
 
     def _changed(self, key: str, record: Record | None) -> None:
@@ -57,25 +58,28 @@ class Reports:
             self._by_broker.pop(broker_id, None)
             return
         try:
-            self._by_broker[broker_id] = decoded(record.value, LoadReport)
-        except msgspec.MsgspecError as error:
-            log.warning("report not understood", broker=broker_id, error=str(error))
+            self._by_broker[broker_id] = decode_report(key, record.value)
+        except MetadataError as error:
+            log.warning("unreadable report ignored", broker=broker_id, error=str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where this broker stands: its names, what it serves, and who else there is."""
+class LocalBroker:
+    """This broker, as its load balancing sees it."""
 
     broker_id: str
     http_url: str
     serving: Serving
     owner: Owner
     living: Callable[[], Collection[str]]
-    """The brokers that may be given bundles: alive, and not draining."""
+    """Returns the brokers that may receive bundles: registered and not draining."""
 
 
 class Balance:
-    """See the module's text. Make it before the session starts, for it listens to it."""
+    """The load balancing of one broker. Create it before the session starts, as a listener.
+
+    It follows `reports`, by which a `Placement` chooses the owners of bundles.
+    """
 
     def __init__(
         self,
@@ -83,7 +87,8 @@ class Balance:
         store: MetadataStore,
         session: MetadataSession,
         clock: Clock,
-        place: Place,
+        broker: LocalBroker,
+        reports: Reports,
         *,
         rng: random.Random | None = None,
         process: Process | None = None,
@@ -92,30 +97,29 @@ class Balance:
         rng = rng or random.Random()
         self._settings = settings
         self._tasks = TaskSet("balance")
-        self.reports = Reports(store)
-        self.placement = Placement(self.reports.of, clock, rng)
+        self.reports = reports
         self.reporter = LoadReporter(
-            place.serving, store, session, clock, report_settings(settings), process
+            broker.serving, store, session, clock, report_settings(settings), process
         )
-        self.leadership = Leadership(store, session, place.broker_id, place.http_url, rng)
-        self.taker = OrderTaker(store, place.broker_id, place.owner, self._tasks)
+        self.leadership = Leadership(store, session, broker.broker_id, broker.http_url, rng)
+        self.taker = OrderTaker(store, broker.broker_id, broker.owner, self._tasks)
         self.balancer = Balancer(
             store,
             self.leadership,
             Resources(store),
             clock,
             planner_settings(settings),
-            broker_id=place.broker_id,
+            broker_id=broker.broker_id,
             interval_s=interval_s or settings.shedding_interval_minutes * MINUTE_S,
             unload_parts=settings.auto_split_unload,
             reports=self.reports.all,
-            living=place.living,
+            living=broker.living,
         )
         session.add_listener(self.reporter)
         session.add_listener(self.leadership)
 
     def start(self) -> None:
-        """Once the broker serves."""
+        """Starts the tasks, once the broker serves clients."""
         self._tasks.start(self.reports.run(), "reports")
         self._tasks.start(self.reporter.run(), "report")
         self._tasks.start(self.taker.run(), "orders")
@@ -124,12 +128,12 @@ class Balance:
             self._tasks.start(self.balancer.run(), "balancer")
 
     async def stop(self) -> None:
-        """The leadership and the report go with the session's lease. Idempotent."""
+        """Stops the tasks; leadership and report end with the session's lease. Idempotent."""
         await self._tasks.stop()
 
 
 def planner_settings(settings: BalancedBrokerSettings) -> PlannerSettings:
-    """In the planner's units."""
+    """Converts the settings to the planner's units."""
     return PlannerSettings(
         shedding=settings.shedding,
         rounds=settings.shedding_rounds,
@@ -155,7 +159,7 @@ def planner_settings(settings: BalancedBrokerSettings) -> PlannerSettings:
 
 
 def report_settings(settings: BalancedBrokerSettings) -> ReportSettings:
-    """In the reporter's units."""
+    """Converts the settings to the reporter's units."""
     return ReportSettings(
         change_min=settings.load_report_change_percent / 100,
         interval_min_s=settings.load_report_interval_min_ms / 1000,

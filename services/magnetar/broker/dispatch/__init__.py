@@ -1,1 +1,1 @@
-"""Dispatchers: who gets which entry of a subscription, and when."""
+"""Dispatchers hand the entries of a subscription to its consumers."""

@@ -1,7 +1,8 @@
-"""Failover: which consumer is the active one. Pure.
+"""Chooses the active consumer of a Failover subscription. Pure: no IO.
 
-Among those of the highest priority (lowest level), sorted by name: partition N takes number N
-modulo their count; a topic that is no partition is hashed onto a ring of their names.
+Only consumers of the highest priority (lowest level) are candidates, sorted by name. Partition N
+takes candidate N modulo their number; a topic that is no partition is hashed onto a ring of their
+names.
 Source: Pulsar's `AbstractDispatcherSingleActiveConsumer`.
 """
 
@@ -17,10 +18,10 @@ RING_POINTS: Final = 100
 
 
 def choose_active(topic: str, consumers: Iterable[Consumer]) -> Consumer:
-    """The active one of at least one consumer."""
-    ordered = sorted(consumers, key=lambda each: (each.spec.priority_level, each.name))
+    """Returns the active consumer; there must be at least one consumer."""
+    ordered = sorted(consumers, key=lambda consumer: (consumer.spec.priority_level, consumer.name))
     best = ordered[0].spec.priority_level
-    peers = [each for each in ordered if each.spec.priority_level == best]
+    peers = [consumer for consumer in ordered if consumer.spec.priority_level == best]
     index = parse_topic(topic).partition_index
     if index >= 0:
         return peers[index % len(peers)]

@@ -1,9 +1,10 @@
-"""Telling Failover consumers whether they are the active one, when their clients can hear it.
+"""Sends ACTIVE_CONSUMER_CHANGE to Failover consumers, once their clients can handle it.
 
-A client may learn of its consumer only from the answer to SUBSCRIBE: Go's drops what comes before
-that or right behind it. Its first FLOW shows that it knows. So a consumer that has just joined is
-told with its first FLOW, before the messages which that sets free; one that lets nothing flow is
-told after `UNHEARD_S_MAX`, as the application may wait for the news before it receives anything.
+A client may know of its consumer only after the answer to SUBSCRIBE: Go's client drops commands
+that arrive before that answer or right behind it. The first FLOW proves that the client knows its
+consumer. A new consumer is therefore notified with its first FLOW, before the messages which that
+FLOW releases. A consumer that sends no FLOW is notified after `UNHEARD_S_MAX`, because its
+application may wait for the change before it receives anything.
 """
 
 import asyncio
@@ -16,9 +17,10 @@ UNHEARD_S_MAX: Final = 1.0
 
 
 class ActiveNews:
-    """See the module's text.
+    """Notifies the consumers of a subscription which one is active.
 
-    `is_active` says what holds for a consumer now; None where `changed` is about to be called.
+    `is_active` returns whether a consumer is active now, or None if `changed` is about to be
+    called.
     """
 
     __slots__ = ("_is_active", "_unheard")
@@ -28,32 +30,32 @@ class ActiveNews:
         self._unheard: dict[Consumer, asyncio.TimerHandle] = {}
 
     def joined(self, consumer: Consumer) -> None:
-        """It will be told soon."""
+        """Schedules the first notification of a new consumer."""
         loop = asyncio.get_running_loop()
         self._unheard[consumer] = loop.call_later(UNHEARD_S_MAX, self.hears, consumer)
 
     def hears(self, consumer: Consumer) -> None:
-        """Its client knows of it by now: tells it, where that has not been done."""
+        """Sends the first notification, if it is still due: the client knows its consumer now."""
         timer = self._unheard.pop(consumer, None)
         if timer is not None:
             timer.cancel()
             self._tell(consumer)
 
     def left(self, consumer: Consumer) -> None:
-        """There is nobody to tell any more."""
+        """Cancels the first notification of a consumer that has left."""
         timer = self._unheard.pop(consumer, None)
         if timer is not None:
             timer.cancel()
 
     def close(self) -> None:
-        """Cancels what was to be sent. No call may follow."""
+        """Cancels all notifications. No call may follow."""
         for timer in self._unheard.values():
             timer.cancel()
         self._unheard.clear()
         self._is_active = _unknown
 
     def changed(self, consumers: Iterable[Consumer]) -> None:
-        """Tells those that can hear it; the others will be told what holds then."""
+        """Notifies the consumers after a change; new ones get the state of their own first time."""
         for consumer in consumers:
             if consumer not in self._unheard:
                 self._tell(consumer)
@@ -66,5 +68,5 @@ class ActiveNews:
 
 
 def _unknown(_consumer: Consumer) -> bool | None:
-    """Stands for `is_active` once the dispatcher is closed."""
+    """Replaces `is_active` once the dispatcher is closed."""
     return None

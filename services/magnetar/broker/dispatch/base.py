@@ -1,10 +1,10 @@
-"""What the dispatchers of all subscription types share.
+"""The common part of the dispatchers of all subscription types.
 
-A dispatcher is woken by whatever may let an entry move: permits, an append, a finished read, a
-drained socket, an ack that lifts a cap, a redelivery. It then hands over all it can at once and
-returns: no task, future or await per message. One turn hands over at most `TURN_ENTRIES_MAX`
-entries; what is left goes with a later turn of the loop, so that one backlog cannot starve the rest
-of the process.
+Every event that may allow a delivery wakes the dispatcher: permits, an append, a finished read, a
+drained socket, an ack that lifts a cap, a redelivery. The dispatcher then delivers all entries that
+it can at once, without a task, future or await per message. One turn delivers at most
+`TURN_ENTRIES_MAX` entries, and a later turn of the event loop continues, so that one backlog cannot
+starve the rest of the process.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from magnetar.broker.dispatch.reader import EntryReader
-from magnetar.broker.rates.dispatching import DispatchThrottle
+from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.subscription.consumer import AVERAGE_WEIGHT, Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.sink import Delivery
@@ -35,7 +35,7 @@ TURN_ENTRIES_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class DispatchContext:
-    """What a subscription gives its dispatcher to work with."""
+    """The parts of a subscription that its dispatcher works with."""
 
     topic: str
     ledger: ManagedLedger
@@ -58,33 +58,29 @@ class Dispatcher(ABC):
         self.clock = context.clock
         self.consumers: list[Consumer] = []
         self.reader = EntryReader(context.ledger, context.cursor, context.tasks, context.limits)
-        self.resting = False
-        """While it is set, nothing is handed over."""
+        self.suspended = False
+        """While set, the dispatcher delivers nothing."""
         self.throttle: DispatchThrottle | None = None
-        """How fast it may hand over; None: as fast as it can."""
+        """Limits the rate of delivery; None for no limit."""
         self._in_turn = False
         self._turn_due = False
         self._wake_due = False
 
     def set_limits(self, limits: SubscriptionLimits) -> None:
-        """Other limits, at once. How entries are read stays as it was."""
+        """Replaces the limits at once, except those of the reader."""
         self.limits = limits
         self.dispatch()
 
-    # -- consumers
-
     @abstractmethod
     def add_consumer(self, consumer: Consumer) -> None:
-        """Attaches a consumer; raises what the client is to be told."""
+        """Attaches a consumer; raises ConsumerBusy or ConsumerAssignError."""
 
     @abstractmethod
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detaches an attached consumer; what it held unacknowledged goes to others, or back."""
-
-    # -- what wakes it
+        """Detaches an attached consumer; its unacknowledged entries are redelivered to others."""
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """The consumer has room for `permits` more messages."""
+        """Adds permits of a consumer and dispatches."""
         consumer.permits += permits
         consumer.last_flow_ms = self.clock.now_ms()
         if not consumer.first_flow_ms:
@@ -92,8 +88,8 @@ class Dispatcher(ABC):
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Hands over what can be handed over now. Cheap where nothing can."""
-        if self._in_turn or self.resting:
+        """Delivers all entries that can be delivered now. Cheap if there are none."""
+        if self._in_turn or self.suspended:
             return
         self._in_turn = True
         try:
@@ -109,7 +105,7 @@ class Dispatcher(ABC):
         if budget <= 0:
             self._dispatch_later()
         elif self.ledger.terminated_at is not None:
-            self.tell_end()
+            self.announce_end()
 
     def _dispatch_later(self) -> None:
         if not self._turn_due:
@@ -122,26 +118,24 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def _step(self, entries_max: int) -> int:
-        """Hands over at most `entries_max` entries; how many entries were dealt with."""
-
-    # -- acknowledgement and redelivery
+        """Delivers at most `entries_max` entries; returns how many entries it processed."""
 
     @abstractmethod
     def settle(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """An entry was acknowledged as a whole. `woken()` is called after the last of a group."""
+        """Records that a whole entry is acknowledged. Call `woken()` after the last of a group."""
 
     @abstractmethod
     def settle_part(
         self, consumer: Consumer, ledger_id: int, entry_id: int, remaining: int
     ) -> None:
-        """Of a batch only `remaining` messages are left unacknowledged."""
+        """Records that only `remaining` messages of a batch are unacknowledged."""
 
     @abstractmethod
     def settle_up_to(self, position: Position) -> None:
-        """All up to `position` was acknowledged at once: by expiry, a skip or a cumulative ack."""
+        """Records that all entries up to `position` are acknowledged: by expiry, skip or an ack."""
 
     def woken(self) -> None:
-        """Dispatches where what was just settled lets something move."""
+        """Dispatches if the entries just settled allow a delivery."""
         if self._wake_due:
             self._wake_due = False
             self.dispatch()
@@ -150,51 +144,48 @@ class Dispatcher(ABC):
     def redeliver(
         self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None
     ) -> None:
-        """Sends again what the consumer holds: the positions named, or all."""
-
-    # -- life
+        """Redelivers entries that the consumer holds: the given positions, or all."""
 
     def rewind(self) -> None:
-        """Starts again behind the mark-delete position, with nothing outstanding."""
+        """Restarts reading behind the mark-delete position; nothing may be outstanding."""
         self.reader.rewind(self.reader.source.next_position(self.cursor.mark_delete))
 
-    def tell_end(self) -> None:
-        """Tells each consumer once that a terminated topic is drained.
+    def announce_end(self) -> None:
+        """Sends END_OF_TOPIC to each consumer once, if the terminated topic is drained.
 
-        Not before its first FLOW: until then its client may not know of it, and drop the news.
+        A consumer gets it only after its first FLOW: before, its client may not know the consumer
+        and drop the command.
         """
         if self.cursor.backlog == 0:
             for consumer in self.consumers:
-                if consumer.first_flow_ms and not consumer.end_told:
-                    consumer.end_told = True
+                if consumer.first_flow_ms and not consumer.end_announced:
+                    consumer.end_announced = True
                     consumer.sink.end_of_topic(consumer.spec.consumer_id)
 
     def close(self) -> None:
         """Stops reading, for good. The subscription disconnects the consumers.
 
-        Drops every reference from a part back to the dispatcher: what is closed must be freed
-        without the garbage collector (`core.collecting`).
+        Drops every reference from a part back to the dispatcher: a closed dispatcher must be freed
+        without the garbage collector (`core.garbage`).
         """
         self.reader.close()
 
     def consumer_stats(self, consumer: Consumer) -> ConsumerStats:
-        """What statistics say of one consumer."""
+        """The statistics of one consumer."""
         return consumer_stats(consumer)
 
     def fill_stats(self, stats: SubscriptionStats) -> None:
-        """Adds what only the dispatcher knows."""
+        """Adds the dispatcher's own statistics."""
         if self.reader.failure is not None:
             failure = self.reader.failure
             stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
 
     @abstractmethod
     def state(self) -> dict[str, object]:
-        """What is inside, for diagnosis."""
-
-    # -- shared by the hot paths
+        """The dispatcher's internal state, for diagnosis."""
 
     def _count_out(self, consumer: Consumer, deliveries: Sequence[Delivery], messages: int) -> None:
-        """Accounts for deliveries and writes them; permits were taken already."""
+        """Counts deliveries and writes them; their permits were taken before."""
         consumer.messages_out += messages
         size_bytes = sum([len(delivery.entry.data) for delivery in deliveries])
         consumer.bytes_out += size_bytes

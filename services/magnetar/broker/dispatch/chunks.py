@@ -1,14 +1,13 @@
-"""Shared: the chunks of one message go to one consumer, in order.
+"""Keeps the chunks of one message together on a Shared subscription: one consumer, in order.
 
-The consumer that gets a chunk of a message not seen yet owns the message until its last chunk. Its
-other chunks wait for that consumer where it has no room (they are *parked*), without holding up
-anybody else's entries. A chunk whose first chunk is long acknowledged is a message not seen yet:
-it is delivered like any other entry, so that a remainder never stalls the subscription.
-When the owner leaves, what is parked for it goes back to be replayed, and the next consumer that
-gets a chunk becomes the owner.
+The consumer that gets the first chunk seen of a message owns the message until its last chunk. If
+the owner has no room, its further chunks are *parked* and delay no other consumer's entries. A
+chunk whose first chunk was acknowledged long ago starts an unknown message: the dispatcher delivers
+it like any other entry, so that a remainder never stalls the subscription. When the owner leaves,
+its parked chunks are replayed, and the next consumer that gets a chunk becomes the owner.
 
-Bound: `CHUNKED_MESSAGES_MAX` messages in flight are remembered; beyond that the oldest is forgotten
-and its rest may go to another consumer, who will ask for nothing but discard it.
+Bound: the owners of `CHUNKED_MESSAGES_MAX` messages in flight are remembered. Beyond that the
+oldest is forgotten, and the rest of its message may go to another consumer, which discards it.
 """
 
 from collections.abc import Iterator
@@ -21,14 +20,14 @@ CHUNKED_MESSAGES_MAX: Final = 10_000
 
 
 class Chunk(NamedTuple):
-    """Which part of which message an entry is."""
+    """The message that an entry is a chunk of, and whether it is the last chunk."""
 
     uuid: str
     last: bool
 
 
 class ChunkOwners:
-    """See the module."""
+    """The owner of each chunked message in flight, and the positions parked for it."""
 
     def __init__(self) -> None:
         self._owners: dict[str, Consumer] = {}
@@ -36,7 +35,7 @@ class ChunkOwners:
         self._parked_for: dict[PositionPair, Consumer] = {}
 
     def __len__(self) -> int:
-        """Parked positions."""
+        """The number of parked positions."""
         return len(self._parked_for)
 
     def __contains__(self, position: PositionPair) -> bool:
@@ -46,7 +45,7 @@ class ChunkOwners:
         return iter(self._parked_for)
 
     def owner(self, chunk: Chunk, candidate: Consumer) -> Consumer:
-        """Who gets this chunk: `candidate`, unless another has got the chunks before it."""
+        """Returns the consumer of a chunk: `candidate`, unless another got the chunks before."""
         owners = self._owners
         owner = owners.setdefault(chunk.uuid, candidate)
         if chunk.last:
@@ -56,20 +55,21 @@ class ChunkOwners:
         return owner
 
     def must_park(self, owner: Consumer) -> bool:
-        """Whether a chunk has to wait: its owner has no room, or earlier ones wait for it."""
+        """Whether a chunk must wait: its owner has no room, or earlier chunks wait for it."""
         return not owner.available or owner in self._parked
 
     def park(self, position: PositionPair, owner: Consumer) -> None:
+        """Parks a position until its owner has room."""
         self._parked.setdefault(owner, ReplaySet()).add(position)
         self._parked_for[position] = owner
 
     def first(self, owner: Consumer) -> PositionPair | None:
-        """The oldest position parked for a consumer; it stays parked."""
+        """Returns the oldest position parked for a consumer, which stays parked."""
         parked = self._parked.get(owner)
         return None if parked is None else parked.first()
 
     def unpark(self, position: PositionPair) -> None:
-        """The position is handed over, or acknowledged."""
+        """Removes a position that is delivered or acknowledged."""
         owner = self._parked_for.pop(position, None)
         if owner is not None:
             parked = self._parked[owner]
@@ -78,11 +78,12 @@ class ChunkOwners:
                 del self._parked[owner]
 
     def unpark_up_to(self, position: PositionPair) -> None:
-        for parked in [each for each in self._parked_for if each <= position]:
+        """Removes all positions up to and including `position`."""
+        for parked in [parked for parked in self._parked_for if parked <= position]:
             self.unpark(parked)
 
     def left(self, owner: Consumer) -> list[PositionPair]:
-        """The consumer is gone; what was parked for it."""
+        """Forgets a consumer that left; returns the positions parked for it."""
         self._owners = {
             uuid: consumer for uuid, consumer in self._owners.items() if consumer is not owner
         }
@@ -92,6 +93,7 @@ class ChunkOwners:
         return parked
 
     def clear(self) -> None:
+        """Forgets all owners and parked positions."""
         self._owners.clear()
         self._parked.clear()
         self._parked_for.clear()

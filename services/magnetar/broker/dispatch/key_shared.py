@@ -1,20 +1,17 @@
-"""Key_Shared: all messages of a key go to one consumer, in order, whoever joins or leaves.
+"""Key_Shared: delivers all messages of a key to one consumer, in order, across joins and leaves.
 
-Invariant: the entries of a hash that are outstanding are outstanding at one consumer. When a join
-or a leave gives a hash to another consumer while the old one still holds entries of it, the hash
-*drains*: it is handed to nobody until the old one has acknowledged or sent back all of them, or is
-gone (PIP-379). Meanwhile its later entries wait in line, and so do those of a consumer without
-permits; everybody else's go on.
+Invariant: the outstanding entries of a hash are outstanding at one consumer. When a join or leave
+assigns a hash to another consumer while the old one still holds entries of it, the hash *drains*:
+no consumer gets its entries until the old one has acknowledged or returned all of them, or has left
+(PIP-379). Meanwhile its later entries wait in line, as do those of a consumer without permits; the
+entries of all other consumers go on. With `allow_out_of_order` no hash drains.
 
-Look-ahead: at most `look_ahead_per_consumer` times the consumers, and `look_ahead_per_subscription`
-positions wait; then nothing more is read until some can go. The entries of some of them are kept
-(`KeptEntries`), those of the others are read again.
+Look-ahead: at most `look_ahead_per_consumer` positions for each consumer, and
+`look_ahead_per_subscription` in all, wait; then reading stops until some are delivered. The entries
+of some waiting positions are kept in memory (`KeptEntries`), the others are read again.
 
-What costs on the hot path: the hash of the key, one lookup of its owner, one of the line it may
-have. Draining costs nothing while nothing drains: what drains is counted from the outstanding
-entries when consumers join or leave.
-
-With `allow_out_of_order` nothing drains.
+The hot path costs the hash of the key, one lookup of its owner, and one of its line. Draining costs
+nothing while no hash drains: the entries that drain are counted when consumers join or leave.
 """
 
 from collections.abc import Sequence
@@ -27,7 +24,7 @@ from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.dispatch.replay import PositionPair
 from magnetar.broker.dispatch.replay_reader import REPLAY_READ_ENTRIES_MAX
 from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
-from magnetar.broker.dispatch.waiting import KeptEntries, WaitingLines
+from magnetar.broker.dispatch.waiting_lines import KeptEntries, WaitingLines
 from magnetar.broker.subscription.admission import check_key_shared
 from magnetar.broker.subscription.consumer import HASH_MASK, Consumer
 from magnetar.broker.subscription.sink import Delivery
@@ -47,7 +44,7 @@ Outgoing = dict[Consumer, list[Delivery]]
 
 @dataclass(slots=True)
 class DrainingHash:
-    """A hash that its new owner may not have yet."""
+    """A hash whose former owner, `holder`, still holds `entries` of it."""
 
     holder: Consumer
     entries: int = 0
@@ -55,7 +52,7 @@ class DrainingHash:
 
 
 class KeySharedDispatcher(MultipleConsumersDispatcher):
-    """See the module."""
+    """Delivers the messages of each key to the consumer that owns the key's hash."""
 
     type = SubType.Key_Shared
 
@@ -69,8 +66,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._being_read: dict[PositionPair, int] = {}
         self._kept = KeptEntries()
 
-    # -- consumers
-
     def _joining(self, consumer: Consumer) -> None:
         policy = consumer.spec.key_shared or KeySharedSpec()
         if not self.consumers:
@@ -82,7 +77,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self.drained_total[consumer] = 0
 
     def _joined(self) -> None:
-        """Counts what drains now, and lines everything up at its owner."""
+        """Counts the entries that drain now, and lines up all waiting hashes at their owners."""
         before, self.draining = self.draining, {}
         select = self.selector.select
         for consumer in () if self.policy.allow_out_of_order else self.consumers:
@@ -92,14 +87,15 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                     continue
                 drain = self.draining.get(sticky_hash)
                 if drain is None:
-                    known = before.get(sticky_hash)
-                    blocked = known.blocked_attempts if known else 0
+                    former = before.get(sticky_hash)
+                    blocked = former.blocked_attempts if former else 0
                     drain = DrainingHash(consumer, blocked_attempts=blocked)
                     self.draining[sticky_hash] = drain
                 drain.entries += 1
         self._line_up_all()
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.remove_consumer`."""
         self.selector.remove(consumer)
         self.drained_total.pop(consumer, None)
         super().remove_consumer(consumer)
@@ -115,12 +111,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     @property
     def look_ahead_max(self) -> int:
-        """How many positions may wait before reading stops."""
-        each = self.limits.look_ahead_per_consumer * len(self.consumers)
-        whole = self.limits.look_ahead_per_subscription
-        return min(each or whole, whole or each) or 1 << 62
-
-    # -- handing over
+        """The number of positions that may wait before reading stops."""
+        per_consumer = self.limits.look_ahead_per_consumer * len(self.consumers)
+        in_all = self.limits.look_ahead_per_subscription
+        return min(per_consumer or in_all, in_all or per_consumer) or 1 << 62
 
     def _step(self, entries_max: int) -> int:
         if self.blocked:
@@ -144,8 +138,10 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                     consumer,
                     deliveries,
                     sum([
-                        each.message_count if each.ack_set is None else each.ack_set.bit_count()
-                        for each in deliveries
+                        delivery.message_count
+                        if delivery.ack_set is None
+                        else delivery.ack_set.bit_count()
+                        for delivery in deliveries
                     ]),
                 )  # fmt: skip
         return dealt
@@ -156,7 +152,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         out: Outgoing,
         full: list[tuple[Consumer, list[Delivery]]],
     ) -> int:
-        """New entries, to their owners or in line; how many were dealt with."""
+        """Delivers new entries to their owners or puts them in line; returns how many."""
         waiting, by_hash, draining = self.waiting, self.waiting.by_hash, self.draining
         hash_of, select = self.selector.hash_of, self.selector.select
         done = 0
@@ -185,7 +181,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         full: list[tuple[Consumer, list[Delivery]]],
         entries_max: int,
     ) -> int:
-        """What waits in line for consumers that have room; how many positions were dealt with."""
+        """Delivers waiting entries to consumers that have room; returns how many it processed."""
         dealt = 0
         to_read: list[PositionPair] = []
         for consumer in list(out):
@@ -206,11 +202,14 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                     times = self.counts.of(position)
                     self._give(consumer, *kept, sticky_hash, times, out, full)
                 else:
-                    # Off the heap until it is read; `_replays_read` lines it up again.
+                    # It leaves the heap until it is read; `_replays_read` lines it up again.
                     ahead = self.waiting.behind_head(sticky_hash, SAME_HASH_READ_AHEAD)
-                    for wanted in (position, *(each for each in ahead if each not in self._kept)):
-                        self._being_read[wanted] = sticky_hash
-                        to_read.append(wanted)
+                    for candidate in (
+                        position,
+                        *(later for later in ahead if later not in self._kept),
+                    ):
+                        self._being_read[candidate] = sticky_hash
+                        to_read.append(candidate)
                     if len(to_read) >= REPLAY_READ_ENTRIES_MAX:
                         break
         if to_read:
@@ -231,7 +230,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         out: Outgoing,
         full: list[tuple[Consumer, list[Delivery]]],
     ) -> None:
-        """Hands one entry to a consumer in `out`, who leaves it when he has had enough."""
+        """Delivers one entry to a consumer in `out`; moves the consumer to `full` if it is."""
         messages, ack_set = count, None
         if count > 1:
             ack_set = self.cursor.remaining_batch(entry.ledger_id, entry.entry_id)
@@ -248,8 +247,6 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             full.append((consumer, out.pop(consumer)))
         if 0 < self.limits.max_unacked_per_subscription <= self.unacked:
             self.blocked = True
-
-    # -- what comes back, or is settled
 
     def _let_go(self, consumer: Consumer, packed: int) -> None:
         if self.draining:
@@ -276,7 +273,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self.dispatch()
 
     def _forget_replay(self, position: PositionPair) -> None:
-        """It leaves its line when it comes to the head: the cursor knows that it is acked."""
+        """Lets the position leave its line at the head, where the cursor shows that it is acked."""
         if sticky_hash := self._being_read.pop(position, 0):
             self._line_up(sticky_hash)
             self._wake_due = True
@@ -285,9 +282,9 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self.waiting.drop_up_to(position)
         self._kept.drop_up_to(position)
         self._being_read = {
-            known: sticky_hash
-            for known, sticky_hash in self._being_read.items()
-            if known > position
+            later: sticky_hash
+            for later, sticky_hash in self._being_read.items()
+            if later > position
         }
         self._line_up_all()
 
@@ -297,13 +294,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._kept.clear()
         self.draining.clear()
 
-    # -- what is inside
-
     @property
     def waiting_count(self) -> int:
+        """Positions that were read, or returned, and wait for delivery."""
         return len(self.waiting)
 
     def consumer_stats(self, consumer: Consumer) -> ConsumerStats:
+        """See `Dispatcher.consumer_stats`."""
         stats = super().consumer_stats(consumer)
         mine = {
             sticky_hash: drain
@@ -321,11 +318,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         return stats
 
     def fill_stats(self, stats: SubscriptionStats) -> None:
+        """See `Dispatcher.fill_stats`."""
         super().fill_stats(stats)
         stats.key_shared_mode = self.policy.mode.name
         stats.allow_out_of_order_delivery = self.policy.allow_out_of_order
 
     def state(self) -> dict[str, object]:
+        """See `Dispatcher.state`."""
         return super().state() | {
             "look_ahead_max": self.look_ahead_max,
             "waiting_heads": {

@@ -1,7 +1,7 @@
-"""What a dispatcher needs to know of an entry: its number of messages, and its sticky key.
+"""Reads the metadata that a dispatcher needs: message count, sticky key, chunk.
 
-An entry whose metadata cannot be read counts as one message without a key: it was checked when it
-arrived, so this is a client's own fault, and the client that gets it will say so in its ack.
+An entry whose metadata cannot be read counts as one message without a key. The broker verified its
+checksum on arrival, so the producer wrote it that way; the consumer reports it in its ack.
 """
 
 from magnetar.broker.dispatch.chunks import Chunk
@@ -11,7 +11,7 @@ from magnetar.wire.framing import MalformedEntry
 
 
 def message_count(entry: Entry) -> int:
-    """Messages in the entry: 1 unless it is a batch."""
+    """The number of messages in the entry: 1 unless it is a batch."""
     try:
         return max(parse_metadata(entry.data).num_messages_in_batch, 1)
     except MalformedEntry:
@@ -19,7 +19,7 @@ def message_count(entry: Entry) -> int:
 
 
 def kept_messages(entry: Entry) -> int | None:
-    """Of a batch that a compaction took messages out of, the bits of those that stay. None: all."""
+    """The bits of the messages that compaction left in a batch; None if it left all."""
     try:
         metadata = parse_metadata(entry.data)
     except MalformedEntry:
@@ -32,7 +32,7 @@ def kept_messages(entry: Entry) -> int | None:
 
 
 def count_and_chunk(entry: Entry) -> tuple[int, Chunk | None]:
-    """Messages in the entry, and which part of a larger message it is, where it is one."""
+    """The number of messages in the entry, and its chunk if it is part of a larger message."""
     try:
         metadata = parse_metadata(entry.data)
     except MalformedEntry:
@@ -44,9 +44,9 @@ def count_and_chunk(entry: Entry) -> tuple[int, Chunk | None]:
 
 
 def count_and_key(entry: Entry) -> tuple[int, bytes]:
-    """Messages in the entry, and the key that decides its Key_Shared consumer.
+    """The number of messages in the entry, and the key that decides its Key_Shared consumer.
 
-    An entry without a key has one of its own, so that such entries spread over all consumers.
+    An entry without a key gets a key of its own, so that such entries spread over all consumers.
     """
     try:
         metadata = parse_metadata(entry.data)
@@ -64,7 +64,7 @@ def sticky_key_of(entry: Entry) -> bytes:
 
 
 def publish_time_ms(data: bytes) -> int:
-    """When the (first) message of an entry's bytes was published, by its producer's clock."""
+    """The publish time of an entry's first message, by its producer's clock; 0 if unreadable."""
     try:
         return parse_metadata(data).publish_time
     except MalformedEntry:

@@ -1,14 +1,13 @@
-"""What Shared and Key_Shared have in common: entries are held, acknowledged and replayed singly.
+"""The common part of Shared and Key_Shared: entries are held, acknowledged and replayed singly.
 
-Every entry handed over is *pending* at exactly one consumer until it is acknowledged, sent back or
-its consumer leaves; what comes back waits in a replay structure of the subclass and goes before new
-entries. So an entry is at any time in exactly one place: not read yet, waiting for replay, or
-pending at one live consumer.
+A delivered entry is *pending* at exactly one consumer until it is acknowledged or returned, or its
+consumer leaves. Returned entries wait in a replay structure of the subclass and are delivered
+before new ones. An entry is therefore always in exactly one state: not read yet, waiting for
+replay, or pending at one attached consumer. `ReplayReader` reads replayed entries again.
 
-Replayed entries are read again, by `ReplayReader`.
-
-Caps (`blocked…OnUnackedMsgs`): a consumer that holds `max_unacked_per_consumer` messages, or all of
-them together `max_unacked_per_subscription`, gets no more until half of it is acknowledged.
+Caps (`blocked…OnUnackedMsgs`): a consumer that holds `max_unacked_per_consumer` messages gets no
+more until half of them are acknowledged; so do all consumers once they hold
+`max_unacked_per_subscription` together.
 """
 
 from abc import abstractmethod
@@ -25,7 +24,7 @@ from magnetar.core.ids import Position
 
 
 class MultipleConsumersDispatcher(Dispatcher):
-    """Many consumers at once."""
+    """Delivers to many consumers at once, and remembers what each of them holds."""
 
     def __init__(self, context: DispatchContext) -> None:
         super().__init__(context)
@@ -34,31 +33,28 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.unacked = 0
         self.blocked = False
 
-    # -- what the subclass keeps
-
     @abstractmethod
     def _replay_later(self, position: PositionPair, packed: int) -> None:
-        """Puts a position that was pending (as `packed`) among those to be sent again."""
+        """Queues a position that was pending (as `packed`) for replay."""
 
     @abstractmethod
     def _replays_read(self, positions: Sequence[PositionPair]) -> None:
-        """`self.replays.take` has these now."""
+        """Called when `self.replays.take` has these positions."""
 
     @abstractmethod
     def _forget_replay(self, position: PositionPair) -> None:
-        """The position was acknowledged while it waited, if it did."""
+        """Removes an acknowledged position from the replay structure, if it waits there."""
 
     @abstractmethod
     def _forget_replay_up_to(self, position: PositionPair) -> None:
-        """All up to `position` was acknowledged."""
+        """Removes all positions up to `position`, which are acknowledged."""
 
     @abstractmethod
     def _clear_replay(self) -> None:
-        """Nobody is left to replay to."""
-
-    # -- consumers
+        """Clears the replay structure: the last consumer left."""
 
     def add_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.add_consumer`."""
         check_room(self.limits.max_consumers, len(self.consumers))
         self._joining(consumer)
         first = not self.consumers
@@ -71,12 +67,13 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.dispatch()
 
     def _joining(self, consumer: Consumer) -> None:
-        """Raises where the consumer cannot be taken in."""
+        """Checks and prepares a new consumer; raises if it cannot attach."""
 
     def _joined(self) -> None:
-        """The set of consumers has changed."""
+        """Called after the set of consumers changed."""
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.remove_consumer`."""
         self.consumers.remove(consumer)
         self.unacked -= consumer.unacked
         consumer.unacked = 0
@@ -85,7 +82,7 @@ class MultipleConsumersDispatcher(Dispatcher):
             consumer.pending.clear()
             self._joined()
             return
-        # Latest first, so that each goes to the front of what waits.
+        # Latest first, because each is inserted at the front of the queue.
         for ledger_id, entry_id, packed in sorted(consumer.pending_items(), reverse=True):
             self._replay_later((ledger_id, entry_id), packed)
         consumer.pending.clear()
@@ -102,12 +99,12 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.reader.close()
 
     def close(self) -> None:
+        """See `Dispatcher.close`."""
         self.replays.close()
         super().close()
 
-    # -- acknowledgement
-
     def settle(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """See `Dispatcher.settle`."""
         packed = consumer.release(ledger_id, entry_id)
         if not packed:
             self._settle_elsewhere(consumer, ledger_id, entry_id)
@@ -117,7 +114,7 @@ class MultipleConsumersDispatcher(Dispatcher):
         self._released(consumer, packed)
 
     def _settle_elsewhere(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """An ack for what this consumer does not hold: another does, or it waits for replay."""
+        """Settles an entry that this consumer does not hold: another one does, or it waits."""
         self.counts.discard((ledger_id, entry_id))
         for other in self.consumers:
             if other is not consumer and (packed := other.release(ledger_id, entry_id)):
@@ -127,7 +124,7 @@ class MultipleConsumersDispatcher(Dispatcher):
         self._forget_replay((ledger_id, entry_id))
 
     def _released(self, consumer: Consumer, packed: int) -> None:
-        """An entry is no longer outstanding at `consumer`."""
+        """Records that an acknowledged entry is no longer outstanding at `consumer`."""
         messages = packed >> HASH_BITS
         consumer.unacked -= messages
         consumer.acked_messages += messages
@@ -137,11 +134,12 @@ class MultipleConsumersDispatcher(Dispatcher):
             self._unblock()
 
     def _let_go(self, consumer: Consumer, packed: int) -> None:
-        """Called for each entry that `consumer` holds no longer, while it is attached."""
+        """Called for each entry that an attached consumer no longer holds."""
 
     def settle_part(
         self, consumer: Consumer, ledger_id: int, entry_id: int, remaining: int
     ) -> None:
+        """See `Dispatcher.settle_part`."""
         for owner in (consumer, *self.consumers):
             packed = owner.held(ledger_id, entry_id)
             if packed:
@@ -155,9 +153,10 @@ class MultipleConsumersDispatcher(Dispatcher):
                 return
 
     def settle_up_to(self, position: Position) -> None:
+        """See `Dispatcher.settle_up_to`."""
         for consumer in self.consumers:
-            gone = [each for each in consumer.pending_items() if each[:2] <= position]
-            for ledger_id, entry_id, packed in gone:
+            settled = [item for item in consumer.pending_items() if item[:2] <= position]
+            for ledger_id, entry_id, packed in settled:
                 consumer.release(ledger_id, entry_id)
                 self._released(consumer, packed)
         self._forget_replay_up_to(position)
@@ -167,15 +166,16 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.dispatch()
 
     def set_limits(self, limits: SubscriptionLimits) -> None:
-        """Caps hold at once for those attached: who holds as much as a new one gets no more."""
-        each, whole = limits.max_unacked_per_consumer, limits.max_unacked_per_subscription
+        """Replaces the limits; new caps on unacknowledged messages block consumers at once."""
+        per_consumer = limits.max_unacked_per_consumer
+        per_subscription = limits.max_unacked_per_subscription
         for consumer in self.consumers:
-            consumer.blocked = 0 < each <= consumer.unacked
-        self.blocked = 0 < whole <= self.unacked
+            consumer.blocked = 0 < per_consumer <= consumer.unacked
+        self.blocked = 0 < per_subscription <= self.unacked
         super().set_limits(limits)
 
     def _unblock(self) -> None:
-        """Lifts caps of which half is free again."""
+        """Unblocks consumers that are down to half of their cap."""
         for consumer in self.consumers:
             cap = self.limits.max_unacked_per_consumer
             if consumer.blocked and consumer.unacked <= cap // 2:
@@ -185,18 +185,17 @@ class MultipleConsumersDispatcher(Dispatcher):
             self.blocked = False
             self._wake_due = True
 
-    # -- redelivery
-
     def redeliver(
         self,
         consumer: Consumer,
         positions: Iterable[tuple[int, int]] | None,
         epoch: int | None,
     ) -> None:
+        """See `Dispatcher.redeliver`."""
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
             consumer.epoch = epoch
         if positions is None:
-            positions = [each[:2] for each in consumer.pending_items()]
+            positions = [item[:2] for item in consumer.pending_items()]
         for position in sorted(positions, reverse=True):
             packed = consumer.release(*position)
             if packed:
@@ -214,9 +213,10 @@ class MultipleConsumersDispatcher(Dispatcher):
     @property
     @abstractmethod
     def waiting_count(self) -> int:
-        """Positions that were read, or came back, and wait to be handed over."""
+        """Positions that were read, or returned, and wait for delivery."""
 
     def fill_stats(self, stats: SubscriptionStats) -> None:
+        """See `Dispatcher.fill_stats`."""
         super().fill_stats(stats)
         stats.blocked_subscription_on_unacked_msgs = self.blocked
         stats.msg_in_replay = self.waiting_count
@@ -224,11 +224,12 @@ class MultipleConsumersDispatcher(Dispatcher):
             stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
 
     def state(self) -> dict[str, object]:
+        """See `Dispatcher.state`."""
         return {
             "waiting": self.waiting_count,
             "unacked": self.unacked,
             "blocked": self.blocked,
             "buffered": self.reader.buffered,
             "reading": self.reader.reading,
-            "unreadable": [str(each.position) for each in self.replays.failures.values()],
+            "unreadable": [str(failure.position) for failure in self.replays.failures.values()],
         }

@@ -1,20 +1,19 @@
 """Reads a subscription's entries in order: from the cache at once, from storage by one owned task.
 
-A dispatcher calls `take`; what it returns is the dispatcher's to deliver, and the read position has
-moved past it. An empty list means "not now": `on_ready` is called once there may be something. A
-reader knows its dispatcher (`on_ready`) only while it is open, so that a closed pair is freed at
-once instead of waiting for the garbage collector.
+A dispatcher calls `take` and delivers the returned entries; the read position has moved past them.
+An empty list means "not now": the reader calls `on_ready` once there may be entries. A reader
+refers to its dispatcher (`on_ready`) only while it is open, so that a closed pair is freed at once,
+without the garbage collector.
 
-- Tailing: the managed ledger's cache answers synchronously; an append wakes the dispatcher through
-  the append listener. No task, no await.
-- Backlog: one read at a time runs in a task, and while the consumers work through its entries the
-  next one runs already. A read starts with `read_entries_min` entries and doubles while the
-  dispatcher empties the buffer.
+- Tailing: the managed ledger's cache answers synchronously, and the append listener wakes the
+  dispatcher. No task, no await.
+- Backlog: a task runs one read at a time, and reads ahead while the consumers work. A read starts
+  with `read_entries_min` entries and doubles each time the dispatcher empties the buffer.
 
-Bounds: at most two reads of `read_entries_max` entries and `read_bytes_max` bytes are held.
-A read that fails, for whatever reason, is retried with back-off for as long as the reader is open,
-and `failure` shows it meanwhile: an entry that cannot be read is skipped only where
-`skip_unreadable` says so.
+A failed read is retried with back-off for as long as the reader is open, and `failure` shows it
+meanwhile. An unreadable entry is skipped only if it is corrupt and `skip_unreadable` is set.
+
+Bounds: the reader holds at most two reads of `read_entries_max` entries and `read_bytes_max` bytes.
 """
 
 import asyncio
@@ -25,6 +24,7 @@ from typing import Final, Protocol
 
 from magnetar.bookie.api import EntryCorrupt
 from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
@@ -50,26 +50,30 @@ class ReadFailure:
 
 
 class EntryLog(Protocol):
-    """What is read: a managed ledger, or a `compacted.CompactedLog`."""
+    """The log that a reader reads: a managed ledger or a `CompactedLog`."""
 
     @property
-    def last_confirmed(self) -> Position: ...
+    def last_confirmed(self) -> Position:
+        """The position of the last confirmed entry."""
 
-    def add_append_listener(self, listener: Callable[[], None]) -> None: ...
+    def add_append_listener(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` after each append."""
 
-    def remove_append_listener(self, listener: Callable[[], None]) -> None: ...
+    def remove_append_listener(self, listener: Callable[[], None]) -> None:
+        """Undoes `add_append_listener`."""
 
-    def next_position(self, position: Position) -> Position: ...
+    def next_position(self, position: Position) -> Position:
+        """Returns the position after `position` that has or will have an entry."""
 
-    def read_cached(
-        self, start: Position, entries_max: int, bytes_max: int
-    ) -> list[Entry] | None: ...
+    def read_cached(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry] | None:
+        """Returns entries from `start` that are in memory, None if they must be read."""
 
-    async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]: ...
+    async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
+        """Reads entries from `start` (inclusive); at least one if one exists."""
 
 
 class EntryReader:
-    """The forward reads of one dispatcher."""
+    """Reads the entries of one dispatcher in order."""
 
     def __init__(
         self,
@@ -79,7 +83,7 @@ class EntryReader:
         limits: SubscriptionLimits,
     ) -> None:
         self.source: EntryLog = ledger
-        """Where entries are read from; for `read_compacted` another than the log itself."""
+        """The log to read: the managed ledger, or a `CompactedLog` for `read_compacted`."""
         self._cursor = cursor
         self._tasks = tasks
         self._limits = limits
@@ -92,17 +96,17 @@ class EntryReader:
 
     @property
     def reading(self) -> bool:
-        """Whether a read from storage is under way (or waits to be retried)."""
+        """Whether a read from storage is in progress or waits for a retry."""
         return self._task is not None
 
     @property
     def buffered(self) -> int:
-        """Entries read ahead of the dispatcher."""
+        """The number of entries read ahead of the dispatcher."""
         return len(self._buffer)
 
     @property
     def caught_up(self) -> bool:
-        """Whether nothing is left to read up to the last confirmed entry."""
+        """Whether the dispatcher has taken all entries up to the last confirmed one."""
         return (
             not self._buffer
             and self._task is None
@@ -117,7 +121,7 @@ class EntryReader:
             self.source.add_append_listener(self._on_ready)
 
     def close(self) -> None:
-        """Stops listening and reading, and forgets what was read ahead. Idempotent."""
+        """Stops listening and reading, and drops the buffer. Idempotent."""
         if self._open:
             self._open = False
             self.source.remove_append_listener(self._on_ready)
@@ -125,12 +129,12 @@ class EntryReader:
         self._drop()
 
     def rewind(self, position: Position) -> None:
-        """The next `take` starts at the first entry at or after `position`."""
+        """Makes the next `take` start at the first entry at or after `position`."""
         self._drop()
         self._cursor.read_position = position
 
     def skip_up_to(self, position: Position) -> None:
-        """All up to `position` was acknowledged: it need not be read, or handed over."""
+        """Skips all entries up to `position`, which are acknowledged."""
         target = max(self._cursor.read_position, self.source.next_position(position))
         if self._buffer:
             if self._buffer[0].position <= position:
@@ -139,7 +143,7 @@ class EntryReader:
             self.rewind(target)
 
     def take(self, entries_max: int) -> list[Entry]:
-        """Up to `entries_max` entries in order, at once; none where there are none now."""
+        """Returns up to `entries_max` entries in order, at once; an empty list if none is ready."""
         buffer = self._buffer
         if buffer:
             entries = buffer[:entries_max]
@@ -154,16 +158,16 @@ class EntryReader:
             return []
         entries_max = min(entries_max, self._limits.read_entries_max)
         position = self._cursor.read_position
-        found = self.source.read_cached(position, entries_max, self._limits.read_bytes_max)
-        if found is None:
+        cached = self.source.read_cached(position, entries_max, self._limits.read_bytes_max)
+        if cached is None:
             self._fetch()
             return []
-        if found:
-            self._advance(found[-1])
-        return found
+        if cached:
+            self._advance(cached[-1])
+        return cached
 
     def give_back(self, entries: list[Entry]) -> None:
-        """Undoes the tail of the last `take`."""
+        """Returns the tail of the last `take`, which the next one gets first."""
         if entries:
             self._buffer[:0] = entries
             self._cursor.read_position = entries[0].position
@@ -172,7 +176,7 @@ class EntryReader:
         self._cursor.read_position = Position(last.ledger_id, last.entry_id + 1)
 
     def _fetch(self) -> None:
-        """Reads ahead of the buffer, unless a read runs or the end is reached."""
+        """Starts a read behind the buffer, unless one runs or the log ends there."""
         if self._task is not None or not self._open:
             return
         if self._buffer:
@@ -185,11 +189,11 @@ class EntryReader:
 
     async def _read(self, start: Position) -> None:
         me = asyncio.current_task()
-        entries, delay_s = [], RETRY_MIN_S
+        entries, backoff = [], Backoff(RETRY_MIN_S, RETRY_MAX_S, random)
         while self._task is me:
             try:
-                # A read from the cache never waits. Connections notice that their buffers are full
-                # only in a turn of the loop, so each read needs one.
+                # A read from the cache never awaits, but connections detect full buffers only in a
+                # turn of the event loop.
                 await asyncio.sleep(0)
                 async with asyncio.timeout(READ_TIMEOUT_S):
                     entries = await self.source.read(
@@ -197,13 +201,12 @@ class EntryReader:
                     )
                 self.failure = None
                 break
-            except Exception as error:  # noqa: BLE001 - else the subscription would stand still
+            except Exception as error:  # noqa: BLE001 - without a retry the subscription would stop
                 if isinstance(error, EntryCorrupt) and self._limits.skip_unreadable:
                     start = self._skip(start, error)
                     continue
                 self._failed(start, error)
-            await asyncio.sleep(delay_s * random.uniform(0.8, 1.2))
-            delay_s = min(delay_s * 2, RETRY_MAX_S)
+            await asyncio.sleep(backoff.failed_s())
         if self._task is me:
             self._task = None
             if entries:
@@ -213,14 +216,14 @@ class EntryReader:
     def _failed(self, position: Position, error: Exception) -> None:
         attempts = self.failure.attempts if self.failure else 0
         self.failure = ReadFailure(position, str(error) or type(error).__name__, attempts + 1)
-        foreseen = isinstance(error, MagnetarError | TimeoutError)
+        expected = isinstance(error, MagnetarError | TimeoutError)
         log.warning(
             "read failed, will be retried",
             cursor=self._cursor.name,
             position=str(position),
             attempts=attempts + 1,
             error=self.failure.error,
-            exc_info=None if foreseen else error,
+            exc_info=None if expected else error,
         )
 
     def _skip(self, position: Position, error: EntryCorrupt) -> Position:
@@ -241,4 +244,4 @@ class EntryReader:
 
 
 def _closed() -> None:
-    """Stands for `on_ready` while the reader is closed."""
+    """Replaces `on_ready` while the reader is closed."""

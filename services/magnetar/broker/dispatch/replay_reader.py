@@ -1,15 +1,14 @@
-"""Reads entries again that are to be sent again, from storage, in one owned task.
+"""Reads single entries again, for redelivery, in one owned task.
 
-A dispatcher asks with `take` first: an entry in the ledger's cache, or read already, comes at once.
-The others it `request`s; `on_ready` names those that `take` will find from then on, and those that
-turned out to be acknowledged. Adjacent
-positions are read together. A position whose read fails stays here and is read again with back-off;
-`failures` shows it. It is skipped (acknowledged) only where the entry is corrupt and
-`skip_unreadable` says so.
+A dispatcher calls `take` first: it returns an entry that is in the ledger's cache or was read
+already. The dispatcher `request`s the others; `on_ready` then names the positions that `take` has,
+and those that turned out to be acknowledged. Adjacent positions are read together. A position whose
+read fails is read again with back-off, and `failures` shows it. It is skipped (acknowledged) only
+if the entry is corrupt and `skip_unreadable` is set.
 
-Bounds: `REPLAY_READ_ENTRIES_MAX` entries a read, and no further read while `read_bytes_max` bytes
-wait to be taken. Requested positions were pending at a consumer before, so the unacked caps bound
-them.
+Bounds: a read has at most `REPLAY_READ_ENTRIES_MAX` entries, and no read starts while
+`read_bytes_max` bytes wait to be taken. Requested positions were pending at a consumer before, so
+the caps on unacknowledged messages bound their number.
 """
 
 import asyncio
@@ -26,6 +25,7 @@ from magnetar.broker.dispatch.reader import (
 )
 from magnetar.broker.dispatch.replay import PositionPair
 from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.core.backoff import backoff_s
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
@@ -42,7 +42,7 @@ OnReady = Callable[[Sequence[PositionPair]], None]
 
 
 class ReplayReader:
-    """The reads of single positions of one dispatcher."""
+    """Reads single positions for one dispatcher."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ReplayReader:
         self.failures: dict[PositionPair, ReadFailure] = {}
 
     def __len__(self) -> int:
-        """Positions asked for and not ready yet."""
+        """The number of requested positions that are not ready yet."""
         return len(self._wanted)
 
     def __contains__(self, position: PositionPair) -> bool:
@@ -72,46 +72,46 @@ class ReplayReader:
 
     @property
     def reading(self) -> bool:
-        """Whether a read is under way; one that waits to be retried is not."""
+        """Whether a read is in progress; one that waits for a retry does not count."""
         return self._task is not None
 
     def take(self, position: PositionPair) -> Entry | None:
-        """The entry, where it can be had at once."""
+        """Returns the entry if it is in memory, else None."""
         if self._ready:
             entry = self._ready.pop(position, None)
             if entry is not None:
                 self._ready_bytes -= len(entry.data)
                 self._start()
                 return entry
-        found = self._ledger.read_cached(Position(*position), 1, self._limits.read_bytes_max)
-        if found and (found[0].ledger_id, found[0].entry_id) == position:
-            return found[0]
+        cached = self._ledger.read_cached(Position(*position), 1, self._limits.read_bytes_max)
+        if cached and (cached[0].ledger_id, cached[0].entry_id) == position:
+            return cached[0]
         return None
 
     def request(self, positions: Iterable[PositionPair]) -> None:
-        """Reads these; `on_ready` is called on a later turn."""
+        """Reads these positions; `on_ready` is called in a later turn of the event loop."""
         for position in positions:
             self._wanted.setdefault(position, True)
         self._start()
 
     def forget(self, position: PositionPair) -> bool:
-        """The position need not be sent again; whether it was asked for."""
+        """Drops a position that needs no redelivery; returns whether it was requested."""
         self.failures.pop(position, None)
         if entry := self._ready.pop(position, None):
             self._ready_bytes -= len(entry.data)
         return self._wanted.pop(position, None) is not None
 
     def forget_up_to(self, position: PositionPair) -> None:
-        """Nothing up to `position` need be sent again."""
-        for known in [each for each in (*self._wanted, *self._ready) if each <= position]:
-            self.forget(known)
+        """Drops all positions up to and including `position`."""
+        for settled in [at for at in (*self._wanted, *self._ready) if at <= position]:
+            self.forget(settled)
 
     def open(self, on_ready: OnReady) -> None:
-        """Reports to `on_ready` from now on, until `close`."""
+        """Reports to `on_ready` until `close`."""
         self._on_ready = on_ready
 
     def close(self) -> None:
-        """Forgets all, stops reading and drops `on_ready`. Idempotent; `open` may follow."""
+        """Stops reading, and drops all positions and `on_ready`. Idempotent; `open` may follow."""
         self._on_ready = _closed
         self._wanted.clear()
         self._ready.clear()
@@ -143,9 +143,9 @@ class ReplayReader:
         finally:
             ended = self._task is me
             if ended:
-                self._task = None  # also after an error of the dispatcher: the next `take` reads on
+                self._task = None  # also after an error of the dispatcher, so that `take` reads on
         if ended:
-            self._on_ready(())  # who held back for these may go on
+            self._on_ready(())  # the dispatcher may have waited for the end of the reads
 
     async def _read_run(
         self, first: PositionPair, count: int, me: "asyncio.Task[None] | None"
@@ -153,12 +153,12 @@ class ReplayReader:
         error: Exception | None = None
         entries: list[Entry] = []
         try:
-            await asyncio.sleep(0)  # connections notice full buffers only in a turn of the loop
+            await asyncio.sleep(0)  # connections detect full buffers only in a turn of the loop
             async with asyncio.timeout(READ_TIMEOUT_S):
                 entries = await self._ledger.read(
                     Position(*first), count, self._limits.read_bytes_max
                 )
-        except Exception as failed:  # noqa: BLE001 - else the positions would never come again
+        except Exception as failed:  # noqa: BLE001 - without a retry the positions would be lost
             error = failed
         if self._task is not me:
             return
@@ -176,7 +176,7 @@ class ReplayReader:
             self._on_ready(ready)
 
     def _failed(self, position: PositionPair, error: Exception | None) -> bool:
-        """Whether the position needs no further attempt."""
+        """Records a failed read; returns whether the position needs no further attempt."""
         if self._cursor.is_acked(*position):
             self.forget(position)
             return True
@@ -186,17 +186,16 @@ class ReplayReader:
             self.forget(position)
             self._cursor.ack(*position)
             return True
-        known = self.failures.get(position)
-        attempts = known.attempts + 1 if known else 1
+        former = self.failures.get(position)
+        attempts = former.attempts + 1 if former else 1
         text = repr(error) if error else "the entry is in no ledger"
-        foreseen = isinstance(error, MagnetarError | TimeoutError | None)
+        expected = isinstance(error, MagnetarError | TimeoutError | None)
         self.failures[position] = ReadFailure(Position(*position), text, attempts)
         log.warning("replay read failed, will be retried", cursor=self._cursor.name,
                     position=str(Position(*position)), attempts=attempts, error=text,
-                    exc_info=None if foreseen else error)  # fmt: skip
+                    exc_info=None if expected else error)  # fmt: skip
         self._wanted[position] = False
-        delay_s = min(RETRY_MIN_S * 2 ** min(attempts - 1, 16), RETRY_MAX_S)
-        self._retry_in(position, delay_s * random.uniform(0.8, 1.2))
+        self._retry_in(position, backoff_s(attempts, RETRY_MIN_S, RETRY_MAX_S, random))
         return False
 
     def _retry_in(self, position: PositionPair, delay_s: float) -> None:
@@ -213,7 +212,7 @@ class ReplayReader:
 
 
 def adjacent_run(ascending: Sequence[PositionPair]) -> tuple[PositionPair, int]:
-    """The first position, and how many follow it without a gap (itself counted)."""
+    """The first position, and the number of positions without a gap from it on."""
     ledger_id, entry_id = ascending[0]
     count = 1
     while count < len(ascending) and ascending[count] == (ledger_id, entry_id + count):
@@ -222,4 +221,4 @@ def adjacent_run(ascending: Sequence[PositionPair]) -> tuple[PositionPair, int]:
 
 
 def _closed(_positions: Sequence[PositionPair]) -> None:
-    """Stands for `on_ready` while the reader is closed."""
+    """Replaces `on_ready` while the reader is closed."""

@@ -1,9 +1,9 @@
-"""Shared: round robin among the consumers that have permits, and no order.
+"""Shared: delivers round robin among the consumers that have permits, in no order.
 
-Consumers of a better (lower) priority level are served first; the next level gets something only
-while none of the better one has permits. Within a level each gets up to
-`round_robin_entries_max` entries before it is the next one's turn. Entries that come back go before
-new ones, oldest first. Chunks of one message stay together: see `chunks`.
+A level of consumers gets entries only while no consumer of a better (lower) priority level has
+permits. Within a level, each consumer gets up to `round_robin_entries_max` entries per turn.
+Returned entries are redelivered before new ones, oldest first. `chunks` keeps the chunks of one
+message together.
 Sources: Pulsar's `PersistentDispatcherMultipleConsumers`.
 """
 
@@ -27,7 +27,7 @@ Outgoing = dict[Consumer, list[Delivery]]
 
 
 class SharedDispatcher(MultipleConsumersDispatcher):
-    """See the module."""
+    """Delivers each entry to the next consumer that has permits."""
 
     type = SubType.Shared
 
@@ -83,7 +83,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return len(positions)
 
     def _hand_out_parked(self, entries_max: int) -> int:
-        """Chunks that waited for room at the consumer that has the ones before them."""
+        """Delivers parked chunks to their owners that have room; returns how many."""
         out: Outgoing = {}
         dealt = 0
         for consumer in self.consumers:
@@ -104,7 +104,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return dealt
 
     def _hand_out(self, entries: list[Entry], *, replayed: bool) -> int:
-        """Gives the entries to consumers in turn; how many of them are dealt with."""
+        """Delivers the entries to consumers in turn; returns how many it processed."""
         out: Outgoing = {}
         done, total = 0, len(entries)
         while done < total and (consumer := self._next_available()) is not None:
@@ -116,13 +116,15 @@ class SharedDispatcher(MultipleConsumersDispatcher):
     def _flush(self, out: Outgoing) -> None:
         for consumer, deliveries in out.items():
             messages = sum([
-                each.message_count if each.ack_set is None else each.ack_set.bit_count()
-                for each in deliveries
+                delivery.message_count
+                if delivery.ack_set is None
+                else delivery.ack_set.bit_count()
+                for delivery in deliveries
             ])  # fmt: skip
             self._count_out(consumer, deliveries, messages)
 
     def _fill(self, consumer: Consumer, turn: list[Entry], out: Outgoing, *, replayed: bool) -> int:
-        """Takes entries for one consumer while it has permits; how many are dealt with."""
+        """Delivers entries to one consumer while it has permits; returns how many."""
         deliveries = out.get(consumer)
         if deliveries is None:
             deliveries = out[consumer] = []
@@ -171,7 +173,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return done
 
     def _give(self, consumer: Consumer, entry: Entry, times: int, out: Outgoing) -> int:
-        """Hands one chunk to its owner; how many messages that is."""
+        """Delivers one chunk to its owner; returns the number of messages."""
         out.setdefault(consumer, []).append(Delivery(entry, 1, times))
         consumer.hold(entry.ledger_id, entry.entry_id, 1)
         consumer.permits -= 1
@@ -185,7 +187,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         self.blocked = 0 < self.limits.max_unacked_per_subscription <= self.unacked
 
     def _next_available(self) -> Consumer | None:
-        """Whose turn it is: he goes to the end of his level's line."""
+        """Returns the next consumer in turn, and moves it to the end of its level."""
         if self.blocked:
             return None
         for level in self._levels:
@@ -197,12 +199,11 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         return None
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.remove_consumer`."""
         for position in self._chunks.left(consumer):
             if position not in self.replays:
                 self._replay.add(position)
         super().remove_consumer(consumer)
-
-    # -- replay
 
     def _replay_later(self, position: PositionPair, packed: int) -> None:  # noqa: ARG002
         self._replay.add(position)
@@ -227,5 +228,6 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     @property
     def waiting_count(self) -> int:
+        """Positions that wait for replay or are parked."""
         in_replay = len(self._replay) + len(self.replays)
-        return in_replay + sum(each not in self.replays for each in self._chunks)
+        return in_replay + sum(parked not in self.replays for parked in self._chunks)

@@ -1,16 +1,15 @@
-"""Exclusive and Failover: one active consumer gets everything, in order.
+"""Exclusive and Failover: delivers all entries to one active consumer, in order.
 
-Nothing is remembered per message: the read position says what was sent, and the cursor what was
-acknowledged. A redelivery is a rewind to behind the mark-delete position; entries acknowledged one
-by one in between are left out. A client that counts epochs gets the new epoch with each message
-after the rewind and drops what was on its way before it.
+The dispatcher keeps no state per message: the read position tells what was sent, and the cursor
+what was acknowledged. A redelivery rewinds to behind the mark-delete position and skips entries
+that were acknowledged individually. A client that counts epochs gets the new epoch with each
+message after the rewind, and drops messages that were sent before it.
 
-`active.choose_active` says who is active in Failover. When a consumer joins, the first included, a
-hand-over waits for `failover_switch_delay_s`: consumers that attach together, after an unload for
-instance, settle who is active before one is sent what another will be sent again, and acks under
-way arrive. When the active one leaves there is nobody to wait for: the next has its turn at once.
-Sources: Pulsar's `AbstractDispatcherSingleActiveConsumer`,
-`PersistentDispatcherSingleActiveConsumer`.
+`active.choose_active` chooses the active consumer of a Failover subscription. When a consumer
+joins, also the first, the hand-over waits for `failover_switch_delay_s`. Consumers that attach
+together, after an unload for instance, thus settle who is active before entries are sent twice, and
+acks under way arrive. When the active consumer leaves, the next one is active at once. Sources:
+Pulsar's `AbstractDispatcherSingleActiveConsumer`, `PersistentDispatcherSingleActiveConsumer`.
 """
 
 import asyncio
@@ -32,12 +31,13 @@ from magnetar.managed_ledger.entry import Entry
 
 
 class SingleActiveDispatcher(Dispatcher):
-    """Streams to `active`; the other consumers wait for their turn."""
+    """Delivers to `active`; the other consumers stand by."""
 
     active: Consumer | None = None
     _switch: asyncio.TimerHandle | None = None
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.remove_consumer`."""
         self.consumers.remove(consumer)
         was_active = consumer is self.active
         if was_active:
@@ -56,7 +56,7 @@ class SingleActiveDispatcher(Dispatcher):
         self.active = chosen
         self.reader.close()
         if self._switch is not None:
-            return  # that hand-over will be to whoever is chosen then
+            return  # the scheduled hand-over is to the consumer that is active then
         if wait and self.limits.failover_switch_delay_s > 0:
             self._switch = asyncio.get_running_loop().call_later(
                 self.limits.failover_switch_delay_s, self._hand_over
@@ -78,7 +78,7 @@ class SingleActiveDispatcher(Dispatcher):
         self.dispatch()
 
     def _tell_active(self) -> None:
-        """Exclusive consumers need not be told."""
+        """Notifies the consumers which one is active; Exclusive consumers need no notice."""
 
     def _cancel_switch(self) -> None:
         if self._switch is not None:
@@ -92,8 +92,8 @@ class SingleActiveDispatcher(Dispatcher):
         permits = consumer.permits
         if permits <= 0 or not consumer.sink.writable:
             return 0
-        wanted = max(1, int(permits / consumer.average_messages))
-        taken = self.reader.take(min(entries_max, wanted))
+        affordable = max(1, int(permits / consumer.average_messages))
+        taken = self.reader.take(min(entries_max, affordable))
         if not taken:
             return 0
         entries = self._wanted(self.cursor.filter_unacked(taken))
@@ -118,11 +118,11 @@ class SingleActiveDispatcher(Dispatcher):
         return len(taken)
 
     def _ack_set_of(self, entry: Entry) -> int | None:
-        """The bits of the messages in a batch that are to be seen; None: all.
+        """The bits of the messages of a batch that the consumer gets; None for all.
 
-        A reader does not see what was compacted out: not all clients leave it out by themselves. A
-        durable subscription's clients get it as Pulsar sends it: those that acknowledge one by one
-        could never acknowledge the whole batch without it.
+        A reader does not get messages that were compacted out, because not all clients drop them. A
+        durable subscription gets them, as from Pulsar: without them, a client that acknowledges
+        individually could never acknowledge the whole batch.
         """
         remaining = self.cursor.remaining_batch(entry.ledger_id, entry.entry_id)
         if self.cursor.durable or self.reader.source is self.ledger:
@@ -133,18 +133,19 @@ class SingleActiveDispatcher(Dispatcher):
         return kept & remaining or remaining
 
     def _wanted(self, entries: list[Entry]) -> list[Entry]:
-        """Those of the entries that the active consumer is to get."""
+        """The entries among these that the active consumer gets."""
         return entries
 
     def settle(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """The cursor knows all there is to know."""
+        """Does nothing: the cursor has the state."""
 
     def settle_part(
         self, consumer: Consumer, ledger_id: int, entry_id: int, remaining: int
     ) -> None:
-        """The cursor knows all there is to know."""
+        """Does nothing: the cursor has the state."""
 
     def settle_up_to(self, position: Position) -> None:
+        """See `Dispatcher.settle_up_to`."""
         self.reader.skip_up_to(position)
         self.dispatch()
 
@@ -154,6 +155,7 @@ class SingleActiveDispatcher(Dispatcher):
         positions: Iterable[tuple[int, int]] | None,  # noqa: ARG002 - order forbids single ones
         epoch: int | None,
     ) -> None:
+        """See `Dispatcher.redeliver`."""
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
             consumer.epoch = epoch
         if consumer is not self.active or self._switch is not None:
@@ -162,15 +164,18 @@ class SingleActiveDispatcher(Dispatcher):
         self.dispatch()
 
     def close(self) -> None:
+        """See `Dispatcher.close`."""
         self._cancel_switch()
         super().close()
 
     def fill_stats(self, stats: SubscriptionStats) -> None:
+        """See `Dispatcher.fill_stats`."""
         super().fill_stats(stats)
         if self.active is not None:
             stats.active_consumer_name = self.active.name
 
     def state(self) -> dict[str, object]:
+        """See `Dispatcher.state`."""
         return {
             "active": self.active.name if self.active else None,
             "switching": self._switch is not None,
@@ -180,15 +185,16 @@ class SingleActiveDispatcher(Dispatcher):
 
 
 class ExclusiveDispatcher(SingleActiveDispatcher):
-    """One consumer, no other is let in.
+    """Admits one consumer.
 
-    It may ask for ranges of key hashes (a reader with `keyHashRange`): then it gets no others.
+    A consumer that requests ranges of key hashes (a reader with `keyHashRange`) gets only those.
     """
 
     type = SubType.Exclusive
     _ranges: RangeSelector | None = None
 
     def add_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.add_consumer`."""
         if self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
         self._ranges = None
@@ -202,11 +208,11 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
         ranges = self._ranges
         if ranges is None:
             return entries
-        return [each for each in entries if ranges.select(ranges.hash_of(sticky_key_of(each)))]
+        return [entry for entry in entries if ranges.select(ranges.hash_of(sticky_key_of(entry)))]
 
 
 class FailoverDispatcher(SingleActiveDispatcher):
-    """Many consumers, one of them active."""
+    """Admits many consumers, one of which is active."""
 
     type = SubType.Failover
 
@@ -215,25 +221,29 @@ class FailoverDispatcher(SingleActiveDispatcher):
         self._news = ActiveNews(self._is_active)
 
     def add_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.add_consumer`."""
         check_room(self.limits.max_consumers, len(self.consumers))
         self.consumers.append(consumer)
         self._news.joined(consumer)
         self._pick(wait=True)
 
     def remove_consumer(self, consumer: Consumer) -> None:
+        """See `Dispatcher.remove_consumer`."""
         self._news.left(consumer)
         super().remove_consumer(consumer)
 
     def close(self) -> None:
+        """See `Dispatcher.close`."""
         self._news.close()
         super().close()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
+        """See `Dispatcher.flow`."""
         self._news.hears(consumer)
         super().flow(consumer, permits)
 
     def _is_active(self, consumer: Consumer) -> bool | None:
-        """None while a hand-over is under way, which will tell everyone."""
+        """None while a hand-over is scheduled, which notifies all consumers."""
         return None if self._switch is not None else consumer is self.active
 
     def _choose(self) -> Consumer:

@@ -1,13 +1,13 @@
-"""Up to where a topic's messages are older than a time, found by reading little.
+"""Finds how far a topic's messages are older than a given time, with few reads.
 
-A ledger tells when it was created and closed: nothing in it came earlier or later. Whole ledgers
-are passed without a read, and none that is too young is looked at. In what is left, the last entry
-that is older is found by bisection. The time of an entry is the broker's where it has one
-(`entry_metadata`), else the producer's time of publishing, as in Pulsar. Entries came in order, so
-where the broker's time says that one is older, all before it are. Producers' clocks differ, and
-some are years behind, so there each entry is looked at, ENTRIES_PROVED_MAX of them at most; what is
-beyond is for the next time. An entry whose time cannot be read counts as new: nothing is lost for
-that, and the end of its ledger bounds how long it holds up others.
+A ledger's record has the times of its creation and its end, which bound the times of its entries.
+Whole ledgers are passed without a read, and too young ones are not read at all. In the remaining
+ledgers, bisection finds the last older entry. An entry's time is the broker's if it has one
+(`entry_metadata`), else the producer's publish time, as in Pulsar. Entries are stored in order of
+arrival, so if the broker's time of one is older, all before it are older. Producers' clocks differ,
+some by years, so with their times every entry is checked, up to ENTRIES_PROVED_MAX per search; the
+next search continues. An entry without a readable time counts as new, so nothing is lost; it delays
+others at most until the end of its ledger is old enough.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from magnetar.wire.entry import parse_metadata, split_entry
 from magnetar.wire.framing import MalformedEntry
 
 ENTRIES_PROVED_MAX: Final = 20_000
-"""Looked at one by one for one answer."""
+"""Entries that one search checks one by one."""
 READ_ENTRIES_MAX: Final = 200
 READ_BYTES_MAX: Final = 1 << 20
 
 
 def entry_time_ms(data: bytes) -> int | None:
-    """When the entry came; None where that cannot be read."""
+    """Returns when the entry arrived, None if that cannot be read."""
     try:
         stamp = split_entry(data).broker_entry_metadata
         if stamp is not None and stamp.broker_timestamp:
@@ -38,21 +38,21 @@ def entry_time_ms(data: bytes) -> int | None:
 
 
 def older_ledgers_end(infos: Sequence[LedgerInfo], before_ms: int) -> Position | None:
-    """The end of the ledgers at the head that were closed before this time; None: none was.
+    """Returns the end of the first ledgers that were all closed before this time, if there are any.
 
-    One that was closed before it was created, by clocks that differ, says nothing.
+    A ledger that was closed before it was created, by differing clocks, proves nothing.
     """
-    found = None
+    end = None
     for info in infos:
         if not info.created_ms <= info.closed_ms < before_ms:
             break
         if info.entries:
-            found = Position(info.ledger_id, info.entries - 1)
-    return found
+            end = Position(info.ledger_id, info.entries - 1)
+    return end
 
 
 async def oldest_ms(ledger: ManagedLedger, after: Position) -> int | None:
-    """When the first entry behind `after` came; None where there is none, or it says no time."""
+    """Returns when the first entry after `after` arrived; None without an entry or its time."""
     position = ledger.next_position(after)
     if position > ledger.last_confirmed:
         return None
@@ -67,29 +67,29 @@ async def oldest_ms(ledger: ManagedLedger, after: Position) -> int | None:
 async def older_end(
     ledger: ManagedLedger, before_ms: int, after: Position = EARLIEST
 ) -> Position | None:
-    """The last entry behind `after` that came before this time; None where there is none.
+    """Returns the last entry after `after` that arrived before this time, if there is any.
 
-    Everything between the two is as old. Reads at most one entry where the first one is not older.
+    All entries between the two are as old. Reads at most one entry if the first one is not older.
     """
-    found = older_ledgers_end(ledger.ledgers, before_ms)
-    if found is not None and found <= after:
-        found = None
-    start = found or after
+    whole = older_ledgers_end(ledger.ledgers, before_ms)
+    if whole is not None and whole <= after:
+        whole = None
+    start = whole or after
     position = ledger.next_position(start)
     limit = _end_before_young(ledger, position, before_ms)
     if limit is None or position > limit:
-        return found
+        return whole
     first = (await ledger.read_entry(position)).data
     if not _is_older(first, before_ms):
-        return found
-    # The files of offloaded ledgers tell producers' times alone. What is found is proved below.
+        return whole
+    # Files of offloaded ledgers have only publish times. The result is proved below.
     published_before_ms = None if _broker_time_ms(first) else before_ms
     last = await ledger.find_by(
         lambda data: _is_older(data, before_ms), start, published_before_ms=published_before_ms
     )
     if last is None:
-        return found
-    return await _proved(ledger, before_ms, position, min(last, limit)) or found
+        return whole
+    return await _proved(ledger, before_ms, position, min(last, limit)) or whole
 
 
 def _is_older(data: bytes, before_ms: int) -> bool:
@@ -98,7 +98,7 @@ def _is_older(data: bytes, before_ms: int) -> bool:
 
 
 def _broker_time_ms(data: bytes) -> int:
-    """When the broker says that it came; 0 where no broker does."""
+    """Returns the broker's time of the entry, 0 if it has none."""
     try:
         stamp = split_entry(data).broker_entry_metadata
     except MalformedEntry:
@@ -107,7 +107,7 @@ def _broker_time_ms(data: bytes) -> int:
 
 
 def _end_before_young(ledger: ManagedLedger, position: Position, before_ms: int) -> Position | None:
-    """The last entry, from `position` on, before the first ledger that is too young."""
+    """Returns the last entry, from `position` on, before the first ledger that is too young."""
     limit = None
     for info in ledger.ledgers:
         if info.ledger_id < position.ledger_id:
@@ -122,7 +122,7 @@ def _end_before_young(ledger: ManagedLedger, position: Position, before_ms: int)
 async def _proved(
     ledger: ManagedLedger, before_ms: int, first: Position, last: Position
 ) -> Position | None:
-    """The last of these entries up to which all are older."""
+    """Returns the last entry of the range up to which all entries are older."""
     if 0 < _broker_time_ms((await ledger.read_entry(last)).data) < before_ms:
         return last
     end, left = None, ENTRIES_PROVED_MAX
@@ -136,5 +136,5 @@ async def _proved(
             end = entry.position
         left -= len(entries)
         first = ledger.next_position(entries[-1].position)
-        await asyncio.sleep(0)  # what is in memory is read without a pause
+        await asyncio.sleep(0)  # reads from memory do not yield to the loop
     return end

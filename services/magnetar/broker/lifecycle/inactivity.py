@@ -1,8 +1,9 @@
-"""Which topics and subscriptions nobody uses any more. Pure.
+"""Decides which topics and subscriptions are unused. Pure.
 
-As Pulsar's `checkGC` and `checkInactiveSubscriptions`: a topic is in use while anybody is attached,
-and by its mode while it has a subscription or a backlog; it goes when it has not been in use for so
-long, and not before its own retention time either, for the messages that are kept would go with it.
+Like Pulsar's `checkGC` and `checkInactiveSubscriptions`: a topic is in use while a client is
+attached, and, depending on its mode, while it has a subscription or a backlog. A topic is deleted
+after it was unused for the configured time, but not before its retention time has passed, because
+the deletion also deletes retained messages.
 """
 
 from collections.abc import Mapping
@@ -17,17 +18,17 @@ MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Inactive:
-    """When a topic that is not in use is deleted."""
+    """The policy: when an unused topic is deleted."""
 
     deletes: bool
     caught_up: bool
-    """Whether subscriptions without a backlog do not keep it."""
+    """Whether a subscription without a backlog counts as no use."""
     after_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How a topic is used now."""
+    """How a topic is used at the moment."""
 
     attached: bool
     subscriptions: int
@@ -36,7 +37,7 @@ class Use:
 
 
 def inactive_of(value: Mapping[str, Any]) -> Inactive:
-    """From the policy's value."""
+    """Converts the policy's value."""
     return Inactive(
         bool(value["deleteWhileInactive"]),
         value["inactiveTopicDeleteMode"] == CAUGHT_UP,
@@ -45,12 +46,12 @@ def inactive_of(value: Mapping[str, Any]) -> Inactive:
 
 
 def in_use(use: Use, policy: Inactive) -> bool:
-    """Whether the time without use does not run."""
+    """Whether the topic is in use, so that its idle time does not advance."""
     kept = use.backlog if policy.caught_up else use.subscriptions > 0
     return use.attached or kept
 
 
-def is_to_go(use: Use, policy: Inactive, retention: Retention, now_ms: int) -> bool:
+def should_delete(use: Use, policy: Inactive, retention: Retention, now_ms: int) -> bool:
     """Whether the topic is to be deleted now."""
     if not policy.deletes or in_use(use, policy):
         return False
@@ -58,10 +59,10 @@ def is_to_go(use: Use, policy: Inactive, retention: Retention, now_ms: int) -> b
     return idle_ms >= policy.after_ms and 0 <= retention.time_ms <= idle_ms
 
 
-def subscription_is_to_go(
+def should_delete_subscription(
     expiration_minutes: int, *, attached: bool, last_active_ms: int, now_ms: int
 ) -> bool:
-    """Whether a subscription that nobody used for so long is to be deleted; 0: never."""
+    """Whether a subscription without use for the expiration time is to be deleted; 0: never."""
     if expiration_minutes <= 0 or attached:
         return False
     return now_ms - last_active_ms > expiration_minutes * MINUTE_MS

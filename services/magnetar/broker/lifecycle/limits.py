@@ -1,4 +1,4 @@
-"""The policies that bound how long a topic's messages are kept, as one value. Pure."""
+"""The policies that limit how long a topic's messages are kept, as one value. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 
 KEEPS_NOTHING: Final = Retention(0, 0)
 KEEPS_ALL: Final = Retention(-1, -1)
-"""Of a topic for which it is not known what holds."""
+"""For a topic whose policies are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What holds for one topic."""
+    """The limits of one topic."""
 
     retention: Retention = KEEPS_NOTHING
     ttl_s: int = 0
     quotas: tuple[Quota, ...] = ()
 
     def expired_before_ms(self, now_ms: int) -> int:
-        """Messages that came before this time are acknowledged for everybody."""
+        """Messages that arrived before this time are acknowledged for every subscription."""
         return now_ms - self.ttl_s * 1000
 
 
 def limits_of(
     retention: Mapping[str, Any] | None, ttl_s: int | None, quotas: Mapping[str, Any] | None
 ) -> Limits:
-    """From the values of the three policies."""
+    """Converts the values of the three policies."""
     return Limits(retention_of(retention), ttl_s or 0, quotas_of(quotas))
 
 
 def retention_of(value: Mapping[str, Any] | None) -> Retention:
-    """From the policy's value, in minutes and MiB; none keeps nothing."""
+    """Converts the policy's value, in minutes and MiB; None keeps nothing."""
     if value is None:
         return KEEPS_NOTHING
     minutes, size_mb = value["retentionTimeInMinutes"], value["retentionSizeInMB"]
@@ -44,7 +44,7 @@ def retention_of(value: Mapping[str, Any] | None) -> Retention:
 
 
 def quorums_of(value: Mapping[str, Any] | None) -> Quorums | None:
-    """The spread of new ledgers, from the policy `persistence`; None: as the broker is set."""
+    """Returns the quorums of new ledgers by the policy `persistence`; None: the broker's."""
     if value is None:
         return None
     return Quorums(

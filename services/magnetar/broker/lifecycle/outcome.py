@@ -1,12 +1,11 @@
-"""What limits make of one log now: what expires, what is evicted, who is blocked, what is deleted.
+"""Predicts what limits do to one log now: expiry, eviction, blocked producers, deleted ledgers.
 
-The steps are those of the enforcement, on the same functions, and nothing is changed here: marks
-are moved in a copy. Order: messages that are too old expire, then the quotas are looked at, then
-the ledgers go that everybody has passed and retention does not keep. The enforcement does the same
-in the course of its rounds.
+The steps and functions are those of the enforcement, but nothing is changed: marks move in a copy.
+First, old messages expire; then quotas are checked; then the ledgers are deleted that every cursor
+has passed and retention does not keep. The enforcement does the same over its rounds.
 
-How old an entry is may have to be read: `Times` does that, for a log that is open and, less
-exactly, for one that is known from its records only.
+Finding an entry's age may need reads. `Times` does those, for an open log exactly and for a log
+that is known only from its records approximately.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,37 +16,40 @@ from magnetar.broker.lifecycle.limits import Limits
 from magnetar.broker.lifecycle.quota import Quota, QuotaType
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.index import LedgerIndex
-from magnetar.managed_ledger.trimming import trimmable
+from magnetar.managed_ledger.trim_plan import trimmable
 
 
 class Times(Protocol):
-    """How old a log's entries are."""
+    """The ages of a log's entries."""
 
     async def oldest_ms(self, after: Position) -> int | None:
-        """When the first entry behind `after` came; None where there is none, or nobody knows."""
+        """Returns when the first entry after `after` arrived; None without an entry or its time."""
 
     async def older_end(self, before_ms: int, after: Position) -> Position | None:
-        """The last entry behind `after` that came before this time; None where there is none."""
+        """Returns the last entry after `after` that arrived before this time, if there is any."""
 
 
 class Acks(Protocol):
-    """What a cursor has acknowledged (`AckState`)."""
+    """A cursor's acknowledgements, seen from here (`AckState`)."""
 
     @property
     def durable(self) -> bool:
-        """Whether it holds data."""
+        """Whether the cursor retains messages."""
 
     @property
-    def mark_delete(self) -> Position: ...
+    def mark_delete(self) -> Position:
+        """The position up to which all entries are acknowledged."""
 
-    def unacked_up_to(self, position: Position) -> int: ...
+    def unacked_up_to(self, position: Position) -> int:
+        """Returns the number of unacknowledged entries up to `position`."""
 
-    def mark_delete_after(self, position: Position) -> Position: ...
+    def mark_delete_after(self, position: Position) -> Position:
+        """Returns where the mark is after all entries up to `position` are acknowledged."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """See the module's text. Counted in entries, as Pulsar counts backlogs."""
+    """The predicted effects on one log, in entries, as Pulsar counts backlogs."""
 
     expires: dict[str, int] = field(default_factory=dict)
     evicts: dict[str, int] = field(default_factory=dict)
@@ -58,19 +60,19 @@ class Outcome:
 
 
 def slowest(cursors: Iterable[Acks]) -> Position | None:
-    """Where the durable cursor is that is furthest behind; None where there is none."""
-    return min((each.mark_delete for each in cursors if each.durable), default=None)
+    """Returns the mark-delete position of the slowest durable cursor, if there is any."""
+    return min((cursor.mark_delete for cursor in cursors if cursor.durable), default=None)
 
 
 def consumed_rank(index: LedgerIndex, marks: Iterable[Position]) -> int:
-    """The rank up to which all of them are; without any everything is consumed."""
+    """Returns the rank that all marks have passed; without marks, everything is consumed."""
     return min((index.rank(*mark) for mark in marks), default=index.rank_end)
 
 
 async def is_exceeded(
     quota: Quota, index: LedgerIndex, mark: Position, times: Times, now_ms: int
 ) -> bool:
-    """Whether the backlog behind `mark`, the slowest cursor's, is above the limit."""
+    """Whether the backlog after `mark`, the slowest cursor's, exceeds the limit."""
     if quota.type is QuotaType.SIZE:
         return quota.exceeded_by_size(index.bytes_after(*mark))
     return quota.exceeded_by_age(await times.oldest_ms(mark), now_ms)
@@ -79,7 +81,7 @@ async def is_exceeded(
 async def eviction_end(
     quota: Quota, index: LedgerIndex, mark: Position, times: Times, now_ms: int
 ) -> Position | None:
-    """Up to where everybody's backlog is cut; None where nothing can be."""
+    """Returns the position up to which backlogs are evicted, None if nothing can be."""
     if quota.type is QuotaType.SIZE:
         return index.place_leaving(quota.reduced)
     return await times.older_end(quota.evicted_before_ms(now_ms), mark)
@@ -97,10 +99,10 @@ async def outcome(
 ) -> Outcome:
     """Predicts what the limits do to the log now, in the steps of the enforcement.
 
-    Without `deletes` no ledger goes: a cursor could not be read. No ledger goes behind
-    `trim_limit`, compaction's horizon; None: compaction is off.
+    `deletes` is false if a cursor could not be read, since then no ledger may be deleted. No ledger
+    after `trim_limit`, compaction's horizon, is deleted; None: compaction is off.
     """
-    found = Outcome()
+    effects = Outcome()
     marks = {name: cursor.mark_delete for name, cursor in cursors.items()}
 
     def move(names: Iterable[str], end: Position | None, counts: dict[str, int]) -> None:
@@ -115,23 +117,23 @@ async def outcome(
 
     if limits.ttl_s and marks:
         before_ms = limits.expired_before_ms(now_ms)
-        move(list(marks), await times.older_end(before_ms, min(marks.values())), found.expires)
+        move(list(marks), await times.older_end(before_ms, min(marks.values())), effects.expires)
     durable = [name for name, cursor in cursors.items() if cursor.durable]
     for quota in limits.quotas if durable else ():
         mark = min(marks[name] for name in durable)
         if not await is_exceeded(quota, index, mark, times, now_ms):
             continue
         if quota.action.blocks:
-            found.blocks_producers = True
+            effects.blocks_producers = True
         else:
             end = await eviction_end(quota, index, mark, times, now_ms)
-            move(durable, end, found.evicts)
+            move(durable, end, effects.evicts)
     if deletes:
         rank = consumed_rank(index, (marks[name] for name in durable))
         if trim_limit is not None:
             rank = min(rank, index.rank(*trim_limit))
         for info in trimmable(index, rank, limits.retention, now_ms):
-            found.ledgers += 1
-            found.entries += info.entries
-            found.size_bytes += info.size_bytes
-    return found
+            effects.ledgers += 1
+            effects.entries += info.entries
+            effects.size_bytes += info.size_bytes
+    return effects

@@ -1,11 +1,11 @@
-"""What a backlog quota says of sizes and ages. Pure.
+"""Backlog quotas: their limits and actions. Pure.
 
-A quota of a topic bounds the backlog of the durable subscription that is furthest behind: its bytes
-(`destination_storage`) or the age of its oldest message (`message_age`). Above it producers are
-kept away (`producer_request_hold`, `producer_exception`: only what their clients make of it
-differs), or the backlog is cut to nine tenths of the limit (`consumer_backlog_eviction`), as
-Pulsar's `BacklogQuotaManager` does. A limit on time of 0 is none, one on bytes allows no backlog;
--1 is no limit.
+A topic's quota bounds the backlog of the slowest durable subscription: its bytes
+(`destination_storage`) or the age of its oldest message (`message_age`). Above the limit, producers
+are blocked (`producer_request_hold` and `producer_exception` differ only in what the clients do),
+or the backlog is cut to nine tenths of the limit (`consumer_backlog_eviction`), as in Pulsar's
+`BacklogQuotaManager`. A time limit of 0 is no limit, a byte limit of 0 allows no backlog, and -1 is
+no limit.
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from enum import Enum
 from typing import Any, Final
 
 REDUCED_TENTHS: Final = 9
-"""A backlog above its limit is cut to so many tenths of it."""
+"""An eviction cuts a backlog to this many tenths of its limit."""
 PULSAR_TEXT: Final = (
     "org.apache.pulsar.broker.service.BrokerServiceException$TopicBacklogQuotaExceededException: "
     "Cannot create producer on topic with backlog quota exceeded"
 )
-"""What a producer that is kept away is told."""
+"""The text for a producer that is blocked by a quota."""
 
 
 class QuotaType(Enum):
-    """What is bounded; the value is the key of the policy's map."""
+    """What a quota bounds; the value is the key of the policy's map."""
 
     SIZE = "destination_storage"
     AGE = "message_age"
@@ -38,13 +38,13 @@ class QuotaAction(Enum):
 
     @property
     def blocks(self) -> bool:
-        """Whether producers are kept away."""
+        """Whether the action blocks producers."""
         return self is not QuotaAction.EVICT
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One limit, in bytes or in seconds, and what happens above it."""
+    """A limit in bytes or seconds, and the action above it."""
 
     type: QuotaType
     limit: int
@@ -52,14 +52,15 @@ class Quota:
 
     @property
     def reduced(self) -> int:
-        """What is left after an eviction."""
+        """The limit to which an eviction cuts the backlog."""
         return self.limit * REDUCED_TENTHS // 10
 
     def exceeded_by_size(self, backlog_bytes: int) -> bool:
+        """Whether this is a quota of bytes and the backlog has reached it."""
         return self.type is QuotaType.SIZE and 0 <= self.limit <= backlog_bytes
 
     def exceeded_by_age(self, oldest_ms: int | None, now_ms: int) -> bool:
-        """`oldest_ms`: when the oldest message of the backlog came; None: there is none."""
+        """Whether the oldest message of the backlog (None: there is none) exceeds an age quota."""
         return (
             self.type is QuotaType.AGE
             and self.limit > 0
@@ -68,16 +69,16 @@ class Quota:
         )
 
     def evicted_before_ms(self, now_ms: int) -> int:
-        """An eviction by age takes what came before this time."""
+        """Returns the time before which messages are evicted by an age quota."""
         return now_ms - self.reduced * 1000
 
 
 def quotas_of(value: Mapping[str, Mapping[str, Any]] | None) -> tuple[Quota, ...]:
-    """The limits of a policy's value (`backlogQuotaMap`), sizes first; without those that are none.
+    """Converts a policy's value (`backlogQuotaMap`): its limits, sizes first.
 
-    Old clients send a `destination_storage` quota under both names of its limit (`limit`).
+    Old clients send the limit of a `destination_storage` quota also as `limit`.
     """
-    found = []
+    quotas = []
     for kind in QuotaType:
         entry = (value or {}).get(kind.value)
         if entry is None:
@@ -86,5 +87,5 @@ def quotas_of(value: Mapping[str, Mapping[str, Any]] | None) -> tuple[Quota, ...
         if kind is QuotaType.SIZE and limit is None:
             limit = entry.get("limit")
         if limit is not None and (limit > 0 or (limit == 0 and kind is QuotaType.SIZE)):
-            found.append(Quota(kind, int(limit), QuotaAction(entry["policy"])))
-    return tuple(found)
+            quotas.append(Quota(kind, int(limit), QuotaAction(entry["policy"])))
+    return tuple(quotas)

@@ -1,35 +1,34 @@
-"""The rounds of a broker over its topics: what is too old, too much or not used any more goes.
+"""A broker's periodic rounds over its topics: they delete what is too old, too much, or unused.
 
-A round asks every loaded topic for the value of one policy, which is a look into a dictionary, some
-topics a turn; only those for which it holds are worked on, CHECKED_AT_ONCE_MAX at a time, so that a
-bookie that is slow for one topic does not hold up the others. Topics that are not loaded need
-nothing: they are looked at when they are.
+A round reads one policy of every loaded topic, which is a dictionary lookup, TOPICS_PER_TURN topics
+at a time. Only topics with a value are worked on, CHECKED_AT_ONCE_MAX at a time, so that a slow
+bookie of one topic does not delay the others. Topics that are not loaded are handled once they are.
 
-Nothing is done to topics that rest, since another broker may serve them by now, nor to the broker's
-own, nor while it is not known what holds (`AppliedPolicies.known`); and before something goes, the
-store is asked whether what is known is what is set. Ages are judged as `core.steady_clock` says.
+The rounds skip suspended topics, because another broker may already serve them; the broker's own
+system topics; and topics whose policies are uncertain (`AppliedPolicies.known`). Before a round
+deletes anything, it confirms the policies with the store. Ages are judged by `core.steady_clock`.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
-from magnetar.broker.lifecycle import enforcing
+from magnetar.broker.catalog.topic_names import is_system_topic
+from magnetar.broker.lifecycle import enforcement
 from magnetar.broker.lifecycle.inactivity import (
     MINUTE_MS,
     Use,
     in_use,
     inactive_of,
-    is_to_go,
-    subscription_is_to_go,
+    should_delete,
+    should_delete_subscription,
 )
 from magnetar.broker.lifecycle.limits import KEEPS_NOTHING, retention_of
 from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
 from magnetar.broker.subscription.persistent import PersistentSubscription
-from magnetar.broker.system_topics import is_system_topic
-from magnetar.broker.topic.nonpersistent import NonPersistentTopic
-from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topics import Topic, TopicRegistry
+from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
+from magnetar.broker.topic.registry import TopicRegistry
 from magnetar.core.errors import ConsumerBusy, MagnetarError, PreconditionFailed
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
@@ -42,15 +41,15 @@ from magnetar.policies.lifecycle import (
 )
 
 TOPICS_PER_TURN: Final = 256
-"""Looked at in one turn of the loop: a hundred thousand must not hold up what is urgent."""
+"""Topics per turn of the loop: with a hundred thousand topics, urgent work must not wait."""
 CHECKED_AT_ONCE_MAX: Final = 16
 """Topics whose entries are read or whose records are written at the same time."""
 
 RETURN_MS: Final = 10 * MINUTE_MS
-"""Clients of a topic that was loaded have so long to come back before anything counts as unused."""
+"""After a topic is loaded, its clients have this long to reconnect before it counts as unused."""
 
 NOTES_PER_EXPIRATION: Final = 10
-"""So often is recorded that a subscription is in use, in the time after which it would expire."""
+"""How often the use of a subscription is recorded within its expiration time."""
 
 T = TypeVar("T", PersistentTopic, Topic)
 
@@ -58,93 +57,91 @@ log = get_logger("magnetar.lifecycle")
 
 
 class Upkeep:
-    """See the module's text. Each method is one round; who owns this calls them now and then."""
+    """Runs the rounds: each public method is a round that the broker calls periodically."""
 
     def __init__(self, topics: TopicRegistry, clock: SteadyClock) -> None:
         self._topics = topics
         self._clock = clock
         self._agreed = True
         self._exceeded: dict[str, frozenset[QuotaType]] = {}
-        """Topics above a quota at the last look, for the log and for whoever asks."""
+        """Topics above a quota at the last check, for the log."""
 
     async def each_topic(self) -> AsyncIterator[Topic]:
-        """All loaded topics, some a turn."""
+        """Iterates over all loaded topics, TOPICS_PER_TURN per turn of the loop."""
         for count, topic in enumerate(self._topics, 1):
             yield topic
             if not count % TOPICS_PER_TURN:
                 await asyncio.sleep(0)
 
-    def _look_at_clock(self) -> None:
-        """Says when the clocks begin to disagree, and when they agree again."""
+    async def _each_persistent(self) -> AsyncIterator[PersistentTopic]:
+        """Iterates over the persistent ones of the loaded topics."""
+        async for topic in self.each_topic():
+            if (persistent := as_persistent(topic)) is not None:
+                yield persistent
+
+    def _check_clock(self) -> None:
+        """Logs when the clocks start to disagree, and when they agree again."""
         if self._clock.agrees is self._agreed:
             return
         self._agreed = self._clock.agrees
         log.warning(
-            "clocks agree again: things are kept as long as they should be"
+            "clocks agree again: data is kept no longer than configured"
             if self._agreed
-            else "the wall clock has jumped: things are kept longer, until it is put right or this "
-            "process is started again with a clock that is right",
+            else "the wall clock has jumped: data is kept longer until the clock is corrected, or "
+            "until this process is restarted with a correct clock",
             apart_s=self._clock.apart_ms // 1000,
         )
 
-    # -- messages
-
     async def trim(self) -> None:
-        """Closes ledgers past their age, and deletes those that nobody needs any more."""
-        self._look_at_clock()
+        """Closes ledgers past their age, and deletes ledgers that are no longer needed."""
+        self._check_clock()
         due = []
-        async for topic in self.each_topic():
-            if isinstance(topic, PersistentTopic):
-                if not topic.serving:
-                    continue
-                topic.managed_ledger.roll_if_aged()
-                if topic.managed_ledger.has_to_trim:
-                    due.append(topic)
-        await self._work(due, lambda topic: topic.managed_ledger.trim(), "ledgers not trimmed")
+        async for topic in self._each_persistent():
+            if not topic.serving:
+                continue
+            topic.managed_ledger.roll_if_aged()
+            if topic.managed_ledger.has_to_trim:
+                due.append(topic)
+        await self._for_each(due, lambda topic: topic.managed_ledger.trim(), "ledgers not trimmed")
 
     async def expire_messages(self) -> None:
-        """Acknowledges what is older than the TTL."""
+        """Acknowledges messages older than their topic's TTL."""
         due = [
             topic
-            async for topic in self.each_topic()
-            if isinstance(topic, PersistentTopic)
-            and topic.policies.value(MESSAGE_TTL)
-            and _has_backlog(topic)
-            and _may_be_cut(topic)
+            async for topic in self._each_persistent()
+            if topic.policies.value(MESSAGE_TTL) and _has_backlog(topic) and _may_delete(topic)
         ]
-        await self._work(due, _expire, "messages not expired")
+        await self._for_each(due, _expire, "messages not expired")
 
     async def check_quotas(self) -> None:
-        """Keeps producers away from topics with too much backlog, or cuts it."""
-        # Topics of a namespace have one and the same value: it is looked at once.
-        known: dict[int, tuple[object, bool]] = {}
+        """Blocks producers of topics with too much backlog, or evicts from it."""
+        # Topics of a namespace share one value object, so it is parsed once.
+        parsed: dict[int, tuple[object, bool]] = {}
         due = []
-        async for topic in self.each_topic():
-            if not isinstance(topic, PersistentTopic):
-                continue
+        async for topic in self._each_persistent():
             value = topic.policies.value(BACKLOG_QUOTA)
-            found = known.get(id(value))
-            if found is None:
-                known[id(value)] = found = (value, bool(quotas_of(value)))
-            if found[1] and _may_be_cut(topic):
+            cached = parsed.get(id(value))
+            if cached is None:
+                parsed[id(value)] = cached = (value, bool(quotas_of(value)))
+            if cached[1] and _may_delete(topic):
                 due.append(topic)
         checked = {topic.full_name for topic in due}
         for name in [name for name in self._exceeded if name not in checked]:
             del self._exceeded[name]
-        await self._work(due, self._check_quota, "backlog quota not checked")
+        await self._for_each(due, self._check_quota, "backlog quota not checked")
 
     async def _check_quota(self, topic: PersistentTopic) -> None:
-        limits = enforcing.limits_on(topic)
+        limits = enforcement.limits_on(topic)
         before = self._exceeded.pop(topic.full_name, frozenset())
-        exceeded = await enforcing.check_quotas(topic, limits)
+        exceeded = await enforcement.check_quotas(topic, limits)
         if exceeded:
             self._exceeded[topic.full_name] = exceeded
         for quota in limits.quotas:
             if (quota.type in exceeded) is (quota.type in before):
                 continue
-            name, size_bytes = enforcing.furthest_behind(topic)
+            name, size_bytes = enforcement.furthest_behind(topic)
             log.warning(
-                "backlog quota exceeded, producers are kept away"
+                "backlog quota exceeded, producers are blocked"
                 if quota.type in exceeded
                 else "backlog is below its quota again",
                 topic=topic.full_name,
@@ -154,18 +151,14 @@ class Upkeep:
                 backlog_bytes=size_bytes,
             )
 
-    # -- subscriptions and topics
-
     async def expire_subscriptions(self) -> None:
-        """Deletes durable subscriptions that nobody used for long."""
+        """Deletes durable subscriptions that were unused for their expiration time."""
         due = [
             topic
-            async for topic in self.each_topic()
-            if isinstance(topic, PersistentTopic)
-            and topic.policies.value(SUBSCRIPTION_EXPIRATION)
-            and _may_be_cut(topic)
+            async for topic in self._each_persistent()
+            if topic.policies.value(SUBSCRIPTION_EXPIRATION) and _may_delete(topic)
         ]
-        await self._work(due, self._expire_subscriptions, "subscriptions not expired")
+        await self._for_each(due, self._expire_subscriptions, "subscriptions not expired")
 
     async def _expire_subscriptions(self, topic: PersistentTopic) -> None:
         minutes = topic.policies.value(SUBSCRIPTION_EXPIRATION) or 0
@@ -177,12 +170,12 @@ class Upkeep:
                 await topic.policies.confirm()
                 if not self._unused(topic, subscription):
                     continue
-                # It looks itself whether somebody has attached, with nothing in between.
+                # It checks again for consumers, without an await in between.
                 await topic.delete_subscription(name)
             except ConsumerBusy:
                 continue
             except MagnetarError as error:
-                # The topic's other subscriptions expire all the same.
+                # The topic's other subscriptions expire nevertheless.
                 log.warning(
                     "subscription not expired",
                     topic=topic.full_name,
@@ -198,23 +191,23 @@ class Upkeep:
             )
 
     async def _note_use(self, subscription: PersistentSubscription, minutes: int) -> None:
-        """Records now and then that a subscription is in use: the next owner knows only that."""
+        """Records periodically that a subscription is in use, for the topic's next owner."""
         cursor = subscription.cursor
         if cursor.durable and subscription.consumers:
             cursor.last_active_ms = self._clock.now_ms()
             await cursor.record_use(minutes * MINUTE_MS // NOTES_PER_EXPIRATION)
 
     def _unused(self, topic: PersistentTopic, subscription: PersistentSubscription) -> bool:
-        """Whether it is to be deleted now."""
+        """Whether the subscription is to be deleted now."""
         cursor = subscription.cursor
         if topic.subscriptions.get(subscription.name) is not subscription or not cursor.durable:
-            return False  # one of that name may have come meanwhile, with another cursor
-        if not _may_be_cut(topic):
+            return False  # a new subscription may have the name, with another cursor
+        if not _may_delete(topic):
             return False
         if self._clock.is_future(cursor.last_active_ms):
             cursor.last_active_ms = self._clock.now_ms()
         minutes = topic.policies.value(SUBSCRIPTION_EXPIRATION) or 0
-        return subscription_is_to_go(
+        return should_delete_subscription(
             minutes,
             attached=bool(subscription.consumers),
             last_active_ms=self._last_use_ms(topic, subscription, minutes),
@@ -225,10 +218,10 @@ class Upkeep:
     def _last_use_ms(
         topic: PersistentTopic, subscription: PersistentSubscription, minutes: int
     ) -> int:
-        """When it was last used, or may have been.
+        """Returns when the subscription was last used, or may have been.
 
-        What another owner recorded is as old as its notes; and who was attached when that one
-        ended must have had the time to come back.
+        A time that a former owner recorded may be as old as the interval of its records. A client
+        that was attached when that owner stopped must have had time to reconnect.
         """
         used_ms, expiration_ms = subscription.cursor.last_active_ms, minutes * MINUTE_MS
         if used_ms >= topic.loaded_ms:
@@ -237,27 +230,30 @@ class Upkeep:
         return max(used_ms + expiration_ms // NOTES_PER_EXPIRATION, back_ms)
 
     async def delete_unused(self) -> None:
-        """Deletes topics that nobody uses; their schemas go, partitioned metadata stays."""
-        due = [topic async for topic in self.each_topic() if self._is_to_go(topic, noting=True)]
-        await self._work(due, self._delete, "unused topic not deleted")
+        """Deletes unused topics and their schemas; partitioned metadata stays."""
+        due = [
+            topic async for topic in self.each_topic() if self._should_delete(topic, noting=True)
+        ]
+        await self._for_each(due, self._delete, "unused topic not deleted")
 
     async def _delete(self, topic: Topic) -> None:
-        if isinstance(topic, NonPersistentTopic):
+        persistent = as_persistent(topic)
+        if persistent is None:
             self._topics.drop_idle(topic.name)
             return
         await topic.policies.confirm()
-        if await topic.managed_ledger.trim_limit() is not None:
-            # It is compacted: its readers need no subscription (Pulsar's `__compaction` is one).
+        if await persistent.managed_ledger.trim_limit() is not None:
+            # The topic is compacted: its readers need no subscription (Pulsar has `__compaction`).
             topic.last_active_ms = self._clock.now_ms()
             return
         try:
-            await self._topics.delete_if(topic, self._is_to_go)
+            await self._topics.delete_if(topic, self._should_delete)
         except PreconditionFailed:
-            return  # somebody came meanwhile
+            return  # the topic is in use again
         log.info("unused topic deleted", topic=topic.full_name)
 
-    def _is_to_go(self, topic: Topic, *, noting: bool = False) -> bool:
-        """Whether the topic is to be deleted; with `noting`, time without use begins here."""
+    def _should_delete(self, topic: Topic, *, noting: bool = False) -> bool:
+        """Whether the topic is to be deleted; `noting` restarts the idle time if it is in use."""
         value = topic.policies.value(INACTIVE_TOPICS)
         if value is None or not value["deleteWhileInactive"]:
             return False
@@ -268,18 +264,17 @@ class Upkeep:
             topic.last_active_ms = self._clock.now_ms()
             return False
         retention = KEEPS_NOTHING
-        if isinstance(topic, PersistentTopic):
+        if topic.name.persistent:
             retention = retention_of(topic.policies.value(RETENTION))
-        return is_to_go(use, policy, retention, now_ms) and _may_be_cut(topic)
-
-    # -- working
+        return should_delete(use, policy, retention, now_ms) and _may_delete(topic)
 
     @staticmethod
-    async def _work(topics: list[T], what: Callable[[T], Awaitable[None]], failed: str) -> None:
+    async def _for_each(topics: list[T], work: Callable[[T], Awaitable[None]], failed: str) -> None:
+        """Awaits `work` for each topic, CHECKED_AT_ONCE_MAX at a time; logs failures."""
         for start in range(0, len(topics), CHECKED_AT_ONCE_MAX):
-            some = topics[start : start + CHECKED_AT_ONCE_MAX]
-            results = await asyncio.gather(*map(what, some), return_exceptions=True)
-            for topic, error in zip(some, results, strict=True):
+            batch = topics[start : start + CHECKED_AT_ONCE_MAX]
+            results = await asyncio.gather(*map(work, batch), return_exceptions=True)
+            for topic, error in zip(batch, results, strict=True):
                 if isinstance(error, MagnetarError):
                     log.warning(failed, topic=topic.full_name, error=str(error))
                 elif isinstance(error, Exception):
@@ -289,21 +284,21 @@ class Upkeep:
 
 
 async def _expire(topic: PersistentTopic) -> None:
-    await enforcing.expire(topic, enforcing.limits_on(topic))
+    await enforcement.expire(topic, enforcement.limits_on(topic))
 
 
-def _has_backlog(topic: PersistentTopic) -> bool:
-    return any(each.cursor.backlog for each in topic.subscriptions.values())
+def _has_backlog(topic: Topic) -> bool:
+    return any(subscription.backlog for subscription in topic.subscriptions.values())
 
 
-def _may_be_cut(topic: Topic) -> bool:
+def _may_delete(topic: Topic) -> bool:
     return topic.serving and topic.policies.known and not is_system_topic(topic.name)
 
 
 def _use_of(topic: Topic) -> Use:
-    backlog = isinstance(topic, PersistentTopic) and _has_backlog(topic)
+    backlog = _has_backlog(topic)
     subscriptions = len(topic.subscriptions)
-    if isinstance(topic, PersistentTopic) and (broken := len(topic.broken_subscriptions)):
-        # How far behind they are is not known: what they need may be all that the topic holds.
+    if broken := len(topic.broken_subscriptions):
+        # Their position is unknown, so they may need everything that the topic holds.
         subscriptions, backlog = subscriptions + broken, True
     return Use(not topic.is_idle, subscriptions, backlog, topic.last_active_ms)

@@ -1,53 +1,26 @@
-"""Ownership as the rest of a broker sees it, and its form for a broker that is alone.
+"""The ownership of a broker without a cluster: it owns every topic, always.
 
-Alone, everything is owned, always: nothing is claimed, looked up in metadata, or guarded. A bundle
-can still be unloaded (its topics are closed, and open again at the next request) and split.
+Nothing is claimed, looked up in metadata, or guarded. A bundle can still be unloaded (its topics
+are closed, and open again at the next request) and split.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from magnetar.broker.ownership.bundles import Bundle, Ring, with_split
-from magnetar.broker.ownership.bundles import parts_of as parts
+from magnetar.broker.catalog.resources import Document, Resources
+from magnetar.broker.ownership.api import ServedTopics
+from magnetar.broker.ownership.bundles import Bundle, Ring, parts_of, with_split
 from magnetar.broker.ownership.claims import Claim
-from magnetar.broker.ownership.located import HERE, Located
-from magnetar.broker.ownership.ownership import ServedTopics
-from magnetar.broker.ownership.splitting import split_positions
-from magnetar.broker.resources import Document, Resources
+from magnetar.broker.ownership.location import HERE, Located
+from magnetar.broker.ownership.split_algorithms import split_positions
 from magnetar.core.errors import NotFound, PreconditionFailed
 from magnetar.core.names import TopicName
 
-
-class Ownership(Protocol):
-    """See the module's text; the methods are described at `ClusterOwnership`."""
-
-    always: bool
-    """Whether there are no other brokers."""
-
-    def owned(self) -> Mapping[Bundle, Claim]: ...
-
-    def owns(self, name: TopicName) -> bool: ...
-
-    async def require(self, name: TopicName) -> None: ...
-
-    async def doubt(self, name: TopicName) -> None: ...
-
-    async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None: ...
-
-    async def locate(self, name: TopicName, *, authoritative: bool) -> Located: ...
-
-    async def unload(self, bundle: Bundle | str, destination: str | None = None) -> str | None: ...
-
-    async def split(
-        self,
-        bundle: Bundle | str,
-        algorithm: str = "range_equally_divide",
-        positions: Sequence[int] = (),
-    ) -> list[Bundle]: ...
+_NO_CLAIMS: Final[Mapping[Bundle, Claim]] = {}
 
 
 class AlwaysOwned:
-    """See the module's text."""
+    """The `Ownership` of a broker without a cluster."""
 
     always: bool = True
 
@@ -56,27 +29,29 @@ class AlwaysOwned:
         self._topics = topics
 
     def owned(self) -> Mapping[Bundle, Claim]:
-        """Nothing is claimed."""
-        return _NOTHING
+        """Returns no claims: none are needed."""
+        return _NO_CLAIMS
 
-    def owns(self, name: TopicName) -> bool:  # noqa: ARG002 - whichever it is
+    def owns(self, name: TopicName) -> bool:  # noqa: ARG002 - every topic is owned
+        """True for every topic."""
         return True
 
     async def require(self, name: TopicName) -> None:
-        """Every topic is served here."""
+        """Returns: this broker owns every topic."""
 
     async def doubt(self, name: TopicName) -> None:
-        """Nobody else can have it."""
+        """Does nothing: there can be no other owner."""
 
     async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None:
-        """Every topic is served here."""
+        """Returns: this broker owns every topic."""
 
     async def locate(self, name: TopicName, *, authoritative: bool) -> Located:  # noqa: ARG002
+        """Returns HERE for every topic."""
         return HERE
 
     async def unload(self, bundle: Bundle | str, destination: str | None = None) -> str | None:
-        """Closes the topics; there is nobody else to give them to."""
-        bundle = await self._known(bundle)
+        """Closes the bundle's topics; no other broker can take them over."""
+        bundle = await self._existing(bundle)
         if destination is not None:
             raise PreconditionFailed(f"{destination} is no other broker that takes bundles")
         try:
@@ -91,8 +66,8 @@ class AlwaysOwned:
         algorithm: str = "range_equally_divide",
         positions: Sequence[int] = (),
     ) -> list[Bundle]:
-        """Changes the policies; no topic notices."""
-        bundle = await self._known(bundle)
+        """Splits the bundle in the namespace's policies; its topics stay open."""
+        bundle = await self._existing(bundle)
         loads = self._topics.loads(bundle.holds)
         cuts = split_positions(bundle, algorithm, loads, positions)
         if not cuts:
@@ -102,14 +77,11 @@ class AlwaysOwned:
             return with_split(policies, bundle, cuts)
 
         await self._resources.update_policies(bundle.namespace, cut)
-        return parts(bundle, cuts)
+        return parts_of(bundle, cuts)
 
-    async def _known(self, bundle: Bundle | str) -> Bundle:
+    async def _existing(self, bundle: Bundle | str) -> Bundle:
         bundle = Bundle.parse(bundle) if isinstance(bundle, str) else bundle
         policies = await self._resources.policies(bundle.namespace)
         if bundle not in Ring.of(bundle.namespace, policies):
             raise NotFound(f"{bundle} is not a bundle of its namespace")
         return bundle
-
-
-_NOTHING: Final[Mapping[Bundle, Claim]] = {}

@@ -1,9 +1,9 @@
-"""The registry of living brokers: this one's entry, kept under its lease, and everybody else's.
+"""The registry of living brokers: this broker's registration and all others'.
 
-A registration goes with its lease, or when its broker withdraws it, which it does before it stops
-listening. So one that is there while its address refuses connections is that of a process which has
-died. A broker that starts under the id of another puts an end to that one's lease: its address is
-taken over, so it is gone.
+A registration is a record under its broker's lease. It is deleted when the lease ends, or when the
+broker withdraws it, which happens before the broker stops listening. So if a registered address
+refuses connections, its process has died. A broker that starts under the id of a registered one
+ends that one's lease: the new process has the address, so the former one is dead.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ from magnetar.broker.ownership.records import (
     BrokerState,
     broker_key,
     decode_broker,
-    encode,
 )
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
-from magnetar.metadata.following import Following
+from magnetar.metadata.follower import Follower
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
 
@@ -29,7 +29,10 @@ log = get_logger("magnetar.ownership.brokers")
 
 
 class BrokerRegistry:
-    """See the module's text. A listener of the session, before the ownership."""
+    """Keeps this broker registered and follows all registrations.
+
+    A listener of the session, before the ownership.
+    """
 
     def __init__(self, store: MetadataStore, session: MetadataSession, own: BrokerRecord) -> None:
         self._store = store
@@ -37,49 +40,50 @@ class BrokerRegistry:
         self._own = own
         self._living: dict[str, BrokerRecord] = {}
         self._listeners: list[Callable[[str], None]] = []
-        self._following = Following(store, BROKERS_PREFIX, self._changed)
+        self._following = Follower(store, BROKERS_PREFIX, self._changed)
         self._first = True
         self._revision = ABSENT
-        """Of the registration as it was written here last."""
+        """Of the registration that this process wrote last."""
         self._withdrawn = False
         self.run = self._following.run
         self.ready = self._following.ready
 
     @property
     def own(self) -> BrokerRecord:
-        """This broker, as it is registered now."""
+        """This broker's record, as last registered."""
         return self._own
 
     def living(self) -> Sequence[BrokerRecord]:
-        """Every registered broker, this one included once it is, by id."""
+        """Returns all registered brokers in the order of their ids; may include this one."""
         return [record for _, record in sorted(self._living.items())]
 
     def get(self, broker_id: str) -> BrokerRecord | None:
+        """Returns a registered broker's record, None if the id is not registered."""
         return self._living.get(broker_id)
 
     def add_listener(self, listener: Callable[[str], None]) -> None:
-        """`listener(broker_id)` is called when a broker came, changed or went."""
+        """`listener(broker_id)` is called when a broker registers, changes or disappears."""
         self._listeners.append(listener)
 
     async def set_state(self, state: BrokerState) -> None:
-        """Tells the others whether this broker may be given bundles."""
+        """Publishes whether this broker may receive bundles."""
         self._own = msgspec.structs.replace(self._own, state=state)
         await self._register()
 
     async def withdraw(self) -> None:
-        """Takes the registration away, unless another process has taken the id over; before the
-        listeners are closed.
+        """Deletes the registration, unless another process has taken over the id.
+
+        Call it before the listeners close.
         """
         self._withdrawn = True
         with suppress(BadRevision):
             await self._store.delete(broker_key(self._own.broker_id), expected=self._revision)
 
-    # -- the session's side
-
     def suspended(self) -> None:
-        """The registration stands until the lease is gone: others see to that."""
+        """Does nothing: the registration is valid until the lease ends."""
 
     async def established(self, *, renewed: bool) -> None:
+        """Registers this broker under a new lease."""
         if not renewed or self._withdrawn:
             return
         if self._first:
@@ -88,14 +92,14 @@ class BrokerRegistry:
         self._first = False
 
     async def _succeed(self) -> None:
-        """Ends the lease of a former process of this id."""
+        """Ends the lease of a former process with this id."""
         key = broker_key(self._own.broker_id)
         record = await self._store.get(key)
         if record is None:
             return
         former = decode_broker(key, record.value)
         if former.start != self._own.start:
-            log.info("former process of this broker was registered", start=former.start)
+            log.info("ending the lease of a former process of this broker", start=former.start)
             await self._store.revoke_lease(former.lease_id)
 
     async def _register(self) -> None:

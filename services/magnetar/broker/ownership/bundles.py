@@ -1,9 +1,9 @@
-"""Bundles: the ranges that a namespace's hash ring is cut into, and which topic is in which.
+"""Bundles: the ranges of a namespace's hash ring, and the mapping from topics to them. Pure.
 
-A topic's place on the ring is the CRC-32 of its full name (a partition is a topic). A bundle is
-`[lower, upper)`, the last one with its upper edge, and is written as Pulsar writes it:
-`0x00000000_0x40000000`, with its namespace before it where it stands alone. The edges are the
-namespace's policy `bundles.boundaries`. Everything here is pure.
+A topic's position on the ring is the CRC-32 of its full name (a partition is a topic of its own). A
+bundle is `[lower, upper)`; the last one includes its upper edge. Its text is Pulsar's:
+`0x00000000_0x40000000`, prefixed by the namespace if that is not known from the context. The edges
+are the namespace's policy `bundles.boundaries`.
 """
 
 import re
@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Protocol
 
-from magnetar.broker.namespace_policies import BUNDLES_DEFAULT, BUNDLES_MAX, bundle_boundaries
+from magnetar.broker.catalog.namespace_policies import (
+    BUNDLES_DEFAULT,
+    BUNDLES_MAX,
+    bundle_boundaries,
+)
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.names import NamespaceName, TopicName
@@ -23,16 +27,16 @@ RING_END: Final = 0xFFFFFFFF
 _RANGE: Final = re.compile(r"0x([0-9a-f]{8})_0x([0-9a-f]{8})")
 
 
-class Placed(Protocol):
-    """A topic that knows its place on the ring."""
+class RingTopic(Protocol):
+    """An open topic with its position on the ring of bundles."""
 
     name: TopicName
-    place: int
+    ring_position: int
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Bundle:
-    """One range of a namespace. `str()` is `tenant/namespace/0x00000000_0x40000000`."""
+    """A range of a namespace's ring. `str()` is `tenant/namespace/0x00000000_0x40000000`."""
 
     namespace: NamespaceName
     lower: int
@@ -43,22 +47,22 @@ class Bundle:
 
     @property
     def range(self) -> str:
-        """The range alone, as it stands in Pulsar's URLs."""
+        """The range without the namespace, as in Pulsar's URLs."""
         return f"0x{self.lower:08x}_0x{self.upper:08x}"
 
     def __contains__(self, topic: TopicName) -> bool:
         return topic.namespace == self.namespace and self.covers(bundle_hash(str(topic)))
 
-    def holds(self, topic: Placed) -> bool:
-        """Whether an open topic is in the bundle; quick, for there may be very many."""
-        return self.covers(topic.place) and topic.name.namespace == self.namespace
+    def holds(self, topic: RingTopic) -> bool:
+        """Whether an open topic is in the bundle; fast, since it runs for every open topic."""
+        return self.covers(topic.ring_position) and topic.name.namespace == self.namespace
 
-    def covers(self, place: int) -> bool:
-        """Whether this place of the ring is in the bundle."""
-        return self.lower <= place < self.upper or place == self.upper == RING_END
+    def covers(self, ring_position: int) -> bool:
+        """Whether this ring position is in the bundle."""
+        return self.lower <= ring_position < self.upper or ring_position == self.upper == RING_END
 
     def overlaps(self, other: "Bundle") -> bool:
-        """Whether any topic could be in both."""
+        """Whether a topic could be in both bundles."""
         same = self.namespace == other.namespace
         return same and self.lower < other.upper and other.lower < self.upper
 
@@ -66,16 +70,16 @@ class Bundle:
     def parse(cls, text: str) -> "Bundle":
         """The inverse of `str`; raises PreconditionFailed."""
         namespace, _, edges = text.rpartition("/")
-        found = _RANGE.fullmatch(edges)
-        if found is None or int(found[1], 16) >= int(found[2], 16):
+        match = _RANGE.fullmatch(edges)
+        if match is None or int(match[1], 16) >= int(match[2], 16):
             raise PreconditionFailed(
                 f"{text} is no bundle, such as tenant/ns/0x00000000_0xffffffff"
             )
-        return cls(NamespaceName.parse(namespace), int(found[1], 16), int(found[2], 16))
+        return cls(NamespaceName.parse(namespace), int(match[1], 16), int(match[2], 16))
 
 
 class Ring:
-    """A namespace's bundles, for finding a topic's."""
+    """The bundles of a namespace, as sorted edges; finds a topic's bundle by bisection."""
 
     __slots__ = ("_edges", "namespace")
 
@@ -85,7 +89,7 @@ class Ring:
 
     @classmethod
     def of(cls, namespace: NamespaceName, policies: dict[str, Any]) -> "Ring":
-        """From the namespace's policies."""
+        """Builds the ring from the namespace's policies."""
         return cls(namespace, [int(edge, 16) for edge in policies["bundles"]["boundaries"]])
 
     def __eq__(self, other: object) -> bool:
@@ -99,27 +103,27 @@ class Ring:
 
     @property
     def bundles(self) -> list[Bundle]:
-        """All of them, in order."""
+        """All bundles, in order."""
         return [Bundle(self.namespace, low, high) for low, high in pairwise(self._edges)]
 
     def __contains__(self, bundle: Bundle) -> bool:
-        """Whether this very range is a bundle now."""
+        """Whether exactly this range is a bundle of the namespace."""
         return bundle == self.at(bundle.lower)
 
-    def at(self, place: int) -> Bundle:
-        """The bundle of a place on the ring."""
-        at = min(bisect_right(self._edges, place), len(self._edges) - 1)
+    def at(self, ring_position: int) -> Bundle:
+        """Returns the bundle at a position on the ring."""
+        at = min(bisect_right(self._edges, ring_position), len(self._edges) - 1)
         return Bundle(self.namespace, self._edges[at - 1], self._edges[at])
 
     def of_topic(self, topic: TopicName) -> Bundle:
-        """The bundle that the topic is in."""
+        """Returns the topic's bundle."""
         return self.at(bundle_hash(str(topic)))
 
 
 def with_split(
     policies: dict[str, Any], bundle: Bundle, positions: Sequence[int]
 ) -> dict[str, Any]:
-    """The policies with `bundle` cut at `positions`; PreconditionFailed where that cannot be."""
+    """Returns the policies with `bundle` split at `positions`; raises PreconditionFailed."""
     ring = Ring.of(bundle.namespace, policies)
     if bundle not in ring:
         raise PreconditionFailed(f"{bundle} is not a bundle of its namespace any more")
@@ -133,16 +137,16 @@ def with_split(
 
 
 def parts_of(bundle: Bundle, positions: Sequence[int]) -> list[Bundle]:
-    """What `bundle` becomes when it is cut at `positions`."""
+    """Returns the bundles that result from splitting `bundle` at `positions`."""
     edges = [bundle.lower, *sorted(set(positions)), bundle.upper]
     return [Bundle(bundle.namespace, low, high) for low, high in pairwise(edges)]
 
 
-# -- as the REST side writes them --------------------------------------------------------------
-
-
 def requested(bundles: dict[str, Any] | None) -> dict[str, Any]:
-    """The bundles of a new namespace, from `{"numBundles": …}` or given boundaries."""
+    """Returns the bundles of a new namespace, from the REST document of the request.
+
+    The document is `{"numBundles": …}` or has explicit boundaries.
+    """
     if not bundles:
         return {"boundaries": bundle_boundaries(BUNDLES_DEFAULT), "numBundles": BUNDLES_DEFAULT}
     if not isinstance(bundles, dict):
@@ -156,7 +160,7 @@ def requested(bundles: dict[str, Any] | None) -> dict[str, Any]:
             f"Invalid number of bundles. Number of numBundles has to be in the range of "
             f"(0, {BUNDLES_MAX}]."
         )
-    # Pulsar takes 0 and less for "the default", and so do its tools.
+    # Pulsar and its tools take 0 and less as "the default".
     count = count if count > 0 else BUNDLES_DEFAULT
     return {"boundaries": bundle_boundaries(count), "numBundles": count}
 
@@ -175,27 +179,27 @@ def _edges(boundaries: object) -> list[int]:
 
 
 def ranges(policies: dict[str, Any]) -> list[str]:
-    """The namespace's bundles, such as `0x00000000_0x40000000`."""
+    """Returns the namespace's bundles as ranges, such as `0x00000000_0x40000000`."""
     edges = policies["bundles"]["boundaries"]
     return [f"{low}_{high}" for low, high in pairwise(edges)]
 
 
 def bundle_of(policies: dict[str, Any], topic: TopicName) -> str:
-    """The range of the bundle that the topic is in."""
+    """Returns the range of the topic's bundle."""
     return Ring.of(topic.namespace, policies).of_topic(topic).range
 
 
 def checked(policies: dict[str, Any], namespace: NamespaceName, bundle: str) -> str:
-    """The bundle, where it is one of the namespace's; PreconditionFailed in Pulsar's words."""
-    known = ranges(policies)
-    if bundle in known:
+    """Returns `bundle` if it exists; else raises PreconditionFailed with Pulsar's text."""
+    existing = ranges(policies)
+    if bundle in existing:
         return bundle
     low = bundle.partition("_")[0]
-    for each in known:
-        if each.startswith(low):
+    for bundle_range in existing:
+        if bundle_range.startswith(low):
             raise PreconditionFailed(
                 f"Invalid upper boundary for bundle {namespace}/{bundle}. "
-                f"Expected upper boundary of {namespace}/{each}"
+                f"Expected upper boundary of {namespace}/{bundle_range}"
             )
     raise PreconditionFailed(
         f"Invalid lower boundary for bundle {namespace}/{bundle}: no bundle starts there"

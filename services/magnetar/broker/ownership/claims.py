@@ -1,15 +1,15 @@
-"""This broker's claims: which bundles are its own, by which revision of their records.
+"""This broker's claims: the bundles that it owns, each with the revision of its record.
 
-A claim is made by creating the bundle's record, under the lease, in a transaction that checks the
-namespace's policies: so it is of a bundle that exists, and two brokers that want one bundle cannot
-both have it. Claims of ranges that overlap cannot both be made either: policies change by
-compare-and-swap only, and before a claim of a new range is made, records of the namespace that
-overlap it (left from other boundaries) must have gone.
+A broker claims a bundle by creating the bundle's record under its lease, in a transaction that
+checks the namespace's policies. So the bundle exists, and two brokers cannot both claim it. Claims
+of overlapping ranges are also impossible: policies change by compare-and-swap only, and before a
+broker claims a new range, all records of the namespace that overlap it (left from other boundaries)
+must be deleted.
 
-A claim ends when its record is deleted, handed over to another broker's lease, or split into those
-of its parts; each is one transaction. Where the outcome of one is unknown it is repeated, and where
-it stays unknown the claim is dropped: what the store says then is found by the next who asks
-(`confirm`), for a record that names this broker, start and lease is this broker's claim.
+A claim ends when its record is deleted, handed over to another broker's lease, or replaced by the
+records of its parts; each is one transaction. If the outcome of a transaction is unknown, it is
+repeated. If the outcome stays unknown, the claim is dropped, and the next request reads the store
+(`confirm`): a record with this broker's id, start and lease is this broker's claim.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ from magnetar.broker.ownership.records import (
     bundle_of_key,
     decode_broker,
     decode_ownership,
-    encode,
     ownership_key,
 )
 from magnetar.broker.ownership.rings import Rings, namespace_key, policies_of
 from magnetar.core.errors import Conflict, PreconditionFailed, ServiceNotReady
 from magnetar.core.log import get_logger
+from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import (
     ABSENT,
@@ -56,7 +56,7 @@ log = get_logger("magnetar.ownership")
 
 
 class ClaimState(Enum):
-    """What is being done with a bundle of our own."""
+    """The state of a bundle that this broker owns."""
 
     HELD = "held"
     LEAVING = "leaving"
@@ -65,25 +65,26 @@ class ClaimState(Enum):
 
 @dataclass(slots=True)
 class Claim:
-    """One bundle of this broker; `revision` is that of its record, and the epoch of the claim."""
+    """A bundle of this broker. `revision` is its record's, and the epoch of the claim."""
 
     bundle: Bundle
     revision: int
     since_ms: int
     origin: int
-    """Revision of the claim that this one is, or came from by splits alone. A revision is used only
-    once, so a bundle that was lost and claimed anew has another origin."""
+    """The revision of the first claim from which this claim came by splits alone. A revision is
+    used only once, so a bundle that was lost and claimed again has another origin."""
     state: ClaimState = ClaimState.HELD
     settled: "asyncio.Future[None] | None" = None
-    """While it is being split: done when the parts stand in its place, or it stays whole."""
+    """During a split: done when the parts have replaced the bundle, or the split has failed."""
 
     @property
     def key(self) -> str:
+        """The key of the claim's record."""
         return ownership_key(self.bundle)
 
 
 class Claims:
-    """See the module's text. `seen` is told of every record that was read or written here."""
+    """Creates, hands over, splits and ends claims; `seen` gets every record read or written."""
 
     def __init__(
         self,
@@ -105,30 +106,28 @@ class Claims:
 
     @property
     def all(self) -> Mapping[Bundle, Claim]:
-        """By bundle. To read, not to change."""
+        """All claims by bundle, read-only."""
         return MappingProxyType(self._claims)
 
     def get(self, bundle: Bundle) -> Claim | None:
-        """The claim of the bundle, or of that of which it is just being made a part."""
+        """Returns the claim of the bundle, or of the bundle whose split is creating it."""
         claim = self._claims.get(bundle)
         if claim is None and self._splitting:
             return next((c for c in self._splitting if c.bundle.overlaps(bundle)), None)
         return claim
 
     def is_own(self, owner: OwnershipRecord) -> bool:
-        """Whether the record is a claim of this process under the lease that it has now."""
+        """Whether the record is a claim of this process under its current lease."""
         return owner == OwnershipRecord.of(self._own()) and owner.lease_id != 0
 
     def is_own_former(self, owner: OwnershipRecord) -> bool:
-        """Whether it is one of this very process under a lease that it has lost."""
+        """Whether the record is a claim of this process under a lease that it has lost."""
         own = self._own()
         same = owner.broker_id == own.broker_id and owner.start == own.start
         return same and owner.lease_id != own.lease_id
 
-    # -- making one
-
-    async def take(self, bundle: Bundle) -> Claim | None:
-        """Claims a bundle that nobody owns; None where somebody does, or may, or it is no more."""
+    async def acquire(self, bundle: Bundle) -> Claim | None:
+        """Claims an unowned bundle; None if it is owned, might be, or does not exist."""
         policies = await self._rings.read(bundle.namespace)
         if policies is None or bundle not in Ring.of(bundle.namespace, policies_of(policies)):
             return None
@@ -152,7 +151,7 @@ class Claims:
         return self.adopt(bundle, Record(key, value, revision))
 
     async def confirm(self, bundle: Bundle) -> Claim | None:
-        """The claim that the store has for this broker, if it is of its lease now."""
+        """Reads the store; returns this broker's claim if its record is under the current lease."""
         if (claim := self.get(bundle)) is not None:
             return claim
         record = await self._store.get(ownership_key(bundle))
@@ -161,13 +160,13 @@ class Claims:
         self._seen(record)
         owner = decode_ownership(record.key, record.value)
         if self.is_own_former(owner):
-            # Under a lease that is lost, or will be: it must not stand in our own way.
+            # The lease is lost or will be; its record would block a new claim of this broker.
             await self._delete(record.key, record.revision)
             return None
         return self.get(bundle) or self.adopt(bundle, record)
 
-    async def stands(self, claim: Claim) -> bool:
-        """Whether the store has the claim, or it is being exchanged for others."""
+    async def is_current(self, claim: Claim) -> bool:
+        """Whether the store still has the claim, or a split is replacing it."""
         record = await self._store.get(claim.key)
         if record is not None:
             self._seen(record)
@@ -175,14 +174,14 @@ class Claims:
         return moved or (record is not None and record.revision == claim.revision)
 
     def adopt(self, bundle: Bundle, record: Record, whole: Claim | None = None) -> Claim | None:
-        """The claim that a record of the store is, if it is this broker's and still stands.
+        """Returns the claim that a record of the store represents, None if it is not this broker's.
 
-        `whole` is the claim of which it is a part.
+        `whole` is the claim whose split created the record.
         """
-        known = self._claims.get(bundle)
-        if known is not None and known.revision == record.revision:
-            return known
-        # The answer may come after the lease was lost, and the record with it.
+        claim = self._claims.get(bundle)
+        if claim is not None and claim.revision == record.revision:
+            return claim
+        # The lease, and the record with it, may be lost by the time the answer arrives.
         owner = decode_ownership(record.key, record.value)
         if not self.is_own(owner) or not self._session.valid or not self._seen(record):
             return None
@@ -191,10 +190,8 @@ class Claims:
         log.info("bundle claimed", bundle=str(bundle), revision=record.revision)
         return claim
 
-    # -- ending one
-
     def drop(self, bundle: Bundle) -> Claim | None:
-        """Forgets the claim: the store has it no more, or nobody knows."""
+        """Forgets the claim: the store no longer has it, or its state is unknown."""
         claim = self._claims.pop(bundle, None)
         self._splitting = [other for other in self._splitting if other is not claim]
         if claim is not None and claim.settled is not None and not claim.settled.done():
@@ -202,21 +199,21 @@ class Claims:
         return claim
 
     def drop_all(self) -> list[Bundle]:
-        """The lease is lost, and every claim with it."""
+        """Forgets all claims, since the lease is lost; returns their bundles."""
         bundles = list(self._claims)
         for bundle in bundles:
             self.drop(bundle)
         return bundles
 
-    async def give(self, claim: Claim, destination: BrokerRecord | None) -> BrokerRecord | None:
-        """Hands the bundle over, where the destination is alive; else frees it. Who has it now."""
+    async def release(self, claim: Claim, destination: BrokerRecord | None) -> BrokerRecord | None:
+        """Hands the bundle to a living `destination`, else frees it; returns the new owner."""
         try:
             if destination is not None and await self._hand_over(claim, destination):
                 return destination
-            await self._settled(lambda: self._delete(claim.key, claim.revision))
+            await self._retried(lambda: self._delete(claim.key, claim.revision))
             return None
         finally:
-            # Lost with the lease meanwhile, the bundle may be claimed anew.
+            # If the lease was lost meanwhile, there may be a newer claim of the bundle.
             if self._claims.get(claim.bundle) is claim:
                 self.drop(claim.bundle)
 
@@ -246,81 +243,85 @@ class Claims:
             self._seen(Record(claim.key, value, revision))
             return True
 
-        return await self._settled(write)
+        return await self._retried(write)
 
     async def _delete(self, key: str, revision: int) -> None:
         try:
             await self._store.delete(key, expected=revision)
         except BadRevision:
-            return  # it has gone, with the lease or by a former attempt
+            return  # deleted already: with the lease, or by a former attempt
 
-    async def _settled(self, doing: Callable[[], Awaitable[T]]) -> T:
+    async def _retried(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Repeats an idempotent write while its outcome is unknown, up to ATTEMPTS_MAX times."""
         for attempt in range(ATTEMPTS_MAX):
             try:
-                return await doing()
+                return await write()
             except MetadataUnavailable:
                 if attempt == ATTEMPTS_MAX - 1:
                     raise
                 await asyncio.sleep(RETRY_S)
         raise AssertionError  # the last attempt returns or raises
 
-    # -- splitting one
-
     async def split(self, claim: Claim, positions: Sequence[int]) -> list[Bundle]:
-        """Puts the parts in the place of the bundle: in the policies and in the ownership, at once.
+        """Replaces the bundle by its parts, in the policies and in the ownership at once.
 
-        Writes under the guard wait meanwhile; nobody else notices.
+        Guarded writes wait until the split is done; clients do not notice it.
         """
         if claim.state is not ClaimState.HELD:
             raise Conflict(f"{claim.bundle} is being moved or split already")
+        own = OwnershipRecord.of(self._own())  # of one lease, also if an attempt is repeated
         claim.state = ClaimState.SPLITTING
         claim.settled = asyncio.get_running_loop().create_future()
         self._splitting.append(claim)
         try:
-            policies, value, revision = await self._settled(lambda: self._split(claim, positions))
+            policies, records = await self._retried(lambda: self._split(claim, positions, own))
         except MetadataUnavailable:
             self.drop(claim.bundle)
             raise
         except BaseException:
-            if claim in self._splitting:  # else it was lost with the lease
+            if claim in self._splitting:  # else the claim was lost with the lease
                 self._splitting.remove(claim)
                 claim.state = ClaimState.HELD
                 claim.settled.set_result(None)
                 claim.settled = None
             raise
         parts = parts_of(claim.bundle, positions)
-        for part in parts:
-            # As the watch would: where the lease was lost meanwhile they went with it.
-            self.adopt(part, Record(ownership_key(part), value, revision), claim)
+        for record in records:
+            # Checked like a record from the watch: the parts may be lost with the lease.
+            self.adopt(bundle_of_key(record.key), record, claim)
         self._rings.seen(policies)
         self.drop(claim.bundle)
         log.info("bundle split", bundle=str(claim.bundle), parts=[part.range for part in parts])
         return parts
 
-    async def _split(self, claim: Claim, positions: Sequence[int]) -> tuple[Record, bytes, int]:
-        """The namespace's record with the parts, and their claims: value and revision."""
+    async def _split(
+        self, claim: Claim, positions: Sequence[int], own: OwnershipRecord
+    ) -> tuple[Record, list[Record]]:
+        """Returns the namespace's new record, and the records of the parts that `own` claims."""
         bundle, parts = claim.bundle, parts_of(claim.bundle, positions)
-        key, value = namespace_key(bundle.namespace), encode(OwnershipRecord.of(self._own()))
+        key, value = namespace_key(bundle.namespace), encode(own)
         for _ in range(ATTEMPTS_MAX):
             record = await self._rings.read(bundle.namespace)
             if record is None:
                 raise PreconditionFailed(f"{bundle.namespace} does not exist any more")
-            # An attempt whose outcome was unknown may have landed.
-            first = await self._store.get(ownership_key(parts[0]))
-            if first is not None and first.value == value:
-                return record, value, first.revision
-            lease_id = self._session.lease_id
+            # A former attempt with an unknown outcome may have succeeded. Since then, the lease
+            # may have ended, and its claims of some parts or all of them.
+            stored = [await self._store.get(ownership_key(part)) for part in parts]
+            landed = [part for part in stored if part is not None and part.value == value]
+            if landed:
+                return record, landed
             document = encode(with_split(policies_of(record), bundle, positions))
             operations: list[Operation] = [
                 Put(key, document, record.revision),
                 Delete(claim.key, claim.revision),
-                *(Put(ownership_key(part), value, ABSENT, lease_id) for part in parts),
+                *(Put(ownership_key(part), value, ABSENT, own.lease_id) for part in parts),
             ]
             try:
                 revision = await self._store.transact(operations)
             except BadRevision as error:
                 if error.key == key:
-                    continue  # another policy was changed meanwhile
+                    continue  # a concurrent change of another policy
                 raise ServiceNotReady(f"{bundle} is not owned here any more: {error}") from error
-            return Record(key, document, revision), value, revision
+            claims = [Record(ownership_key(part), value, revision) for part in parts]
+            return Record(key, document, revision), claims
         raise Conflict(f"the policies of {bundle.namespace} are being changed by others; try again")

@@ -1,83 +1,73 @@
-"""Moves bundles of this broker to others, and splits them.
+"""Moves this broker's bundles to other brokers, and splits them.
 
-A move goes: choose who is to have the bundle; take nothing more for it; close its topics, with all
-that is known made durable; hand the record over to the new owner's lease in one transaction that
-checks that it is alive, or delete it; then tell the clients, with the new owner's address
-(PIP-307). Who is told earlier would come to a broker that may not serve yet. Topics that do not
-close in time are given up: the new owner's recovery ends their ledgers.
+A move: choose the new owner; accept nothing more for the bundle; close its topics with everything
+durable; hand the record over to the new owner's lease in one transaction that checks that the owner
+is registered, or delete it; then send the new owner's address to the clients (PIP-307). If clients
+were notified earlier, they would reach a broker that may not serve them yet. Topics that do not
+close in time are abandoned: the new owner's recovery closes their ledgers.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import Final
 
-from magnetar.broker.ownership.brokers import BrokerRegistry
+from magnetar.broker.ownership.api import ServedTopics
 from magnetar.broker.ownership.bundles import Bundle
-from magnetar.broker.ownership.claims import Claim, Claims, ClaimState
-from magnetar.broker.ownership.lookup import Chooser
+from magnetar.broker.ownership.claims import Claim, ClaimState
+from magnetar.broker.ownership.lookup import OwnershipView
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.ownership.splitting import split_positions
+from magnetar.broker.ownership.split_algorithms import split_positions
 from magnetar.core.errors import Conflict, MetadataError, NotFound, PreconditionFailed
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import MetadataUnavailable
 
-if TYPE_CHECKING:
-    from magnetar.broker.ownership.ownership import ServedTopics
-
 UNLOAD_TIMEOUT_S: Final = 60.0
-"""For closing the topics of one bundle."""
+"""For closing the topics of a bundle."""
 UNLOADED_AT_ONCE_MAX: Final = 4
-"""Bundles that a broker hands over at the same time when it drains."""
+"""Bundles that a draining broker hands over at the same time."""
 
 log = get_logger("magnetar.ownership.moves")
 
 
-class Known(Protocol):
-    """What the ownership knows, seen from here."""
-
-    brokers: BrokerRegistry
-    claims: Claims
-    choose: Chooser
-
-    def bundle_counts(self) -> Mapping[str, int]: ...
-
-
 class Moves:
-    """See the module's text."""
+    """Unloads and splits the bundles that this broker owns."""
 
-    def __init__(self, known: Known, topics: "ServedTopics", tasks: TaskSet) -> None:
-        self._known = known
+    def __init__(self, view: OwnershipView, topics: ServedTopics, tasks: TaskSet) -> None:
+        self._view = view
         self._topics = topics
         self._tasks = tasks
 
     async def unload(self, bundle: Bundle, destination: str | None) -> str | None:
-        """Runs to its end, whoever asked for it. Raises NotFound, Conflict, PreconditionFailed."""
+        """Hands the bundle over, even if the caller is cancelled; returns the new owner's id.
+
+        Raises NotFound, Conflict, PreconditionFailed.
+        """
         claim = self._held(bundle)
-        to = None if destination is None else self._known.brokers.get(destination)
-        own_id = self._known.brokers.own.broker_id
+        to = None if destination is None else self._view.brokers.get(destination)
+        own_id = self._view.brokers.own.broker_id
         if destination is not None and (to is None or not to.active or destination == own_id):
             raise PreconditionFailed(f"{destination} is no other broker that takes bundles")
-        return await self._tasks.finish(self._move(claim, to or self._other(bundle)), f"{bundle}")
+        return await self._tasks.finish(self._move(claim, to or self._choose(bundle)), f"{bundle}")
 
     async def drain(self) -> None:
-        """All bundles, UNLOADED_AT_ONCE_MAX at a time."""
-        while held := [c for c in self._known.claims.all.values() if c.state is ClaimState.HELD]:
+        """Hands over all bundles, UNLOADED_AT_ONCE_MAX at a time."""
+        while held := [c for c in self._view.claims.all.values() if c.state is ClaimState.HELD]:
             await asyncio.gather(*(self._drain_one(claim) for claim in held[:UNLOADED_AT_ONCE_MAX]))
 
     async def _drain_one(self, claim: Claim) -> None:
         try:
-            await self._move(claim, self._other(claim.bundle))
+            await self._move(claim, self._choose(claim.bundle))
         except MetadataError as error:
-            log.warning("not handed over", bundle=str(claim.bundle), error=str(error))
+            log.warning("bundle not handed over", bundle=str(claim.bundle), error=str(error))
 
     async def release(self, claim: Claim) -> None:
-        """Lets go of a bundle that its namespace does not have any more."""
-        if claim.state is ClaimState.HELD and self._known.claims.get(claim.bundle) is claim:
+        """Releases a bundle that its namespace no longer has."""
+        if claim.state is ClaimState.HELD and self._view.claims.get(claim.bundle) is claim:
             await self._move(claim, None)
 
     async def split(self, bundle: Bundle, algorithm: str, positions: Sequence[int]) -> list[Bundle]:
-        """The parts. Raises PreconditionFailed where there is nothing to be gained by it."""
+        """Splits the bundle; returns the parts. Raises PreconditionFailed without positions."""
         claim = self._held(bundle)
         loads = self._topics.loads(bundle.holds)
         cuts = split_positions(bundle, algorithm, loads, positions)
@@ -87,27 +77,27 @@ class Moves:
 
     async def _split(self, claim: Claim, cuts: Sequence[int]) -> list[Bundle]:
         try:
-            return await self._known.claims.split(claim, cuts)
+            return await self._view.claims.split(claim, cuts)
         except MetadataUnavailable:
-            # The claim was dropped, and a claim of the parts is another one: its topics are opened
-            # under that.
+            # The claim was dropped. A later claim of the parts is a new one, and their topics must
+            # be opened under that.
             self._topics.abandon(claim.bundle.holds)
             raise
 
     def _held(self, bundle: Bundle) -> Claim:
-        claim = self._known.claims.get(bundle)
+        claim = self._view.claims.get(bundle)
         if claim is None:
             raise NotFound(f"{bundle} is not owned by this broker")
         if claim.state is not ClaimState.HELD:
             raise Conflict(f"{bundle} is being moved or split already")
         return claim
 
-    def _other(self, bundle: Bundle) -> BrokerRecord | None:
-        """Who is to have it: the best of the other brokers, if there is any."""
-        brokers = self._known.brokers
+    def _choose(self, bundle: Bundle) -> BrokerRecord | None:
+        """Returns the best of the other brokers for the bundle, None if there is no other."""
+        brokers = self._view.brokers
         own_id = brokers.own.broker_id
         others = [b for b in brokers.living() if b.active and b.broker_id != own_id]
-        chosen = self._known.choose(bundle, others, self._known.bundle_counts(), own_id)
+        chosen = self._view.choose(bundle, others, self._view.bundle_counts(), own_id)
         return next((broker for broker in others if broker.broker_id == chosen), None)
 
     async def _move(self, claim: Claim, destination: BrokerRecord | None) -> str | None:
@@ -121,9 +111,9 @@ class Moves:
             except TimeoutError:
                 log.warning("topics did not close in time", bundle=str(claim.bundle))
                 self._topics.abandon(inside)
-            owner = await self._known.claims.give(claim, destination)
+            owner = await self._view.claims.release(claim, destination)
         finally:
-            # Where it was cut short before it was given away, it is still ours.
+            # If the move was cut short before the release, this broker still owns the bundle.
             claim.state = ClaimState.HELD
             self._topics.dismiss(inside, owner)
         log.info(

@@ -1,23 +1,27 @@
-"""Which broker serves which topic, as one broker of a cluster knows and decides it.
+"""Which broker serves which topic, for a broker of a cluster.
 
-It is a listener of the broker's session. While the lease stands, what is claimed here is served
-here. When the lease is in doubt everything rests: topics take and send nothing, look-ups and new
-clients are refused. When the same lease is good again, topics go on; when it was lost, its claims
-are too, and the topics are given up without another write.
+The ownership is a listener of the broker's session. While the lease is valid, this broker serves
+the bundles that it claimed. While the lease is in doubt, everything pauses: topics accept and send
+nothing, and look-ups and new clients are refused. If the same lease is valid again, topics resume.
+If the lease was lost, the claims are lost with it, and the topics are abandoned without another
+write.
 
-Somebody else's claim ends that of this broker only through the store: the watch tells, and the
-topics are given up then; and had it been missed, no write of theirs would land (`guarded`).
+Another broker's claim ends this broker's only through the store. The watch reports it, and the
+topics are abandoned. Even if the report were lost, no write of the topics would succeed
+(`managed_ledger.guarded`).
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final
 
+from magnetar.broker.catalog.topic_names import topic_of_ledger
+from magnetar.broker.ownership.api import Choose, ServedTopics
 from magnetar.broker.ownership.brokers import BrokerRegistry
-from magnetar.broker.ownership.bundles import Bundle, Placed
+from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.claims import Claim, Claims, ClaimState
-from magnetar.broker.ownership.located import Located, NotOwned, not_served
+from magnetar.broker.ownership.location import Located, NotOwned, not_served
 from magnetar.broker.ownership.lookup import Lookups
 from magnetar.broker.ownership.moves import Moves
 from magnetar.broker.ownership.records import (
@@ -29,15 +33,14 @@ from magnetar.broker.ownership.records import (
     decode_ownership,
 )
 from magnetar.broker.ownership.rings import Rings
-from magnetar.broker.ownership.splitting import TopicLoad
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.claim import Grant
 from magnetar.managed_ledger.errors import ManagedLedgerFenced
-from magnetar.managed_ledger.guarded import Grant
-from magnetar.metadata.following import Following
+from magnetar.metadata.follower import Follower
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import Check, MetadataStore, Record
 
@@ -46,14 +49,11 @@ START_TIMEOUT_S: Final = 30.0
 
 log = get_logger("magnetar.ownership")
 
-Choose = Callable[[Bundle, Sequence[BrokerRecord], Mapping[str, int], str], str | None]
-"""(bundle, brokers that may be given it, bundles owned by id, own id) → who is to have it."""
-
 
 def fewest_bundles(
     _bundle: Bundle, brokers: Sequence[BrokerRecord], owned: Mapping[str, int], own_id: str
 ) -> str | None:
-    """The broker with the fewest bundles; of several this one, or the first."""
+    """Chooses the broker with the fewest bundles; on a tie this one, else the first by id."""
     return min(
         (broker.broker_id for broker in brokers),
         key=lambda broker_id: (owned.get(broker_id, 0), broker_id != own_id, broker_id),
@@ -61,33 +61,11 @@ def fewest_bundles(
     )
 
 
-Inside = Callable[[Placed], bool]
-
-
-class ServedTopics(Protocol):
-    """What the ownership does to the topics that are open here."""
-
-    def suspend(self) -> None:
-        """All rest: nothing is taken and nothing is sent, and nobody is told."""
-
-    def resume(self) -> None:
-        """All go on."""
-
-    def abandon(self, inside: Inside) -> None:
-        """Those inside are given up at once: nothing is written, clients look them up again."""
-
-    async def drain(self, bundle: Bundle) -> None:
-        """Those of the bundle are closed, all known is durable; clients are not told yet."""
-
-    def dismiss(self, inside: Inside, destination: BrokerRecord | None) -> None:
-        """Clients of those that were drained are told, with the new owner where it is known."""
-
-    def loads(self, inside: Inside) -> list[TopicLoad]:
-        """The topics inside, with what they move."""
-
-
 class ClusterOwnership:
-    """See the module's text. Made before the session is started; `start`, then `stop`."""
+    """The `Ownership` of a broker of a cluster.
+
+    Create it before the session starts, because it is a listener; then `start`, at the end `stop`.
+    """
 
     always = False
 
@@ -98,15 +76,16 @@ class ClusterOwnership:
         own: BrokerRecord,
         topics: ServedTopics,
         clock: Clock,
+        choose: Choose = fewest_bundles,
     ) -> None:
         self._session = session
         self._topics = topics
         self._tasks = TaskSet("ownership")
         self._established = False
-        self.choose: Choose = fewest_bundles
+        self.choose = choose
         self.brokers = BrokerRegistry(store, session, own)
         self.rings = Rings(store, self._ring_changed)
-        self._following = Following(store, OWNERSHIP_PREFIX, self._record_changed)
+        self._following = Follower(store, OWNERSHIP_PREFIX, self._record_changed)
         self._owners: dict[Bundle, OwnershipRecord] = {}
         self._counts: Counter[str] = Counter()
         self.claims = Claims(
@@ -118,10 +97,8 @@ class ClusterOwnership:
         session.add_listener(self.brokers)
         session.add_listener(self)
 
-    # -- life
-
     async def start(self) -> None:
-        """Returns once what the cluster has is known here. The session is started next."""
+        """Returns once the first listings are complete. Start the session after it."""
         parts = (self.brokers, self.rings, self._following)
         for part in parts:
             self._tasks.start(part.run(), "follow")
@@ -130,73 +107,70 @@ class ClusterOwnership:
                 await part.ready()
 
     async def drain(self, timeout_s: float) -> None:
-        """Hands all bundles over to other brokers, as far as there is time."""
+        """Hands all bundles over to other brokers, as far as `timeout_s` allows."""
         try:
             await self.brokers.set_state(BrokerState.DRAINING)
             async with asyncio.timeout(timeout_s):
                 await self._moves.drain()
         except (MetadataError, TimeoutError) as error:
-            log.warning("not all handed over", left=len(self.claims.all), error=str(error))
+            log.warning("bundles left to expire", left=len(self.claims.all), error=str(error))
 
     async def withdraw(self) -> None:
-        """The registration goes; call before the listeners are closed."""
+        """Deletes the registration; call it before the listeners close."""
         try:
             await self.brokers.withdraw()
         except MetadataError as error:
             log.info("registration left to expire", error=str(error))
 
     async def stop(self) -> None:
-        """What is still claimed goes with the lease."""
+        """Stops the tasks; the remaining claims are deleted with the lease."""
         await self._tasks.stop()
-
-    # -- what is known
 
     @property
     def serving(self) -> bool:
-        """Whether what is claimed may be served at this moment."""
+        """Whether this broker may serve its claims now."""
         return self._established and self._session.valid
 
     @property
     def draining(self) -> bool:
+        """Whether this broker is handing over its bundles and accepts no more."""
         return not self.brokers.own.active
 
     def owned(self) -> Mapping[Bundle, Claim]:
-        """The bundles of this broker."""
+        """Returns this broker's claims by bundle."""
         return self.claims.all
 
     def owner_of(self, bundle: Bundle) -> OwnershipRecord | None:
-        """As the watch told last."""
+        """Returns the bundle's owner as the watch last reported it."""
         return self._owners.get(bundle)
 
     def bundle_counts(self) -> Mapping[str, int]:
-        """How many bundles each broker owns, by id."""
+        """Returns the number of owned bundles by broker id."""
         return self._counts
 
     def bundle_of(self, name: TopicName) -> Bundle | None:
-        """The topic's bundle, as far as its namespace is known here."""
+        """Returns the topic's bundle, None if its namespace is not known here."""
         ring = self.rings.get(name.namespace)
         return None if ring is None else ring.of_topic(name)
 
     def owns(self, name: TopicName) -> bool:
-        """Whether the topic is served here now."""
+        """Whether this broker serves the topic now."""
         bundle = self.bundle_of(name)
         return bundle is not None and self.has(bundle)
 
     def has(self, bundle: Bundle) -> bool:
-        """Whether the bundle's topics are served here now."""
+        """Whether this broker serves the bundle's topics now."""
         claim = self.claims.get(bundle)
         return claim is not None and claim.state is not ClaimState.LEAVING and self.serving
 
-    # -- what is asked
-
     async def require(self, name: TopicName) -> None:
-        """Raises ServiceNotReady where the topic is not served here: its client looks it up."""
+        """Raises ServiceNotReady unless this broker owns the topic."""
         if self.owns(name):
             return
         bundle = await self.rings.bundle_of(name)
         if not self.serving:
             raise ServiceNotReady("The broker has lost touch with the metadata store, please retry")
-        # It may have been handed over to this broker a moment ago.
+        # The bundle may have been handed over to this broker a moment ago.
         if self.claims.get(bundle) is None:
             await self.claims.confirm(bundle)
             if self.owns(name):
@@ -204,29 +178,29 @@ class ClusterOwnership:
         raise not_served(name, self.brokers.own.broker_id)
 
     async def doubt(self, name: TopicName) -> None:
-        """Another owner of the topic was noticed: asks the store whose it is."""
+        """Checks the topic's claim against the store, after signs of another owner."""
         bundle = await self.rings.bundle_of(name)
         claim = self.claims.get(bundle)
-        if claim is not None and not await self.claims.stands(claim):
+        if claim is not None and not await self.claims.is_current(claim):
             if self.claims.drop(bundle) is not None:
-                self._give_up(bundle, "the claim has gone")
+                self._abandon(bundle, "the claim is gone")
             self._lookups.bundle_changed(bundle)
 
     async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None:
-        """As `require`, for REST: a topic that nobody owns is claimed here or elsewhere.
-
-        Raises NotOwned with the broker to go to.
-        """
+        """Like `require`, for REST: claims an unowned topic, or raises NotOwned with its owner."""
         located = await self.locate(name, authoritative=authoritative)
         if located.broker is not None:
             raise NotOwned(name, located.broker, authoritative=located.redirect)
 
     async def locate(self, name: TopicName, *, authoritative: bool) -> Located:
-        """Where the topic is served; see `lookup`."""
+        """Returns where the topic is served; see `lookup`."""
         return await self._lookups.locate(name, authoritative=authoritative)
 
     async def guard(self, name: str) -> Grant:
-        """See `managed_ledger.guarded`."""
+        """Returns the claim under which a managed ledger is written; see `managed_ledger.guarded`.
+
+        Waits while the bundle is being split; raises ManagedLedgerFenced if it is not owned.
+        """
         topic = topic_of_ledger(name)
         while True:
             bundle = self.bundle_of(topic)
@@ -237,10 +211,8 @@ class ClusterOwnership:
                 return Grant(claim.origin, (Check(claim.key, claim.revision),))
             await asyncio.shield(claim.settled)
 
-    # -- what is done
-
     async def unload(self, bundle: Bundle | str, destination: str | None = None) -> str | None:
-        """Moves a bundle of this broker away; to whom it went, None where to nobody yet."""
+        """Moves a bundle of this broker to another; returns the new owner's id, if there is one."""
         return await self._moves.unload(_bundle(bundle), destination)
 
     async def split(
@@ -249,26 +221,24 @@ class ClusterOwnership:
         algorithm: str = "range_equally_divide",
         positions: Sequence[int] = (),
     ) -> list[Bundle]:
-        """Splits a bundle of this broker; its topics go on undisturbed in the parts."""
+        """Splits a bundle of this broker; its topics stay open in the parts."""
         return await self._moves.split(_bundle(bundle), algorithm, positions)
 
-    # -- the session's side
-
     def suspended(self) -> None:
+        """Pauses all topics: the lease is in doubt."""
         self._established = False
         self._topics.suspend()
         self._lookups.wake_all()
 
     async def established(self, *, renewed: bool) -> None:
+        """Resumes the topics, after abandoning them if the lease is a new one."""
         if renewed:
             if lost := self.claims.drop_all():
-                log.warning("bundles given up", bundles=len(lost), why="the lease was lost")
+                log.warning("bundles lost", bundles=len(lost), reason="the lease was lost")
             self._topics.abandon(lambda _: True)
         self._established = True
         self._topics.resume()
         self._lookups.wake_all()
-
-    # -- what the watches tell
 
     def _record_changed(self, key: str, record: Record | None) -> None:
         try:
@@ -285,12 +255,12 @@ class ClusterOwnership:
             self._counts[owner.broker_id] += 1
         claim = self.claims.get(bundle)
         if claim is None and record is not None and owner is not None and self.claims.is_own(owner):
-            # Handed over to this broker, or the news of a claim came before its answer.
+            # Handed over to this broker, or the watch is ahead of the answer to this claim.
             self.claims.adopt(bundle, record)
         elif claim is not None and claim.state is ClaimState.HELD:
             gone = record is None or (record.revision > claim.revision)
             if gone and self.claims.drop(bundle) is not None:
-                self._give_up(bundle, "the claim has gone")
+                self._abandon(bundle, "the claim is gone")
         self._lookups.bundle_changed(bundle)
 
     def _ring_changed(self, namespace: NamespaceName) -> None:
@@ -302,16 +272,10 @@ class ClusterOwnership:
                 self._tasks.start(self._moves.release(claim), f"release {bundle}")
         self._lookups.namespace_changed(namespace)
 
-    def _give_up(self, bundle: Bundle, why: str) -> None:
-        log.warning("bundle given up", bundle=str(bundle), why=why)
+    def _abandon(self, bundle: Bundle, reason: str) -> None:
+        log.warning("bundle lost", bundle=str(bundle), reason=reason)
         self._topics.abandon(bundle.holds)
 
 
 def _bundle(bundle: Bundle | str) -> Bundle:
     return Bundle.parse(bundle) if isinstance(bundle, str) else bundle
-
-
-def topic_of_ledger(name: str) -> TopicName:
-    """The topic of a managed ledger: the inverse of `topic_ledgers.ledger_name`."""
-    tenant, local, domain, topic = name.split("/", 3)
-    return TopicName.from_encoded(domain, NamespaceName(tenant, local), topic)

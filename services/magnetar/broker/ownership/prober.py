@@ -1,8 +1,8 @@
-"""Whether another broker is there: a connection to its binary listener, opened and closed again.
+"""Finds out whether another broker is alive, by opening a connection to its binary listener.
 
-Where a connection is refused twice in a row, nobody listens there any more, and as a broker
-withdraws its registration before it stops listening, one that is still registered has died.
-Anything else that goes wrong says nothing: the peer may be slow, paused, or cut off.
+Two refusals in a row prove that no process listens at the address. A broker withdraws its
+registration before it stops listening, so a registered broker that refuses connections has died.
+Any other failure proves nothing: the peer may be slow, paused, or cut off.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from magnetar.core.tasks import TaskSet
 
 PROBE_TIMEOUT_S: Final = 0.5
 PROBE_FRESH_S: Final = 0.25
-"""How long an answer is good for."""
+"""How long an answer may be reused."""
 REFUSED_AGAIN_S: Final = 0.05
-"""Between the two refusals that make a broker count as dead."""
+"""The pause between the two attempts that prove a refusal."""
 PROBES_KEPT_MAX: Final = 1_024
 
 
 class Presence(Enum):
-    """What is known of a broker."""
+    """What a probe showed about a broker."""
 
     ALIVE = "alive"
     REFUSED = "refused"
@@ -37,31 +37,31 @@ class _Answer:
 
 
 class Prober:
-    """See the module's text. One probe at a time of one broker, shared by all who ask."""
+    """Probes brokers: one probe per broker at a time, shared by all callers."""
 
     def __init__(self, tasks: TaskSet) -> None:
         self._tasks = tasks
         self._answers: dict[tuple[str, int], _Answer] = {}
-        self._asking: dict[tuple[str, int], asyncio.Future[Presence]] = {}
+        self._probes: dict[tuple[str, int], asyncio.Future[Presence]] = {}
 
-    async def look(self, broker: BrokerRecord) -> Presence:
-        """Asks, unless it was asked a moment ago."""
+    async def probe(self, broker: BrokerRecord) -> Presence:
+        """Returns the result of a probe that is at most PROBE_FRESH_S old."""
         key = (broker.broker_id, broker.start)
         loop = asyncio.get_running_loop()
-        known = self._answers.get(key)
-        if known is not None and loop.time() < known.until:
-            return known.presence
-        asking = self._asking.get(key)
-        if asking is None:
-            asking = self._tasks.start(self._ask(broker), f"probe {broker.broker_id}")
-            if asking is None:
+        answer = self._answers.get(key)
+        if answer is not None and loop.time() < answer.until:
+            return answer.presence
+        probe = self._probes.get(key)
+        if probe is None:
+            probe = self._tasks.start(self._probe(broker), f"probe {broker.broker_id}")
+            if probe is None:
                 return Presence.UNSURE
-            self._asking[key] = asking
-            asking.add_done_callback(lambda done: self._asked(key, done))
-        return await asyncio.shield(asking)
+            self._probes[key] = probe
+            probe.add_done_callback(lambda done: self._probed(key, done))
+        return await asyncio.shield(probe)
 
-    def _asked(self, key: tuple[str, int], done: "asyncio.Future[Presence]") -> None:
-        del self._asking[key]
+    def _probed(self, key: tuple[str, int], done: "asyncio.Future[Presence]") -> None:
+        del self._probes[key]
         if done.cancelled() or done.exception() is not None:
             return
         if len(self._answers) >= PROBES_KEPT_MAX:
@@ -69,7 +69,7 @@ class Prober:
         until = asyncio.get_running_loop().time() + PROBE_FRESH_S
         self._answers[key] = _Answer(done.result(), until)
 
-    async def _ask(self, broker: BrokerRecord) -> Presence:
+    async def _probe(self, broker: BrokerRecord) -> Presence:
         presence = await _connect(broker.host, broker.port)
         if presence is Presence.REFUSED:
             await asyncio.sleep(REFUSED_AGAIN_S)
@@ -89,7 +89,7 @@ async def _connect(host: str, port: int) -> Presence:
 
 
 def _is_refusal(error: OSError) -> bool:
-    """A name with several addresses is refused where each of them is."""
+    """Whether all addresses of the name refused the connection."""
     if isinstance(error, ConnectionRefusedError):
         return True
     text = str(error)

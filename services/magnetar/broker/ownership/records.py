@@ -1,10 +1,10 @@
-"""What is kept of brokers and of their claims: small JSON documents.
+"""The records of brokers and of their claims: small JSON documents.
 
     /brokers/{broker}                            a BrokerRecord, under the broker's lease
     /ownership/{tenant}/{namespace}/{range}      an OwnershipRecord, under its owner's lease
 
-A broker's id is the host and port of its HTTP address, as in Pulsar; `start` counts the starts of
-brokers of the cluster, so that two lives of one broker are told apart.
+A broker's id is the host and port of its HTTP address, as in Pulsar. `start` counts the broker
+starts of the whole cluster, so it tells two processes with the same id apart.
 """
 
 from enum import StrEnum
@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 
 from magnetar.broker.ownership.bundles import Bundle
-from magnetar.core.errors import MetadataError
+from magnetar.metadata.records import RecordType
 
 BROKERS_PREFIX: Final = "/brokers/"
 OWNERSHIP_PREFIX: Final = "/ownership/"
 
 
 class Urls(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One way to a broker: those of a listener. Empty where there is none."""
+    """The URLs of a broker for the clients of one listener; empty strings for absent ones."""
 
     service_url: str
     http_url: str
@@ -29,14 +29,14 @@ class Urls(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BrokerState(StrEnum):
-    """Whether a broker may be given bundles."""
+    """Whether a broker may receive bundles."""
 
     ACTIVE = "active"
     DRAINING = "draining"
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A living broker. `host` and `port` are where other brokers reach its binary listener."""
+    """A registered broker. Other brokers reach its binary listener at `host` and `port`."""
 
     broker_id: str
     start: int
@@ -51,15 +51,16 @@ class BrokerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def active(self) -> bool:
+        """Whether the broker may receive bundles."""
         return self.state is BrokerState.ACTIVE
 
     def reached_by(self, listener: str) -> Urls | None:
-        """Its URLs for clients of a listener (PIP-61); None where it has no such listener."""
+        """Returns the URLs for clients of a listener (PIP-61), None without such a listener."""
         return self.listeners.get(listener) if listener else self.urls
 
 
 class OwnershipRecord(msgspec.Struct, frozen=True):
-    """Who owns a bundle, by which lease."""
+    """The owner of a bundle, and the lease under which it claimed the bundle."""
 
     broker_id: str
     start: int
@@ -67,38 +68,24 @@ class OwnershipRecord(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, broker: BrokerRecord) -> "OwnershipRecord":
+        """Returns the record that this broker writes for its claims."""
         return cls(broker.broker_id, broker.start, broker.lease_id)
 
 
-encode = msgspec.json.Encoder().encode
-_broker_decoder = msgspec.json.Decoder(BrokerRecord)
-_ownership_decoder = msgspec.json.Decoder(OwnershipRecord)
+decode_broker = RecordType(BrokerRecord, "broker").decode
+decode_ownership = RecordType(OwnershipRecord, "claim").decode
 
 
 def broker_key(broker_id: str) -> str:
+    """Returns the key of a broker's registration."""
     return BROKERS_PREFIX + broker_id
 
 
 def ownership_key(bundle: Bundle) -> str:
+    """Returns the key of a bundle's claim."""
     return f"{OWNERSHIP_PREFIX}{bundle}"
 
 
 def bundle_of_key(key: str) -> Bundle:
     """The inverse of `ownership_key`."""
     return Bundle.parse(key.removeprefix(OWNERSHIP_PREFIX))
-
-
-def decode_broker(key: str, value: bytes) -> BrokerRecord:
-    """Raises MetadataError naming the key where the value is no broker."""
-    try:
-        return _broker_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no broker: {error}") from error
-
-
-def decode_ownership(key: str, value: bytes) -> OwnershipRecord:
-    """Raises MetadataError naming the key where the value is no claim."""
-    try:
-        return _ownership_decoder.decode(value)
-    except msgspec.MsgspecError as error:
-        raise MetadataError(f"{key} holds no claim: {error}") from error

@@ -1,1 +1,1 @@
-"""Policies as the broker keeps and applies them; what there is to be set is in `policies`."""
+"""Policies as a broker stores and applies them; `magnetar.policies` defines what can be set."""

@@ -1,16 +1,16 @@
-"""The broker's own settings as values of policies: what holds where nobody else says anything."""
+"""The broker's settings as values of policies: the level below topics and namespaces."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from magnetar.broker.settings import BrokerSettings
 from magnetar.policies.policy import Policy
+from magnetar.settings.broker import BrokerSettings
 
 Values = dict[str, Any]
 
 
 def broker_value(settings: BrokerSettings, policy: Policy) -> Any:
-    """None where no setting is the policy's default."""
+    """Returns the broker's value of a policy, None if no setting defines it."""
     special = _SPECIAL.get(policy.name)
     if special is not None:
         return special(settings)
@@ -25,7 +25,7 @@ def _retention(settings: BrokerSettings) -> Values:
 
 
 def _backlog_quota(settings: BrokerSettings) -> Values:
-    """Both kinds, as Pulsar answers them where nothing is set."""
+    """Returns both kinds of quota, as Pulsar's REST does without a setting."""
     return {
         "destination_storage": {
             "limitSize": settings.backlog_quota_bytes,
@@ -52,7 +52,7 @@ def _inactive_topics(settings: BrokerSettings) -> Values:
 
 
 def _persistence(settings: BrokerSettings) -> Values | None:
-    """Only a broker of a cluster has a choice."""
+    """Returns the sizes of ledgers' ensembles; only a broker of a cluster has them."""
     ensemble = getattr(settings, "ensemble_size", None)
     if ensemble is None:
         return None
@@ -90,12 +90,12 @@ def _subscription_dispatch_rate(settings: BrokerSettings) -> Values:
 
 
 def _replicator_dispatch_rate(_: BrokerSettings) -> Values:
-    """No limit: there is no setting, because nothing is sent to other clusters."""
+    """Returns no limit: there is no setting, because nothing is replicated to other clusters."""
     return _dispatch_rate(0, 0, relative=False)
 
 
 def _delayed_delivery(_: BrokerSettings) -> Values:
-    """Messages are delivered at once."""
+    """Returns delayed delivery switched off: messages are delivered at once."""
     return {"tickTime": 1_000, "active": False, "maxDeliveryDelayInMillis": 0}
 
 
@@ -141,4 +141,4 @@ _SPECIAL: Final[Mapping[str, Callable[[BrokerSettings], Any]]] = {
     "auto_topic_creation": _auto_topic_creation,
     "auto_subscription_creation": _auto_subscription_creation,
 }
-"""Values that are made of several settings; all others are one, which the policy names."""
+"""Values that several settings define together. All other policies name their one setting."""

@@ -1,1 +1,1 @@
-"""Rates: how fast producers may publish, subscriptions are served and consumers may subscribe."""
+"""Rate limits of publishing, dispatching and subscribing."""

@@ -1,12 +1,12 @@
-"""A rate of messages and of bytes together, and who waits for it, first come first served.
+"""A rate of messages and bytes together, with a queue of waiters, served in their order.
 
-Whoever is refused (`may_go`) lines up with `wait`, and is called once there are tokens; he goes on
-with what he has, and lines up again, behind the others, where that was not enough. While anybody
-waits nobody else gets past him. One timer serves the whole line: it is due when there are tokens
-for about WAKE_EVERY_S at the rate, so that nothing polls and a fast rate does not wake for each
+A sender that is refused (`may_go`) joins the queue by `wait`, and is called once tokens accumulate.
+If they do not suffice, it joins the queue again at the end. While the queue is not empty, no other
+sender may overtake it. One timer serves the whole queue: it fires when the tokens for about
+WAKE_EVERY_S have accumulated, so nothing polls, and a high rate does not cause a wake-up per
 message.
 
-The line is bounded by who can wait: the producers, or subscriptions, of one topic.
+The queue is bounded by its possible members: the producers, or the subscriptions, of one topic.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ from magnetar.core.clock import Clock
 WAKE_EVERY_S: Final = 0.01
 WAKE_DELAY_S_MIN: Final = 0.001
 WAKE_DELAY_S_MAX: Final = 60.0
-"""The timer looks again then at the latest: a process may have been stopped meanwhile."""
+"""The timer fires after this time at the latest, in case the process was stopped meanwhile."""
 
 Waiter = Callable[[], None]
 Relative = Callable[[], tuple[float, float]]
-"""Messages and bytes per second that come on top of what is configured."""
+"""Returns messages and bytes per second to add to the configured rates."""
 
 
 class RateLimiter:
-    """See the module's text."""
+    """Limits messages and bytes per period, and wakes its waiters in their order."""
 
     __slots__ = (
         "_base", "_bytes", "_clock", "_line", "_messages", "_relative", "_serving", "_timer",
@@ -47,7 +47,7 @@ class RateLimiter:
     def set(
         self, messages: float, size_bytes: float, period_s: float, relative: Relative | None = None
     ) -> None:
-        """What may go per period; 0 or less is any number. Who waits is served by the new rate."""
+        """Sets the limits per period, also for waiters; 0 or less means no limit."""
         now_s = self._clock.monotonic()
         self._relative = relative
         self._base = (messages, size_bytes, period_s)
@@ -57,55 +57,57 @@ class RateLimiter:
 
     @property
     def waiting(self) -> int:
+        """The number of waiters."""
         return len(self._line)
 
     def messages_left(self) -> float:
-        """Tokens for messages, as of the last `may_go`."""
+        """Returns the tokens for messages, as of the last `may_go`."""
         return math.inf if self._messages is None else self._messages.tokens
 
     def bytes_left(self) -> float:
-        """Tokens for bytes, as of the last `may_go`."""
+        """Returns the tokens for bytes, as of the last `may_go`."""
         return math.inf if self._bytes is None else self._bytes.tokens
 
     @property
     def out_of_messages(self) -> bool:
-        """Whether no message may go, as of the last `may_go`."""
+        """Whether there is no token for a message, as of the last `may_go`."""
         return self._messages is not None and not self._messages.ready
 
     @property
     def out_of_bytes(self) -> bool:
-        """Whether no byte may go, as of the last `may_go`."""
+        """Whether there is no token for a byte, as of the last `may_go`."""
         return self._bytes is not None and not self._bytes.ready
 
     def may_go(self) -> bool:
-        """Whether something may go now, and nobody has waited longer."""
+        """Whether a sender may send now: there are tokens, and no other sender waits."""
         if self._line and not self._serving:
             return False
         self._refill()
         return not (self.out_of_messages or self.out_of_bytes)
 
     def take(self, messages: int, size_bytes: int) -> None:
-        """Something went; into debt where it was more than there was."""
+        """Takes tokens for sent messages, into debt if necessary."""
         if self._messages is not None:
             self._messages.take(messages)
         if self._bytes is not None:
             self._bytes.take(size_bytes)
 
     def wait(self, waiter: Waiter) -> None:
-        """`waiter` is called, on a later turn, once something may go."""
+        """Queues `waiter`; it is called on a later turn of the loop, once tokens have
+        accumulated."""
         self._line.setdefault(waiter)
         if not self._serving:
             self._arm()
 
     def forget(self, waiter: Waiter) -> None:
-        """It waits no longer."""
+        """Removes `waiter` from the queue."""
         self._line.pop(waiter, None)
         if not self._line and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def close(self) -> None:
-        """There is no rate any more: who waits is called soon."""
+        """Removes the limits: all waiters are called soon."""
         self._messages = self._bytes = None
         self._wake_soon(0.0)
 

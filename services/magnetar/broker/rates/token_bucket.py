@@ -1,16 +1,16 @@
-"""A token bucket: what may go through per period, smoothly, with a bounded burst.
+"""A token bucket: limits a rate smoothly, with a bounded burst.
 
-Tokens come at `per_period / period_s` a second, up to `burst`: what half a period brings, so that
-no five seconds see more than a tenth above a rate per second. Something may go while there is a
-whole token, and then takes what it weighs, into debt where that is more: an entry is never cut in
-two, and one that is larger than the burst passes and is paid for afterwards. So over any window of
-a clock that only grows
+Tokens accumulate at `per_period / period_s` per second, up to `burst`: the tokens of half a period,
+so that within any five seconds a rate per second is exceeded by at most a tenth. A sender may send
+while there is a whole token, and then takes its full weight, into debt if necessary. So an entry is
+never divided, and an entry larger than the burst passes and is paid for afterwards. Over any window
+of a clock that only advances:
 
-    taken <= rate * window + burst + the largest thing taken
+    taken <= rate * window + burst + the largest weight taken
 
-and whoever waits gets through, since debts are paid at the rate. The clock is handed in as a
-number: where it goes back nothing is lost, and nothing comes until it moves on again; where it
-jumps ahead no more comes than one burst.
+A waiter is never starved, because debts are paid at the rate. The caller passes the time. If the
+clock goes back, no tokens are lost, and none accumulate until it advances again. If it jumps ahead,
+at most one burst accumulates.
 """
 
 from typing import Final
@@ -18,16 +18,16 @@ from typing import Final
 BURST_PERIODS: Final = 0.5
 BURST_TOKENS_MIN: Final = 1.0
 WHOLE: Final = 1.0 - 1e-6
-"""A token, less what adding fractions may have lost."""
+"""A token, minus the possible error of adding fractions."""
 
 
 class TokenBucket:
-    """See the module's text. `now_s` is a monotonic clock's."""
+    """Counts tokens; `now_s` is always a monotonic clock's time."""
 
     __slots__ = ("_at_s", "burst", "rate", "tokens")
 
     def __init__(self, per_period: float, period_s: float, now_s: float) -> None:
-        """Begins full."""
+        """Starts with a full bucket."""
         self._at_s = now_s
         self.rate = per_period / period_s
         """Tokens per second."""
@@ -35,7 +35,7 @@ class TokenBucket:
         self.tokens = self.burst
 
     def set_rate(self, per_period: float, period_s: float, now_s: float) -> None:
-        """From now on. A debt takes no longer to pay than it would have at the rate before."""
+        """Changes the rate. Paying a debt takes no longer than at the former rate."""
         self.refill(now_s)
         rate = per_period / period_s
         burst = max(BURST_TOKENS_MIN, per_period * BURST_PERIODS)
@@ -45,7 +45,7 @@ class TokenBucket:
         self.tokens = min(self.tokens, burst)
 
     def refill(self, now_s: float) -> float:
-        """Adds what has come; the tokens there are now, negative in debt."""
+        """Adds the accumulated tokens; returns the count, negative if in debt."""
         elapsed_s = now_s - self._at_s
         self._at_s = now_s
         if elapsed_s > 0:
@@ -54,13 +54,13 @@ class TokenBucket:
 
     @property
     def ready(self) -> bool:
-        """Whether something may go, as of the last `refill`."""
+        """Whether there is a whole token, as of the last `refill`."""
         return self.tokens >= WHOLE
 
     def take(self, tokens: float) -> None:
-        """Something that weighs so much goes."""
+        """Takes tokens, into debt if necessary."""
         self.tokens -= tokens
 
     def wait_s(self, tokens: float) -> float:
-        """How long until there are so many (or the burst, where that is less)."""
+        """Returns the time until there are this many tokens, or a full bucket if that is less."""
         return max(0.0, min(tokens, self.burst) - self.tokens) / self.rate

@@ -1,10 +1,10 @@
-"""Whether data written with one Avro schema can be read with another.
+"""Decides whether data written with one Avro schema can be read with another.
 
-The rules are those of the Avro specification, "Schema Resolution", as Pulsar's broker applies
-them (Avro's Java validator): the names of records are not compared outside unions, those of enums
-and fixed are, without their namespaces; a writer's enum may have symbols that the reader lacks; a
-reader's field that the writer lacks needs a default that fits its type; aliases are the reader's
-names for what the writer called otherwise.
+The rules are the Avro specification's "Schema Resolution", as Avro's Java validator, and therefore
+Pulsar's broker, applies them: names of records are compared only inside unions; names of enums and
+fixed types are always compared, without their namespaces; a writer's enum may have symbols that the
+reader lacks; a field that only the reader has needs a default that fits its type; the reader's
+aliases map the writer's names to its own.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ _PROMOTIONS: Final = {
     "string": frozenset(("bytes",)),
     "bytes": frozenset(("string",)),
 }
-"""From a writer's type to the readers' types that take it."""
+"""From a writer's type to the reader's types that accept it."""
 
 _NAMED: Final = frozenset(("record", "enum", "fixed"))
 
@@ -27,7 +27,7 @@ Pair = tuple[int, int]
 
 
 def can_read(writer: Schema, reader: Schema) -> bool:
-    """Whether a reader with schema `reader` understands what `writer` wrote."""
+    """Whether a reader with schema `reader` can read data written with `writer`."""
     if avro_equal(writer, reader):
         return True
     renamed = _with_readers_names(writer, reader)
@@ -35,7 +35,7 @@ def can_read(writer: Schema, reader: Schema) -> bool:
 
 
 def avro_equal(a: Schema, b: Schema) -> bool:
-    """Equal as Avro's Java library has it: documentation, aliases and enum defaults left out."""
+    """Whether Avro's Java library counts them as equal: ignores docs, aliases, enum defaults."""
     return _equal(a, b, set())
 
 
@@ -70,7 +70,7 @@ def _equal_fields(a: Field, b: Field, seen: set[Pair]) -> bool:
     return (
         a.name == b.name
         and a.order == b.order
-        # 1 and True are equal in Python; as defaults they are not.
+        # 1 and True are equal in Python, but not as defaults.
         and repr(a.default) == repr(b.default)
         and a.properties == b.properties
         and _equal(a.schema, b.schema, seen)
@@ -78,7 +78,7 @@ def _equal_fields(a: Field, b: Field, seen: set[Pair]) -> bool:
 
 
 class _Resolution:
-    """One resolution; remembers pairs of records, for schemas may be recursive."""
+    """A comparison of two schemas; remembers pairs of records, because schemas may be recursive."""
 
     def __init__(self) -> None:
         self._records: dict[Pair, bool] = {}
@@ -118,34 +118,34 @@ class _Resolution:
         return fits
 
     def _fields(self, writer: Schema, reader: Schema) -> bool:
-        fields = {field.name: field for field in writer.fields}
-        for wanted in reader.fields:
-            written = fields.get(wanted.name)
+        written_fields = {field.name: field for field in writer.fields}
+        for field in reader.fields:
+            written = written_fields.get(field.name)
             if written is None:
-                if not self._defaults.fit(wanted.schema, wanted.default):
+                if not self._defaults.fit(field.schema, field.default):
                     return False
-            elif not self.resolves(written.schema, wanted.schema):
+            elif not self.resolves(written.schema, field.schema):
                 return False
         return True
 
     def _matching_branch(self, writer: Schema, reader: Schema) -> Schema | None:
-        """The branch of a reader's union that takes the writer's type: exact, alike, promoted."""
-        alike: Schema | None = None
+        """Returns the union branch that accepts the writer's type: exact, similar, or promoted."""
+        similar: Schema | None = None
         for branch in reader.branches:
             if branch.type != writer.type:
                 continue
             if writer.type not in _NAMED or branch.full_name == writer.full_name:
                 return branch
-            if writer.type == "record" and (alike is None or branch.name == writer.name):
-                alike = branch if self._record(writer, branch) else alike
-        if alike is not None:
-            return alike
-        takers = _PROMOTIONS.get(writer.type, frozenset())
-        return next((branch for branch in reader.branches if branch.type in takers), None)
+            if writer.type == "record" and (similar is None or branch.name == writer.name):
+                similar = branch if self._record(writer, branch) else similar
+        if similar is not None:
+            return similar
+        accepting = _PROMOTIONS.get(writer.type, frozenset())
+        return next((branch for branch in reader.branches if branch.type in accepting), None)
 
 
 def _same_union(a: Schema, b: Schema, seen: set[Pair]) -> bool:
-    """Whether two unions are the same but for namespaces: then they resolve branch by branch."""
+    """Whether two unions differ only in namespaces: then they resolve branch by branch."""
     if a.type != b.type or (a.type in _NAMED and a.name != b.name):
         return False
     match a.type:
@@ -172,14 +172,15 @@ def _same_union(a: Schema, b: Schema, seen: set[Pair]) -> bool:
 
 
 class _Defaults:
-    """Whether defaults, as JSON, are values of their schemas: bytes as text, the rest as it reads.
+    """Checks that defaults are values of their schemas' types, in Avro's JSON encoding.
 
-    A record's default may leave its fields to their own defaults, which may lead back to it: such
-    a value has no end, so it fits nothing. Results are kept, for the ways there are many.
+    A record's default may omit fields that have their own defaults, and those may refer to the
+    record again. Such a value is infinite, so it fits nothing. Results are cached, because the
+    number of paths through a schema can be exponential.
     """
 
     def __init__(self) -> None:
-        self._known: dict[Pair, bool] = {}
+        self._results: dict[Pair, bool] = {}
 
     def fit(self, schema: Schema, value: "Json | NoDefault") -> bool:
         match schema.type:
@@ -204,23 +205,23 @@ class _Defaults:
             case "union":
                 return any(self.fit(branch, value) for branch in schema.branches)
         pair = (id(schema), id(value))
-        if pair not in self._known:
-            self._known[pair] = False
-            self._known[pair] = isinstance(value, dict) and all(
+        if pair not in self._results:
+            self._results[pair] = False
+            self._results[pair] = isinstance(value, dict) and all(
                 self.fit(field.schema, value.get(field.name, field.default))
                 for field in schema.fields
             )
-        return self._known[pair]
+        return self._results[pair]
 
 
 def _with_readers_names(writer: Schema, reader: Schema) -> Schema | None:
-    """The writer's schema under the names that the reader's aliases give; None on a clash."""
+    """Returns the writer's schema, renamed by the reader's aliases; None if names clash."""
     names: dict[str, Schema] = {}
     fields: dict[str, dict[str, str]] = {}
     _collect_aliases(reader, names, fields, set())
     if not names and not fields:
         return writer
-    return _Renaming(names, fields).of(writer)
+    return _Renamer(names, fields).renamed(writer)
 
 
 def _collect_aliases(
@@ -239,21 +240,21 @@ def _collect_aliases(
         _collect_aliases(branch, names, fields, seen)
 
 
-class _Renaming:
-    """Copies a schema with other names; shared nodes stay shared."""
+class _Renamer:
+    """Copies a schema under other names; shared nodes stay shared."""
 
     def __init__(self, names: dict[str, Schema], fields: dict[str, dict[str, str]]) -> None:
         self._names, self._fields = names, fields
         self._copies: dict[int, Schema] = {}
         self._clash = False
 
-    def of(self, schema: Schema) -> Schema | None:
+    def renamed(self, schema: Schema) -> Schema | None:
         copy = self._copy(schema)
         return None if self._clash else copy
 
     def _copy(self, schema: Schema) -> Schema:
-        if (known := self._copies.get(id(schema))) is not None:
-            return known
+        if (existing := self._copies.get(id(schema))) is not None:
+            return existing
         copy = self._copies[id(schema)] = replace(schema)
         if (namesake := self._names.get(schema.full_name)) is not None and schema.name:
             copy.name, copy.namespace = namesake.name, namesake.namespace
@@ -261,12 +262,16 @@ class _Renaming:
             copy.items = self._copy(schema.items)
         copy.branches = [self._copy(branch) for branch in schema.branches]
         labels = [branch.full_name or branch.type for branch in copy.branches]
-        others = self._fields.get(copy.full_name, {})
+        field_names = self._fields.get(copy.full_name, {})
         copy.fields = [
-            replace(field, name=others.get(field.name, field.name), schema=self._copy(field.schema))
+            replace(
+                field,
+                name=field_names.get(field.name, field.name),
+                schema=self._copy(field.schema),
+            )
             for field in schema.fields
         ]
-        called = [field.name for field in copy.fields]
-        if len(set(labels)) < len(labels) or len(set(called)) < len(called):
+        names = [field.name for field in copy.fields]
+        if len(set(labels)) < len(labels) or len(set(names)) < len(names):
             self._clash = True
         return copy

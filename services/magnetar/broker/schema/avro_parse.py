@@ -1,9 +1,9 @@
-"""Avro schemas: from JSON to typed nodes, equality as Avro's Java library has it, and text.
+"""Parses Avro schemas from JSON to typed nodes.
 
-Follows the Avro 1.12 specification and, where that is silent, what Pulsar's broker does with
-Avro's Java library: names are letters, digits, `_` and `$`; defaults are not checked against
-their types; names may be used before they are defined; nothing may follow the schema's JSON.
-Definitions come from clients, so nesting is bounded by NESTING_MAX.
+Follows the Avro 1.12 specification and, where it is silent, Pulsar's broker with Avro's Java
+library: names consist of letters, digits, `_` and `$`; defaults are not checked against their
+types; names may be used before they are defined; nothing may follow the schema's JSON. Definitions
+come from clients, so nesting is bounded by NESTING_MAX.
 """
 
 import json
@@ -16,7 +16,6 @@ NESTING_MAX: Final = 100
 PRIMITIVES: Final = frozenset(
     ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 )
-NAMED: Final = frozenset(("record", "enum", "fixed"))
 ORDERS: Final = ("ascending", "descending", "ignore")
 
 _SCHEMA_KEYS: Final = frozenset(
@@ -27,11 +26,11 @@ _FIELD_KEYS: Final = frozenset(("name", "type", "doc", "default", "order", "alia
 
 
 class AvroParseError(ValueError):
-    """The text is no Avro schema."""
+    """The text is not an Avro schema."""
 
 
 class NoDefault:
-    """The type of NO_DEFAULT: a field without a default, for null is one."""
+    """The type of NO_DEFAULT: the field has no default. None would be the default null."""
 
 
 NO_DEFAULT: Final = NoDefault()
@@ -39,7 +38,7 @@ NO_DEFAULT: Final = NoDefault()
 
 @dataclass(slots=True, eq=False)
 class Field:
-    """One field of a record."""
+    """A field of a record."""
 
     name: str
     schema: "Schema"
@@ -52,7 +51,7 @@ class Field:
 
 @dataclass(slots=True, eq=False)
 class Schema:
-    """A node. Which attributes count depends on `type`; nodes of recursive schemas are shared."""
+    """A node. `type` decides which attributes apply; recursive schemas share nodes."""
 
     type: str
     name: str = ""
@@ -70,18 +69,19 @@ class Schema:
 
     @property
     def full_name(self) -> str:
+        """The name with its namespace."""
         return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
     @property
     def element(self) -> "Schema":
-        """Of an array its items, of a map its values."""
+        """An array's items, or a map's values."""
         if self.items is None:
             raise TypeError(f"{self.type} has no elements")
         return self.items
 
 
 def parse_avro(data: bytes) -> Schema:
-    """Raises AvroParseError."""
+    """Parses a schema; raises AvroParseError."""
     try:
         tree = json.loads(data.decode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
@@ -93,7 +93,7 @@ def parse_avro(data: bytes) -> Schema:
 
 
 class _Parser:
-    """One parse: the names it met, and those used before their definition."""
+    """The state of a parse: defined names, and names used before their definition."""
 
     def __init__(self) -> None:
         self._named: dict[str, Schema] = {}
@@ -157,7 +157,7 @@ class _Parser:
         if not isinstance(fields, list):
             raise AvroParseError(f"Record has no fields: {schema.full_name}")
         schema.fields = [self._field(item, schema.namespace, depth) for item in fields]
-        names = [found.name for found in schema.fields]
+        names = [field.name for field in schema.fields]
         if len(set(names)) != len(names):
             raise AvroParseError(f"Duplicate field in record {schema.full_name}")
         schema.properties = _rest(tree, _SCHEMA_KEYS)
@@ -228,20 +228,20 @@ class _Parser:
             return Schema(name)
         full = name if "." in name or not namespace else f"{namespace}.{name}"
         for candidate in (full, name):
-            if (found := self._named.get(candidate)) is not None:
-                return found
-        # Defined later, perhaps: a node that takes the definition's place until then.
+            if (defined := self._named.get(candidate)) is not None:
+                return defined
+        # The definition may follow: until then, an empty node represents it.
         space, _, local = full.rpartition(".")
         return self._unresolved.setdefault(full, Schema("unresolved", local, space))
 
     def resolve(self) -> None:
-        """Gives names that were used before their definition what was defined."""
+        """Fills the nodes of names that were used before their definition."""
         for full, node in self._unresolved.items():
-            found = self._named.get(full)
-            if found is None:
+            defined = self._named.get(full)
+            if defined is None:
                 raise AvroParseError(f"Undefined schema: {full}")
             for slot in Schema.__dataclass_fields__:
-                setattr(node, slot, getattr(found, slot))
+                setattr(node, slot, getattr(defined, slot))
 
 
 def _text(tree: dict[str, Json], key: str, error: str) -> str:

@@ -1,8 +1,8 @@
-"""An Avro schema as text, as Avro's Java library prints it with indentation.
+"""Renders an Avro schema as text, like Avro's Java library with indentation.
 
-Error texts that Pulsar's broker sends show both schemas like this, so ours do too: attributes in
-Avro's order, a named type in full once and by name after that, `"a" : "b"` with spaces around the
-colon, arrays on one line but for the objects in them.
+Pulsar's broker includes schemas in error texts in this form, so ours does, too: attributes in
+Avro's order, a named type in full once and afterwards by name, `"a" : "b"` with spaces around the
+colon, and arrays on one line except for objects in them.
 """
 
 import json
@@ -11,7 +11,7 @@ from magnetar.broker.schema.avro_parse import PRIMITIVES, Field, Json, NoDefault
 
 
 def avro_text(schema: Schema) -> str:
-    """The indented text of the schema."""
+    """Returns the schema's text, indented."""
     return _render(_tree(schema, "", set()), 0)
 
 

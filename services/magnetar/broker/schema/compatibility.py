@@ -1,10 +1,10 @@
-"""How a new schema must fit those before it: one rule per type, one direction per strategy.
+"""Checks that a new schema is compatible with earlier ones, by type and strategy.
 
-BACKWARD: the new schema reads what the old wrote; FORWARD: the old reads what the new will write;
-FULL: both. The plain strategies look at the latest version, the TRANSITIVE ones at all since the
-last deletion. A schema's type never changes but under ALWAYS_COMPATIBLE. Semantics and texts are
-those of Pulsar 4.2's SchemaRegistryServiceImpl and its checks, oddities included: primitives,
-PROTOBUF and EXTERNAL definitions are not compared at all.
+BACKWARD: the new schema can read old data. FORWARD: the old schema can read new data. FULL: both.
+The plain strategies consider only the latest version, the TRANSITIVE ones all versions since the
+last deletion. Only ALWAYS_COMPATIBLE allows another schema type. Semantics and texts are those of
+Pulsar 4.2's SchemaRegistryServiceImpl and its checks, including its oddities: definitions of
+primitives, PROTOBUF and EXTERNAL schemas are not compared at all.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ from magnetar.core.errors import IncompatibleSchema
 
 
 def same_schema(a: SchemaInfo, b: SchemaInfo) -> bool:
-    """Whether registering `b` over `a` makes no new version: same type, same definition.
+    """Whether registering `b` after `a` creates no new version: same type, same definition.
 
-    Avro definitions are compared by meaning, so that order of attributes and spaces do not count.
+    Avro definitions are compared by meaning; the order of attributes and white space do not matter.
     """
     if a.type != b.type:
         return False
@@ -43,7 +43,7 @@ def same_schema(a: SchemaInfo, b: SchemaInfo) -> bool:
 
 
 def check_latest(existing: SchemaInfo, new: SchemaInfo, strategy: CompatibilityStrategy) -> None:
-    """Raises IncompatibleSchema where `new` does not fit the latest version."""
+    """Raises IncompatibleSchema if `new` is incompatible with the latest version."""
     if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE:
         return
     _check_types((existing,), new)
@@ -54,7 +54,7 @@ def check_latest(existing: SchemaInfo, new: SchemaInfo, strategy: CompatibilityS
 def check_all(
     existing: Sequence[SchemaInfo], new: SchemaInfo, strategy: CompatibilityStrategy
 ) -> None:
-    """Raises IncompatibleSchema where `new` does not fit every version (oldest first)."""
+    """Raises IncompatibleSchema if `new` is incompatible with any version (oldest first)."""
     if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE:
         return
     _check_types(existing, new)
@@ -77,7 +77,7 @@ def _check(
         strategy = DEFAULT_STRATEGY
     match new.type:
         case SchemaType.AVRO | SchemaType.JSON:
-            # Newest first: its error is the one to tell.
+            # Newest first: the error should name the newest incompatible version.
             for schema in reversed(existing):
                 _check_avro(schema, new, strategy)
         case SchemaType.PROTOBUF_NATIVE:
@@ -99,7 +99,7 @@ def _check_avro(existing: SchemaInfo, new: SchemaInfo, strategy: CompatibilitySt
         else:
             old_schema, new_schema = parse_avro(existing.data), parse_avro(new.data)
         if strategy is CompatibilityStrategy.ALWAYS_INCOMPATIBLE:
-            # Pulsar names the new schema twice here; what counts is that nothing fits.
+            # Pulsar names the new schema twice here; only the refusal matters.
             raise _unreadable(new_schema, new_schema, strategy)
         if strategy.old_reads_new and not can_read(new_schema, old_schema):
             raise _unreadable(new_schema, old_schema, strategy)

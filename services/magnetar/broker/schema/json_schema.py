@@ -1,8 +1,8 @@
-"""JSON schemas in the format of clients before 2.1: a JSON Schema document, told by its `id`.
+"""JSON schemas, and those in the format of clients before 2.1: JSON Schema documents with an `id`.
 
-Pulsar's JSON schemas are Avro schemas today. Pulsar 4.2 takes the old format only where
-`schemaJsonAllowLegacyJacksonFormat` says so, and it is off by default; here it is never taken.
-What an older cluster registered can still be told apart, so that its error says what it is.
+Current JSON schemas are Avro schemas. Pulsar 4.2 accepts the old format only with
+`schemaJsonAllowLegacyJacksonFormat`, which is off by default. Magnetar never accepts it, but a
+separate error shows if a schema from an older cluster has it.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ OLD_IS_NOT_AVRO: Final = (
 
 
 def json_schemas(existing: bytes, new: bytes) -> tuple[Schema, Schema]:
-    """Both as Avro schemas; raises IncompatibleSchema for the one that is none."""
+    """Parses both as Avro schemas; raises IncompatibleSchema with the one that is not Avro."""
     try:
         old = parse_avro(existing)
     except AvroParseError as error:

@@ -1,10 +1,10 @@
-"""KEY_VALUE schemas: two schemas in one.
+"""KEY_VALUE schemas: two schemas in one definition.
 
-The definition is the key's and the value's, each after its length (4 bytes, big-endian, -1 for
-none). Their types, names and properties stand in the properties `key.schema.type`,
-`key.schema.name`, `key.schema.properties` (JSON) and the same with `value`; a type that is not
-given is BYTES. `kv.encoding.type` says whether the key travels in the payload (INLINE) or as the
-message's key (SEPARATED); Pulsar does not compare it.
+The definition consists of the key's and the value's, each preceded by its length (4 bytes,
+big-endian; -1: none). Their types, names and properties are in the properties `key.schema.type`,
+`key.schema.name` and `key.schema.properties` (JSON), and the same with `value`; a missing type
+means BYTES. `kv.encoding.type` says whether the key is in the payload (INLINE) or is the message's
+key (SEPARATED); Pulsar does not compare it.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ _MALFORMED: Final = "Invalid schema definition data for KEY_VALUE schema"
 
 
 def split_key_value(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
-    """The key's and the value's schema; raises InvalidSchemaData."""
+    """Returns the key's and the value's schema; raises InvalidSchemaData."""
     key, rest = _take(schema.data)
     value, _ = _take(rest)
     return _part(schema, "key", key), _part(schema, "value", value)

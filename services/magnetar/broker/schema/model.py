@@ -1,8 +1,8 @@
-"""The words of the schema registry: types, schemas, their versions, strategies, policy.
+"""The data types of the schema registry: schema types, versions, strategies, and the policy.
 
-Type numbers are those of `Schema.Type` in PulsarApi.proto; names are those of the Java client,
-which stand in the properties of KEY_VALUE schemas and in the texts of errors. A version is a
-64-bit number from 0, eight bytes big-endian on the wire; a topic without a schema has none.
+Type numbers are those of `Schema.Type` in PulsarApi.proto. Names are the Java client's, because
+KEY_VALUE schemas' properties and error texts contain them. A version is a 64-bit number from 0 on,
+eight big-endian bytes on the wire; a topic without a schema has none.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from typing import Final
 from magnetar.core.errors import IncompatibleSchema
 
 SCHEMA_BYTES_MAX: Final = 512 << 10
-"""Of one schema's definition, so that a version fits one metadata record with its properties."""
+"""Of a schema's definition, so that a version and its properties fit into one metadata record."""
 PROPERTIES_BYTES_MAX: Final = 256 << 10
 VERSION_BYTES: Final = 8
 VERSION_MAX: Final = 2**63 - 1
 
 
 class SchemaType(IntEnum):
-    """What a schema's definition is written in. BYTES is never on the wire: it means no schema."""
+    """The type of a schema. BYTES means no schema and never occurs on the wire."""
 
     BYTES = -1
     NONE = 0
@@ -49,11 +49,11 @@ class SchemaType(IntEnum):
 
 
 AVRO_BASED: Final = frozenset((SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF))
-"""Types whose definition is an Avro schema, as Pulsar's clients make them."""
+"""Types whose definition is an Avro schema in Pulsar's clients."""
 
 
 class CompatibilityStrategy(StrEnum):
-    """How a new schema must fit those before it (Pulsar's SchemaCompatibilityStrategy)."""
+    """How a new schema must relate to earlier ones (Pulsar's SchemaCompatibilityStrategy)."""
 
     UNDEFINED = "UNDEFINED"
     ALWAYS_INCOMPATIBLE = "ALWAYS_INCOMPATIBLE"
@@ -67,17 +67,17 @@ class CompatibilityStrategy(StrEnum):
 
     @property
     def transitive(self) -> bool:
-        """Whether every version counts, and not only the latest."""
+        """Whether all versions count instead of only the latest."""
         return self.value.endswith("_TRANSITIVE")
 
     @property
     def new_reads_old(self) -> bool:
-        """Whether consumers of the new schema must understand what older producers wrote."""
+        """Whether consumers with the new schema must be able to read older data."""
         return self.value.startswith(("BACKWARD", "FULL"))
 
     @property
     def old_reads_new(self) -> bool:
-        """Whether consumers of an older schema must understand what new producers write."""
+        """Whether consumers with an older schema must be able to read new data."""
         return self.value.startswith(("FORWARD", "FULL"))
 
 
@@ -85,14 +85,14 @@ DEFAULT_STRATEGY: Final = CompatibilityStrategy.FULL
 
 
 class InvalidSchemaData(IncompatibleSchema):
-    """The definition is no schema of its type. REST: 422."""
+    """The definition is not valid for its schema type. REST: 422."""
 
     http_status = 422
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaInfo:
-    """A schema as a client gives it. `name` goes along and takes no part in comparisons."""
+    """A schema as a client sends it. Comparisons ignore `name`."""
 
     type: SchemaType
     data: bytes
@@ -102,7 +102,7 @@ class SchemaInfo:
 
 @dataclass(frozen=True, slots=True)
 class VersionedSchema:
-    """One version of a topic's schema. A tombstone (`deleted`) ends those before it."""
+    """A version of a topic's schema. A tombstone (`deleted`) ends the versions before it."""
 
     version: int
     schema: SchemaInfo
@@ -112,12 +112,13 @@ class VersionedSchema:
 
     @property
     def version_bytes(self) -> bytes:
+        """The version on the wire."""
         return version_to_bytes(self.version)
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicy:
-    """What topic, namespace and broker say about schemas, already merged."""
+    """The schema policies of a topic, already resolved over topic, namespace and broker."""
 
     strategy: CompatibilityStrategy = DEFAULT_STRATEGY
     auto_update: bool = True
@@ -125,12 +126,12 @@ class SchemaPolicy:
 
 
 def version_to_bytes(version: int | None) -> bytes:
-    """The wire form; nothing for no version."""
+    """Returns the version on the wire; empty for None."""
     return b"" if version is None else version.to_bytes(VERSION_BYTES, "big")
 
 
 def version_from_bytes(data: bytes) -> int | None:
-    """The version that the bytes name, or None where they can name none."""
+    """Returns the version that the bytes encode, None if they encode none."""
     if len(data) < VERSION_BYTES:
         return None
     version = int.from_bytes(data[:VERSION_BYTES], "big")

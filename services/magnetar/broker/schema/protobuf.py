@@ -1,27 +1,31 @@
-"""PROTOBUF_NATIVE schemas: file descriptors in a JSON envelope, as Pulsar's clients make them.
+"""PROTOBUF_NATIVE schemas: file descriptors in a JSON envelope, as Pulsar's clients create them.
 
     {"fileDescriptorSet": base64, "rootMessageTypeName": "pkg.Message",
      "rootFileDescriptorName": "path/file.proto"}
 
-Two of them fit when their root messages have the same full name: Protobuf's own rules keep the
-rest readable, and Pulsar's broker compares no more either.
+Two schemas are compatible if their root messages have the same full name. Protobuf's own rules keep
+the data readable, and Pulsar's broker compares no more either.
+
+The first such schema imports the descriptors of descriptors: they take 2 % of a start.
 """
 
 import binascii
 from base64 import b64decode
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from magnetar.broker.schema.model import InvalidSchemaData
 
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
 FILES_MAX: Final = 1_000
 
 UNREADABLE: Final = "deserialize ProtobufNative Schema failed"
-# Pulsar's own text, its spaces included.
+# Pulsar's own text, including its spaces.
 NO_ROOT: Final = (
     "protobuf root message descriptor is null ,"
     " please recheck rootMessageTypeName or rootFileDescriptorName conf. "
@@ -35,7 +39,9 @@ class _Envelope(msgspec.Struct, rename="camel", frozen=True):
 
 
 def root_message(data: bytes) -> str:
-    """The full name of the root message; raises InvalidSchemaData."""
+    """Returns the full name of the root message; raises InvalidSchemaData."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
         files = FileDescriptorSet.FromString(b64decode(envelope.file_descriptor_set))
@@ -61,9 +67,9 @@ def root_message(data: bytes) -> str:
 
 
 def _dependencies_first(
-    by_name: dict[str, FileDescriptorProto], root: str
-) -> list[FileDescriptorProto]:
-    """The root's file and all that it imports, each after what it imports."""
+    by_name: "dict[str, FileDescriptorProto]", root: str
+) -> "list[FileDescriptorProto]":
+    """Returns the root's file and all its imports, every file after its own imports."""
     ordered: list[FileDescriptorProto] = []
     state: dict[str, bool] = {}
     stack = [root]
@@ -78,9 +84,9 @@ def _dependencies_first(
                 ordered.append(file)
             continue
         state[name] = False
-        for needed in file.dependency:
-            if state.get(needed) is False:
+        for dependency in file.dependency:
+            if state.get(dependency) is False:
                 raise InvalidSchemaData(UNREADABLE)
-            if needed not in state:
-                stack.append(needed)
+            if dependency not in state:
+                stack.append(dependency)
     return ordered

@@ -1,17 +1,17 @@
-"""Schemas of topics: versioned, in the metadata store, under their compatibility strategy.
+"""The versioned schemas of topics, in the metadata store.
 
 A topic and all its partitions share one sequence of versions:
 
-    /schemas/{tenant}/{namespace}/{topic}                 newest version number
-    /schemas/{tenant}/{namespace}/{topic}/{version, hex}  one version, never changed
+    /schemas/{tenant}/{namespace}/{topic}                 the head: the newest version number
+    /schemas/{tenant}/{namespace}/{topic}/{version, hex}  a version, immutable
 
-A new version and the head's new number are one transaction against the head that was read, so
-that two brokers or tasks cannot give one number twice, nor check against what is no longer the
-latest. Registering what is registered gives its existing version. Deleting appends a tombstone:
-what is before it is neither shown nor checked against, but numbers go on.
+A transaction writes a new version and the head, on condition that the head is unchanged. So no
+number is used twice, and no schema is checked against an outdated latest version. Registering a
+schema again returns its existing version. A deletion appends a tombstone: earlier versions are
+neither shown nor compared any more, but the numbers continue.
 
-Every attach of a producer or consumer reads one key, the head; versions are read only where the
-head has changed since (`SCHEMAS_CACHED_MAX` topics are remembered). Behaviour and texts follow
+Every attach of a producer or consumer reads only the head. Versions are read only if the head has
+changed since the last read (SCHEMAS_CACHED_MAX topics are cached). Behavior and texts are those of
 Pulsar 4.2 (SchemaRegistryServiceImpl, AbstractTopic), PIP-43 and PIP-85.
 """
 
@@ -40,6 +40,7 @@ from magnetar.broker.schema.validation import check_definition
 from magnetar.core.clock import Clock
 from magnetar.core.errors import IncompatibleSchema, MetadataError
 from magnetar.core.names import NamespaceName, TopicName
+from magnetar.metadata.records import UNDECODABLE, RecordType, encode
 from magnetar.metadata.store import (
     ABSENT,
     TRANSACTION_OPS_MAX,
@@ -68,7 +69,7 @@ SCHEMAS_CACHED_MAX: Final = 4096
 CAS_ATTEMPTS_MAX: Final = 32
 
 NO_SCHEMA_FOUND: Final = "Schema not found and schema auto updating is disabled."
-# Pulsar's own text, the missing space included.
+# Pulsar's own text, including the missing space.
 SCHEMA_REQUIRED: Final = (
     "Producers cannot connect or send message without a schema to topics with a schema"
     "when SchemaValidationEnforced is enabled"
@@ -81,13 +82,13 @@ _ROOT: Final = "/schemas/"
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What a topic's own key holds."""
+    """The value of a topic's head."""
 
     latest: int
 
 
 class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One version in the metadata store."""
+    """The value of a version."""
 
     type: int
     data: bytes
@@ -98,16 +99,19 @@ class _Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
 
 
+_decode_head = RecordType(_Head, "number of a schema's version").decode
+
+
 @dataclass(frozen=True, slots=True)
 class _Versions:
-    """All versions of a topic as of one revision of its head."""
+    """All versions of a topic as of a revision of its head."""
 
     head_revision: int
     all: tuple[VersionedSchema, ...]
 
     @property
     def live(self) -> Sequence[VersionedSchema]:
-        """Those after the last tombstone."""
+        """The versions after the last tombstone."""
         for index in range(len(self.all) - 1, -1, -1):
             if self.all[index].deleted:
                 return self.all[index + 1 :]
@@ -122,15 +126,13 @@ class SchemaRegistry:
         self._clock = clock
         self._cache: OrderedDict[str, _Versions] = OrderedDict()
 
-    # What brokers ask when somebody attaches.
-
     async def for_producer(
         self, topic: TopicName, schema: SchemaInfo | None, policy: SchemaPolicy
     ) -> int | None:
-        """The version under which a producer's schema is known, registered where it is new.
+        """Returns the version of a producer's schema; registers a new schema if allowed.
 
-        A producer without a schema has no version; it is refused where the policy enforces one.
-        A schema of type NONE is one: it is registered, and fits no other type.
+        A producer without a schema has no version, and is refused if the policy requires a schema.
+        The type NONE counts as a schema: it is registered, and is compatible with no other type.
         """
         if schema is None or schema.type is SchemaType.BYTES:
             if policy.validation_enforced and await self.latest(topic) is not None:
@@ -151,9 +153,9 @@ class SchemaRegistry:
         *,
         topic_is_idle: bool,
     ) -> None:
-        """Registers a consumer's schema on an idle topic without one; else checks that it fits.
+        """Registers a consumer's schema on an idle topic without one; else checks compatibility.
 
-        Idle means: no producer, no consumer with a schema of its own, and no data.
+        Idle means: no producer, no consumer with a schema, and no data.
         """
         if schema is None or schema.type in (SchemaType.BYTES, SchemaType.AUTO_CONSUME):
             return
@@ -165,7 +167,7 @@ class SchemaRegistry:
     async def check_consumer(
         self, topic: TopicName, schema: SchemaInfo, strategy: CompatibilityStrategy
     ) -> None:
-        """Whether a consumer with `schema` can read the topic."""
+        """Raises IncompatibleSchema if a consumer with `schema` cannot read the topic."""
         if strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE:
             return
         live = (await self._versions(topic)).live
@@ -181,46 +183,44 @@ class SchemaRegistry:
         else:
             check_all([version.schema for version in live], schema, strategy)
 
-    # The registry itself.
-
     async def latest(self, topic: TopicName) -> VersionedSchema | None:
-        """The newest version, or None where there is none or it was deleted."""
+        """Returns the newest version, None if there is none or it is deleted."""
         live = (await self._versions(topic)).live
         return live[-1] if live else None
 
     async def newest(self, topic: TopicName) -> VersionedSchema | None:
-        """The newest version, be it a tombstone."""
+        """Returns the newest version, even if it is a tombstone."""
         versions = (await self._versions(topic)).all
         return versions[-1] if versions else None
 
     async def get(
         self, topic: TopicName, version: bytes | int | None = None
     ) -> VersionedSchema | None:
-        """One version, or the latest. Versions before a deletion are gone."""
+        """Returns a version, or the latest; None if it does not exist or is deleted."""
         live = (await self._versions(topic)).live
         if version is None:
             return live[-1] if live else None
-        wanted = version_from_bytes(version) if isinstance(version, bytes) else version
-        return next((found for found in live if found.version == wanted), None)
+        number = version_from_bytes(version) if isinstance(version, bytes) else version
+        return next((registered for registered in live if registered.version == number), None)
 
     async def versions(
         self, topic: TopicName, *, with_deleted: bool = False
     ) -> Sequence[VersionedSchema]:
-        """The versions since the last deletion, or all with the tombstones, oldest first."""
+        """Returns the versions since the last deletion, or all with tombstones, oldest first."""
         versions = await self._versions(topic)
         return versions.all if with_deleted else versions.live
 
     async def find(self, topic: TopicName, schema: SchemaInfo) -> int | None:
-        """The version under which this very schema is registered."""
-        for found in (await self._versions(topic)).live:
-            if same_schema(found.schema, schema):
-                return found.version
+        """Returns the version under which exactly this schema is registered, if any."""
+        for registered in (await self._versions(topic)).live:
+            if same_schema(registered.schema, schema):
+                return registered.version
         return None
 
     async def check(
         self, topic: TopicName, schema: SchemaInfo, strategy: CompatibilityStrategy
     ) -> None:
-        """Raises IncompatibleSchema where `schema` could not be registered; writes nothing."""
+        """Raises IncompatibleSchema if `schema` could not be registered; writes nothing."""
         _check_bounds(schema)
         check_definition(schema)
         _check_against((await self._versions(topic)).live, schema, strategy)
@@ -233,14 +233,14 @@ class SchemaRegistry:
         *,
         user: str = "",
     ) -> int:
-        """The version of `schema`: its existing one, or a new one where it fits the others."""
+        """Returns the version of `schema`; registers it if it is new and compatible."""
         _check_bounds(schema)
         check_definition(schema)
         for _ in range(CAS_ATTEMPTS_MAX):
             versions = await self._versions(topic)
-            for found in versions.live:
-                if same_schema(found.schema, schema):
-                    return found.version
+            for registered in versions.live:
+                if same_schema(registered.schema, schema):
+                    return registered.version
             _check_against(versions.live, schema, strategy)
             version = await self._append(topic, versions, schema, user=user, deleted=False)
             if version is not None:
@@ -258,10 +258,10 @@ class SchemaRegistry:
         raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
 
     async def forget(self, topic: TopicName) -> int | None:
-        """Removes every version, as when the topic goes; returns the newest, None if none.
+        """Deletes all versions of a deleted topic; returns the newest, None if there was none.
 
-        Oldest first and the head last, so that a broker that dies half-way leaves a sequence
-        that still ends where the head says.
+        The oldest versions are deleted first and the head last. If the broker dies half-way, the
+        remaining versions still end where the head says.
         """
         for _ in range(CAS_ATTEMPTS_MAX):
             versions = await self._versions(topic)
@@ -269,7 +269,7 @@ class SchemaRegistry:
                 return None
             key = _key(topic)
             try:
-                numbers = [found.version for found in versions.all]
+                numbers = [registered.version for registered in versions.all]
                 step = TRANSACTION_OPS_MAX - 1
                 for start in range(0, len(numbers), step):
                     operations: list[Operation] = [
@@ -291,10 +291,8 @@ class SchemaRegistry:
         raise MetadataError(f"the schemas of {topic.base} kept changing; try again")
 
     async def topics(self, namespace: NamespaceName) -> list[str]:
-        """The encoded names of the namespace's topics that have, or had, a schema."""
+        """Returns the encoded names of the namespace's topics that have or had a schema."""
         return list(await self._store.children(f"{_ROOT}{namespace}/"))
-
-    # Storage.
 
     async def _versions(self, topic: TopicName) -> _Versions:
         key = _key(topic)
@@ -302,15 +300,15 @@ class SchemaRegistry:
         if head is None:
             self._cache.pop(key, None)
             return _Versions(ABSENT, ())
-        known = self._cache.get(key)
-        if known is not None and known.head_revision == head.revision:
+        cached = self._cache.get(key)
+        if cached is not None and cached.head_revision == head.revision:
             self._cache.move_to_end(key)
-            return known
-        # Versions written after the head was read are left out: they belong to a later head.
-        latest = msgspec.json.decode(head.value, type=_Head).latest
+            return cached
+        # Versions written after the head was read are ignored: they belong to a later head.
+        latest = _decode_head(key, head.value).latest
         records = await self._store.list(key + "/")
-        found = [_decode(record.key, record.value) for record in records]
-        versions = _Versions(head.revision, tuple(v for v in found if v.version <= latest))
+        stored = [_decode(record.key, record.value) for record in records]
+        versions = _Versions(head.revision, tuple(v for v in stored if v.version <= latest))
         self._cache[key] = versions
         self._cache.move_to_end(key)
         while len(self._cache) > SCHEMAS_CACHED_MAX:
@@ -326,7 +324,7 @@ class SchemaRegistry:
         user: str,
         deleted: bool,
     ) -> int | None:
-        """The new version's number, or None where another came first."""
+        """Writes a version; returns its number, or None if another version was written first."""
         key = _key(topic)
         version = versions.all[-1].version + 1 if versions.all else 0
         stored = _Stored(
@@ -338,7 +336,7 @@ class SchemaRegistry:
             deleted=deleted,
             name=schema.name,
         )
-        head = msgspec.json.encode(_Head(version))
+        head = encode(_Head(version))
         try:
             await self._store.transact(
                 [
@@ -361,9 +359,12 @@ def _version_key(key: str, version: int) -> str:
 
 
 def _decode(key: str, value: bytes) -> VersionedSchema:
-    stored = msgspec.msgpack.decode(value, type=_Stored)
-    schema = SchemaInfo(SchemaType(stored.type), stored.data, stored.properties, stored.name)
-    version = int(key.rpartition("/")[2], 16)
+    try:
+        stored = msgspec.msgpack.decode(value, type=_Stored)
+        schema = SchemaInfo(SchemaType(stored.type), stored.data, stored.properties, stored.name)
+        version = int(key.rpartition("/")[2], 16)
+    except (*UNDECODABLE, ValueError) as error:
+        raise MetadataError(f"{key} holds no schema: {error}") from error
     return VersionedSchema(version, schema, stored.timestamp_ms, stored.user, stored.deleted)
 
 

@@ -1,6 +1,6 @@
-"""The schema registry as topics use it: under their policies, versions as bytes."""
+"""The schema registry as topics use it: with their policies applied, and versions as bytes."""
 
-from magnetar.broker.policies.applied import BrokerPolicies
+from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.schema.model import (
     CompatibilityStrategy,
     SchemaInfo,
@@ -13,14 +13,14 @@ from magnetar.policies.admission import SCHEMA_AUTO_UPDATE, SCHEMA_COMPATIBILITY
 
 
 class TopicSchemas:
-    """Registers and checks schemas of topics; raises IncompatibleSchema."""
+    """Registers and checks the schemas of topics; raises IncompatibleSchema."""
 
     def __init__(self, registry: SchemaRegistry, policies: BrokerPolicies) -> None:
         self._registry = registry
         self._policies = policies
 
     def policy(self, topic: TopicName) -> SchemaPolicy:
-        """What holds for the topic's schemas now."""
+        """Returns the topic's current schema policies."""
         value = self._policies.value
         return SchemaPolicy(
             CompatibilityStrategy(value(topic, SCHEMA_COMPATIBILITY)),
@@ -29,17 +29,17 @@ class TopicSchemas:
         )
 
     async def for_producer(self, topic: TopicName, schema: SchemaInfo | None) -> bytes:
-        """The version of a producer's schema, registered where it is new; empty for none."""
+        """Returns the version of a producer's schema, registering a new one; empty for None."""
         policy = self.policy(topic)
         return version_to_bytes(await self._registry.for_producer(topic, schema, policy))
 
     async def for_consumer(
         self, topic: TopicName, schema: SchemaInfo, *, topic_is_idle: bool
     ) -> None:
-        """Adds a consumer's schema to an idle topic without one; else checks that it fits."""
+        """Registers a consumer's schema on an idle topic without one; else checks compatibility."""
         policy = self.policy(topic)
         await self._registry.for_consumer(topic, schema, policy, topic_is_idle=topic_is_idle)
 
     async def forget(self, topic: TopicName) -> None:
-        """The topic is gone: its schemas go with it."""
+        """Deletes the schemas of a deleted topic."""
         await self._registry.forget(topic)

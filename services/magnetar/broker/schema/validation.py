@@ -1,8 +1,8 @@
-"""Whether a schema's definition is one of its type, checked when it is registered.
+"""Checks a schema's definition when it is registered.
 
-Rules and texts are Pulsar's (SchemaDataValidator): definitions of AVRO, JSON and PROTOBUF schemas
-are Avro schemas, and an AVRO one is no union; primitives have none, but for the `null` that old
-Python clients send with STRING; EXTERNAL ones are the client's own business.
+Rules and texts are Pulsar's (SchemaDataValidator). Definitions of AVRO, JSON and PROTOBUF schemas
+are Avro schemas, and an AVRO schema is not a union. Primitives have no definition, except for the
+`null` that old Python clients send with STRING. EXTERNAL definitions are not checked.
 """
 
 from magnetar.broker.schema.avro_parse import AvroParseError, parse_avro
@@ -12,7 +12,7 @@ from magnetar.broker.schema.protobuf import root_message
 
 
 def check_definition(schema: SchemaInfo) -> None:
-    """Raises InvalidSchemaData."""
+    """Raises InvalidSchemaData if the definition is not valid for its type."""
     kind = schema.type
     if kind in AVRO_BASED:
         _check_avro(schema)

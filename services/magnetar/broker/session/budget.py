@@ -1,9 +1,9 @@
-"""How much may be published and not yet receipted: per connection, and for the broker.
+"""Bounds on published bytes without a receipt: per connection, and for the broker.
 
-Above a high mark a connection is not read from, until it is below the low mark again; above the
-broker's mark no connection that publishes is, until the broker is below its low mark. A connection
-that was paused for its own bytes alone waits for nobody else's. What was read already is appended
-all the same, so a connection may overshoot by one receive buffer.
+Above its high mark, a connection is not read until it is below the low mark. Above the broker's
+high mark, no publishing connection is read until the broker is below its low mark. A connection
+that was paused only for its own bytes does not wait for those of others. Data that was already read
+is appended all the same, so a connection may exceed the bound by one receive buffer.
 """
 
 from typing import Final, Protocol
@@ -15,31 +15,30 @@ BROKER_PENDING_BYTES_LOW: Final = 32 << 20
 
 
 class Publisher(Protocol):
-    """A connection, as the budget sees it."""
+    """A publishing connection."""
 
     pending_bytes: int
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        """Stops reading until `resume_reading`."""
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        """Reads again."""
 
 
 class PublishBudget:
-    """One per broker."""
+    """Counts the pending bytes of a broker, and pauses and resumes its connections."""
 
     __slots__ = ("_full", "_paused", "pending_bytes")
 
     def __init__(self) -> None:
         self.pending_bytes = 0
         self._paused: set[Publisher] = set()
-        self._full = False  # from the broker's high mark down to its low one
+        self._full = False
+        """Whether the broker was above its high mark and is not below its low mark yet."""
 
-    @property
-    def paused_connections(self) -> int:
-        return len(self._paused)
-
-    def took(self, publisher: Publisher, size_bytes: int) -> None:
-        """Call after the publisher's own count was raised."""
+    def add(self, publisher: Publisher, size_bytes: int) -> None:
+        """Counts published bytes, which the publisher's own count includes already."""
         self.pending_bytes += size_bytes
         if self.pending_bytes > BROKER_PENDING_BYTES_HIGH:
             self._full = True
@@ -49,17 +48,21 @@ class PublishBudget:
             self._paused.add(publisher)
             publisher.pause_reading()
 
-    def gave_back(self, size_bytes: int) -> None:
-        """Call after the publisher's own count was lowered."""
+    def subtract(self, size_bytes: int) -> None:
+        """Counts answered bytes, which the publisher's own count excludes already."""
         self.pending_bytes -= size_bytes
         if self.pending_bytes <= BROKER_PENDING_BYTES_LOW:
             self._full = False
         if self._full or not self._paused:
             return
-        for paused in [p for p in self._paused if p.pending_bytes <= CONNECTION_PENDING_BYTES_LOW]:
-            self._paused.discard(paused)
-            paused.resume_reading()
+        for publisher in [
+            publisher
+            for publisher in self._paused
+            if publisher.pending_bytes <= CONNECTION_PENDING_BYTES_LOW
+        ]:
+            self._paused.discard(publisher)
+            publisher.resume_reading()
 
     def forget(self, publisher: Publisher) -> None:
-        """The connection is gone. What it has pending is still counted until it is answered."""
+        """Drops a lost connection; its pending bytes still count until they are answered."""
         self._paused.discard(publisher)

@@ -1,16 +1,17 @@
-"""The socket of one client: bytes into the decoder, what gathered out in one call.
+"""The socket of one client: passes received bytes to the decoder, and writes frames in batches.
 
-Frames to send are collected and written once per turn of the event loop, so that the receipts of a
-commit, or the messages of a dispatch, cost one system call: uvloop does that by itself, without one
-more turn of the loop, for asyncio's own loop it is done here. Reading pauses while
-what the client published and has not been receipted for exceeds a bound, so that a fast producer
-waits in its own TCP window, not in our memory. A reader that is too slow makes `writable` false:
-dispatchers hand nothing over until the transport's buffer has drained. One that goes on asking and
-does not read the answers is not read from beyond UNREAD_BYTES_MAX.
+Frames are collected and written once per turn of the event loop, so that the receipts of a commit,
+or the messages of a dispatch, cost one system call. uvloop does that by itself, without another
+turn of the loop; for asyncio's own loop, this module does it.
 
-The broker sweeps its connections (`look`) and closes one that does not finish CONNECT within
-CONNECT_TIMEOUT_S, or whose frame under way does not grow for FRAME_STALL_S. Between frames only
-keep-alive pings count.
+Reading pauses while the client's published bytes without a receipt exceed a bound, so that the data
+of a fast producer waits in its TCP window, not in our memory. If the client reads too slowly,
+`writable` is false, and dispatchers hand over nothing until the transport's buffer has drained. If
+it sends requests without reading the answers, reading pauses beyond UNREAD_BYTES_MAX.
+
+The broker checks its connections periodically (`check_deadlines`). It closes a connection that has
+not completed CONNECT within CONNECT_TIMEOUT_S, or whose unfinished frame has not grown for
+FRAME_STALL_S. Between frames, only keep-alive pings count.
 """
 
 import asyncio
@@ -31,13 +32,13 @@ CLOSE_TIMEOUT_S: Final = 5.0
 UNKNOWN_PEER: Final = ("unknown", 0)
 CONNECT_TIMEOUT_S: Final = 10.0
 FRAME_STALL_S: Final = 25.0
-"""How long a frame under way may not grow by `wire.progress.PROGRESS_BYTES_MIN`."""
+"""An unfinished frame must grow by `wire.progress.PROGRESS_BYTES_MIN` in this time."""
 SWEEP_S: Final = 2.0
-"""How often connections are held to these deadlines."""
+"""How often these deadlines are checked."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """See the module's text. One session each; the session never sees the socket."""
+    """A client's socket; its session never sees the socket itself."""
 
     __slots__ = (
         "_decoder",
@@ -64,30 +65,31 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
         self._flush_scheduled = False
         self._loop_gathers = False
-        self._held = False  # not read from, for the budget's sake
+        self._held = False  # reading is paused by the budget
         self._opened_at = self._loop.time()
         self._progress = Progress(FRAME_STALL_S)
-        self._unread = False  # not read from, for what the peer has not read
+        self._unread = False  # reading is paused because the peer does not read
         self.writable = True
         self.closed = False
         self.heard = True
 
-    # -- asyncio's side --------------------------------------------------------------------
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are not registered as asyncio.Transport, but are it in all they do.
+        """Opens the session on the connection."""
+        # uvloop's transports behave as an asyncio.Transport, but are not registered as one.
         self._transport = cast("asyncio.Transport", transport)
         self._loop_gathers = type(transport).__module__.startswith("uvloop")
         self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
-        # The kernel has no address of a peer that has reset the connection already. An exception
-        # here would leave the socket open for ever: uvloop does not close it.
+        # The kernel has no address of a peer that has already reset the connection. An exception
+        # here would leave the socket open forever, because uvloop does not close it.
         host, port = (transport.get_extra_info("peername") or UNKNOWN_PEER)[:2]
         self._session.opened(self, f"/{host}:{port}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
+        """Returns the decoder's buffer, into which the transport receives."""
         return self._decoder.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        """Decodes the received bytes and has the session handle the events."""
         self.heard = True
         if self.closed:
             return
@@ -98,24 +100,28 @@ class Connection(asyncio.BufferedProtocol):
             self._session.broken(error)
             return
         if events:
-            self._progress.restart()  # what is unfinished now belongs to another frame
+            self._progress.restart()  # the unfinished bytes now belong to another frame
             self._session.handle(events)
             if not self.writable:
                 self._check_unread()
 
     def eof_received(self) -> bool:
+        """Closes the connection: clients do not half-close."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the session."""
         self.closed = True
         self._out.clear()
         self._session.lost(exc)
         self._transport = None
 
     def pause_writing(self) -> None:
+        """Notes that the transport's buffer is above its high mark."""
         self.writable = False
 
     def resume_writing(self) -> None:
+        """Resumes reading and dispatching: the transport's buffer has drained."""
         self.writable = True
         if self._unread:
             self._unread = False
@@ -132,10 +138,8 @@ class Connection(asyncio.BufferedProtocol):
             if not self._held:
                 transport.pause_reading()
 
-    # -- the session's side ----------------------------------------------------------------
-
     def send(self, frame: bytes) -> None:
-        """Queues a whole frame, or several; it leaves with this turn of the loop."""
+        """Queues one or more whole frames; they are written in this turn of the loop."""
         if self._loop_gathers:
             if not self.closed:
                 self._transport.write(frame)  # type: ignore[union-attr]  # set when opened
@@ -146,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._flush)
 
     def send_parts(self, parts: list[bytes]) -> None:
-        """Queues frames given in parts, in order."""
+        """Queues frames that are split into parts, in order."""
         if self._loop_gathers:
             if not self.closed:
                 self._transport.writelines(parts)  # type: ignore[union-attr]
@@ -168,34 +172,38 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.writelines(out)
 
     def pause_reading(self) -> None:
+        """Stops reading until `resume_reading`."""
         self._held = True
         if self._transport is not None and not self._unread and not self.closed:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
+        """Reads again, unless the peer does not read its answers."""
         self._held = False
         if self._transport is not None and not self._unread and not self.closed:
             self._transport.resume_reading()
 
-    def look(self, now: float) -> None:
-        """Closes a connection that does not finish what it began; `now` is the loop's time."""
+    def check_deadlines(self, now: float) -> None:
+        """Closes a connection past a deadline of CONNECT or a frame; `now` is the loop's time."""
         if self.closed:
             return
-        if not self._session.connected:
+        connected = self._session.state.connected
+        if not connected:
             late = now - self._opened_at > CONNECT_TIMEOUT_S
         elif self._held or self._unread:
-            # The rest of the frame may wait in a socket that nobody reads.
+            # The rest of the frame may wait in the socket while reading is paused.
             self._progress.restart()
             late = False
         else:
             late = self._progress.stalled(now, self._decoder.unfinished_bytes)
         if late:
-            what = "frame" if self._session.connected else "CONNECT"
-            log.info("unfinished, disconnected", peer=self._session.link.address, unfinished=what)
+            unfinished = "frame" if connected else "CONNECT"
+            address = self._session.link.address
+            log.info("unfinished, disconnected", peer=address, unfinished=unfinished)
             self.close()
 
     def close(self) -> None:
-        """Sends what is queued, then closes; after CLOSE_TIMEOUT_S the rest is dropped."""
+        """Sends queued frames, then closes; after CLOSE_TIMEOUT_S, unsent ones are dropped."""
         if self.closed or self._transport is None:
             return
         self._flush()

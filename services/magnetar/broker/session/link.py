@@ -1,9 +1,8 @@
-"""Everything that one connection is told: answers, receipts, messages, and requests to reattach.
+"""Sends to one client: answers, receipts, messages, and requests to reattach.
 
-A link is what topics and subscriptions know of a client (`ProducerSink`, `ConsumerSink`). It
-encodes and hands over to the connection, blocks nowhere, and after the connection is gone every
-call is harmless. It also keeps the count of published bytes that wait for their receipt, which
-bounds the memory that one connection can claim.
+Topics and subscriptions see a client as its link (`ProducerSink`, `ConsumerSink`). A link encodes
+commands and hands them to the connection; it never blocks, and has no effect once the connection is
+lost. It also counts the published bytes without a receipt, which bound the memory of a connection.
 """
 
 import asyncio
@@ -19,46 +18,61 @@ from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.core.errors import MagnetarError, ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
-from magnetar.wire.encoder import PING_FRAME, MessageFramer, encode_command, encode_receipts
+from magnetar.wire.encoder import (
+    PING_FRAME,
+    MessageFramer,
+    encode_ack_response,
+    encode_command,
+    encode_error,
+    encode_receipts,
+    encode_send_error,
+    encode_success,
+)
 from magnetar.wire.entry import without_broker_entry_metadata
 from magnetar.wire.message_id import ack_set_words
 
 SERVER_REQUEST_ID: Final = 2**64 - 1
 """The request id of commands that answer no request."""
 
-BROKER_ENTRY_METADATA_VERSION: Final = 18
 ACTIVE_CONSUMER_CHANGE_VERSION: Final = 12
 
 _CPP: Final = "Pulsar-CPP"
-"""How the version of the C++ client begins, and of those built on it, Python's among them. It fails
-a message alone only for a checksum error; after any other code it reconnects and sends the message
-again, for ever. Its log has the text."""
+"""The prefix of the version of the C++ client and of those built on it, such as Python's.
+
+After a checksum error, that client fails only the one message. After any other code it reconnects
+and resends the message forever. Its log has the text.
+"""
 _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
 
 
 class Wire(Protocol):
-    """What a link needs of its connection."""
+    """The connection of a link."""
 
     closed: bool
     writable: bool
     heard: bool
 
-    def send(self, frame: bytes) -> None: ...
+    def send(self, frame: bytes) -> None:
+        """Queues one or more whole frames."""
 
-    def send_parts(self, parts: list[bytes]) -> None: ...
+    def send_parts(self, parts: list[bytes]) -> None:
+        """Queues frames that are split into parts, in order."""
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        """Stops reading until `resume_reading`."""
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        """Reads again."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Sends queued frames, then closes."""
 
 
 class Disconnected:
-    """The wire of a lost connection: every call is harmless.
+    """Replaces the wire of a lost connection: its methods do nothing.
 
-    It takes the place of the connection in whatever outlives it (a consumer, a command under way),
-    so that these do not keep the connection and its buffers.
+    Objects that outlive the connection (a consumer, a pending command) then do not keep it and its
+    buffers in memory.
     """
 
     closed = True
@@ -72,20 +86,20 @@ class Disconnected:
         """Drops the frames."""
 
     def pause_reading(self) -> None:
-        """Nothing is read any more."""
+        """Does nothing."""
 
     def resume_reading(self) -> None:
-        """Nothing is read any more."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """It is closed."""
+        """Does nothing."""
 
 
 DISCONNECTED: Final = Disconnected()
 
 
 class Link:
-    """One client, as topics and subscriptions know it (`ProducerSink`, `ConsumerSink`)."""
+    """A client, as topics and subscriptions see it (`ProducerSink`, `ConsumerSink`)."""
 
     __slots__ = (
         "_budget",
@@ -116,50 +130,57 @@ class Link:
         self.protocol_version = 0
         self.entry_metadata = False
         self.listener: str | None = None
-        """The listener that the client named in its last look-up here; empty for none."""
+        """The listener of the client's last look-up here: empty if unnamed, None before the
+        first."""
         self.pending_bytes = 0
-
-    # -- answers ---------------------------------------------------------------------------
 
     def answer(self, kind: "CommandType.ValueType", message: Message) -> None:
         """Sends one command."""
         self._wire.send(encode_command(kind, message))
 
     def success(self, request_id: int) -> None:
-        self.answer(CommandType.SUCCESS, pb.CommandSuccess(request_id=request_id))
+        """Sends SUCCESS."""
+        self._wire.send(encode_success(request_id))
 
     def error(self, request_id: int, error: MagnetarError) -> None:
-        """The ERROR command."""
+        """Sends ERROR for a refused request."""
         self.error_code(request_id, error.code, error.message)
 
     def error_code(self, request_id: int, code: ServerError, text: str) -> None:
-        command = pb.CommandError(request_id=request_id, error=int(code), message=text)  # type: ignore[arg-type]
-        self.answer(CommandType.ERROR, command)
+        """Sends ERROR with a code and a text."""
+        self._wire.send(encode_error(request_id, code, text))
 
-    # -- producers -------------------------------------------------------------------------
+    def ack_response(self, consumer_id: int, request_id: int, error: MagnetarError | None) -> None:
+        """Sends ACK_RESPONSE; `error` is None if the acknowledgement is durable."""
+        if error is None:
+            frame = encode_ack_response(consumer_id, request_id)
+        else:
+            frame = encode_ack_response(consumer_id, request_id, error.code, error.message)
+        self._wire.send(frame)
 
     def publishing(self, size_bytes: int) -> None:
-        """Counts what is about to be appended; reading pauses above the bound."""
+        """Counts bytes that are about to be published; reading pauses above the bound."""
         self.pending_bytes += size_bytes
-        self._budget.took(self, size_bytes)
+        self._budget.add(self, size_bytes)
 
     def published(self, size_bytes: int) -> None:
-        """Counts what was answered; reading goes on below the low mark."""
+        """Counts bytes that were answered; reading resumes below the low mark."""
         self.pending_bytes -= size_bytes
-        self._budget.gave_back(size_bytes)
+        self._budget.subtract(size_bytes)
 
     @property
     def reading_paused(self) -> bool:
-        """Whether we do not read from it: it cannot be blamed for its silence then."""
+        """Whether reading is paused; the peer's answers may then wait in the socket."""
         return self._pauses > 0
 
     def pause_reading(self) -> None:
-        """For one more reason; each ends with a `resume_reading`."""
+        """Pauses reading for one more reason; each reason ends with a `resume_reading`."""
         self._pauses += 1
         if self._pauses == 1:
             self._wire.pause_reading()
 
     def resume_reading(self) -> None:
+        """Ends one reason to pause reading."""
         self._pauses -= 1
         if not self._pauses:
             self._wire.resume_reading()
@@ -167,9 +188,10 @@ class Link:
     def send_receipts(
         self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
     ) -> None:
+        """See `ProducerSink.send_receipts`."""
         self.published(run.size_bytes)
         if producer.closed:
-            return  # the client has another life of this producer, and resends to that one
+            return  # the client has recreated the producer, and resends to the new one
         sequence_ids, highest_ids = run.sequence_ids, run.highest_sequence_ids
         if ledger_id >= 0:
             receipts = encode_receipts(
@@ -183,6 +205,7 @@ class Link:
         self._wire.send(receipts)
 
     def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+        """See `ProducerSink.send_errors`."""
         self.published(run.size_bytes)
         if producer.closed:
             return
@@ -194,23 +217,15 @@ class Link:
 
     def send_error(self, producer_id: int, sequence_id: int, code: ServerError, text: str) -> None:
         """Refuses one message."""
-        self.answer(
-            CommandType.SEND_ERROR,
-            pb.CommandSendError(
-                producer_id=producer_id,
-                sequence_id=sequence_id,
-                error=int(code),  # type: ignore[arg-type]
-                message=text,
-            ),
-        )
+        self._wire.send(encode_send_error(producer_id, sequence_id, code, text))
 
     def producer_ready(self, producer: Producer) -> None:
-        """PRODUCER_SUCCESS; a second one for a producer that waited for exclusive access."""
+        """Sends PRODUCER_SUCCESS; a second one once a producer has its exclusive access."""
         success = pb.CommandProducerSuccess(
             request_id=producer.request_id,
             producer_name=producer.name,
             last_sequence_id=-1,
-            # Java's client reads the version without asking whether it is there.
+            # Java's client reads the version without checking that the field is set.
             schema_version=producer.schema_version,
             producer_ready=producer.admitted,
         )
@@ -219,22 +234,24 @@ class Link:
         self.answer(CommandType.PRODUCER_SUCCESS, success)
 
     def producer_refused(self, producer: Producer, error: MagnetarError) -> None:
+        """See `ProducerSink.producer_refused`."""
         self.error(producer.request_id, error)
 
     def close_producer(self, producer: Producer, destination: BrokerRecord | None = None) -> None:
+        """See `ProducerSink.close_producer`."""
         command = pb.CommandCloseProducer(
             producer_id=producer.producer_id, request_id=SERVER_REQUEST_ID
         )
         self._assign(command, destination)
         self.answer(CommandType.CLOSE_PRODUCER, command)
 
-    # -- consumers -------------------------------------------------------------------------
-
     @property
     def writable(self) -> bool:
+        """See `ConsumerSink.writable`."""
         return self._wire.writable
 
     def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
+        """See `ConsumerSink.deliver`."""
         header = self._framers[consumer_id].header
         parts: list[bytes] = []
         strip = not self.entry_metadata
@@ -258,13 +275,15 @@ class Link:
         self._wire.send_parts(parts)
 
     def consumer_attached(self, consumer_id: int, partition: int) -> None:
-        """Call before the consumer may be sent anything; `partition` is -1 for a whole topic."""
+        """Prepares deliveries to a consumer; `partition` is -1 for an unpartitioned topic."""
         self._framers[consumer_id] = MessageFramer(consumer_id, partition)
 
     def forget_consumer(self, consumer_id: int) -> None:
+        """Drops the state of a detached consumer."""
         self._framers.pop(consumer_id, None)
 
     def active_consumer_change(self, consumer_id: int, *, active: bool) -> None:
+        """See `ConsumerSink.active_consumer_change`."""
         if self.protocol_version >= ACTIVE_CONSUMER_CHANGE_VERSION:
             self.answer(
                 CommandType.ACTIVE_CONSUMER_CHANGE,
@@ -272,11 +291,13 @@ class Link:
             )
 
     def end_of_topic(self, consumer_id: int) -> None:
+        """See `ConsumerSink.end_of_topic`."""
         self.answer(
             CommandType.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
         )
 
     def close_consumer(self, consumer_id: int, destination: BrokerRecord | None = None) -> None:
+        """See `ConsumerSink.close_consumer`."""
         command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=SERVER_REQUEST_ID)
         self._assign(command, destination)
         self.answer(CommandType.CLOSE_CONSUMER, command)
@@ -286,10 +307,10 @@ class Link:
         command: pb.CommandCloseProducer | pb.CommandCloseConsumer,
         destination: BrokerRecord | None,
     ) -> None:
-        """Names the new owner (PIP-307), at the address that the client can reach.
+        """Adds the new owner's address (PIP-307) for the listener that the client uses.
 
-        Where brokers have several listeners and it is not known by which this client came, it is
-        told nothing, and looks up. Clients that do not know the fields pass over them.
+        If brokers have several listeners and the client's is unknown, no address is added, and the
+        client looks the topic up. Older clients ignore the fields.
         """
         if destination is None or (destination.listeners and self.listener is None):
             return
@@ -299,21 +320,21 @@ class Link:
             if urls.service_url_tls:
                 command.assignedBrokerServiceUrlTls = urls.service_url_tls
 
-    # -- liveness --------------------------------------------------------------------------
-
     def ping(self) -> None:
+        """Sends PING."""
         self._wire.send(PING_FRAME)
 
     def ponged(self) -> None:
+        """Ends the wait for a PONG."""
         if self._pong is not None:
             self._pong.set()
 
     async def is_alive(self) -> bool:
-        """Pings and waits for the answer; a peer that stays silent is disconnected."""
+        """Pings the peer and waits for the answer; disconnects a silent peer."""
         if self._wire.closed:
             return False
         if self.reading_paused:
-            return True  # its pong would wait in a socket that we do not read
+            return True  # the PONG would wait in a socket that is not being read
         if self._pong is None:
             self._pong = asyncio.Event()
         self._pong.clear()
@@ -327,6 +348,7 @@ class Link:
         return not self._wire.closed
 
     def close(self) -> None:
+        """Closes the connection after sending queued frames."""
         self._wire.close()
 
     def lost(self) -> None:

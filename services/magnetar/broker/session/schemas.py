@@ -1,38 +1,38 @@
 """Schemas on the wire, and the commands that fetch and register them."""
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from magnetar.broker.schema.model import SchemaInfo, SchemaType, VersionedSchema
+from magnetar.broker.session.session import Session
 from magnetar.core.errors import IncompatibleSchema, MagnetarError, ServerError
 from magnetar.core.names import parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
-
-if TYPE_CHECKING:
-    from magnetar.broker.session.session import Session
+from magnetar.wire.encoder import error_number
 
 
 def schema_info(schema: pb.Schema) -> SchemaInfo:
-    """A client's schema in our words."""
+    """Decodes a client's schema."""
     properties = {pair.key: pair.value for pair in schema.properties}
     return SchemaInfo(SchemaType(schema.type), schema.schema_data, properties, schema.name)
 
 
-def schema_message(found: VersionedSchema, name: str) -> pb.Schema:
-    """The wire form of a registered schema."""
-    info = found.schema
+def schema_message(registered: VersionedSchema, name: str) -> pb.Schema:
+    """Encodes a registered schema."""
+    info = registered.schema
     message = pb.Schema(name=name, schema_data=info.data, type=int(info.type))  # type: ignore[arg-type]
     for key, value in info.properties.items():
         message.properties.add(key=key, value=value)
     return message
 
 
-def on_get_schema(session: "Session", command: pb.CommandGetSchema) -> Coroutine[Any, Any, None]:
+def on_get_schema(session: Session, command: pb.CommandGetSchema) -> Coroutine[Any, Any, None]:
+    """Answers a version of a topic's schema, by default the latest."""
     return _get_schema(session, command)
 
 
-async def _get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
+async def _get_schema(session: Session, command: pb.CommandGetSchema) -> None:
     response = pb.CommandGetSchemaResponse(request_id=command.request_id)
     try:
         name = parse_topic(command.topic)
@@ -41,28 +41,29 @@ async def _get_schema(session: "Session", command: pb.CommandGetSchema) -> None:
             version = command.schema_version
             if not version:
                 raise IncompatibleSchema("Empty schema version")
-        found = await session.service.schemas.get(name, version)
-        if found is None:
-            response.error_code = int(ServerError.TOPIC_NOT_FOUND)  # type: ignore[assignment]
+        registered = await session.service.schemas.get(name, version)
+        if registered is None:
+            response.error_code = error_number(ServerError.TOPIC_NOT_FOUND)
             response.error_message = f"Topic not found or no-schema {command.topic}"
         else:
             base = name.base
             full = f"{base.tenant}/{base.namespace_local}/{base.encoded_local}"
-            response.schema.CopyFrom(schema_message(found, full))
-            response.schema_version = found.version_bytes
+            response.schema.CopyFrom(schema_message(registered, full))
+            response.schema_version = registered.version_bytes
     except MagnetarError as error:
-        response.error_code = int(error.code)  # type: ignore[assignment]
+        response.error_code = error_number(error.code)
         response.error_message = error.message
     session.link.answer(CommandType.GET_SCHEMA_RESPONSE, response)
 
 
 def on_get_or_create_schema(
-    session: "Session", command: pb.CommandGetOrCreateSchema
+    session: Session, command: pb.CommandGetOrCreateSchema
 ) -> Coroutine[Any, Any, None]:
+    """Registers a schema for a topic if it is new, and answers its version."""
     return _get_or_create(session, command)
 
 
-async def _get_or_create(session: "Session", command: pb.CommandGetOrCreateSchema) -> None:
+async def _get_or_create(session: Session, command: pb.CommandGetOrCreateSchema) -> None:
     response = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
     try:
         name = parse_topic(command.topic)
@@ -72,6 +73,6 @@ async def _get_or_create(session: "Session", command: pb.CommandGetOrCreateSchem
         schema = None if is_none else schema_info(command.schema)
         response.schema_version = await topic.add_schema(schema)
     except MagnetarError as error:
-        response.error_code = int(error.code)  # type: ignore[assignment]
+        response.error_code = error_number(error.code)
         response.error_message = error.message
     session.link.answer(CommandType.GET_OR_CREATE_SCHEMA_RESPONSE, response)

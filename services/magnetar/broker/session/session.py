@@ -1,23 +1,30 @@
-"""One client's session: which command goes where, and what ends with the connection.
+"""One client's session: dispatches its commands and owns everything attached to its connection.
 
-Events of one read are handled in order, on the spot; what must wait (opening a topic, a seek) runs
-as a task owned by the session, so that a slow topic holds up nobody else on the connection. A
-handler that raises a MagnetarError answers it; anything else that escapes is a bug of ours: it is
-logged, and the connection closed, and no other session notices.
+The session handles the events of one read in order, at once. A command that must wait (opening a
+topic, a seek) runs as a task of the session, so that a slow topic delays nothing else on the
+connection. A handler's MagnetarError is the client's answer. Any other exception is a bug: the
+session logs it and answers UnknownError, or closes its own connection; other sessions go on.
 """
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
-from magnetar.broker.session.attaching import Attaching, Key
+from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.session.attachment import Attaching, Attachment, Key
+from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refused import send_refusal
+from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.producer import Producer
-from magnetar.core.collecting import collecting
+from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     MagnetarError,
     ServerError,
@@ -25,16 +32,14 @@ from magnetar.core.errors import (
     TooManyRequests,
     drop_frames,
 )
+from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.wire.commands import CommandType
-from magnetar.wire.connection_state import BROKER_ACCEPTS, State
+from magnetar.settings.broker import BrokerSettings
+from magnetar.wire.commands import CommandType, command_name
+from magnetar.wire.connection_state import ConnectionState
 from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
 from magnetar.wire.framing import ProtocolError
-
-if TYPE_CHECKING:
-    from magnetar.broker.service import BrokerService
-    from magnetar.broker.session.consuming import Attachment
 
 log = get_logger("magnetar.session")
 
@@ -45,11 +50,43 @@ TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
 
 CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
 
-BEFORE_CONNECT: Final = BROKER_ACCEPTS[State.CONNECTING]
+Handler = Callable[["Session", Any], Coroutine[Any, Any, None] | None]
+"""Handles one command; the session runs a returned coroutine as a task."""
+
+
+class Broker(Protocol):
+    """The broker as its sessions see it."""
+
+    settings: BrokerSettings
+    server_version: str
+    record: BrokerRecord
+    """This broker's registration, with the addresses that clients reach it by."""
+    only_broker: bool
+    """Whether clients may use any address by which they reached this broker."""
+    stopping: bool
+    liveness_timeout_s: float
+    budget: PublishBudget
+    tasks: TaskSet
+    topics: TopicRegistry
+    schemas: SchemaRegistry
+    compaction: Compaction
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the broker."""
+
+    def session_opened(self, session: "Session") -> None:
+        """Registers a session; may close its connection at once."""
+
+    def session_lost(self, session: "Session") -> None:
+        """Forgets a session whose connection is lost."""
+
+    def new_producer_name(self) -> str:
+        """Returns a name that no producer of the cluster has had."""
 
 
 class Session:
-    """What one connection's client has here: producers, consumers, watchers, pending commands."""
+    """One connection's producers, consumers, watchers and pending commands."""
 
     __slots__ = (
         "__weakref__",
@@ -57,70 +94,70 @@ class Session:
         "_listing",
         "_reads_again",
         "closed_producers",
-        "connected",
         "consumers",
         "link",
         "pending_attachments",
         "ping_sent",
         "producers",
         "service",
+        "state",
         "tasks",
         "watchers",
         "wire",
     )
 
-    def __init__(self, service: "BrokerService") -> None:
-        from magnetar.broker.session.handlers import HANDLERS
-
+    def __init__(self, service: Broker, handlers: Mapping[int, Handler]) -> None:
         self.service = service
-        self.connected = False
-        self.producers: dict[int, tuple[Producer, Any]] = {}
+        self.state = ConnectionState()
+        self.producers: dict[int, tuple[Producer, Topic]] = {}
         self.closed_producers: deque[int] = deque(maxlen=CLOSED_PRODUCERS_KEPT_MAX)
         self.consumers: dict[int, Attachment] = {}
         self.pending_attachments: dict[Key, Attaching] = {}
-        self.watchers: dict[int, Any] = {}
+        self.watchers: dict[int, TopicListWatcher] = {}
         self.tasks = TaskSet("session")
         self.ping_sent = False
-        self._handlers = HANDLERS
+        self._handlers = handlers
         self._listing: asyncio.Lock | None = None
         self._reads_again = asyncio.Event()
         self.link: Link
         self.wire: Wire
 
-    # -- the connection's side -------------------------------------------------------------
-
     def opened(self, wire: Wire, address: str) -> None:
+        """Starts the session on an open connection."""
         self.wire = wire
         self.link = Link(wire, address, self.service.budget, self.service.liveness_timeout_s)
         self.service.session_opened(self)
 
     def handle(self, events: list[Event]) -> None:
-        """Handles what was received; no exception escapes."""
+        """Handles the events of one read; no exception escapes.
+
+        Only the rare branches ask `state`: a connection has producers and consumers only while it
+        is connected.
+        """
         try:
             for event in events:
-                kind = type(event)
-                if kind is SendRun:
-                    self._send(event)  # type: ignore[arg-type]
-                elif kind is AckOne:
-                    attachment = self.consumers.get(event.consumer_id)  # type: ignore[union-attr]
+                if type(event) is SendRun:
+                    self._send(event)
+                elif type(event) is AckOne:
+                    attachment = self.consumers.get(event.consumer_id)
                     if attachment is not None:
                         attachment.subscription.ack_one(
-                            attachment.consumer,
-                            event.ledger_id,  # type: ignore[union-attr]
-                            event.entry_id,  # type: ignore[union-attr]
+                            attachment.consumer, event.ledger_id, event.entry_id
                         )
-                    elif not self.connected:
-                        raise ProtocolError("ACK before CONNECT")
-                elif kind is Flow:
-                    attachment = self.consumers.get(event.consumer_id)  # type: ignore[union-attr]
+                    else:
+                        self.state.received(CommandType.ACK)
+                elif type(event) is Flow:
+                    attachment = self.consumers.get(event.consumer_id)
                     if attachment is not None:
-                        attachment.subscription.flow(attachment.consumer, event.permits)  # type: ignore[union-attr]
-                    elif not self.connected:
-                        raise ProtocolError("FLOW before CONNECT")
-                elif kind is Command:
-                    self._command(event)  # type: ignore[arg-type]
-                else:
-                    self._odd_send(event)  # type: ignore[arg-type]
+                        attachment.subscription.flow(attachment.consumer, event.permits)
+                    else:
+                        self.state.received(CommandType.FLOW)
+                elif type(event) is Command:
+                    self._command(event)
+                elif type(event) is Send:
+                    self._single_send(event)
+                elif type(event) is BadSend:
+                    self._bad_send(event)
         except ProtocolError as error:
             self.broken(error)
         except Exception:
@@ -128,16 +165,16 @@ class Session:
             self.wire.close()
 
     def broken(self, error: ProtocolError) -> None:
-        """The stream is unreadable: say why, where the peer can still read, and close."""
+        """Closes the connection of a client that breaks the protocol, and logs why."""
         log.info("protocol error", peer=self.link.address, error=str(error))
         self.wire.close()
 
     @contextlib.asynccontextmanager
     async def listing(self) -> AsyncIterator[None]:
-        """For an answer that may be large: one at a time, and while the peer reads its answers.
+        """Admits large answers one at a time, and only while the client reads its answers.
 
-        So the unread answers of a connection stay within its write buffer and one more, however
-        many lists it asks for at once.
+        The unread answers of a connection therefore stay within its write buffer and one more,
+        however many lists the client asks for at once.
         """
         if self._listing is None:
             self._listing = asyncio.Lock()
@@ -148,7 +185,7 @@ class Session:
             yield
 
     def drained(self) -> None:
-        """The peer reads again."""
+        """Resumes sending: the client reads again."""
         self._reads_again.set()
         for attachment in list(self.consumers.values()):
             attachment.subscription.on_writable(attachment.consumer)
@@ -156,7 +193,8 @@ class Session:
             watcher.send()
 
     def lost(self, error: Exception | None) -> None:
-        """The connection is gone: detach everything that it had."""
+        """Detaches everything that the lost connection had."""
+        self.state.closed()
         self.link.lost()
         self.wire = DISCONNECTED
         self.service.budget.forget(self.link)
@@ -172,15 +210,13 @@ class Session:
             watcher.close()
         self.watchers.clear()
         self.service.tasks.start(self.tasks.stop(), "end-session")
-        collecting.closed(self)
-
-    # -- the hot path ----------------------------------------------------------------------
+        garbage_policy.closed(self)
 
     def _send(self, run: SendRun) -> None:
-        found = self._ready_producer(run.producer_id)
-        if found is None:
+        attached = self._ready_producer(run.producer_id)
+        if attached is None:
             return
-        producer, topic = found
+        producer, topic = attached
         gate = topic.gate
         if gate is not None:
             gate.publish(producer, run)
@@ -188,11 +224,13 @@ class Session:
         self.link.publishing(run.size_bytes)
         topic.publish(producer, run)
 
-    def _odd_send(self, event: Send | BadSend) -> None:
-        if isinstance(event, BadSend):
-            if event.producer_id in self.producers:
-                self.link.send_error(event.producer_id, event.sequence_id, event.code, event.reason)
-            return
+    def _bad_send(self, event: BadSend) -> None:
+        if event.producer_id in self.producers:
+            self.link.send_error(event.producer_id, event.sequence_id, event.code, event.reason)
+        else:
+            self.state.received(CommandType.SEND)
+
+    def _single_send(self, event: Send) -> None:
         command = event.command
         highest = max(command.highest_sequence_id, command.sequence_id)
         run = SendRun(
@@ -206,40 +244,37 @@ class Session:
         error = send_refusal(event, self.service.clock.now_ms())
         if error is None:
             self._send(run)
-        elif (found := self._ready_producer(run.producer_id)) is not None:
-            producer, topic = found
+        elif (attached := self._ready_producer(run.producer_id)) is not None:
+            producer, topic = attached
             topic.refuse(producer, run, error)
 
-    def _ready_producer(self, producer_id: int) -> tuple[Producer, Any] | None:
-        """The producer and its topic; None where what it sends is dropped."""
-        found = self.producers.get(producer_id)
-        if found is None:
+    def _ready_producer(self, producer_id: int) -> tuple[Producer, Topic] | None:
+        """Returns the producer and its topic, None if the broker drops its messages."""
+        attached = self.producers.get(producer_id)
+        if attached is None:
             self._unknown_producer(producer_id)
             return None
-        producer = found[0]
+        producer = attached[0]
         if producer.closed or not producer.ready:
+            # The broker closed the producer: its client resends to the producer's next life.
             producer.missed = True
-            return None  # sent away meanwhile: the client resends to the producer's next life
-        return found
+            return None
+        return attached
 
     def _unknown_producer(self, producer_id: int) -> None:
+        self.state.received(CommandType.SEND)
         if producer_id in self.closed_producers:
-            return  # its last messages were under way when it was closed
+            return  # its last messages were in flight when the client closed it
         raise ProtocolError(f"SEND for the unknown producer {producer_id}")
-
-    # -- commands --------------------------------------------------------------------------
 
     def _command(self, command: Command) -> None:
         kind = command.type
-        if not self.connected and kind not in BEFORE_CONNECT:
-            raise ProtocolError(f"{CommandType.Name(kind)} before CONNECT")  # type: ignore[arg-type]
-        handler = self._handlers.get(kind)
-        if handler is None:
-            raise ProtocolError(f"{CommandType.Name(kind)} is not for a broker")  # type: ignore[arg-type]
+        self.state.received(kind)
+        handler = self._handlers[kind]
         message: Any = command.message
         request_id = getattr(message, "request_id", SERVER_REQUEST_ID)
         try:
-            waiting = handler(self, message)
+            pending = handler(self, message)
         except MagnetarError as error:
             self.link.error(request_id, error)
             drop_frames(error)
@@ -247,21 +282,21 @@ class Session:
         except ProtocolError:
             raise
         except Exception as error:
-            # A bug of ours: it costs this command, not all else on the connection.
+            # A bug. It fails this command and leaves the rest of the connection alone.
             log.exception("command failed", peer=self.link.address)
             self._internal_error(request_id, error)
             return
-        if waiting is None:
+        if pending is None:
             return
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
-            waiting.close()
+            pending.close()
             self.link.error(request_id, TooManyRequests(TOO_MANY_TEXT))
             return
-        self.tasks.start(self._answered(waiting, request_id), CommandType.Name(kind))  # type: ignore[arg-type]
+        self.tasks.start(self._answered(pending, request_id), command_name(kind))
 
-    async def _answered(self, waiting: Coroutine[Any, Any, None], request_id: int) -> None:
+    async def _answered(self, pending: Coroutine[Any, Any, None], request_id: int) -> None:
         try:
-            await waiting
+            await pending
         except MagnetarError as error:
             self.link.error(request_id, error)
             drop_frames(error)
@@ -275,12 +310,13 @@ class Session:
     def _internal_error(self, request_id: int, error: Exception) -> None:
         self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error!r}")
 
-    def attaching(self, what: str, its_id: int) -> Attaching:
-        """Marks a producer or consumer as on its way; raises TooManyRequests."""
+    def attaching(self, kind: str, id_: int) -> Attaching:
+        """Records a producer or consumer that starts to attach; raises TooManyRequests."""
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
             raise TooManyRequests(TOO_MANY_TEXT)
-        return Attaching(self.pending_attachments, (what, its_id))
+        return Attaching(self.pending_attachments, (kind, id_))
 
     def consumer(self, consumer_id: int) -> Consumer | None:
+        """Returns the consumer of that id, None if the connection has none."""
         attachment = self.consumers.get(consumer_id)
         return None if attachment is None else attachment.consumer

@@ -1,1 +1,1 @@
-"""Subscriptions: one cursor each, and a dispatcher that hands its entries to consumers."""
+"""Subscriptions: each has a cursor and a dispatcher that hands entries to its consumers."""

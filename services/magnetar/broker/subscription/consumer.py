@@ -1,24 +1,22 @@
-"""One attached consumer: its permits, what it holds unacknowledged, and what it was sent.
+"""A consumer of a subscription: its permits, its unacknowledged entries and its counters.
 
 Permits count messages, not entries: a batch may take them below zero, by at most its own size.
-Shared and Key_Shared consumers remember every entry they hold (`pending`), so that it can go to
-another when they leave; Exclusive and Failover ones do not, the cursor alone says where they are
-(as in Pulsar, their `unacked` stays 0).
+Shared and Key_Shared consumers keep every unacknowledged entry in `pending`, so that the entry can
+be redelivered to another consumer when this one leaves. Exclusive and Failover consumers do not:
+the cursor alone has their position, and as in Pulsar their `unacked` stays 0.
 
-`pending` is ledger id → entry id → `messages << HASH_BITS | sticky hash`: two dicts of ints cost a
-third of what a dict of positions does, and one lookup per ack is saved by neither. The number of
-entries in it is bounded by the unacked caps of the subscription.
+`pending` maps ledger id → entry id → `messages << HASH_BITS | sticky hash`: nested dicts of ints
+take a third of the memory of a dict of positions. The unacked caps of the subscription bound the
+number of its entries.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.subscription.sink import ConsumerSink
 from magnetar.broker.subscription.spec import ConsumerSpec
 from magnetar.core.clock import Clock
-
-if TYPE_CHECKING:
-    from magnetar.broker.dispatch.compacted import CompactedLog
 
 HASH_BITS: Final = 16
 HASH_MASK: Final = (1 << HASH_BITS) - 1
@@ -26,7 +24,7 @@ AVERAGE_WEIGHT: Final = 0.9
 
 
 class Consumer:
-    """State of one consumer; the dispatcher and the subscription write it, nobody else."""
+    """The state of a consumer; only its dispatcher and its subscription write it."""
 
     __slots__ = (
         "acked_messages",
@@ -36,7 +34,7 @@ class Consumer:
         "bytes_out",
         "compacted",
         "connected_since_ms",
-        "end_told",
+        "end_announced",
         "epoch",
         "first_flow_ms",
         "first_sent_ms",
@@ -58,13 +56,13 @@ class Consumer:
         self.sink = sink
         self.attached = False
         self.compacted: CompactedLog | None = None
-        """What it reads instead of the log itself."""
+        """The compacted log that it reads instead of the log; None without `read_compacted`."""
         self.permits = 0
         self.unacked = 0
         self.blocked = False
         self.pending: dict[int, dict[int, int]] = {}
         self.epoch = spec.consumer_epoch
-        self.end_told = False
+        self.end_announced = False
         self.average_messages = 1.0
         self.messages_out = 0
         self.bytes_out = 0
@@ -80,22 +78,23 @@ class Consumer:
 
     @property
     def name(self) -> str:
+        """The consumer's name."""
         return self.spec.name
 
     @property
     def available(self) -> bool:
-        """Whether an entry may be handed over now."""
+        """Whether the dispatcher may hand over an entry now."""
         return self.permits > 0 and not self.blocked and self.sink.writable
 
     def hold(self, ledger_id: int, entry_id: int, messages: int, sticky_hash: int = 0) -> None:
-        """Remembers an entry as outstanding here."""
+        """Adds an entry to `pending`."""
         entries = self.pending.get(ledger_id)
         if entries is None:
             entries = self.pending[ledger_id] = {}
         entries[entry_id] = messages << HASH_BITS | sticky_hash
 
     def release(self, ledger_id: int, entry_id: int) -> int:
-        """Forgets an entry; what `hold` packed, or 0 where it was not outstanding here."""
+        """Removes an entry from `pending`; returns its packed value, else 0."""
         entries = self.pending.get(ledger_id)
         if entries is None:
             return 0
@@ -105,23 +104,24 @@ class Consumer:
         return packed
 
     def held(self, ledger_id: int, entry_id: int) -> int:
-        """What `hold` packed for an outstanding entry, else 0."""
+        """Returns the packed value of a pending entry, 0 if it is not pending."""
         entries = self.pending.get(ledger_id)
         return 0 if entries is None else entries.get(entry_id, 0)
 
     def pending_items(self) -> Iterator[tuple[int, int, int]]:
-        """(ledger id, entry id, packed) of all that is outstanding, in no promised order."""
+        """Yields (ledger id, entry id, packed value) of all pending entries, in any order."""
         for ledger_id, entries in self.pending.items():
             for entry_id, packed in entries.items():
                 yield ledger_id, entry_id, packed
 
     @property
     def pending_count(self) -> int:
+        """How many entries are pending."""
         return sum(map(len, self.pending.values()))
 
 
 class ConsumerRates:
-    """Rates per second since the last update, from the consumer's counters."""
+    """A consumer's rates per second, between the last two updates."""
 
     __slots__ = ("_acked", "_at", "_bytes", "_out", "_redelivered", "ack", "out", "redeliver",
                  "throughput")  # fmt: skip
@@ -132,7 +132,7 @@ class ConsumerRates:
         self.out = self.throughput = self.ack = self.redeliver = 0.0
 
     def update(self, consumer: Consumer, now_s: float) -> None:
-        """Call at the pace at which statistics are refreshed."""
+        """Recomputes the rates; call once per RATE_PERIOD_S."""
         elapsed = now_s - self._at
         if elapsed <= 0:
             return

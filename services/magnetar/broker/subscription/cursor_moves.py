@@ -1,4 +1,4 @@
-"""Where a cursor has to go: the position of a time, or of the nth unacknowledged entry."""
+"""Finds the position of a publish time, or of the nth unacknowledged entry, for cursor moves."""
 
 import asyncio
 from typing import Final
@@ -12,14 +12,14 @@ ENTRIES_PER_TURN: Final = 1_000
 
 
 async def last_older_than(ledger: ManagedLedger, time_ms: int) -> Position | None:
-    """The last entry published before `time_ms`, None where there is none."""
+    """Returns the last entry published before `time_ms`, None if there is none."""
     return await ledger.find_by(
         lambda data: publish_time_ms(data) < time_ms, published_before_ms=time_ms
     )
 
 
 async def position_of_time(ledger: ManagedLedger, time_ms: int) -> Position:
-    """The first entry published at or after `time_ms`, or the place of the next one."""
+    """Returns the first entry published at or after `time_ms`, else the next entry's position."""
     older = await last_older_than(ledger, time_ms)
     return ledger.next_position(EARLIEST if older is None else older)
 
@@ -27,15 +27,18 @@ async def position_of_time(ledger: ManagedLedger, time_ms: int) -> Position:
 async def nth_unacked(
     ledger: ManagedLedger, cursor: Cursor, nth: int, *, exact: bool = False
 ) -> Position | None:
-    """The nth unacknowledged entry (from 1), or, unless `exact`, the last where there are fewer."""
-    found, seen, walked = None, 0, 0
+    """Returns the nth unacknowledged entry (from 1); if there are fewer, the last one or None.
+
+    With `exact`, None if there are fewer than `nth`.
+    """
+    unacked, seen, walked = None, 0, 0
     position = ledger.next_position(cursor.mark_delete)
     while seen < nth and position <= ledger.last_confirmed:
         if not cursor.is_acked(*position):
             seen += 1
-            found = position
+            unacked = position
         position = ledger.next_position(position)
         walked += 1
         if walked % ENTRIES_PER_TURN == 0:
             await asyncio.sleep(0)
-    return None if exact and seen < nth else found
+    return None if exact and seen < nth else unacked

@@ -1,6 +1,6 @@
-"""The bounds that a subscription keeps.
+"""The limits of a subscription.
 
-Defaults are those of Pulsar 4.2's `broker.conf`, whose key stands beside each.
+The defaults are those of Pulsar 4.2's `broker.conf`; the comments name its keys.
 """
 
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class SubscriptionLimits:
-    """Bounds of one subscription; 0 means no bound where Pulsar says so."""
+    """Limits of a subscription; 0 means unlimited for those where it does in Pulsar."""
 
     max_unacked_per_consumer: int = 50_000  # maxUnackedMessagesPerConsumer
     max_unacked_per_subscription: int = 200_000  # maxUnackedMessagesPerSubscription
     max_consumers: int = 0  # maxConsumersPerSubscription
     failover_switch_delay_s: float = 1.0  # activeConsumerFailoverDelayTimeMillis
-    read_entries_min: int = 100  # dispatcherMinReadBatchSize, and what a read starts with
+    read_entries_min: int = 100  # dispatcherMinReadBatchSize; the size of the first read
     read_entries_max: int = 1_000  # dispatcherMaxReadBatchSize
     read_bytes_max: int = 4 << 20  # dispatcherMaxReadSizeBytes; Pulsar's is 5 MiB
     round_robin_entries_max: int = 20  # dispatcherMaxRoundRobinBatchSize

@@ -1,12 +1,12 @@
-"""A subscription of a non-persistent topic: what comes goes to who is there, or is dropped.
+"""A subscription of a non-persistent topic: delivers entries to connected consumers or drops them.
 
-There is no cursor and nothing is read again, so acknowledgements and redeliveries mean nothing:
-they are taken and forgotten. An entry that no consumer has permits and room on its connection for
-is dropped, and counted. Messages carry the id 0:0, as Pulsar's do.
+There is no cursor and nothing is read again, so acks and redeliveries have no effect. An entry is
+dropped and counted if no consumer has permits for it and room on its connection. Messages carry the
+id 0:0, as in Pulsar.
 Source: Pulsar's `NonPersistentSubscription` and its dispatchers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.broker.dispatch.active import choose_active
@@ -15,6 +15,7 @@ from magnetar.broker.dispatch.metadata import count_and_key, message_count
 from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.subscription.admission import check_key_shared, check_room, check_type
+from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.sink import Delivery
@@ -26,7 +27,8 @@ from magnetar.broker.subscription.stats import (
     total,
 )
 from magnetar.core.clock import Clock
-from magnetar.core.errors import ConsumerBusy, MagnetarError, MetadataError, ServiceNotReady
+from magnetar.core.errors import ConsumerBusy, NotAllowed, ServiceNotReady
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.entry import Entry
 
 LEDGER_ID: Final = 0
@@ -34,7 +36,7 @@ ENTRY_ID: Final = 0
 
 
 class NonPersistentSubscription:
-    """See the module."""
+    """A `Subscription` of a non-persistent topic."""
 
     def __init__(
         self,
@@ -58,27 +60,51 @@ class NonPersistentSubscription:
         self._policy = KeySharedSpec()
         self._selector: Selector = RingSelector(limits.ring_points)
         self._gone = GoneConsumers()
-        self._news = ActiveNews(lambda each: each is self.active)
+        self._news = ActiveNews(lambda consumer: consumer is self.active)
         self._rated = (0, clock.monotonic())
 
     @property
-    def is_connected(self) -> bool:
-        return bool(self.consumers)
+    def durable(self) -> bool:
+        """False: the subscription ends with its last consumer."""
+        return False
+
+    @property
+    def mark_delete(self) -> Position:
+        """EARLIEST: the subscription keeps no position."""
+        return EARLIEST
+
+    @property
+    def backlog(self) -> None:
+        """None: the subscription keeps no position."""
+        return None
+
+    @property
+    def backlog_bytes(self) -> int:
+        """0: the subscription keeps no position."""
+        return 0
+
+    @property
+    def unused(self) -> bool:
+        """False: the subscription exists only while it has consumers."""
+        return False
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Empty: the subscription stores nothing."""
+        return {}
 
     def set_limits(self, limits: SubscriptionLimits) -> None:
-        """Other limits, for who comes from now on."""
+        """Replaces the limits; attached consumers stay."""
         self.limits = limits
 
-    # -- consumers
-
     async def add_consumer(self, consumer: Consumer) -> None:
-        """Attaches a consumer; raises what to tell the client."""
+        """See `Subscription.add_consumer`."""
         if self.closed:
             raise ServiceNotReady("Subscription is fenced")
-        wanted = consumer.spec.sub_type
+        sub_type = consumer.spec.sub_type
         if self.consumers and self.type is not None:
-            check_type(self.type, wanted)
-        if wanted is SubType.Exclusive:
+            check_type(self.type, sub_type)
+        if sub_type is SubType.Exclusive:
             for other in list(self.consumers):
                 if not await other.sink.is_alive():
                     self.remove_consumer(other)
@@ -87,7 +113,7 @@ class NonPersistentSubscription:
             if self.consumers:
                 raise ConsumerBusy("Exclusive consumer is already connected")
         check_room(self.limits.max_consumers, len(self.consumers))
-        if wanted is SubType.Key_Shared:
+        if sub_type is SubType.Key_Shared:
             policy = consumer.spec.key_shared or KeySharedSpec()
             if self.consumers:
                 check_key_shared(self._policy, policy)
@@ -95,9 +121,9 @@ class NonPersistentSubscription:
                 self._policy = policy
                 self._selector = new_selector(policy, self.limits.ring_points)
             self._selector.add(consumer)
-        self.type = wanted
+        self.type = sub_type
         self.consumers.append(consumer)
-        if wanted is SubType.Failover:
+        if sub_type is SubType.Failover:
             self._news.joined(consumer)
         self._changed()
 
@@ -124,26 +150,24 @@ class NonPersistentSubscription:
         if self.type is SubType.Failover and self.active is not before:
             self._news.changed(self.consumers)
 
-    # -- what consumers say
-
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW: the consumer has room for so many more messages."""
+        """Adds permits of a consumer."""
         self._news.hears(consumer)
         consumer.permits += permits
         consumer.last_flow_ms = self.clock.now_ms()
         consumer.first_flow_ms = consumer.first_flow_ms or consumer.last_flow_ms
 
     def ack_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """Nothing is kept, so there is nothing to acknowledge."""
+        """Does nothing: nothing is stored."""
 
     def ack(
         self,
         consumer: Consumer,  # noqa: ARG002
-        positions: Sequence[tuple[int, int, int | None, int]],  # noqa: ARG002
+        positions: Sequence[AckPosition],  # noqa: ARG002
         cumulative: bool = False,  # noqa: ARG002
-        on_done: Callable[[MagnetarError | None], None] | None = None,
+        on_done: OnDone | None = None,
     ) -> None:
-        """Nothing is kept, so this is done at once."""
+        """Reports success at once: nothing is stored."""
         if on_done is not None:
             on_done(None)
 
@@ -153,14 +177,12 @@ class NonPersistentSubscription:
         positions: list[tuple[int, int]] | None = None,  # noqa: ARG002
         epoch: int | None = None,
     ) -> None:
-        """Nothing is kept, so nothing can be sent again; the epoch goes with what follows."""
+        """Redelivers nothing, since nothing is stored; later deliveries carry the epoch."""
         if epoch is not None:
             consumer.epoch = epoch
 
     def on_writable(self, consumer: Consumer) -> None:
-        """What did not fit was dropped."""
-
-    # -- messages
+        """Does nothing: entries that did not fit were dropped."""
 
     def publish(self, entries: Sequence[bytes]) -> None:
         """Hands entries to the consumers that can take them now; drops the rest."""
@@ -180,8 +202,8 @@ class NonPersistentSubscription:
             out.setdefault(consumer, []).append(Delivery(entry, count))
         now_ms = self.clock.now_ms()
         for consumer, deliveries in out.items():
-            consumer.messages_out += sum([each.message_count for each in deliveries])
-            consumer.bytes_out += sum([len(each.entry.data) for each in deliveries])
+            consumer.messages_out += sum([delivery.message_count for delivery in deliveries])
+            consumer.bytes_out += sum([len(delivery.entry.data) for delivery in deliveries])
             consumer.last_consumed_ms = now_ms
             consumer.first_sent_ms = consumer.first_sent_ms or now_ms
             consumer.sink.deliver(consumer.spec.consumer_id, deliveries, consumer.epoch)
@@ -196,25 +218,26 @@ class NonPersistentSubscription:
                     return consumer
         return None
 
-    # -- the end
+    async def seek(
+        self,
+        position: Position,  # noqa: ARG002
+        ack_set: int | None = None,  # noqa: ARG002
+    ) -> None:
+        """Raises NotAllowed: the subscription keeps no position."""
+        raise NotAllowed("Seek is not supported on non-persistent topics")
 
-    def unsubscribe(self, consumer: Consumer, *, force: bool = False) -> None:
-        """Checks that `consumer` may delete the subscription, and disconnects everyone."""
-        if not force and self.consumers != [consumer]:
-            raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
-        self.remove_consumer(consumer)
-        self._disconnect()
-        self.closed = True
+    async def seek_to_time(self, publish_time_ms: int) -> None:  # noqa: ARG002
+        """Raises NotAllowed: the subscription keeps no position."""
+        raise NotAllowed("Seek is not supported on non-persistent topics")
 
-    async def close(self) -> None:
-        """See `end`."""
-        self.end()
+    async def clear_backlog(self) -> None:
+        """Does nothing: the subscription keeps no position."""
+
+    def discard(self) -> None:
+        """Does nothing: a consumer that is just attaching may still use the subscription."""
 
     def end(self, destination: BrokerRecord | None = None) -> None:
-        """Disconnects all consumers; they look the topic up again, or go to `destination`.
-
-        Idempotent.
-        """
+        """See `Subscription.end`."""
         self.closed = True
         self._disconnect(destination)
 
@@ -223,17 +246,8 @@ class NonPersistentSubscription:
             self.remove_consumer(consumer)
             consumer.sink.close_consumer(consumer.spec.consumer_id, destination)
 
-    def topic_terminated(self) -> None:
-        """A non-persistent topic's consumers are drained as soon as it ends."""
-        for consumer in self.consumers:
-            if not consumer.end_told:
-                consumer.end_told = True
-                consumer.sink.end_of_topic(consumer.spec.consumer_id)
-
-    # -- what is told of it
-
     def update_rates(self) -> None:
-        """Call at the pace at which rates are refreshed."""
+        """See `Subscription.update_rates`."""
         now_s = self.clock.monotonic()
         for consumer in self.consumers:
             consumer.rates.update(consumer, now_s)
@@ -252,12 +266,12 @@ class NonPersistentSubscription:
         )
         if self.active is not None:
             stats.active_consumer_name = self.active.name
-        consumers = [consumer_stats(each) for each in self.consumers]
+        consumers = [consumer_stats(consumer) for consumer in self.consumers]
         if self.type is SubType.Key_Shared:
             stats.key_shared_mode = self._policy.mode.name
             stats.allow_out_of_order_delivery = self._policy.allow_out_of_order
             owned = self._selector.ranges()
-            for each, its in zip(self.consumers, consumers, strict=True):
-                its.key_hash_range_arrays = owned.get(each, [])
+            for consumer, part in zip(self.consumers, consumers, strict=True):
+                part.key_hash_range_arrays = owned.get(consumer, [])
         total(stats, consumers, self._gone)
         return stats

@@ -1,16 +1,16 @@
 """A durable or non-durable subscription of a persistent topic: one cursor, one dispatcher.
 
-It lets consumers in, turns their commands into cursor and dispatcher calls, and moves the cursor
-for seeks and for the administrator. The type is that of the consumers attached; it may change only
-while none is. What a consumer may be told is raised as `MagnetarError`, with Pulsar's texts.
+It attaches consumers, turns their commands into cursor and dispatcher calls, and moves the cursor
+for seeks and for the administrator. Its type is that of the attached consumers, and changes only
+while there are none. Refusals are raised as `MagnetarError`, with Pulsar's texts.
 
-Acknowledgements are answered when the cursor is durable (`ack` with `on_done`), else not at all;
-`ack_one` is the path of the plain single ack.
+`ack` with `on_done` is answered once the ack is durable, any other ack is not answered; `ack_one`
+is the fast path of a single ack.
 Source: Pulsar's `PersistentSubscription`.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,21 +20,22 @@ from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
 from magnetar.broker.lifecycle.expiry import older_end
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.rates.dispatching import DispatchThrottle
+from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
+from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
 from magnetar.broker.topic.counters import RATE_PERIOD_S
-from magnetar.core.collecting import collecting
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
     NotAllowed,
     ServiceNotReady,
 )
+from magnetar.core.garbage import garbage_policy
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
@@ -45,10 +46,6 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 log = get_logger("magnetar.subscription")
 
-AckPosition = tuple[int, int, int | None, int]
-"""(ledger id, entry id, ack set or None, batch size)."""
-OnDone = Callable[[MagnetarError | None], None]
-
 _DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
     SubType.Exclusive: ExclusiveDispatcher,
     SubType.Failover: FailoverDispatcher,
@@ -58,7 +55,7 @@ _DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
 
 
 class PersistentSubscription:
-    """See the module."""
+    """A `Subscription` of a persistent topic."""
 
     __slots__ = (
         "__weakref__",
@@ -79,7 +76,7 @@ class PersistentSubscription:
         "ledger",
         "limits",
         "name",
-        "resting",
+        "suspended",
         "throttle",
         "topic",
     )
@@ -104,7 +101,7 @@ class PersistentSubscription:
         self.dispatcher: Dispatcher | None = None
         self.throttle: DispatchThrottle | None = None
         self.closed = False
-        self.resting = False
+        self.suspended = False
         self.expired_total = 0
         self.last_expired = 0
         self.last_expire_ms = 0
@@ -118,53 +115,78 @@ class PersistentSubscription:
 
     @property
     def type(self) -> SubType | None:
-        """The type of the consumers attached, or of the last ones; None before the first."""
+        """The type of the attached consumers, or of the last ones; None before the first."""
         return self.dispatcher.type if self.dispatcher else None
 
     @property
     def consumers(self) -> Sequence[Consumer]:
+        """The attached consumers."""
         return self.dispatcher.consumers if self.dispatcher else ()
 
     @property
-    def is_connected(self) -> bool:
-        return bool(self.consumers)
+    def durable(self) -> bool:
+        """Whether the subscription outlives its consumers."""
+        return self.cursor.durable
 
-    # -- what policies say
+    @property
+    def mark_delete(self) -> Position:
+        """The cursor's mark-delete position."""
+        return self.cursor.mark_delete
+
+    @property
+    def backlog(self) -> int:
+        """Unacknowledged entries."""
+        return self.cursor.backlog
+
+    @property
+    def backlog_bytes(self) -> int:
+        """The estimated size of the backlog."""
+        return self.cursor.backlog_bytes_estimate
+
+    @property
+    def unused(self) -> bool:
+        """Whether no consumer was attached, and nothing expired, since the topic was opened."""
+        return self.dispatcher is None and not self.last_expire_ms
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The cursor's properties."""
+        return self.cursor.properties
 
     def set_limits(self, limits: SubscriptionLimits) -> None:
-        """Other limits, at once; consumers that are attached stay."""
+        """See `Subscription.set_limits`."""
         self.limits = limits
         self._context = replace(self._context, limits=limits)
         if self.dispatcher is not None:
             self.dispatcher.set_limits(limits)
 
     def rates_changed(self) -> None:
-        """`throttle` is another, or asks other limiters: they hold from now on."""
+        """Applies a changed `throttle` to the dispatcher.
+
+        A limiter that changes or ends wakes a dispatcher that it held back.
+        """
         if self.dispatcher is not None:
             throttle = self.throttle
             self.dispatcher.throttle = throttle if throttle and throttle.needed else None
-            self.dispatcher.dispatch()
-
-    # -- consumers
 
     async def add_consumer(self, consumer: Consumer) -> None:
-        """Attaches a consumer, after a seek that is under way; raises what to tell the client."""
+        """See `Subscription.add_consumer`. Waits for a seek that is under way."""
         async with self._moving:
             if self.closed:
                 raise ServiceNotReady("Subscription is fenced")
-            wanted = consumer.spec.sub_type
+            sub_type = consumer.spec.sub_type
             dispatcher = self.dispatcher
             if dispatcher is not None and dispatcher.consumers:
-                check_type(dispatcher.type, wanted)
-                if wanted is SubType.Exclusive:
+                check_type(dispatcher.type, sub_type)
+                if sub_type is SubType.Exclusive:
                     await self._evict_dead(dispatcher)
                     if self.closed:
                         raise ServiceNotReady("Subscription is fenced")
-            elif dispatcher is None or dispatcher.type is not wanted:
-                dispatcher = _DISPATCHERS[wanted](self._context)
+            elif dispatcher is None or dispatcher.type is not sub_type:
+                dispatcher = _DISPATCHERS[sub_type](self._context)
                 if self.dispatcher is not None:
                     self.dispatcher.close()
-                dispatcher.resting = self.resting
+                dispatcher.suspended = self.suspended
                 self.dispatcher = dispatcher
                 self.rates_changed()
             consumer.attached = True
@@ -176,13 +198,13 @@ class PersistentSubscription:
             self.cursor.last_active_ms = self.clock.now_ms()
 
     async def _evict_dead(self, dispatcher: Dispatcher) -> None:
-        """Lets a new exclusive consumer in where the old one's connection turns out to be dead."""
+        """Detaches consumers with a dead connection, to make room for a new exclusive one."""
         for consumer in list(dispatcher.consumers):
             if not await consumer.sink.is_alive():
                 self.remove_consumer(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Detaches a consumer; what it held goes to others, or back. Idempotent."""
+        """See `Subscription.remove_consumer`."""
         if self.dispatcher is not None and consumer.attached:
             consumer.attached = False
             self._gone.add(consumer)
@@ -190,25 +212,23 @@ class PersistentSubscription:
             self.cursor.last_active_ms = self.clock.now_ms()
 
     def flow(self, consumer: Consumer, permits: int) -> None:
-        """FLOW: the consumer has room for so many more messages."""
+        """See `Subscription.flow`."""
         if self.dispatcher is not None and consumer.attached:
             self.dispatcher.flow(consumer, permits)
 
     def on_writable(self, consumer: Consumer) -> None:  # noqa: ARG002 - one dispatcher serves all
-        """The consumer's connection drained."""
+        """See `Subscription.on_writable`."""
         self.wake()
 
     def wake(self) -> None:
-        """Something may be handed over."""
+        """Dispatches the entries that consumers can take now."""
         if self.dispatcher is not None:
             self.dispatcher.dispatch()
 
-    # -- acknowledgement and redelivery
-
     def ack_one(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
-        """Acknowledges one whole entry; no answer is wanted."""
+        """See `Subscription.ack_one`."""
         if not consumer.attached:
-            return  # sent before the client knew that a seek has sent it away
+            return  # sent before the client learned that a seek closed its consumer
         self.cursor.ack(ledger_id, entry_id)
         consumer.last_acked_ms = self.clock.now_ms()
         dispatcher = self.dispatcher
@@ -216,7 +236,7 @@ class PersistentSubscription:
             dispatcher.settle(consumer, ledger_id, entry_id)
             dispatcher.woken()
             if self.ledger.terminated_at is not None:
-                dispatcher.tell_end()
+                dispatcher.announce_end()
 
     def ack(
         self,
@@ -225,7 +245,7 @@ class PersistentSubscription:
         cumulative: bool = False,
         on_done: OnDone | None = None,
     ) -> None:
-        """Acknowledges; `on_done` hears None once that is durable, or why it was refused."""
+        """See `Subscription.ack`."""
         consumer.last_acked_ms = self.clock.now_ms()
         error: MagnetarError | None = None
         try:
@@ -241,7 +261,7 @@ class PersistentSubscription:
         if dispatcher is not None:
             dispatcher.woken()
             if self.ledger.terminated_at is not None:
-                dispatcher.tell_end()
+                dispatcher.announce_end()
         if on_done is not None:
             if error is not None:
                 on_done(error)
@@ -283,32 +303,29 @@ class PersistentSubscription:
         positions: list[tuple[int, int]] | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Sends again: on shared types the positions named, else all that is unacknowledged."""
+        """See `Subscription.redeliver`. Only shared types redeliver single positions."""
         if self.dispatcher is not None and consumer.attached:
             self.dispatcher.redeliver(consumer, positions, epoch)
-
-    # -- moving the cursor
 
     async def seek(
         self, position: Position, ack_set: int | None = None, batch_size: int = 0
     ) -> None:
-        """The next message delivered is that at `position`; all consumers must reattach.
+        """See `Subscription.seek`. `ack_set` and `batch_size` seek into a batch.
 
-        `ack_set` (bits of the batch still to be delivered) seeks into a batch. A seek is one step,
-        also if the caller is cancelled: consumers attach before it or after it.
+        A seek runs to its end even if the caller is cancelled; consumers attach before or after it.
         """
         await self._context.tasks.finish(self._seek(position, ack_set, batch_size), "seek")
 
     async def _seek(self, position: Position, ack_set: int | None, batch_size: int) -> None:
         async with self._moving:
-            compacted = any(each.compacted for each in self.consumers)
+            compacted = any(consumer.compacted for consumer in self.consumers)
             self._disconnect()
             await self.cursor.reset(position, before_kept=compacted)
             if ack_set:
                 self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, batch_size)
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
-        """The next message delivered is the first that was published at or after that time."""
+        """See `Subscription.seek_to_time`."""
         await self.seek(await cursor_moves.position_of_time(self.ledger, publish_time_ms))
 
     async def skip(self, entries: int) -> None:
@@ -318,16 +335,16 @@ class PersistentSubscription:
             self._ack_up_to(target)
 
     async def clear_backlog(self) -> None:
-        """Acknowledges everything there is."""
+        """Acknowledges all entries."""
         self._ack_up_to(self.ledger.last_confirmed)
 
     async def expire(self, age_s: float) -> bool:
-        """Acknowledges what was published more than `age_s` ago; whether there was anything."""
+        """Acknowledges entries published more than `age_s` ago; returns whether there were any."""
         before_ms = self.clock.judged_ms() - int(age_s * 1000)
         return self.expire_up_to(await older_end(self.ledger, before_ms, self.cursor.mark_delete))
 
     def expire_up_to(self, target: Position | None) -> bool:
-        """Acknowledges everything up to `target`, if given; whether there was anything."""
+        """Acknowledges entries up to `target`, if given; returns whether there were any."""
         self.last_expire_ms, self.last_expired = self.clock.now_ms(), 0
         if target is None or target <= self.cursor.mark_delete:
             return False
@@ -336,16 +353,16 @@ class PersistentSubscription:
         return True
 
     def evict_up_to(self, target: Position) -> int:
-        """Acknowledges everything up to `target` for a backlog quota; how many entries."""
+        """Acknowledges entries up to `target` for a backlog quota; returns how many."""
         return self._ack_up_to(target)
 
     async def peek(self, nth: int) -> Entry | None:
-        """The nth unacknowledged entry, counted from 1."""
+        """Returns the nth unacknowledged entry, counted from 1; None if there are fewer."""
         position = await cursor_moves.nth_unacked(self.ledger, self.cursor, nth, exact=True)
         return None if position is None else await self.ledger.read_entry(position)
 
     def _ack_up_to(self, position: Position) -> int:
-        """How many entries that acknowledged."""
+        """Acknowledges entries up to `position`; returns how many."""
         before = self.cursor.backlog
         if position > self.cursor.mark_delete:
             self.cursor.ack_cumulative(position)
@@ -353,36 +370,40 @@ class PersistentSubscription:
                 self.dispatcher.settle_up_to(position)
         return before - self.cursor.backlog
 
-    # -- the end
-
-    def rest(self) -> None:
-        """Hands over nothing for a while; acknowledgements are taken. Consumers are not told."""
-        self.resting = True
+    def suspend(self) -> None:
+        """Pauses dispatch without notifying consumers; acks still count."""
+        self.suspended = True
         if self.dispatcher is not None:
-            self.dispatcher.resting = True
+            self.dispatcher.suspended = True
 
     def resume(self) -> None:
-        """Goes on after `rest`."""
-        self.resting = False
+        """Ends `suspend`."""
+        self.suspended = False
         if self.dispatcher is not None:
-            self.dispatcher.resting = False
+            self.dispatcher.suspended = False
             self.dispatcher.dispatch()
 
     def end(self, destination: BrokerRecord | None = None) -> None:
-        """Disconnects all consumers; they look the topic up again, or go to `destination`.
-
-        Idempotent.
-        """
+        """See `Subscription.end`."""
         self.closed = True
         self._disconnect(destination)
         if self.dispatcher is not None:
             self.dispatcher.close()
         if self.throttle is not None:
             self.throttle.close()
-        collecting.closed(self)
+        garbage_policy.closed(self)
+
+    def discard(self) -> None:
+        """See `Subscription.discard`. Does nothing for a durable subscription.
+
+        The cursor is freed at once: a reader that reconnects under this name gets a new one.
+        """
+        if not self.cursor.durable:
+            self.end()
+            self.ledger.forget_cursor(self.cursor)
 
     def topic_terminated(self) -> None:
-        """The topic takes no more messages: drained consumers are told."""
+        """Notifies drained consumers that the topic takes no more messages."""
         if self.dispatcher is not None:
             self.dispatcher.dispatch()
 
@@ -391,10 +412,8 @@ class PersistentSubscription:
             self.remove_consumer(consumer)
             consumer.sink.close_consumer(consumer.spec.consumer_id, destination)
 
-    # -- what is told of it
-
     def update_rates(self) -> None:
-        """Call once every RATE_PERIOD_S (Pulsar: once a minute)."""
+        """See `Subscription.update_rates`. (Pulsar does it once a minute.)"""
         self.expired_rate = (self.expired_total - self._expired_before) / RATE_PERIOD_S
         self._expired_before = self.expired_total
         now_s = self.clock.monotonic()
@@ -425,12 +444,12 @@ class PersistentSubscription:
             self.throttle.fill_stats(stats)
         if dispatcher is not None:
             dispatcher.fill_stats(stats)
-            consumers = [dispatcher.consumer_stats(each) for each in dispatcher.consumers]
+            consumers = [dispatcher.consumer_stats(consumer) for consumer in dispatcher.consumers]
             total(stats, consumers, self._gone)
         return stats
 
     def state(self) -> dict[str, object]:
-        """The dispatcher's inside, for diagnosis."""
+        """Returns the dispatcher's state, for diagnosis."""
         return self.dispatcher.state() if self.dispatcher is not None else {}
 
     def _note_mark_delete(self) -> None:

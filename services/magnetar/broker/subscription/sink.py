@@ -1,4 +1,4 @@
-"""How a dispatcher reaches the connection of a consumer, without knowing about sockets."""
+"""The connection of a consumer, as dispatchers use it."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,10 +10,10 @@ from magnetar.managed_ledger.entry import Entry
 
 
 class Delivery(msgspec.Struct, gc=False):
-    """One entry on its way to a consumer.
+    """An entry that is delivered to a consumer.
 
     `ack_set` is the bit set of batch indexes not yet acknowledged, as an int (bit i = index i), or
-    None where all of the entry's messages are to be delivered.
+    None if all of the entry's messages are to be delivered.
     """
 
     entry: Entry
@@ -23,13 +23,14 @@ class Delivery(msgspec.Struct, gc=False):
 
 
 class ConsumerSink(Protocol):
-    """One connection, as its consumers see it. Nothing here blocks or raises."""
+    """The connection of a consumer. No method blocks or raises, except `is_alive`, which waits."""
 
     @property
     def writable(self) -> bool:
         """False while the connection's send buffer is above its high-water mark.
 
-        Dispatchers hand over nothing then; `Subscription.on_writable` is called when it drained.
+        Dispatchers hand over nothing then; `Subscription.on_writable` is called once it has
+        drained.
         """
 
     @property
@@ -37,28 +38,30 @@ class ConsumerSink(Protocol):
         """The peer, as `/127.0.0.1:40712`."""
 
     @property
-    def client_version(self) -> str: ...
+    def client_version(self) -> str:
+        """The version that the client announced."""
 
     @property
-    def protocol_version(self) -> int: ...
+    def protocol_version(self) -> int:
+        """The protocol version that both sides support."""
 
     def deliver(self, consumer_id: int, deliveries: Sequence[Delivery], epoch: int | None) -> None:
         """Writes one MESSAGE frame for each delivery, in order. `epoch`: the consumer's, if any."""
 
     def active_consumer_change(self, consumer_id: int, *, active: bool) -> None:
-        """Tells a Failover consumer whether it is the active one."""
+        """Notifies a Failover consumer whether it is the active one."""
 
     def end_of_topic(self, consumer_id: int) -> None:
-        """Tells the consumer that the terminated topic is drained."""
+        """Notifies the consumer that it has received everything of a terminated topic."""
 
     def close_consumer(self, consumer_id: int, destination: BrokerRecord | None = None) -> None:
         """Asks the client to reattach the consumer (after a seek, unload or deletion).
 
-        With `destination`, it is served there now (PIP-307).
+        With `destination`, the client connects to that broker directly (PIP-307).
         """
 
     async def is_alive(self) -> bool:
-        """Asks the peer for a sign of life and waits for it, with a deadline of its own.
+        """Whether the peer answers a ping within a deadline.
 
-        False once the connection is gone: a new consumer may take the place of its consumers.
+        If not, a new consumer may replace the consumers of this connection.
         """

@@ -1,4 +1,4 @@
-"""What a consumer asks for when it subscribes. The numbers of the enums are the protocol's."""
+"""The consumer's part of a SUBSCRIBE command. The enums have the protocol's numbers."""
 
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -16,12 +16,12 @@ class SubType(IntEnum):
 
     @property
     def individual_only(self) -> bool:
-        """True where consumers ack one by one: cumulative acks have no meaning there."""
+        """Whether consumers ack individually, so that cumulative acks have no meaning."""
         return self is SubType.Shared or self is SubType.Key_Shared
 
 
 class KeySharedMode(IntEnum):
-    """Who decides which consumer owns which hash range."""
+    """How hash ranges are assigned: by the broker, or by the consumers (STICKY)."""
 
     AUTO_SPLIT = 0
     STICKY = 1
@@ -38,7 +38,7 @@ class KeySharedSpec:
 
 @dataclass(slots=True)
 class ConsumerSpec:
-    """One SUBSCRIBE command, as far as the subscription is concerned."""
+    """A decoded SUBSCRIBE command, as far as the subscription uses it."""
 
     consumer_id: int
     name: str
@@ -52,4 +52,4 @@ class ConsumerSpec:
     start_message_id: Position | None = None
     app_id: str = ""
     has_schema: bool = True
-    """False for AUTO_CONSUME, which takes whatever schema the topic gets."""
+    """False for AUTO_CONSUME, which accepts any schema of the topic."""

@@ -1,8 +1,8 @@
-"""What `topics stats` says of a subscription and its consumers, under Pulsar's JSON names.
+"""The part of `topics stats` on a subscription and its consumers, under Pulsar's JSON names.
 
-`msgspec.to_builtins` of these gives the JSON object. Fields of features that a subscription of ours
-does not have (entry filters, dispatch throttling, delayed delivery) stay at their zero. Rates are
-those of the last `update_rates`; everything else is of the moment.
+`msgspec.to_builtins` converts these to the JSON object. Fields of features that we do not have
+(entry filters, delayed delivery) stay zero. Rates are those of the last `update_rates`; everything
+else is current.
 Shape checked against a Pulsar 4.2.4 standalone.
 """
 
@@ -22,7 +22,7 @@ class DrainingHashStats(msgspec.Struct, rename="camel"):
 
 
 class ConsumerStats(msgspec.Struct, rename="camel", kw_only=True):
-    """One consumer."""
+    """The statistics of a consumer."""
 
     msg_rate_out: float = 0.0
     msg_throughput_out: float = 0.0
@@ -56,7 +56,7 @@ class ConsumerStats(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class SubscriptionStats(msgspec.Struct, rename="camel", kw_only=True):
-    """One subscription with its consumers."""
+    """The statistics of a subscription and its consumers."""
 
     msg_rate_out: float = 0.0
     msg_throughput_out: float = 0.0
@@ -109,20 +109,20 @@ class SubscriptionStats(msgspec.Struct, rename="camel", kw_only=True):
     durable: bool = True
     replicated: bool = False
     cursor_error: str | msgspec.UnsetType = msgspec.UNSET
-    """Why the cursor cannot be read (a field of ours); absent where it can."""
+    """Why the cursor cannot be read (a field of ours); absent if it can."""
     msg_drop_rate: float | msgspec.UnsetType = msgspec.UNSET
     read_failure: str | msgspec.UnsetType = msgspec.UNSET
 
 
 def instant(time_ms: int) -> str:
-    """A time as Java's `Instant` prints it: milliseconds only where there are any."""
+    """Formats a time as Java's `Instant` does: with milliseconds only if they are not zero."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     unit = "milliseconds" if time_ms % 1000 else "seconds"
     return moment.isoformat(timespec=unit).removesuffix("+00:00") + "Z"
 
 
 def consumer_stats(consumer: Consumer) -> ConsumerStats:
-    """What is known without the dispatcher."""
+    """Returns the statistics that do not depend on the dispatcher."""
     spec, sink, rates = consumer.spec, consumer.sink, consumer.rates
     return ConsumerStats(
         msg_rate_out=rates.out,
@@ -152,7 +152,7 @@ def consumer_stats(consumer: Consumer) -> ConsumerStats:
 
 
 class GoneConsumers:
-    """What consumers that have left had sent, so that a subscription's counters never go back."""
+    """Totals of detached consumers, so that a subscription's counters never decrease."""
 
     __slots__ = ("bytes_out", "last_acked_ms", "last_consumed_ms", "last_flow_ms", "messages_out")
 
@@ -161,6 +161,7 @@ class GoneConsumers:
         self.last_acked_ms = self.last_consumed_ms = self.last_flow_ms = 0
 
     def add(self, consumer: Consumer) -> None:
+        """Adds the counters of a detached consumer."""
         self.bytes_out += consumer.bytes_out
         self.messages_out += consumer.messages_out
         self.last_acked_ms = max(self.last_acked_ms, consumer.last_acked_ms)
@@ -169,28 +170,28 @@ class GoneConsumers:
 
 
 def total(stats: SubscriptionStats, consumers: list[ConsumerStats], gone: GoneConsumers) -> None:
-    """Fills in what is the sum, or the latest, over the consumers."""
+    """Fills in the sums and latest times over the consumers."""
     stats.consumers = consumers
     stats.bytes_out_counter = gone.bytes_out
     stats.msg_out_counter = gone.messages_out
     stats.last_acked_timestamp = gone.last_acked_ms
     stats.last_consumed_timestamp = gone.last_consumed_ms
     stats.last_consumed_flow_timestamp = gone.last_flow_ms
-    for each in consumers:
-        stats.msg_rate_out += each.msg_rate_out
-        stats.msg_throughput_out += each.msg_throughput_out
-        stats.msg_rate_redeliver += each.msg_rate_redeliver
-        stats.message_ack_rate += each.message_ack_rate
-        stats.bytes_out_counter += each.bytes_out_counter
-        stats.msg_out_counter += each.msg_out_counter
-        stats.unacked_messages += each.unacked_messages
-        stats.draining_hashes_count += each.draining_hashes_count
-        stats.draining_hashes_cleared_total += each.draining_hashes_cleared_total
-        stats.draining_hashes_unacked_messages += each.draining_hashes_unacked_messages
-        stats.last_acked_timestamp = max(stats.last_acked_timestamp, each.last_acked_timestamp)
+    for consumer in consumers:
+        stats.msg_rate_out += consumer.msg_rate_out
+        stats.msg_throughput_out += consumer.msg_throughput_out
+        stats.msg_rate_redeliver += consumer.msg_rate_redeliver
+        stats.message_ack_rate += consumer.message_ack_rate
+        stats.bytes_out_counter += consumer.bytes_out_counter
+        stats.msg_out_counter += consumer.msg_out_counter
+        stats.unacked_messages += consumer.unacked_messages
+        stats.draining_hashes_count += consumer.draining_hashes_count
+        stats.draining_hashes_cleared_total += consumer.draining_hashes_cleared_total
+        stats.draining_hashes_unacked_messages += consumer.draining_hashes_unacked_messages
+        stats.last_acked_timestamp = max(stats.last_acked_timestamp, consumer.last_acked_timestamp)
         stats.last_consumed_timestamp = max(
-            stats.last_consumed_timestamp, each.last_consumed_timestamp
+            stats.last_consumed_timestamp, consumer.last_consumed_timestamp
         )
         stats.last_consumed_flow_timestamp = max(
-            stats.last_consumed_flow_timestamp, each.last_consumed_flow_timestamp
+            stats.last_consumed_flow_timestamp, consumer.last_consumed_flow_timestamp
         )

@@ -1,1 +1,1 @@
-"""Topics: who publishes to them, and what happens to what was published."""
+"""Topics: their producers, their logs, and how they are opened, moved and closed."""

@@ -1,22 +1,22 @@
-"""What every topic of a broker shares."""
+"""The parts that all topics of a broker share."""
 
 from dataclasses import dataclass
 
-from magnetar.broker.entry_stamp import EntryStamp
-from magnetar.broker.policies.applied import BrokerPolicies
-from magnetar.broker.rates.held import HeldBudget
+from magnetar.broker.policies.applied_policies import BrokerPolicies
+from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 
 
 @dataclass(frozen=True, slots=True)
 class TopicContext:
-    """Handed to each topic when it is opened.
+    """The broker's parts that a topic uses.
 
-    `subscription_limits` are those without a policy. `stamp`, where set, puts broker entry metadata
-    (PIP-70) before each entry of a run.
+    `subscription_limits` apply unless a policy overrides them. `stamp`, if set, puts broker entry
+    metadata (PIP-70) before each entry.
     """
 
     clock: SteadyClock

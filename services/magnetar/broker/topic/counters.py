@@ -1,7 +1,7 @@
-"""What a topic counts, and the rates made of it once per period.
+"""A topic's counters, and the rates that are computed from them once per period.
 
 The bucket bounds are Pulsar's (`pulsar_storage_write_latency_le_*`, `pulsar_entry_size_le_*`), so
-that dashboards which know them go on working.
+that existing dashboards keep working.
 """
 
 from bisect import bisect_left
@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import Final
 
 RATE_PERIOD_S: Final = 10.0
-"""How often rates are renewed; a rate is the mean of one period."""
+"""How often rates are recomputed; a rate is the mean over one period."""
 
 WRITE_LATENCY_BOUNDS_MS: Final = (0.5, 1.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 1000.0)
 ENTRY_SIZE_BOUNDS_BYTES: Final = (128, 512, 1024, 2048, 4096, 16_384, 102_400, 1_048_576)
 
 
 class TopicCounters:
-    """Counters only grow. Rates are per second, over the last whole period."""
+    """Counters of a topic, which only grow. Rates are per second, over the last full period."""
 
     __slots__ = (
         "_bytes_before",
@@ -49,7 +49,7 @@ class TopicCounters:
         self.bytes_rate_in = 0.0
         self._messages_before = 0
         self._bytes_before = 0
-        # Made at the first message: ten thousand idle topics shall not hold twenty thousand lists.
+        # Created with the first message, so that 10,000 idle topics do not hold 20,000 lists.
         self.write_latency_counts: list[int] = []
         self.entry_size_counts: list[int] = []
         self.write_latency_total_ms = 0.0
@@ -77,7 +77,7 @@ class TopicCounters:
                 sizes[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, len(entry))] += 1
 
     def renew_rates(self, period_s: float) -> None:
-        """Call once per period."""
+        """Recomputes the rates; call once per period."""
         self.message_rate_in = (self.messages_in - self._messages_before) / period_s
         self.bytes_rate_in = (self.bytes_in - self._bytes_before) / period_s
         self._messages_before = self.messages_in

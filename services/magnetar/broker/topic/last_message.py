@@ -1,12 +1,13 @@
-"""GET_LAST_MESSAGE_ID: the last message that a consumer may wait for, with its place in its batch.
+"""GET_LAST_MESSAGE_ID: the last message that a consumer can receive, with its index in its batch.
 
-For a consumer with `read_compacted` whose log has nothing behind the horizon it is the last message
-of the artefact: what was compacted away it would wait for in vain (as Pulsar does).
+If the log has no entry after the compaction horizon, the answer for a consumer with
+`read_compacted` is the last message of the artifact: it would never receive one that was compacted
+away. Pulsar does the same.
 """
 
-from magnetar.broker.dispatch.compacted import CompactedLog
-from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.batch import messages_of
 from magnetar.wire.entry import peek
 from magnetar.wire.framing import MalformedEntry
@@ -14,25 +15,27 @@ from magnetar.wire.framing import MalformedEntry
 NO_BATCH = -1
 
 
-async def last_message(
-    topic: PersistentTopic, compacted: CompactedLog | None
+async def find_last_message(
+    ledger: ManagedLedger, position: Position | None, compacted: CompactedLog | None
 ) -> tuple[Position, int]:
-    """EARLIEST where there is none; the index is -1 where the message is in no batch."""
-    position = await topic.last_readable()
-    artefact = None if compacted is None else compacted.artefact
-    if artefact is not None and (position is None or position <= artefact.horizon):
-        entry = await artefact.last_entry()
+    """Returns the last message (EARLIEST: none) and its index in its batch (-1: no batch).
+
+    `position` is the last entry of the log, None if the log has none.
+    """
+    artifact = None if compacted is None else compacted.artifact
+    if artifact is not None and (position is None or position <= artifact.horizon):
+        entry = await artifact.last_entry()
         if entry is None:
             return EARLIEST, NO_BATCH
-        return Position(entry.ledger_id, entry.entry_id), _last_left(entry.data)
+        return Position(entry.ledger_id, entry.entry_id), _last_kept_index(entry.data)
     if position is None:
         return EARLIEST, NO_BATCH
-    facts = peek((await topic.managed_ledger.read_entry(position)).data)
+    facts = peek((await ledger.read_entry(position)).data)
     return position, facts.message_count - 1 if facts.is_batch else NO_BATCH
 
 
-def _last_left(entry: bytes) -> int:
-    """The index of the last message that was not compacted out."""
+def _last_kept_index(entry: bytes) -> int:
+    """Returns the index of the last message that was not compacted out."""
     facts = peek(entry)
     if not facts.is_batch:
         return NO_BATCH

@@ -1,13 +1,16 @@
-"""A non-persistent topic: what is published goes to who is there, and is kept nowhere.
+"""A non-persistent topic: delivers messages to the connected consumers and stores nothing.
 
-Receipts come at once and carry no position (-1:-1). What no connected consumer has permits for is
-dropped and counted (Pulsar's docs, "Non-persistent topics").
+Receipts are sent at once and carry no position (-1:-1). Messages for which no connected consumer
+has permits are dropped and counted (Pulsar's docs, "Non-persistent topics").
 """
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.model import SchemaInfo
+from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
 from magnetar.broker.topic.context import TopicContext
@@ -18,12 +21,15 @@ from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import (
     ConsumerBusy,
+    MagnetarError,
     MetadataError,
+    NotAllowed,
     PreconditionFailed,
     ServiceNotReady,
     SubscriptionNotFound,
 )
 from magnetar.core.hashing import bundle_hash
+from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
 from magnetar.wire.events import SendRun
 
@@ -34,15 +40,15 @@ class NonPersistentTopic(GovernedTopic):
     """One non-persistent topic or partition, served by this broker."""
 
     fenced: Final = False
-    """Nobody else can own what is kept nowhere."""
+    """There is no log that another broker could own."""
 
     __slots__ = (
         "counters",
         "full_name",
         "last_active_ms",
         "name",
-        "place",
         "producers",
+        "ring_position",
         "subscriptions",
     )
 
@@ -50,11 +56,26 @@ class NonPersistentTopic(GovernedTopic):
         super().__init__(context)
         self.name = name
         self.full_name = str(name)
-        self.place = bundle_hash(self.full_name)
+        self.ring_position = bundle_hash(self.full_name)
         self.counters = TopicCounters()
         self.subscriptions: dict[str, NonPersistentSubscription] = {}
-        self.producers = ProducerRegistry(self.full_name, None, _forget_epoch, context.tasks)
+        self.producers = ProducerRegistry(self.full_name, None, _keep_no_epoch, context.tasks)
         self.last_active_ms = context.clock.now_ms()
+
+    @property
+    def broken_subscriptions(self) -> Mapping[str, MagnetarError]:
+        """Empty: no subscription has a cursor."""
+        return {}
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Empty: the topic stores no properties."""
+        return {}
+
+    @property
+    def stored_bytes(self) -> int:
+        """0: the topic stores nothing."""
+        return 0
 
     async def add_producer(self, producer: Producer) -> None:
         """See `ProducerRegistry.add`."""
@@ -67,11 +88,12 @@ class NonPersistentTopic(GovernedTopic):
         self.last_active_ms = self._context.clock.now_ms()
 
     def remove_producer(self, producer: Producer) -> None:
+        """See `Topic.remove_producer`."""
         self.last_active_ms = self._context.clock.now_ms()
         self.producers.remove(producer)
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Hands the run to every subscription, then answers it."""
+        """Hands the run to every subscription, then sends its receipts."""
         messages = sum(run.message_counts)
         self.counters.last_published_ms = self._context.clock.now_ms()
         producer.messages_in += messages
@@ -84,7 +106,7 @@ class NonPersistentTopic(GovernedTopic):
     async def subscribe(
         self, request: SubscribeRequest, consumer: Consumer
     ) -> NonPersistentSubscription:
-        """Attaches the consumer; the subscription lives as long as the topic is loaded."""
+        """Attaches the consumer; the subscription ends with its last consumer."""
         self._check_serving()
         self.check_subscriber(request, consumer)
         subscription = self.subscriptions.get(request.subscription)
@@ -97,7 +119,7 @@ class NonPersistentTopic(GovernedTopic):
         except BaseException:
             self.remove_consumer(subscription, consumer)
             raise
-        # Its last consumer may have left while this one waited for that: it is out of the list.
+        # The subscription's last consumer may have left during the wait, which removed it.
         if self._closing or self.subscriptions.setdefault(subscription.name, subscription) is not (
             subscription
         ):
@@ -107,6 +129,7 @@ class NonPersistentTopic(GovernedTopic):
         return subscription
 
     async def create_subscription(self, name: str) -> NonPersistentSubscription:
+        """Returns the subscription of that name, a new one if there is none."""
         subscription = NonPersistentSubscription(
             self.full_name,
             name,
@@ -115,36 +138,51 @@ class NonPersistentTopic(GovernedTopic):
         )
         return self.subscriptions.setdefault(name, subscription)
 
-    def remove_consumer(self, subscription: NonPersistentSubscription, consumer: Consumer) -> None:
+    def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Detaches a consumer; the subscription ends with its last consumer."""
         self.last_active_ms = self._context.clock.now_ms()
         subscription.remove_consumer(consumer)
         if not subscription.consumers and self.subscriptions.get(subscription.name) is subscription:
             del self.subscriptions[subscription.name]
 
     async def unsubscribe(
-        self, subscription: NonPersistentSubscription, consumer: Consumer, *, force: bool
+        self, subscription: Subscription, consumer: Consumer, *, force: bool
     ) -> None:
-        """A consumer ends its subscription; MetadataError while others are attached."""
+        """See `Topic.unsubscribe`."""
         if not force and any(other is not consumer for other in subscription.consumers):
             raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
         subscription.remove_consumer(consumer)
         await self.delete_subscription(subscription.name, force=True)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached."""
+        """See `Topic.delete_subscription`."""
         subscription = self.subscriptions.get(name)
         if subscription is None:
             raise SubscriptionNotFound(f"Subscription {name} not found")
         if subscription.consumers and not force:
             raise ConsumerBusy("Subscription has active connected consumers")
-        await subscription.close()
+        subscription.end()
         self.subscriptions.pop(name, None)
 
+    async def initial_subscription(self, name: str) -> None:
+        """Does nothing: a subscription of a non-persistent topic has no earlier entry to read."""
+
+    async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:  # noqa: ARG002
+        """Raises NotAllowed: the topic keeps no message."""
+        raise NotAllowed("GetLastMessageId is not supported on non-persistent topics")
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Does nothing: a non-persistent topic keeps no properties."""
+
+    def when_fenced(self, listener: Callable[[], None]) -> None:
+        """Does nothing: a non-persistent topic has no log that could be fenced."""
+
     async def check_schema(self, schema: SchemaInfo) -> None:
+        """See `Topic.check_schema`."""
         await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=self.is_idle)
 
     def policies_changed(self) -> None:
-        """Called after a change that may concern this topic (`policies.telling`)."""
+        """See `Topic.policies_changed`."""
         self.apply_policies()
 
     def check_deletable(self, *, force: bool) -> None:
@@ -153,40 +191,40 @@ class NonPersistentTopic(GovernedTopic):
             raise PreconditionFailed("Topic has active producers/subscriptions")
 
     def suspend(self) -> None:
-        """Takes nothing for a while; nobody is told."""
-        self._resting = True
-        self.producers.rest()
+        """See `Topic.suspend`."""
+        self._suspended = True
+        self.producers.suspend()
 
     def resume(self) -> None:
-        """Goes on after `suspend`."""
-        self._resting = False
+        """Ends `suspend`."""
+        self._suspended = False
         self.producers.resume()
         if self.gate is not None:
             self.gate.resume()
 
     async def close(self) -> None:
-        """Sends everyone away."""
+        """Disconnects all clients."""
         await self.drain()
         self.dismiss(None)
 
     async def drain(self) -> None:
-        """Takes nothing more; nobody is told yet."""
+        """Takes no more messages; clients stay attached."""
         self._closing = True
-        self.producers.rest()
+        self.producers.suspend()
         if self.gate is not None:
             self.gate.close()
 
     def abandon(self) -> None:
-        """As `close`."""
+        """Disconnects all clients."""
         self._closing = True
         self.dismiss(None)
 
     def dismiss(self, destination: BrokerRecord | None) -> None:
-        """Sends everyone away, to `destination` where that is known."""
+        """See `Topic.dismiss`."""
         self.producers.close_all(destination)
         for subscription in list(self.subscriptions.values()):
             subscription.end(destination)
 
 
-async def _forget_epoch(_: int) -> None:
-    """A non-persistent topic's epoch lives as long as the topic is loaded."""
+async def _keep_no_epoch(_: int) -> None:
+    """Stores nothing: a non-persistent topic's epoch lives as long as the topic is loaded."""

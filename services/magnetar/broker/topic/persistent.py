@@ -1,27 +1,34 @@
 """A persistent topic: a managed ledger, its producers and its subscriptions.
 
-A publish goes `session → publish → ManagedLedger.append → (fsync) → receipt`, a run of messages at
-a time, without a task or a future: the completion is called by the ledger in order. Where an append
-fails, every producer is sent away, because a client that resends after an error must not find that
-a later message of it got in first.
+A publish takes the path `session → publish → ManagedLedger.append → (fsync) → receipt`, a run of
+messages at a time, without a task or a future: the ledger calls the completions in order. If an
+append fails, every producer is disconnected: a later message must not be stored before an earlier
+one that the client resends.
 """
 
-from collections.abc import Mapping
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from magnetar.broker.entry_stamp import last_index
+from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.lifecycle.limits import KEEPS_ALL, quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.schema.model import SchemaInfo
+from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.persistent import PersistentSubscription
-from magnetar.broker.topic.completion import PublishCompletion
+from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
-from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate, limiter_for, throttle
-from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.entry_stamp import last_index
+from magnetar.broker.topic.governed import GovernedTopic, Rate, dispatch_rate
+from magnetar.broker.topic.last_message import find_last_message
+from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
 from magnetar.core.errors import (
@@ -41,7 +48,7 @@ from magnetar.core.names import TopicName
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
-from magnetar.policies.rates import DISPATCH_RATE
+from magnetar.policies.rates import DISPATCH_RATE, SUBSCRIPTION_DISPATCH_RATE
 from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")
@@ -50,7 +57,7 @@ EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 
 
 class PersistentTopic(GovernedTopic):
-    """One topic or one partition, served by this broker."""
+    """A persistent topic or partition that this broker serves."""
 
     __slots__ = (
         "_dispatch_limiter",
@@ -62,8 +69,8 @@ class PersistentTopic(GovernedTopic):
         "loaded_ms",
         "managed_ledger",
         "name",
-        "place",
         "producers",
+        "ring_position",
         "subscriptions",
     )
 
@@ -73,7 +80,7 @@ class PersistentTopic(GovernedTopic):
         super().__init__(context)
         self.name = name
         self.full_name = str(name)
-        self.place = bundle_hash(self.full_name)
+        self.ring_position = bundle_hash(self.full_name)
         self.managed_ledger = managed_ledger
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
@@ -90,13 +97,11 @@ class PersistentTopic(GovernedTopic):
             self.subscriptions[cursor.name] = self._subscription(cursor.name)
 
     async def recover_index(self) -> None:
-        """Goes on counting messages where the last stored entry left off (PIP-70)."""
+        """Continues the message index after the last stored entry (PIP-70)."""
         position = await self.last_readable()
         if self._context.stamp is not None and position is not None:
             entry = await self.managed_ledger.read_entry(position)
             self._next_index = last_index(entry.data) + 1
-
-    # -- publishing ------------------------------------------------------------------------
 
     async def add_producer(self, producer: Producer) -> None:
         """See `ProducerRegistry.add`; also raises TopicTerminated and ServiceNotReady."""
@@ -112,21 +117,21 @@ class PersistentTopic(GovernedTopic):
         self.last_active_ms = self._context.clock.now_ms()
 
     def remove_producer(self, producer: Producer) -> None:
-        """The client closed it or its connection is gone."""
+        """See `Topic.remove_producer`."""
         self.last_active_ms = self._context.clock.now_ms()
         self.producers.remove(producer)
 
     def publish(self, producer: Producer, run: SendRun) -> None:
-        """Appends the run; its receipts are sent once it is durable."""
+        """Appends the run; the producer gets its receipts once the run is durable."""
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
         self.managed_ledger.append(run.entries, PublishCompletion(self, producer, run))
 
     def publish_failed(self, error: MagnetarError) -> None:
-        """Sends every producer away, so that all resend in order from what was not receipted."""
+        """Disconnects every producer: clients then resend messages without a receipt in order."""
         self.counters.publish_errors += 1
-        if self.producers:  # told once, not for every run that waited behind the first
+        if self.producers:  # logged once, not for every run behind the first
             log.warning("append failed", topic=self.full_name, error=str(error))
         self.producers.close_all()
 
@@ -134,12 +139,10 @@ class PersistentTopic(GovernedTopic):
         self._check_serving()
         await self.managed_ledger.set_properties({EPOCH_PROPERTY: str(epoch)})
 
-    # -- subscriptions ---------------------------------------------------------------------
-
     async def subscribe(
         self, request: SubscribeRequest, consumer: Consumer
     ) -> PersistentSubscription:
-        """Attaches the consumer, creating the subscription where that is asked and allowed."""
+        """See `Topic.subscribe`."""
         self._check_serving()
         self.check_subscriber(request, consumer)
         subscription = self.subscriptions.get(request.subscription)
@@ -156,11 +159,25 @@ class PersistentTopic(GovernedTopic):
             self.check_consumers_cap()
             await subscription.add_consumer(consumer)
             self._check_serving()
+            self.check_consumers_cap(attached=True)  # others may have attached during the wait
         except BaseException:
             self.remove_consumer(subscription, consumer)
             raise
         self.last_active_ms = self._context.clock.now_ms()
         return subscription
+
+    async def initial_subscription(self, name: str) -> None:
+        """Creates a producer's initial subscription if it is missing; raises NotAllowed."""
+        if name in self.subscriptions:
+            return
+        if not self.makes_subscriptions:
+            raise NotAllowed(
+                "Could not create the initial subscription due to the auto subscription creation "
+                "is not allowed."
+            )
+        # If another producer creates it meanwhile, the request is fulfilled.
+        with contextlib.suppress(SubscriptionExists):
+            await self.create_subscription(name, EARLIEST, {})
 
     async def create_subscription(
         self,
@@ -170,37 +187,39 @@ class PersistentTopic(GovernedTopic):
         *,
         before_kept: bool = False,
     ) -> PersistentSubscription:
-        """A durable subscription that reads first what is at or behind `start`."""
+        """Creates a durable subscription whose first entry is the first at or after `start`."""
         self._check_serving()
         if not name:
             raise PreconditionFailed("Empty subscription name")
         if name in self.subscriptions:
             raise SubscriptionExists("Subscription already exists for topic")
         self.check_new_subscription(name)
-        return await self._tasks.finish(
-            self._create_subscription(name, start, properties, before_kept),
-            f"create subscription {name}",
-        )
+        self._being_created |= {name}
+        creating = self._create_subscription(name, start, properties, before_kept)
+        return await self._tasks.finish(creating, f"create subscription {name}")
 
     async def _create_subscription(
         self, name: str, start: Position, properties: Mapping[str, str], before_kept: bool
     ) -> PersistentSubscription:
-        """The cursor and its subscription as one step.
+        """Creates the cursor and its subscription in one step.
 
-        Without the subscription, the cursor would hold data back and nobody could see it.
+        A cursor without a subscription would hold data back unnoticed.
         """
-        cursor = await self.managed_ledger.open_cursor(
-            name, initial=start, properties=properties, before_kept=before_kept
-        )
-        # A topic that closes is left alone; one that rests has it when it goes on. A deletion may
-        # have ended the cursor meanwhile.
+        try:
+            cursor = await self.managed_ledger.open_cursor(
+                name, initial=start, properties=properties, before_kept=before_kept
+            )
+        finally:
+            self._being_created -= {name}
+        # A closing topic gets no subscription, a suspended one does. A deletion may have ended the
+        # cursor meanwhile.
         if self._closing or self.managed_ledger.cursors.get(name) is not cursor:
             raise self._not_serving()
-        # Two first consumers may have raced through the await: both get the one subscription.
+        # Two first consumers may have raced through the await: both get the same subscription.
         subscription = self.subscriptions.get(name)
         if subscription is None or subscription.cursor is not cursor:
             if subscription is not None:
-                subscription.end()  # a reader's of the same name: it has no durable cursor
+                subscription.end()  # a reader's of the same name, without a durable cursor
             self.subscriptions[name] = subscription = self._subscription(name, cursor)
         self._check_serving()
         return subscription
@@ -227,25 +246,22 @@ class PersistentTopic(GovernedTopic):
             if name in self.subscriptions:
                 return self.subscriptions[name]
         cursor = ledger.new_non_durable_cursor(name, start, before_kept=compacted)
-        subscription = self._subscription(name, cursor)
-        self.subscriptions[name] = subscription
+        self.subscriptions[name] = subscription = self._subscription(name, cursor)
         return subscription
 
-    def remove_consumer(self, subscription: PersistentSubscription, consumer: Consumer) -> None:
-        """The client closed it or its connection is gone."""
+    def remove_consumer(self, subscription: Subscription, consumer: Consumer) -> None:
+        """Detaches a consumer; a non-durable subscription ends with its last consumer."""
         self.last_active_ms = self._context.clock.now_ms()
         subscription.remove_consumer(consumer)
-        if not subscription.cursor.durable and not subscription.consumers:
+        if not subscription.durable and not subscription.consumers:
             if self.subscriptions.get(subscription.name) is subscription:
                 del self.subscriptions[subscription.name]
-            subscription.end()
-            # At once: a reader that comes back under this name gets a cursor of its own.
-            self.managed_ledger.forget_cursor(subscription.cursor)
+            subscription.discard()
 
     async def unsubscribe(
-        self, subscription: PersistentSubscription, consumer: Consumer, *, force: bool
+        self, subscription: Subscription, consumer: Consumer, *, force: bool
     ) -> None:
-        """A consumer ends its subscription; MetadataError while others are attached."""
+        """See `Topic.unsubscribe`."""
         self._check_serving()
         if not force and any(other is not consumer for other in subscription.consumers):
             raise MetadataError("Unconnected or shared consumer attempting to unsubscribe")
@@ -253,10 +269,7 @@ class PersistentTopic(GovernedTopic):
         await self.delete_subscription(subscription.name, force=True)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """Raises SubscriptionNotFound, or ConsumerBusy where consumers are attached.
-
-        Also deletes one whose cursor cannot be read.
-        """
+        """See `Topic.delete_subscription`. Also deletes one whose cursor cannot be read."""
         self._check_serving()
         subscription = self.subscriptions.get(name)
         if subscription is None and name not in self.broken_subscriptions:
@@ -264,13 +277,13 @@ class PersistentTopic(GovernedTopic):
         if subscription is not None:
             if subscription.consumers and not force:
                 raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
-            subscription.end()  # before any await: nobody attaches any more
+            subscription.end()  # before any await, so that no consumer can attach any more
         await self._tasks.finish(self._delete_subscription(name), f"delete subscription {name}")
 
     async def _delete_subscription(self, name: str) -> None:
-        """The cursor and its subscription as one step.
+        """Deletes the cursor and its subscription in one step.
 
-        The ended subscription keeps its name until then: nobody gets a cursor that is going.
+        The ended subscription keeps its name until then, so that none gets the dying cursor.
         """
         try:
             await self.managed_ledger.delete_cursor(name)
@@ -280,14 +293,14 @@ class PersistentTopic(GovernedTopic):
         except Exception:
             subscription = self.subscriptions.get(name)
             if subscription is not None and self.managed_ledger.cursor_in_doubt(name):
-                subscription.end()  # until the store has answered
+                subscription.end()  # its successor is created once the store has answered
             elif subscription is not None and subscription.closed:
                 self._cursor_settled(name)
             raise
         self._forget(name)
 
     def _forget(self, name: str) -> None:
-        """Its cursor is gone, and so is the subscription, also one that replaced the ended one."""
+        """Removes the subscription of a deleted cursor, even one that replaced the ended one."""
         subscription = self.subscriptions.get(name)
         cursor = self.managed_ledger.cursors.get(name)
         if subscription is not None and subscription.cursor is not cursor:
@@ -295,7 +308,7 @@ class PersistentTopic(GovernedTopic):
             subscription.end()
 
     def _cursor_settled(self, name: str) -> None:
-        """It is known whether the cursor of an ended subscription exists: both go on, or none."""
+        """Replaces an ended subscription once it is certain whether its cursor exists."""
         ended = self.subscriptions.pop(name, None)
         if ended is not None:
             ended.end()
@@ -304,9 +317,23 @@ class PersistentTopic(GovernedTopic):
 
     @property
     def broken_subscriptions(self) -> Mapping[str, MagnetarError]:
-        """Why their cursors cannot be read; they hold back all data until they are deleted."""
+        """Subscriptions with unreadable cursors, by name, with the reason.
+
+        They hold back all data until they are deleted.
+        """
         broken = self.managed_ledger.broken_cursors
         return {name: error for name, (_, error) in broken.items()} if broken else {}
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The log's properties without those of the broker."""
+        properties = self.managed_ledger.properties
+        return {key: value for key, value in properties.items() if key != EPOCH_PROPERTY}
+
+    @property
+    def stored_bytes(self) -> int:
+        """The size of the log."""
+        return self.managed_ledger.bytes_total
 
     def _subscription(self, name: str, cursor: Cursor | None = None) -> PersistentSubscription:
         subscription = PersistentSubscription(
@@ -318,22 +345,55 @@ class PersistentTopic(GovernedTopic):
             clock=self._context.clock,
             tasks=self._tasks,
         )
-        subscription.resting = not self.serving
-        throttle(self, subscription, self._dispatch_limiter)
+        subscription.suspended = not self.serving
+        self._throttle(subscription)
         return subscription
 
+    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
+        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
+        if not rate.limits:
+            if limiter is not None:
+                limiter.close()
+            return None
+        counters = self.counters
+        if limiter is None:
+            limiter = RateLimiter(self._context.clock)
+        relative = (
+            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
+        )
+        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
+        return limiter
+
+    def _throttle(self, subscription: PersistentSubscription) -> None:
+        """Limits a subscription to its own dispatch rate and to the topic's."""
+        throttle, whole = subscription.throttle, self._dispatch_limiter
+        rate = dispatch_rate(self.policies.value(SUBSCRIPTION_DISPATCH_RATE))
+        own = self._limiter(None if throttle is None else throttle.own, rate)
+        if throttle is None:
+            if own is None and whole is None:
+                return
+            tailing = self._context.throttle_tailing
+            throttle = DispatchThrottle(subscription.cursor, subscription.wake, tailing=tailing)
+            subscription.throttle = throttle
+        throttle.topic, throttle.own = whole, own
+        subscription.rates_changed()
+
     async def last_readable(self) -> Position | None:
-        """The last entry that the topic holds; None where it holds none."""
+        """Returns the position of the last stored entry, None if there is none."""
         ledger = self.managed_ledger
         last = ledger.last_confirmed
         if last.entry_id < 0 and ledger.entries_total:
             last = ledger.previous_position(ledger.next_position(last))
         return last if last.entry_id >= 0 and last > ledger.first_position else None
 
-    # -- schema ----------------------------------------------------------------------------
+    async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:
+        """See `Topic.last_message`."""
+        position = await self.last_readable()
+        return await find_last_message(self.managed_ledger, position, compacted)
 
     async def check_schema(self, schema: SchemaInfo) -> None:
-        """A consumer's schema: added to an idle topic, else checked. Raises IncompatibleSchema."""
+        """Registers a consumer's schema on an idle topic, else checks it; see
+        `Topic.check_schema`."""
         idle = (
             not len(self.producers)
             and not any(
@@ -346,21 +406,28 @@ class PersistentTopic(GovernedTopic):
         await self._context.schemas.for_consumer(self.name, schema, topic_is_idle=idle)
 
     def now_ms(self) -> int:
+        """Returns the wall-clock time."""
         return self._context.clock.now_ms()
 
     def judged_ms(self) -> int:
-        """The time by which is judged how old things are: `core.steady_clock`."""
+        """Returns the time for computing ages; see `core.steady_clock`."""
         return self._context.clock.judged_ms()
-
-    # -- life ------------------------------------------------------------------------------
 
     @property
     def fenced(self) -> bool:
-        """Whether another owner has the log now: this instance is of no use any more."""
+        """Whether another broker owns the log, so that this instance must be closed."""
         return self.managed_ledger.fenced
 
+    def when_fenced(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` once another broker owns the log."""
+        self.managed_ledger.when_fenced(listener)
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Stores the topic's properties with its log."""
+        await self.managed_ledger.set_properties(dict(properties))
+
     def policies_changed(self) -> None:
-        """Called after a change that may concern this topic (`policies.telling`)."""
+        """See `Topic.policies_changed`."""
         value, ledger = self.policies.value, self.managed_ledger
         retention, quorums = KEEPS_ALL, quorums_of(value(PERSISTENCE))
         if self.policies.known:
@@ -369,33 +436,33 @@ class PersistentTopic(GovernedTopic):
         if retention != ledger.retention:
             ledger.set_retention(retention.size_bytes, retention.time_ms)
         self.apply_policies()
-        self._dispatch_limiter = limiter_for(
-            self._dispatch_limiter, dispatch_rate(value(DISPATCH_RATE)), self
+        self._dispatch_limiter = self._limiter(
+            self._dispatch_limiter, dispatch_rate(value(DISPATCH_RATE))
         )
         for subscription in self.subscriptions.values():
-            throttle(self, subscription, self._dispatch_limiter)
+            self._throttle(subscription)
 
     async def terminate(self) -> Position:
-        """No message is taken from now on. Returns the last position."""
+        """Ends publishing for good; returns the position of the last message."""
         return await self._tasks.finish(self._terminate(), f"terminate {self.full_name}")
 
     async def _terminate(self) -> Position:
         position = await self.managed_ledger.terminate()
-        self.producers.close_all()  # they hear why when they come back
+        self.producers.close_all()  # they get the reason when they reconnect
         for subscription in self.subscriptions.values():
             subscription.topic_terminated()
         return position
 
     def suspend(self) -> None:
-        """Takes no messages and sends none for a while; nobody is told."""
-        self._resting = True
-        self.producers.rest()
+        """See `Topic.suspend`."""
+        self._suspended = True
+        self.producers.suspend()
         for subscription in self.subscriptions.values():
-            subscription.rest()
+            subscription.suspend()
 
     def resume(self) -> None:
-        """Goes on after `suspend`."""
-        self._resting = False
+        """Ends `suspend`."""
+        self._suspended = False
         self.producers.resume()
         if self.gate is not None:
             self.gate.resume()
@@ -403,46 +470,98 @@ class PersistentTopic(GovernedTopic):
             subscription.resume()
 
     async def close(self) -> None:
-        """Makes what is known durable, and sends everyone away."""
+        """See `Topic.close`."""
         try:
             await self.drain()
         finally:
             self.dismiss(None)
 
     async def drain(self) -> None:
-        """Makes what is known durable; nobody is told yet.
+        """See `Topic.drain`.
 
-        What producers had sent is stored and receipted, so that they do not send it again. What
-        they send meanwhile is not taken. Consumers get nothing more. What they ack counts until
-        their cursor is closed; a later ack is dropped, and gets an error if it asks for a receipt.
+        Earlier messages are stored and receipted, so that producers do not resend them; messages
+        that arrive meanwhile are not taken. Nothing more is dispatched. Acks count until the cursor
+        is closed; a later ack is dropped, and gets an error if it requests a receipt.
         """
         self._closing = True
-        self._take_no_more()
+        self._stop_publishing()
         for subscription in self.subscriptions.values():
-            subscription.rest()
+            subscription.suspend()
         await self.managed_ledger.close()
 
     def abandon(self) -> None:
-        """Another broker may have the topic: nothing is written, everyone is sent away."""
+        """See `Topic.abandon`."""
         self._closing = True
-        self._take_no_more()
+        self._stop_publishing()
         self.managed_ledger.abandon()
         self.dismiss(None)
 
-    def _take_no_more(self) -> None:
-        """What producers send from now on, or what waits for a rate, they send again elsewhere."""
-        self.producers.rest()
+    def _stop_publishing(self) -> None:
+        """Takes no more messages and drops those that wait for a rate; clients resend them."""
+        self.producers.suspend()
         if self.gate is not None:
             self.gate.close()
 
     def dismiss(self, destination: BrokerRecord | None) -> None:
-        """Sends everyone away, to `destination` where that is known."""
+        """See `Topic.dismiss`."""
         for subscription in list(self.subscriptions.values()):
             subscription.end(destination)
         self.producers.close_all(destination)
 
     def check_deletable(self, *, force: bool) -> None:
-        """Raises PreconditionFailed while the topic is in use, unless forced."""
+        """See `Topic.check_deletable`."""
         in_use = self.subscriptions or self.broken_subscriptions or len(self.producers)
         if not force and in_use:
             raise PreconditionFailed("Topic has active producers/subscriptions")
+
+
+@dataclass(slots=True)
+class PublishCompletion:
+    """Answers one run once its append has succeeded or failed."""
+
+    topic: PersistentTopic
+    producer: Producer
+    run: PublishRun
+    started: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+
+    def __call__(self, ledger_id: int, first_entry_id: int, error: MagnetarError | None) -> None:
+        producer, run, topic = self.producer, self.run, self.topic
+        producer.pending_runs -= 1
+        if error is not None:
+            if isinstance(error, TopicTerminated):
+                # No SEND_ERROR: Go's client would then wait for its send timeout. Producers are
+                # disconnected instead, and get the reason when they reconnect.
+                topic.producers.close_all()
+                producer.sink.send_errors(producer, run, error)
+            else:
+                producer.sink.send_errors(producer, run, error)
+                topic.publish_failed(error)
+            if producer.on_answered is not None:
+                producer.on_answered()
+            return
+        messages = sum(run.message_counts)
+        topic.counters.last_published_ms = topic.now_ms()
+        producer.messages_in += messages
+        producer.bytes_in += run.size_bytes
+        topic.counters.published(
+            run.entries, messages, run.size_bytes, time.monotonic() - self.started
+        )
+        producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
+        if producer.on_answered is not None:
+            producer.on_answered()
+
+
+def as_persistent(topic: Topic | None) -> PersistentTopic | None:
+    """Returns the topic if it is persistent, else None."""
+    return topic if isinstance(topic, PersistentTopic) else None
+
+
+def require_persistent(topic: Topic, refusal: str) -> PersistentTopic:
+    """Returns the topic if it is persistent, else raises NotAllowed with Pulsar's refusal."""
+    persistent = as_persistent(topic)
+    if persistent is None:
+        raise NotAllowed(refusal)
+    return persistent

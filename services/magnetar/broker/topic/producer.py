@@ -1,4 +1,4 @@
-"""A producer attached to a topic, and its counters."""
+"""A producer of a topic with its counters, and the interface of its connection."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -10,7 +10,7 @@ from magnetar.wire.events import SendRun
 
 
 class AccessMode(IntEnum):
-    """Who else may publish to the topic (PIP-68)."""
+    """Whether other producers may publish to the topic (PIP-68)."""
 
     SHARED = 0
     EXCLUSIVE = 1
@@ -19,24 +19,27 @@ class AccessMode(IntEnum):
 
 
 class ProducerSink(Protocol):
-    """One connection, as its producers see it."""
+    """The connection of a producer."""
 
     @property
-    def address(self) -> str: ...
+    def address(self) -> str:
+        """The peer, as `/127.0.0.1:40712`."""
 
     @property
-    def client_version(self) -> str: ...
+    def client_version(self) -> str:
+        """The version that the client announced."""
 
     def publishing(self, size_bytes: int) -> None:
-        """Counts what is about to be published, until it is answered."""
+        """Counts bytes as unanswered until their run is answered."""
 
     def pause_reading(self) -> None:
-        """Nothing more is read from the connection until `resume_reading`."""
+        """Stops reading from the connection until `resume_reading`."""
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        """Ends one `pause_reading`."""
 
     async def is_alive(self) -> bool:
-        """Pings the peer unless it was heard of lately; False where it does not answer."""
+        """Whether the peer sent something recently or answers a ping."""
 
     def send_receipts(
         self, producer: "Producer", run: "PublishRun", ledger_id: int, first_entry_id: int
@@ -47,15 +50,15 @@ class ProducerSink(Protocol):
         """Answers every message of the run with the error."""
 
     def producer_ready(self, producer: "Producer") -> None:
-        """Tells a producer that waited for exclusive access that it has it."""
+        """Notifies a producer that waited for exclusive access that it has it."""
 
     def producer_refused(self, producer: "Producer", error: MagnetarError) -> None:
-        """Tells a producer that waited for exclusive access that it will not get it."""
+        """Notifies a producer that waited for exclusive access that it will not get it."""
 
     def close_producer(self, producer: "Producer", destination: BrokerRecord | None = None) -> None:
         """Asks the client to look the topic up again and reattach the producer.
 
-        With `destination`, the topic is served there now (PIP-307).
+        With `destination`, the client connects to that broker directly (PIP-307).
         """
 
 
@@ -70,23 +73,24 @@ class PublishRun(Protocol):
 
 
 Judged = tuple[SendRun, MagnetarError | None]
-"""Messages, and why they are refused: then it is one."""
+"""A run, and the error that refuses it; a refused run is a single message."""
 
 
 class Held(Protocol):
-    """What it sent and may not be published yet."""
+    """The messages of a producer that wait for its topic's rate."""
 
     def add(self, parts: "list[Judged]") -> None:
-        """More, behind it."""
+        """Appends more messages."""
 
     def answered(self) -> None:
-        """A run of the producer's has its receipts."""
+        """A run of the producer was answered."""
 
-    def drop(self) -> None: ...
+    def drop(self) -> None:
+        """Drops all waiting messages."""
 
 
 class Producer:
-    """One producer of one connection."""
+    """A producer of a connection, attached to a topic."""
 
     __slots__ = (
         "_bytes_before",
@@ -112,9 +116,9 @@ class Producer:
         "producer_id",
         "ready",
         "request_id",
-        "resting",
         "schema_version",
         "sink",
+        "suspended",
         "topic_epoch",
     )
 
@@ -147,8 +151,9 @@ class Producer:
         self.schema_version: bytes = b""
         self.ready = False
         self.closed = False
-        # While its topic rests it is not ready; what it sends then is not taken, and noted.
-        self.resting = False
+        # While the topic is suspended, the producer is not ready; `missed` notes that it has sent
+        # messages meanwhile, which were not taken.
+        self.suspended = False
         self.missed = False
         self.messages_in = 0
         self.entries_in = 0
@@ -158,13 +163,13 @@ class Producer:
         self._messages_before = 0
         self._bytes_before = 0
         self.pending_runs = 0
-        # Called with each run that is answered, where somebody waits for that.
         self.on_answered: Callable[[], None] | None = None
+        """Called after each answered run."""
         self.held: Held | None = None
         self._on_drained: Callable[[], None] | None = None
 
     def renew_rates(self, period_s: float) -> None:
-        """Call once per period."""
+        """Recomputes the rates; call once per period."""
         self.message_rate_in = (self.messages_in - self._messages_before) / period_s
         self.bytes_rate_in = (self.bytes_in - self._bytes_before) / period_s
         self._messages_before = self.messages_in
@@ -172,38 +177,38 @@ class Producer:
 
     @property
     def admitted(self) -> bool:
-        """Whether it may publish as soon as its topic does; if not, it waits for exclusive access.
+        """Whether the producer has its access; if not, it waits for exclusive access.
 
-        A client that is told to wait sends nothing until it hears again.
+        A client that waits sends nothing until it is notified.
         """
-        return self.ready or self.resting
+        return self.ready or self.suspended
 
     @property
     def closing(self) -> bool:
-        """Whether its client closes it, and what it had sent is still to be answered."""
+        """Whether the client has closed the producer while runs are still unanswered."""
         return self._on_drained is not None
 
     def when_drained(self, done: Callable[[], None]) -> None:
-        """Takes nothing more; `done` is called once all it had sent is answered."""
-        self.ready = self.resting = False
+        """Takes no more messages; calls `done` once all earlier ones are answered."""
+        self.ready = self.suspended = False
         self._on_drained = done
         self.on_answered = self._answered
 
     def hold(self, held: Held) -> None:
-        """Some of what it sent has to wait; that counts as one run."""
+        """Notes that messages wait for a rate; together they count as one pending run."""
         self.held = held
         self.pending_runs += 1
         self.on_answered = self._answered
 
     def held_ended(self, held: Held) -> None:
-        """Nothing of it waits any more."""
+        """Notes that no message waits for a rate any more."""
         if self.held is held:
             self.held = None
             self.pending_runs -= 1
             self._answered()
 
     def close(self) -> None:
-        """It publishes nothing more; what waits is dropped."""
+        """Ends the producer; waiting messages are dropped."""
         self.closed = True
         if self.held is not None:
             self.held.drop()
@@ -219,7 +224,7 @@ class Producer:
             done()
 
     def succeeds(self, other: "Producer") -> bool:
-        """Whether this is a newer life of `other`: the same client recreated it."""
+        """Whether the same client has recreated `other` as this producer."""
         return (
             self.sink is other.sink
             and self.producer_id == other.producer_id

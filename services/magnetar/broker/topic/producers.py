@@ -1,17 +1,18 @@
 """The producers of a topic: unique names, access modes, topic epochs and fencing.
 
-- Names are unique in a topic. A producer whose name is taken replaces the holder when it is a
-  successor of it (same client, higher epoch) or when the holder's connection is dead; otherwise
-  it is refused with ProducerBusy.
+- Names are unique in a topic. A producer whose name is taken replaces the holder if it is the
+  holder's successor (same client, higher epoch) or if the holder's connection is dead; otherwise it
+  is refused with ProducerBusy.
 - Access modes follow PIP-68. Every producer that gets exclusive access raises the topic's epoch,
-  which is stored before the producer may publish; who comes back with a lower epoch was fenced in
-  between, and must not publish again.
-- While an epoch is being stored its producer holds the access already, but may not publish yet; it
-  may be fenced or sent away meanwhile, and is refused then.
-- Whatever ends an exclusive access, the first that waits gets it, and where it cannot, the next:
-  nobody waits at a free topic. A task of the topic's does that, since the one that made way may be
-  cancelled at any time.
-Texts are those of Pulsar's broker: clients and operators match them.
+  which is stored before the producer may publish. A producer that returns with a lower epoch was
+  fenced meanwhile and must not publish again.
+- While an epoch is being stored, its producer holds the access but may not publish yet. If it is
+  fenced or disconnected meanwhile, it is refused.
+- When an exclusive access ends, the first waiting producer gets it, or the next one if that fails:
+  no producer waits for a free topic. A task of the topic does that, because the task of the
+  producer that left may be cancelled at any time.
+
+Texts are Pulsar's: clients and operators match them.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -30,16 +31,16 @@ StoreEpoch = Callable[[int], Awaitable[None]]
 
 
 class ProducerRegistry:
-    """Who may publish to one topic now, and who waits for it."""
+    """The producers of a topic, and those that wait for exclusive access."""
 
     __slots__ = (
         "_by_name",
         "_closings",
         "_epoch",
         "_exclusive",
-        "_resting",
         "_store_epoch",
         "_stored_epoch",
+        "_suspended",
         "_tasks",
         "_topic",
         "_waiting",
@@ -50,7 +51,7 @@ class ProducerRegistry:
     ) -> None:
         self._topic = topic
         self._tasks = tasks
-        # The highest epoch given out, and the highest known to be durable.
+        # The highest assigned epoch, and the highest durable one.
         self._epoch = epoch
         self._stored_epoch = epoch
         self._store_epoch = store_epoch
@@ -58,7 +59,7 @@ class ProducerRegistry:
         self._exclusive: Producer | None = None
         self._waiting: list[Producer] = []
         self._closings = 0
-        self._resting = False
+        self._suspended = False
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -71,10 +72,11 @@ class ProducerRegistry:
 
     @property
     def waiting_count(self) -> int:
+        """How many producers wait for exclusive access."""
         return len(self._waiting)
 
     async def add(self, producer: Producer) -> None:
-        """Admits the producer (`ready` set, or `resting`), or queues it (neither).
+        """Admits the producer (sets `ready` or `suspended`), or queues it (sets neither).
 
         Raises ProducerBusy, ProducerFenced, ServiceNotReady, or what storing the epoch raises.
         """
@@ -104,13 +106,13 @@ class ProducerRegistry:
         try:
             await self._make_exclusive(producer)
         except BaseException:
-            # Others may have begun to wait for it while its epoch was being stored.
+            # Other producers may wait by now: they queued while the epoch was being stored.
             self._promote_soon()
             raise
         self._admit(producer)
 
     def remove(self, producer: Producer) -> None:
-        """Takes the producer out; where it made way, the first that waits gets its turn."""
+        """Removes the producer; if that frees the topic, the first waiting one gets access."""
         producer.close()
         if self._by_name.get(producer.name) is producer:
             del self._by_name[producer.name]
@@ -125,9 +127,9 @@ class ProducerRegistry:
             self._tasks.start(self._promote(), "promote-producer")
 
     async def _promote(self) -> None:
-        """Gives exclusive access to the first that waits, or to the next where it cannot have it.
+        """Gives exclusive access to the first waiting producer, or to the next one if that fails.
 
-        Where there is another such task already, it finds nobody next in line.
+        If another such task runs already, this one has nothing to do.
         """
         while (first := self._next_in_line()) is not None:
             self._waiting.pop(0)
@@ -141,21 +143,18 @@ class ProducerRegistry:
             self._admit(first)
             first.sink.producer_ready(first)
 
-    def rest(self) -> None:
-        """Takes nothing from anybody for a while, and tells nobody.
-
-        A producer that is admitted meanwhile rests as well.
-        """
-        self._resting = True
+    def suspend(self) -> None:
+        """Suspends all producers, and those that are admitted later, without notifying clients."""
+        self._suspended = True
         for producer in self._by_name.values():
             if producer.ready:
-                producer.ready, producer.resting, producer.missed = False, True, False
+                producer.ready, producer.suspended, producer.missed = False, True, False
 
     def resume(self) -> None:
-        """Those whose messages were not taken are sent away, so that they send them again."""
-        self._resting = False
-        for producer in [producer for producer in self._by_name.values() if producer.resting]:
-            producer.resting = False
+        """Ends `suspend`. Disconnects producers with missed messages, which clients then resend."""
+        self._suspended = False
+        for producer in [producer for producer in self._by_name.values() if producer.suspended]:
+            producer.suspended = False
             if producer.missed:
                 self.remove(producer)
                 producer.sink.close_producer(producer)
@@ -163,14 +162,14 @@ class ProducerRegistry:
                 producer.ready = True
         self._promote_soon()
 
-    def send_away(self, who: Callable[[Producer], bool]) -> None:
-        """Those of whom that holds look the topic up again, and may be told why not."""
-        for producer in [each for each in self._by_name.values() if who(each)]:
+    def disconnect(self, condition: Callable[[Producer], bool]) -> None:
+        """Disconnects the matching producers; they may get the reason when they reconnect."""
+        for producer in list(filter(condition, self._by_name.values())):
             self.remove(producer)
             producer.sink.close_producer(producer)
 
     def close_all(self, destination: BrokerRecord | None = None) -> None:
-        """Sends every producer away, to come back wherever the topic is served then."""
+        """Disconnects every producer; clients look the topic up again or use `destination`."""
         self._closings += 1
         for producer in [*self._by_name.values(), *self._waiting]:
             producer.close()
@@ -180,16 +179,16 @@ class ProducerRegistry:
         self._exclusive = None
 
     def _next_in_line(self) -> Producer | None:
-        """The first that waits, where the topic is free and does not rest."""
-        free = self._exclusive is None and not self._by_name and not self._resting
+        """Returns the first waiting producer if the topic is free and not suspended."""
+        free = self._exclusive is None and not self._by_name and not self._suspended
         return self._waiting[0] if free and self._waiting else None
 
     def _admit(self, producer: Producer) -> None:
         self._by_name[producer.name] = producer
-        producer.ready, producer.resting = not self._resting, self._resting
+        producer.ready, producer.suspended = not self._suspended, self._suspended
 
     async def _free_name(self, producer: Producer) -> None:
-        # Others may want the name too: what holds it is looked up again after each wait.
+        # Other producers may claim the name meanwhile, so the holder is checked after each wait.
         while (holder := self._by_name.get(producer.name)) is not None:
             if not producer.succeeds(holder):
                 alive = holder.sink is producer.sink or await holder.sink.is_alive()
@@ -214,7 +213,7 @@ class ProducerRegistry:
         self._exclusive = None
 
     async def _make_exclusive(self, producer: Producer) -> None:
-        """Raises the topic's epoch for it; raises where it lost the access meanwhile."""
+        """Increments and stores the epoch; raises if the producer lost the access meanwhile."""
         self._check_epoch(producer)
         self._exclusive = producer
         closings = self._closings
@@ -240,7 +239,7 @@ class ProducerRegistry:
 
     @property
     def epoch(self) -> int | None:
-        """How often a producer got the topic to itself, from 0; None where none ever did."""
+        """The epoch of the last exclusive access, from 0; None before the first."""
         return self._epoch
 
     def _check_epoch(self, producer: Producer) -> None:

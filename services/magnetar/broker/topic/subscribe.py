@@ -1,4 +1,4 @@
-"""What a consumer asks for when it attaches, apart from the consumer itself."""
+"""A consumer's request to subscribe, apart from the consumer itself."""
 
 from dataclasses import dataclass, field
 
@@ -9,17 +9,17 @@ from magnetar.core.ids import Position
 
 
 class SubscriptionExists(PreconditionFailed):
-    """A subscription of that name is there already."""
+    """A subscription of that name already exists."""
 
     http_status = 409
 
 
 @dataclass(slots=True)
 class SubscribeRequest:
-    """One SUBSCRIBE command, in our words.
+    """A decoded SUBSCRIBE command.
 
-    `start`: where a non-durable subscription begins, as the position of the first entry that it
-    wants to see (EARLIEST and LATEST included); None follows `from_earliest`.
+    `start` is the position of the first entry that a non-durable subscription reads (EARLIEST and
+    LATEST included); if it is None, `from_earliest` decides.
     """
 
     subscription: str

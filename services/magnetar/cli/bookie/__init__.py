@@ -1,33 +1,41 @@
-"""`magnetar bookie`: a storage node, and what looks after its files and its ledgers.
+"""`magnetar bookie`: runs a storage node, or maintains its files and ledgers.
 
-Without an action it runs one. Every action is a module of this package that offers
-`add_parser(actions)` and `run(args) -> exit code`; only the one that was named does any work.
+Without an action it runs a bookie. Every action is a module of this package with
+`add_parser(actions)` and `run(args) -> exit code`. Only `run` imports more than the parser needs.
 """
 
 import argparse
 from importlib import import_module
 from typing import Final
 
-ACTIONS: Final = ("inspect", "list", "decommission")
+ACTIONS: Final = {
+    "inspect": "magnetar.cli.bookie.inspect",
+    "list": "magnetar.cli.bookie.list",
+    "decommission": "magnetar.cli.bookie.decommission",
+}
 ALIASES: Final = {"listbookies": "list", "decommissionbookie": "decommission"}
-"""BookKeeper's names of the same."""
+"""BookKeeper's names of these actions."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `bookie` and what belongs to it."""
+    """Adds the command `bookie` and its actions."""
     from magnetar.cli import roles
     from magnetar.cli.bookie.serving import DESCRIPTION
 
     parser = subparsers.add_parser(
-        "bookie", help="run a bookie, or look after its files and ledgers", description=DESCRIPTION
+        "bookie", help="run a bookie, or maintain its files and ledgers", description=DESCRIPTION
     )
     roles.add_flags(parser, "bookie")
     actions = parser.add_subparsers(dest="action", metavar="[ACTION]")
-    for name in ACTIONS:
-        import_module(f"magnetar.cli.bookie.{name}").add_parser(actions)
+    for module in ACTIONS.values():
+        import_module(module).add_parser(actions)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Does what was asked; returns the exit code."""
-    action = ALIASES.get(args.action, args.action or "serving")
-    return int(import_module(f"magnetar.cli.bookie.{action}").run(args))
+    """Runs the action, or a bookie; returns the exit code."""
+    if args.action is None:
+        from magnetar.cli.bookie import serving
+
+        return serving.run(args)
+    module = ACTIONS[ALIASES.get(args.action, args.action)]
+    return int(import_module(module).run(args))

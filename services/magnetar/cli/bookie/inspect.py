@@ -1,6 +1,6 @@
-"""`magnetar bookie inspect`: what is in a bookie's data directory, and what is wrong with it.
+"""`magnetar bookie inspect`: lists the files of a bookie's data directory and their damage.
 
-Thin: it parses, calls `magnetar.bookie.inspect` and prints. Tables with rich on a terminal, plain
+`magnetar.bookie.inspect.inspection` inspects; this module prints: tables on a terminal, plain
 columns elsewhere, JSON on request.
 """
 
@@ -11,24 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from magnetar.bookie.inspect import Inspection
-    from magnetar.bookie.inspect_files import Finding
+    from magnetar.bookie.inspect.files import Finding
+    from magnetar.bookie.inspect.inspection import Inspection
 
 DESCRIPTION = """\
-Reads every journal record, every block of every entry log and the whole index of a bookie that is
-stopped, checks every CRC and holds them against each other. Changes nothing.
+Reads every journal record, every block of every entry log and the whole index of a stopped bookie,
+verifies every CRC and compares them with each other. Changes nothing.
 
-What it prints:
+Output:
   identity    the bookie's id and incarnation, and the version of its formats
-  checkpoint  up to where the journal is contained in the entry logs: file, offset, record number
+  checkpoint  the position in the journal up to which the entry logs contain it: file, offset,
+              record number
   journals    per file: bytes in use, record numbers, records by kind (add, fence, delete; mark:
               written when adds paused; gap: numbers refused on a full disk), ledgers
   logs        per entry log: bytes, blocks, entries, ledgers
-  index       views (one per block), ledgers, and blocks that no view names
+  index       views (one per block), ledgers, and blocks without a view
   findings    each with its file and offset:
-                damage  something acknowledged is lost or wrong: re-replicate it from other bookies
-                torn    a write that was cut off; nobody had been told that it was done
-                note    worth knowing, no harm
+                damage  an acknowledged entry is lost or wrong: re-replicate it from other bookies
+                torn    a write that was cut off before it was acknowledged
+                note    harmless
 
 Exit status: 0 if there is no damage, 1 if there is, 2 if the directory cannot be read.
 """
@@ -37,7 +38,7 @@ NOTES_SHOWN_MAX = 20
 
 
 def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `inspect` to the actions of `bookie`."""
+    """Adds the action `inspect`."""
     inspect = actions.add_parser(
         "inspect",
         help="scan journals, entry logs and index, and check every CRC",
@@ -47,54 +48,57 @@ def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -
     inspect.add_argument("data_dir", type=Path, metavar="DATA_DIR", help="the bookie's directory")
     inspect.add_argument("--json", action="store_true", help="print one JSON document")
     inspect.add_argument(
-        "--ledger", type=int, metavar="N", help="say where the entries of ledger N are"
+        "--ledger", type=int, metavar="N", help="show the files with entries of ledger N"
     )
     inspect.add_argument("--journal", action="store_true", help="show journals only")
-    inspect.add_argument("--notes", action="store_true", help="show all notes, however many")
+    inspect.add_argument("--notes", action="store_true", help="show all notes")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Inspects; returns the exit status."""
-    from magnetar.bookie.inspect import inspect
-    from magnetar.bookie.os_files import OsFiles
+    """Inspects the directory and prints the result; returns the exit code."""
+    from magnetar.bookie.inspect.inspection import inspect
+    from magnetar.disk.os_files import OsFiles
 
     data_dir: Path = args.data_dir
     if not data_dir.is_dir():
         print(f"magnetar bookie inspect: {data_dir} is not a directory", file=sys.stderr)
         return 2
     try:
-        found = inspect(OsFiles(), data_dir)
+        inspection = inspect(OsFiles(), data_dir)
     except OSError as error:
         print(f"magnetar bookie inspect: {error}", file=sys.stderr)
         return 2
     if args.json:
-        _print_json(found)
+        _print_json(inspection)
     else:
-        _print_text(found, args)
-    return 1 if found.damaged else 0
+        _print_text(inspection, args)
+    return 1 if inspection.damaged else 0
 
 
-def _print_json(found: "Inspection") -> None:
+def _print_json(inspection: "Inspection") -> None:
     import msgspec
 
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(inspection)) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _print_text(found: "Inspection", args: argparse.Namespace) -> None:
-    print(f"{found.path}: bookie '{found.bookie_id}', incarnation {found.incarnation}, ", end="")
-    print(f"format {found.format_version}")
-    if found.checkpoint is not None:
-        at = found.checkpoint
-        print(f"checkpoint: journal {at.journal_file}, offset {at.offset}, record {at.seq}")
+def _print_text(inspection: "Inspection", args: argparse.Namespace) -> None:
+    identity = f"bookie '{inspection.bookie_id}', incarnation {inspection.incarnation}"
+    print(f"{inspection.path}: {identity}, format {inspection.format_version}")
+    checkpoint = inspection.checkpoint
+    if checkpoint is not None:
+        print(
+            f"checkpoint: journal {checkpoint.journal_file}, offset {checkpoint.offset}, "
+            f"record {checkpoint.seq}"
+        )
     if args.ledger is not None:
-        _table("ledger " + str(args.ledger), LEDGER_COLUMNS, _ledger_rows(found, args.ledger))
+        _table("ledger " + str(args.ledger), LEDGER_COLUMNS, _ledger_rows(inspection, args.ledger))
     else:
-        _table("journals", JOURNAL_COLUMNS, _journal_rows(found))
+        _table("journals", JOURNAL_COLUMNS, _journal_rows(inspection))
         if not args.journal:
-            _table("entry logs", LOG_COLUMNS, _log_rows(found))
-            _print_index(found)
-    _print_findings(found.findings, show_all=args.notes)
+            _table("entry logs", LOG_COLUMNS, _log_rows(inspection))
+            _print_index(inspection)
+    _print_findings(inspection.findings, show_all=args.notes)
 
 
 JOURNAL_COLUMNS = ("file", "bytes", "used", "records", "first", "last", "kinds", "ledgers")
@@ -102,8 +106,8 @@ LOG_COLUMNS = ("file", "bytes", "blocks", "entries", "ledgers")
 LEDGER_COLUMNS = ("file", "first entry", "last entry", "entries", "bytes")
 
 
-def _journal_rows(found: "Inspection") -> Iterable[Sequence[str]]:
-    for item in found.journals:
+def _journal_rows(inspection: "Inspection") -> Iterable[Sequence[str]]:
+    for item in inspection.journals:
         kinds = " ".join(f"{kind}:{count}" for kind, count in item.records.items())
         yield (
             Path(item.file).name,
@@ -117,15 +121,15 @@ def _journal_rows(found: "Inspection") -> Iterable[Sequence[str]]:
         )
 
 
-def _log_rows(found: "Inspection") -> Iterable[Sequence[str]]:
-    for item in found.logs:
+def _log_rows(inspection: "Inspection") -> Iterable[Sequence[str]]:
+    for item in inspection.logs:
         counts = (item.bytes, item.blocks, item.entries, len(item.ledgers))
         yield (Path(item.file).name, *map(str, counts))
 
 
-def _ledger_rows(found: "Inspection", ledger_id: int) -> Iterable[Sequence[str]]:
-    ledgers = [(item.file, item.ledgers) for item in found.journals]
-    ledgers += [(item.file, item.ledgers) for item in found.logs]
+def _ledger_rows(inspection: "Inspection", ledger_id: int) -> Iterable[Sequence[str]]:
+    ledgers = [(item.file, item.ledgers) for item in inspection.journals]
+    ledgers += [(item.file, item.ledgers) for item in inspection.logs]
     for file, held in ledgers:
         ledger = held.get(ledger_id)
         if ledger is not None:
@@ -133,8 +137,8 @@ def _ledger_rows(found: "Inspection", ledger_id: int) -> Iterable[Sequence[str]]
             yield (Path(file).name, *map(str, counts))
 
 
-def _print_index(found: "Inspection") -> None:
-    index = found.index
+def _print_index(inspection: "Inspection") -> None:
+    index = inspection.index
     if index is None:
         return
     print(

@@ -1,4 +1,4 @@
-"""`magnetar bookie list`: the bookies of a cluster, as they have registered."""
+"""`magnetar bookie list`: prints the registered and the draining bookies of a cluster."""
 
 import argparse
 from typing import TYPE_CHECKING
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 
 
 def add_parser(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds the action."""
+    """Adds the action `list`."""
     parser = actions.add_parser(
         "list",
         aliases=["listbookies"],
         help="list the bookies of a cluster",
-        description="The bookies that are registered, and those that are being emptied.",
+        description="Lists the registered bookies, and those that are draining.",
     )
     cluster_access.add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints them; returns the exit code."""
+    """Prints the bookies; returns the exit code."""
     return cluster_access.run("bookie list", lambda: _run(args))
 
 
@@ -32,12 +32,12 @@ async def _run(args: argparse.Namespace) -> int:
     async with cluster_access.opened(args, "bookie list") as access:
         draining = set(await access.store.children(DRAINING_PREFIX))
         registered = access.bookies.registrations()
-    for one in registered:
+    for bookie in registered:
         if args.json:
-            print_json({"draining": one.bookie_id in draining, "registration": one})
+            print_json({"draining": bookie.bookie_id in draining, "registration": bookie})
         else:
-            print(_line(one, draining=one.bookie_id in draining))
-    for bookie_id in sorted(draining - {one.bookie_id for one in registered}):
+            print(_line(bookie, draining=bookie.bookie_id in draining))
+    for bookie_id in sorted(draining - {bookie.bookie_id for bookie in registered}):
         if args.json:
             print_json({"draining": True, "bookie_id": bookie_id, "registration": None})
         else:
@@ -45,10 +45,12 @@ async def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _line(one: "BookieRegistration", *, draining: bool) -> str:
-    state = "takes entries" if one.writable else f"read-only: {one.read_only_reason}"
+def _line(bookie: "BookieRegistration", *, draining: bool) -> str:
+    state = "takes entries" if bookie.writable else f"read-only: {bookie.read_only_reason}"
     if draining:
         state = "draining"
-    free = f"{one.disk_bytes_free / one.disk_bytes_total:.0%} free" if one.disk_bytes_total else ""
-    words = (one.bookie_id, f"{one.host}:{one.port}", one.rack, one.incarnation, state, free)
+    total = bookie.disk_bytes_total
+    free = f"{bookie.disk_bytes_free / total:.0%} free" if total else ""
+    address = f"{bookie.host}:{bookie.port}"
+    words = (bookie.bookie_id, address, bookie.rack, bookie.incarnation, state, free)
     return "  ".join(word for word in words if word)

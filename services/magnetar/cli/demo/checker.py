@@ -1,11 +1,11 @@
-"""What the demo proves, judged from what publisher and consumers reported. Pure: no IO, no clock.
+"""Checks the demo's promises against the reports of publisher and consumers. Pure: no IO, no clock.
 
-A consumer reports a message with the time at which it got it, before it acks it; the times of all
-processes are of one monotonic clock. A Key_Shared subscription may hand a message out again (its
-consumer died, or its ack was lost with the server), but a message must not be seen before all
-earlier ones of its key have been: their first sightings are in the order of their sequence. Why
-that is fair: a message is acked after it was reported only, and the next of its key goes to
-another consumer after that only.
+A consumer reports each message with the time of its arrival, and acks it afterwards. All processes
+share one monotonic clock. A Key_Shared subscription may redeliver a message, if its consumer died
+or its ack was lost with the server. But no message may arrive before all earlier messages of its
+key have arrived: the first sightings of a key are in the order of their sequence numbers. The
+broker must guarantee this, because a consumer acks a message only after it reported it, and another
+consumer gets the key's next message only after the ack.
 """
 
 from array import array
@@ -20,7 +20,7 @@ _NEVER: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One message as it was published: where it stands in its key, and the sum over its bytes."""
+    """A published message: its key, its sequence number in the key, and its checksum."""
 
     key: str
     sequence: int
@@ -29,7 +29,7 @@ class Expected:
 
 @dataclass(slots=True)
 class Verdict:
-    """How many messages broke which promise, with examples of each."""
+    """The result: counters, the number of faults by kind, and examples."""
 
     published: int = 0
     receipted: int = 0
@@ -44,12 +44,12 @@ class Verdict:
 
     @property
     def redelivered(self) -> int:
-        """Sightings beyond the first: allowed, but worth knowing."""
+        """Sightings beyond the first of each message, which are allowed."""
         return self.sightings - self.seen
 
 
 class _Faults:
-    """Counts by kind, with the first few of each in words."""
+    """Counts faults by kind and keeps the first EXAMPLES_MAX of each as text."""
 
     def __init__(self, counts: dict[str, int], examples: list[str]) -> None:
         self.counts = counts
@@ -62,7 +62,7 @@ class _Faults:
 
 
 class Checker:
-    """Takes reports in any order, and judges at the end."""
+    """Collects reports in any order; `verdict` checks them."""
 
     def __init__(self, expected: Sequence[Expected]) -> None:
         self._expected = expected
@@ -76,13 +76,13 @@ class Checker:
 
     @property
     def complete(self) -> bool:
-        """Whether all was receipted and seen, in whatever order."""
+        """Whether every message was receipted and seen."""
         return self.receipted == self.seen == len(self._expected)
 
     def receipt(self, number: int, partition: int, message_id: tuple[int, int, int]) -> None:
-        """The publisher got a receipt with (ledger, entry, index in the batch).
+        """Records a receipt of the publisher: (ledger, entry, index in the batch).
 
-        The receipts of a partition are reported in the order in which they came.
+        Receipts of a partition must be reported in the order of their arrival.
         """
         if not self._receipted[number]:
             self._receipted[number] = 1
@@ -93,13 +93,13 @@ class Checker:
         self._last_receipt[partition] = message_id
 
     def sighting(self, number: int, time_ns: int, checksum: int) -> None:
-        """A consumer got a message. `number` is -1 where it could not be read."""
+        """Records a message that a consumer received. `number` is -1 if it could not be parsed."""
         self.sightings += 1
         if not 0 <= number < len(self._expected):
-            self._faults.add("phantom", f"a message that nobody sent, number {number}")
+            self._faults.add("phantom", f"message {number} was never sent")
             return
         if checksum != self._expected[number].checksum:
-            self._faults.add("altered", f"{self._named(number)} is not what was sent")
+            self._faults.add("altered", f"{self._named(number)} differs from the message sent")
             return
         first = self._first_seen_ns[number]
         if first == _NEVER:
@@ -108,10 +108,10 @@ class Checker:
             self._first_seen_ns[number] = time_ns
 
     def verdict(self) -> Verdict:
-        """Judges everything reported so far, as if no more came."""
+        """Checks all reports so far."""
         faults = _Faults(dict(self._faults.counts), list(self._faults.examples))
-        self._judge_presence(faults)
-        self._judge_order(faults)
+        self._check_presence(faults)
+        self._check_order(faults)
         return Verdict(
             published=len(self._expected),
             receipted=self.receipted,
@@ -121,15 +121,15 @@ class Checker:
             examples=faults.examples,
         )
 
-    def _judge_presence(self, faults: _Faults) -> None:
+    def _check_presence(self, faults: _Faults) -> None:
         for number in range(len(self._expected)):
             if not self._receipted[number]:
                 faults.add("unreceipted", f"{self._named(number)} got no receipt")
             elif self._first_seen_ns[number] == _NEVER:
-                faults.add("lost", f"{self._named(number)} was receipted and never seen")
+                faults.add("lost", f"{self._named(number)} was receipted and never received")
 
-    def _judge_order(self, faults: _Faults) -> None:
-        """Each message against the latest first sighting of those before it in its key."""
+    def _check_order(self, faults: _Faults) -> None:
+        """Compares each message with the latest first sighting of its key's earlier messages."""
         latest: dict[str, tuple[int, int]] = {}
         expected = self._expected
         for number in sorted(range(len(expected)), key=lambda number: expected[number].sequence):
@@ -137,13 +137,13 @@ class Checker:
             if seen_ns == _NEVER:
                 continue
             key = expected[number].key
-            before_ns, before = latest.get(key, (_NEVER, number))
-            if seen_ns < before_ns:
-                early_ms = (before_ns - seen_ns) / 1e6
+            latest_ns, former = latest.get(key, (_NEVER, number))
+            if seen_ns < latest_ns:
+                early_ms = (latest_ns - seen_ns) / 1e6
                 faults.add(
                     "reordered",
-                    f"{self._named(number)} was seen {early_ms:.3f} ms before "
-                    f"#{expected[before].sequence}",
+                    f"{self._named(number)} was received {early_ms:.3f} ms before "
+                    f"#{expected[former].sequence}",
                 )
             else:
                 latest[key] = (seen_ns, number)

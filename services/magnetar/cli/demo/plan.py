@@ -1,7 +1,7 @@
-"""What happens to the demo's server and consumers, and when: drawn from a seed, so it replays.
+"""The plan of kills and consumer changes in the demo, drawn from a seed so that it can be repeated.
 
-Time is progress, from 0 (nothing done) to 1 (all receipted and all seen), so that the same things
-happen at the same messages on a slow machine as on a fast one, as near as two processes allow.
+A step is due at a progress from 0 (nothing done) to 1 (all messages receipted and seen), not at a
+time. Steps therefore happen at nearly the same messages on slow and on fast machines.
 """
 
 import random
@@ -17,7 +17,7 @@ LAST_STEP: Final = 0.92
 
 
 class Action(Enum):
-    """What a step does."""
+    """The kinds of steps."""
 
     KILL_SERVER = "kill the server"
     JOIN = "a consumer joins"
@@ -27,7 +27,7 @@ class Action(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that happens once progress has come to `at`; `pick` chooses whom it happens to."""
+    """An action that is due at progress `at`; `pick`, from 0 to 1, selects the consumer."""
 
     at: float
     action: Action
@@ -35,12 +35,12 @@ class Step:
 
 
 def make_plan(seed: int, *, server_kills: int, consumer_changes: int) -> list[Step]:
-    """The steps in order. There is always a consumer, and never more than CONSUMERS_MAX."""
+    """Returns the steps in order; they keep CONSUMERS_MIN to CONSUMERS_MAX consumers running."""
     draw = random.Random(seed)
     consumers = CONSUMERS_AT_START
     steps: list[Step] = []
     for at in _spread(draw, consumer_changes):
-        # The fewer there are, the likelier it is that one joins.
+        # With fewer consumers, a join becomes more likely.
         actions = [Action.JOIN] * (CONSUMERS_MAX - consumers)
         actions += [Action.LEAVE, Action.KILL_CONSUMER] * (consumers - CONSUMERS_MIN)
         action = draw.choice(actions)
@@ -51,6 +51,6 @@ def make_plan(seed: int, *, server_kills: int, consumer_changes: int) -> list[St
 
 
 def _spread(draw: random.Random, count: int) -> list[float]:
-    """`count` moments, one at random in each of as many equal stretches."""
+    """Draws one progress at random in each of `count` equal intervals."""
     width = (LAST_STEP - FIRST_STEP) / max(count, 1)
     return [FIRST_STEP + width * (index + draw.random()) for index in range(count)]

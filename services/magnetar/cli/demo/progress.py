@@ -1,11 +1,11 @@
-"""How far a run of the demo has come: what its displays show and its summary tells."""
+"""The progress of a run of the demo, for its display and its summary."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Progress:
-    """What has happened so far."""
+    """Counters and times of a run."""
 
     total: int
     sent: int = 0
@@ -19,6 +19,6 @@ class Progress:
     restart_s: list[float] = field(default_factory=list)
     recovery_s: list[float] = field(default_factory=list)
     started: float = 0.0
-    """When the first message was sent; the two below count from it."""
+    """When the first message was sent; the next two count from it."""
     receipted_all_s: float = 0.0
     seen_all_s: float = 0.0

@@ -1,7 +1,7 @@
-"""The demo's publisher, a process of its own: all flights, in order, with the official client.
+"""The publisher process of the demo: sends all flights in order, with the official client.
 
-It never gives up on a message (no send timeout): while the server is away the client keeps what
-has no receipt, and sends it again in order when it is back. Run by `demo/run.py`.
+It has no send timeout. While the server is down, the client keeps the messages without a receipt;
+it resends them in order once the server is back. `demo.run` starts this process.
 """
 
 import argparse
@@ -20,7 +20,7 @@ BATCH_DELAY_MS = 5
 
 
 class Publisher:
-    """Sends, and reports receipts as they come."""
+    """Sends flights and reports their receipts."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -46,8 +46,8 @@ class Publisher:
             if result != pulsar.Result.Ok:
                 self._failure = f"flight {number}: {result}"
                 return
-            place = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
-            self._receipts.append(Report(RECEIPT, message_id.partition(), number, *place))
+            position = (message_id.ledger_id(), message_id.entry_id(), message_id.batch_index())
+            self._receipts.append(Report(RECEIPT, message_id.partition(), number, *position))
 
     def _report(self, sent: int) -> None:
         with self._lock:
@@ -59,7 +59,7 @@ class Publisher:
 
 
 def main() -> int:
-    """Runs until all is receipted."""
+    """Runs until all flights are receipted."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--service-url", required=True)
     parser.add_argument("--topic", required=True)

@@ -1,7 +1,7 @@
-"""What the demo's processes tell the one that checks: fixed records over a pipe.
+"""Reports of the demo's client processes to the checking process: fixed-size records over a pipe.
 
-A record is written whole, and before what it reports is acked: a process that is killed has told
-all that counts. Writes block when the reader is slow, which holds the writer back in turn.
+A consumer writes a message's record before it acks the message, so a killed process has reported
+everything that it acked. Writes block while the pipe is full, which slows the client down.
 """
 
 import os
@@ -20,7 +20,8 @@ _RECORD: Final = struct.Struct("<BBiQQi")
 class Report(NamedTuple):
     """SEEN: number, a time, b checksum. RECEIPT: number, a ledger, b entry, c index in its batch.
 
-    ACKED: this process has acked all it reported as seen. SENT: number is how many."""
+    ACKED: the process has acked everything that it reported as seen. SENT: number is a count.
+    """
 
     kind: int
     partition: int = 0
@@ -31,26 +32,26 @@ class Report(NamedTuple):
 
 
 class Writer:
-    """The end of a process that reports."""
+    """The reporting process's end of the pipe."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
     def write(self, reports: list[Report]) -> None:
-        """Blocks until the pipe has taken them all."""
+        """Writes all reports; blocks while the pipe is full."""
         data = memoryview(b"".join([_RECORD.pack(*report) for report in reports]))
         while data:
             data = data[os.write(self._fd, data) :]
 
 
 class Reader:
-    """The end of the process that checks: cuts what arrives into records."""
+    """The checking process's end: splits the received bytes into records."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Report]:
         data = self._rest + data
-        whole = len(data) - len(data) % _RECORD.size
-        self._rest = data[whole:]
-        return map(Report._make, _RECORD.iter_unpack(data[:whole]))
+        end = len(data) - len(data) % _RECORD.size
+        self._rest = data[end:]
+        return map(Report._make, _RECORD.iter_unpack(data[:end]))

@@ -1,7 +1,7 @@
-"""Runs the demo: starts everything, does what the plan says, and waits until all was seen.
+"""Runs the demo: starts the processes, executes the plan, and waits until all messages were seen.
 
-The processes: this one (plan, checker, display), the server, the publisher, and one per consumer.
-All their reports come here over pipes; nothing here waits for one of them for ever.
+The processes are this one (plan, checker, display), the server, the publisher, and one per
+consumer. Publisher and consumers report over pipes. Every wait has a timeout.
 """
 
 import asyncio
@@ -32,11 +32,11 @@ CONSUMER_MODULE: Final = "magnetar.cli.demo.consumer"
 
 
 class DemoFailed(Exception):
-    """The demo could not go on. The text says why."""
+    """The demo cannot continue. The text gives the reason."""
 
 
 class Demo:
-    """One run."""
+    """One run of the demo."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Demo:
         self._acked: set[int] = set()
 
     async def run(self) -> Verdict:
-        """Publishes and consumes everything; raises DemoFailed where that comes to a halt."""
+        """Publishes and consumes all flights; raises DemoFailed if a process fails or stalls."""
         try:
             await self._start()
             while not self._finished():
                 await asyncio.sleep(TICK_S)
                 self._check_alive()
                 while self._steps and self._done() >= self._steps[0].at:
-                    await self._do(self._steps.pop(0))
+                    await self._execute(self._steps.pop(0))
                 self._display.show(self.progress, self._checker)
             await self._await_no_backlog()
         except (ServerFailed, AdminFailed) as error:
@@ -95,13 +95,13 @@ class Demo:
             "publisher",
             [*arguments, "--batching"] if self._batching else arguments,
             str(self._directory / "publisher.log"),
-            partial(self._take, set()),
+            partial(self._on_reports, set()),
         )
 
-    def _take(self, unacked: set[int], reports: list[Report]) -> None:
-        """Reports of one process, in its order; `unacked` is what it saw since its last ACKED."""
+    def _on_reports(self, unacked: set[int], reports: list[Report]) -> None:
+        """Handles reports of a process; `unacked` is what it received since its last ACKED."""
         checker, progress = self._checker, self.progress
-        # The publisher is held up until receipts come again, and reports them then.
+        # The publisher blocks until receipts arrive again, and reports only then.
         flowing = checker.receipted == progress.total
         for kind, partition, number, a, b, c in reports:
             if kind == SEEN:
@@ -146,12 +146,12 @@ class Demo:
                 )
         if time.monotonic() - self._last_report > STALL_S:
             raise DemoFailed(
-                f"nothing has moved for {STALL_S:.0f} s: {self._checker.receipted} receipted, "
+                f"no progress for {STALL_S:.0f} s: {self._checker.receipted} receipted, "
                 f"{self._checker.seen} seen, {self.progress.acked} acked of "
                 f"{self.progress.total}; logs in {self._directory}"
             )
 
-    async def _do(self, step: Step) -> None:
+    async def _execute(self, step: Step) -> None:
         if step.action is Action.KILL_SERVER:
             await self._kill_server()
         elif step.action is Action.JOIN:
@@ -176,9 +176,8 @@ class Demo:
         arguments = ["--service-url", self._server.service_url, "--topic", self._topic]
         arguments += ["--subscription", SUBSCRIPTION, "--name", name]
         log = str(self._directory / f"{name}.log")
-        worker = await Worker.start(
-            CONSUMER_MODULE, name, arguments, log, partial(self._take, set())
-        )
+        on_reports = partial(self._on_reports, set())
+        worker = await Worker.start(CONSUMER_MODULE, name, arguments, log, on_reports)
         self._consumers.append(worker)
         self.progress.consumers = len(self._consumers)
         return worker
@@ -198,18 +197,18 @@ class Demo:
         self._display.event(f"the server is ready again after {self.progress.restart_s[-1]:.2f} s")
 
     async def _await_no_backlog(self) -> None:
-        """What was acked must stay acked: with everybody done, nothing may be left to deliver."""
+        """Waits until the subscription has no backlog: acked messages must stay acked."""
         deadline = time.monotonic() + BACKLOG_TIMEOUT_S
         while left := await backlog(self._server.http_url, self._topic, SUBSCRIPTION):
             if time.monotonic() > deadline:
                 raise DemoFailed(
-                    f"all was seen and acked, but the subscription still has a backlog of {left}"
+                    f"all messages were acked, but the subscription still has a backlog of {left}"
                 )
             self._display.show(self.progress, self._checker)
             await asyncio.sleep(TICK_S)
 
     async def _end(self) -> None:
-        """Ends every process that was started, whatever happened."""
+        """Ends all processes, also after a failure."""
         workers = [*self._consumers, *self._gone]
         for worker in workers:
             if not worker.dismissed:

@@ -1,4 +1,4 @@
-"""The server that the demo uses: its own, which it kills and restarts, or one that runs already."""
+"""The server of the demo: its own, which it kills and restarts, or a running one."""
 
 import asyncio
 import json
@@ -14,11 +14,11 @@ POLL_S: Final = 0.01
 
 
 class ServerFailed(Exception):
-    """The demo's own server did not start, or ended by itself."""
+    """The demo's own server did not start, or ended without being killed."""
 
 
 class Server(Protocol):
-    """Where messages go."""
+    """A server to publish to."""
 
     service_url: str
     http_url: str
@@ -29,21 +29,21 @@ class Server(Protocol):
 
 
 class GivenServer:
-    """A running server. It is left running, and is not killed."""
+    """A running server, which the demo neither kills nor stops."""
 
     def __init__(self, service_url: str, http_url: str) -> None:
         self.service_url = service_url
         self.http_url = http_url
 
     async def start(self) -> None:
-        """It runs already."""
+        """Does nothing: it runs already."""
 
     async def stop(self) -> None:
-        """It goes on."""
+        """Does nothing: it keeps running."""
 
 
 class OwnServer:
-    """`magnetar standalone` in a process of its own, on free ports that it keeps."""
+    """A `magnetar standalone` process. It takes free ports and keeps them over restarts."""
 
     def __init__(self, directory: Path) -> None:
         self.service_url = ""
@@ -54,7 +54,7 @@ class OwnServer:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Starts it and waits until it is ready."""
+        """Starts the server and waits until it is ready."""
         command = [sys.executable, "-m", "magnetar.cli.main", "standalone"]
         command += ["--data-dir", str(self._data_dir), "--log-format", "json"]
         command += ["--port", self._ports[0], "--http-port", self._ports[1]]
@@ -83,7 +83,7 @@ class OwnServer:
         raise ServerFailed(f"the server was not ready within {START_TIMEOUT_S} s: see {self._log}")
 
     async def kill(self) -> None:
-        """kill -9, and wait until it is dead."""
+        """Kills the server with -9 and waits for its end."""
         if self._process is not None:
             if self._process.returncode is not None:
                 raise ServerFailed(f"the server ended with {self._process.returncode} by itself")
@@ -91,7 +91,7 @@ class OwnServer:
             await self._process.wait()
 
     async def stop(self) -> None:
-        """Lets it drain; one that does not is killed."""
+        """Stops the server with SIGTERM; kills it if it does not drain in time."""
         if self._process is None or self._process.returncode is not None:
             return
         self._process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The demo's client processes: started with a pipe for their reports, watched, told to leave."""
+"""The demo's client processes, each with a pipe for its reports."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ OnReports = Callable[[list[Report]], None]
 
 
 class Worker:
-    """One client process. Its reports arrive on the event loop, also those it left in the pipe."""
+    """A client process. Its reports arrive on the event loop, even after it was killed."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, pipe: int) -> None:
         self.name = name
@@ -31,21 +31,21 @@ class Worker:
     async def start(
         cls, module: str, name: str, arguments: list[str], log: str, on_reports: OnReports
     ) -> "Worker":
-        """Runs `python -m module` with the arguments and the pipe."""
-        pipe, its_end = os.pipe()
+        """Starts `python -m module` with the arguments and the pipe."""
+        pipe, write_end = os.pipe()
         os.set_blocking(pipe, False)
         command = [sys.executable, "-m", module, *arguments, "--log", log]
-        command += ["--report-fd", str(its_end)]
+        command += ["--report-fd", str(write_end)]
         output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         process = await asyncio.create_subprocess_exec(
             *command,
-            pass_fds=(its_end,),
+            pass_fds=(write_end,),
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
         os.close(output)
-        os.close(its_end)
+        os.close(write_end)
         worker = cls(name, process, pipe)
         asyncio.get_running_loop().add_reader(pipe, worker._read, on_reports)
         return worker
@@ -72,13 +72,13 @@ class Worker:
             self._drained.set()
 
     def signal(self, number: int) -> None:
-        """Tells it to leave (SIGTERM) or kills it; from now on its end is no surprise."""
+        """Sends SIGTERM or SIGKILL; from now on, the process is expected to end."""
         self.dismissed = True
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Waits until it has ended and all its reports were read; kills it after a while."""
+        """Waits until it has ended and all its reports are read; kills it after LEAVE_TIMEOUT_S."""
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self._process.wait()

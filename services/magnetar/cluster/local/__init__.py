@@ -1,6 +1,6 @@
-"""A cluster of processes on this machine: etcd, bookies, brokers, each with its log.
+"""A cluster of processes on this machine: etcd, bookies and brokers, each with its log.
 
-What runs is written down in the cluster's directory, so that any later command (or test) finds it
-again. Only processes that are noted there are ever signalled, and only after a look whether the
-process of that number is still the one that was started.
+The cluster's directory has the list of the members and their processes, so that later commands and
+tests find them. Only listed processes are signalled, and only after a check that the process with
+that pid is the one that was started.
 """

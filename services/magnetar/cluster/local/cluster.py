@@ -1,7 +1,8 @@
-"""A cluster on this machine: made, started, changed and ended by commands that come and go.
+"""A cluster on this machine, which short-lived commands create, start, change and stop.
 
-Every method reads the state anew, so that several terminals may work on one cluster. A member's
-ports and data stay its own over restarts. Only what `up` or `start` started is ever signalled.
+Every method reads the state from the directory, so several terminals may work on one cluster. A
+member keeps its ports and data over restarts. Only processes that `up` or `start` started are
+signalled.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.cluster.local import etcd, members, ports, process, state
-from magnetar.cluster.local.config import NAME_DEFAULT, read_config, written
+from magnetar.cluster.local.config import NAME_DEFAULT, format_value, read_config
 from magnetar.cluster.local.members import Member, Role
 from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 
@@ -28,17 +29,19 @@ POLL_S: Final = 0.03
 LOG_TAIL_BYTES: Final = 4_000
 DECOMMISSION_TIMEOUT_S: Final = 600.0
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
+"""Gets a line of progress for people."""
 
 
 def _silent(_: str) -> None:
-    """Nobody wants to know."""
+    """Drops the line."""
 
 
 class LocalCluster:
-    """See the module's text. `create` or `open` one."""
+    """The cluster in a directory. `create` makes a new one."""
 
     def __init__(self, directory: Path) -> None:
+        """Raises NotFound if the directory has no cluster, Conflict if its state is unreadable."""
         self.directory = directory
         state.load(directory)
 
@@ -56,10 +59,10 @@ class LocalCluster:
         name: str = NAME_DEFAULT,
         settings: Mapping[str, object] | None = None,
     ) -> "LocalCluster":
-        """Writes down a cluster of so many members; starts nothing."""
+        """Creates the state of a cluster of so many members; starts nothing."""
         directory = directory.absolute()
         if (directory / state.STATE_FILE).exists():
-            raise Conflict(f"there is a cluster in {directory} already")
+            raise Conflict(f"{directory} already has a cluster")
         directory.mkdir(parents=True, exist_ok=True)
         new = state.ClusterState(name=name, host=host, base=base)
         wanted = ((Role.ETCD, etcds), (Role.BOOKIE, bookies), (Role.BROKER, brokers))
@@ -67,50 +70,50 @@ class LocalCluster:
             for _ in range(count):
                 _add(new, role)
         if settings:
-            lines = [f"{key}={written(value)}\n" for key, value in settings.items()]
+            lines = [f"{key}={format_value(value)}\n" for key, value in settings.items()]
             (directory / state.CONFIG_FILE).write_text("".join(lines))
         state.save(directory, new)
         return cls(directory)
 
     def settings(self) -> Mapping[str, object]:
-        """Those of all members, as they are written down."""
+        """Returns the settings that all members share."""
         path = self.directory / state.CONFIG_FILE
         return read_config(path).settings if path.exists() else {}
 
-    # -- what there is -----------------------------------------------------------------------
-
     @property
     def members(self) -> list[Member]:
+        """All members, as the state has them now."""
         return state.load(self.directory).members
 
     def member(self, name: str) -> Member:
-        """Raises NotFound."""
+        """Returns the member of this name; raises NotFound."""
         return _member(state.load(self.directory), name)
 
     def named(self, role: Role) -> list[Member]:
-        """The members of a role."""
+        """Returns the members of a role."""
         return [member for member in self.members if member.role is role]
 
     @property
     def service_url(self) -> str:
-        """For clients: all brokers."""
+        """The URL for clients, with the addresses of all brokers."""
         return "pulsar://" + ",".join(member.address for member in self.named(Role.BROKER))
 
     @property
     def http_urls(self) -> list[str]:
-        """The admin REST of each broker."""
+        """The URLs of the brokers' admin REST."""
         return [member.http_url for member in self.named(Role.BROKER)]
 
     @property
     def metadata_url(self) -> str:
+        """The setting `metadata_url` of the members."""
         return members.metadata_url(self.members)
 
     def log(self, name: str) -> Path:
-        """Where a member's output goes."""
+        """Returns the path of a member's log."""
         return self.directory / f"{name}.log"
 
     def log_tail(self, name: str, bytes_max: int = LOG_TAIL_BYTES) -> str:
-        """The end of a member's log."""
+        """Returns the end of a member's log."""
         path = self.log(name)
         if not path.exists():
             return ""
@@ -118,22 +121,20 @@ class LocalCluster:
             file.seek(max(0, path.stat().st_size - bytes_max))
             return file.read().decode(errors="replace")
 
-    # -- starting ----------------------------------------------------------------------------
-
-    def up(self, tell: Tell = _silent, *, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Starts what does not run, in order, and waits until all are ready."""
+    def up(self, report: Report = _silent, *, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Starts the members that do not run, in order, and waits until all are ready."""
         for role in Role:
             names = [member.name for member in self.named(role)]
             started = [name for name in names if self.start(name)]
             for name in started:
-                tell(f"{name} started")
+                report(f"{name} started")
             # A broker needs bookies for its first topic only, so all but etcd start at once.
             if role is Role.ETCD:
                 self.wait_ready(names, timeout_s)
         self.wait_ready([member.name for member in self.members], timeout_s)
 
     def start(self, name: str) -> bool:
-        """Starts a member that does not run; whether it had to."""
+        """Starts a member; returns False if it is already running."""
         with state.changing(self.directory) as current:
             member = _member(current, name)
             if process.is_running(member.process):
@@ -149,14 +150,17 @@ class LocalCluster:
             return True
 
     def wait_ready(self, names: Iterable[str], timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Returns once all are ready; raises with the log of one that ended or took too long."""
+        """Waits until the members are ready.
+
+        Raises PreconditionFailed with a member's log if it exits or is not ready in time.
+        """
         deadline = time.monotonic() + timeout_s
         for name in names:
             member = self.member(name)
             while not self.is_ready(member):
                 if not process.is_running(member.process):
                     raise PreconditionFailed(
-                        f"{name} ended while it started:\n{self.log_tail(name)}"
+                        f"{name} exited while it started:\n{self.log_tail(name)}"
                     )
                 if time.monotonic() > deadline:
                     reason = probe(member.ready_url)[1]
@@ -168,38 +172,36 @@ class LocalCluster:
 
     @staticmethod
     def is_ready(member: Member) -> bool:
-        """Whether it says so itself."""
+        """Whether the member's readiness probe succeeds."""
         return probe(member.ready_url)[0]
 
     def add(self, role: Role, *, flags: Sequence[str] = (), start: bool = True) -> Member:
-        """One more; started, but not waited for."""
+        """Adds a member and starts it, but does not wait until it is ready."""
         if role is Role.ETCD:
-            raise PreconditionFailed("etcd's members are chosen when a cluster is made")
+            raise PreconditionFailed("the members of etcd are fixed when a cluster is created")
         with state.changing(self.directory) as current:
             member = _add(current, role, flags)
         if start:
             self.start(member.name)
         return self.member(member.name)
 
-    # -- ending ------------------------------------------------------------------------------
+    def remove(self, name: str, *, force: bool = False, report: Report = _silent) -> None:
+        """Removes a member for good; decommissions a bookie first, unless `force`.
 
-    def remove(self, name: str, *, force: bool = False, tell: Tell = _silent) -> None:
-        """Takes a member away for good: a bookie is emptied first, unless `force`.
-
-        Raises PreconditionFailed where a bookie may not go; then it stays.
+        Raises PreconditionFailed, and keeps the bookie, if it cannot be decommissioned.
         """
         member = self.member(name)
         if member.role is Role.ETCD:
-            raise PreconditionFailed("etcd's members stay as long as the cluster")
+            raise PreconditionFailed("a member of etcd cannot be removed")
         if member.role is Role.BOOKIE and not force:
-            self._decommission(member, tell)
-        tell(f"stopping {name}")
+            self._decommission(member, report)
+        report(f"stopping {name}")
         self.stop(name)
         with state.changing(self.directory) as current:
             current.members = [other for other in current.members if other.name != name]
 
-    def _decommission(self, member: Member, tell: Tell) -> None:
-        tell(f"emptying {member.name}: its ledgers go to other bookies")
+    def _decommission(self, member: Member, report: Report) -> None:
+        report(f"draining {member.name}: autorecovery copies its ledgers to other bookies")
         words = [
             *(sys.executable, "-m", "magnetar.cli.main", "bookie", "decommission"),
             *("--bookie-id", member.name, "--metadata-url", self.metadata_url),
@@ -217,7 +219,7 @@ class LocalCluster:
             )
 
     def stop(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and SIGKILL where that is not enough."""
+        """Stops a member with SIGTERM, and with SIGKILL if it does not exit in time."""
         running = self.member(name).process
         if running is not None and process.is_paused(running):
             process.send(running, signal.SIGCONT)
@@ -226,31 +228,31 @@ class LocalCluster:
             process.kill(running)
 
     def kill(self, name: str) -> None:
-        """SIGKILL: nothing of the process's memory survives."""
+        """Kills a member with SIGKILL."""
         if not process.kill(self.member(name).process):
             raise PreconditionFailed(f"{name} does not run")
 
     def pause(self, name: str) -> None:
-        """SIGSTOP: the process stands still, and its connections stay open."""
+        """Pauses a member with SIGSTOP; its connections stay open."""
         if not process.send(self.member(name).process, signal.SIGSTOP):
             raise PreconditionFailed(f"{name} does not run")
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Resumes a paused member with SIGCONT."""
         if not process.send(self.member(name).process, signal.SIGCONT):
             raise PreconditionFailed(f"{name} does not run")
 
     def restart(self, name: str) -> None:
-        """Stops it where it runs, and starts it again; does not wait until it is ready."""
+        """Stops a member if it runs, and starts it; does not wait until it is ready."""
         self.stop(name)
         self.start(name)
 
-    def down(self, tell: Tell = _silent) -> None:
-        """Ends all members, those that others need last. The data stays."""
+    def down(self, report: Report = _silent) -> None:
+        """Stops all members in the reverse order of their start; keeps the data."""
         for role in reversed(Role):
             running = [member for member in self.named(role) if process.is_running(member.process)]
             for member in running:
-                tell(f"stopping {member.name}")
+                report(f"stopping {member.name}")
                 if member.process is not None and process.is_paused(member.process):
                     process.send(member.process, signal.SIGCONT)
                 process.send(member.process, signal.SIGTERM)
@@ -258,16 +260,9 @@ class LocalCluster:
                 if not process.wait_end(member.process, STOP_TIMEOUT_S):
                     process.kill(member.process)
 
-    def kill_all(self) -> None:
-        """SIGKILL to all at once: for tests, which need no more of it."""
-        for member in self.members:
-            process.send(member.process, signal.SIGKILL)
-        for member in self.members:
-            process.wait_end(member.process, process.KILL_TIMEOUT_S)
-
 
 def probe(url: str) -> tuple[bool, str]:
-    """Whether it answers that all is well, and what it answers."""
+    """Returns whether the URL answers with success, and the text of its answer or error."""
     try:
         with urllib.request.urlopen(url, timeout=PROBE_TIMEOUT_S) as answer:  # noqa: S310
             return True, answer.read().decode(errors="replace").strip()
@@ -283,7 +278,7 @@ def _member(current: state.ClusterState, name: str) -> Member:
         if member.name == name:
             return member
     known = ", ".join(member.name for member in current.members)
-    raise NotFound(f"no member {name}; there are {known}")
+    raise NotFound(f"no member {name}; the members are {known}")
 
 
 def _add(current: state.ClusterState, role: Role, flags: Sequence[str] = ()) -> Member:

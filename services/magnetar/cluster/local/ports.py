@@ -1,7 +1,7 @@
-"""Ports for a local cluster: the usual ones, a row from a base, or any that are free.
+"""The ports of a local cluster: the standard ones, a range from a base, or random free ones.
 
-Free ones are drawn below the range from which the kernel serves outgoing connections, so that a
-process that is killed finds its port free when it is started again.
+Random ports are below the kernel's range for outgoing connections, so that the port of a killed
+process is still free when the process restarts.
 """
 
 import random
@@ -24,14 +24,15 @@ STANDARD: Final = {
     ("broker", "http"): 8080,
     ("autorecovery", "http"): 8180,
 }
-"""Of the first of its role; the second has the next."""
+"""The port of the first member of each role; each further member has the next port."""
 
-BASE_OFFSETS: Final = {key: number * 20 for number, key in enumerate(STANDARD)}
 MEMBERS_PER_ROLE_MAX: Final = 20
+BASE_OFFSETS: Final = {key: number * MEMBERS_PER_ROLE_MAX for number, key in enumerate(STANDARD)}
+"""The offset of each range from the base."""
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether one could listen there now."""
+    """Whether a process could listen on the port now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -42,9 +43,9 @@ def is_free(host: str, port: int) -> bool:
 
 
 def choose(base: str, role: str, kind: str, number: int, host: str, taken: Collection[int]) -> int:
-    """The port of this kind for member `number` (from 1) of a role.
+    """Returns the port of this kind for member `number` (from 1) of a role.
 
-    `base` is `standard`, `free` or a number. Raises Conflict where the one to be had is in use.
+    `base` is `standard`, `free` or a number. Raises Conflict if the port is in use.
     """
     if base == "free":
         rng = random.Random()
@@ -52,7 +53,7 @@ def choose(base: str, role: str, kind: str, number: int, host: str, taken: Colle
             port = rng.randint(FREE_FIRST, FREE_LAST)
             if port not in taken and is_free(host, port):
                 return port
-        raise Conflict(f"no free port found in {DRAWS_MAX} draws")
+        raise Conflict(f"no free port in {DRAWS_MAX} random draws")
     if base == "standard":
         port = STANDARD[role, kind] + number - 1
     else:
@@ -60,6 +61,6 @@ def choose(base: str, role: str, kind: str, number: int, host: str, taken: Colle
     if port in taken or not is_free(host, port):
         raise Conflict(
             f"port {port} on {host}, for {role}-{number}, is in use: "
-            "take others with --base (a number, or free)"
+            "choose others with --base (a number, or free)"
         )
     return port

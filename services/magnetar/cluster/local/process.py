@@ -1,7 +1,7 @@
-"""A process that outlives the command that started it: begun, recognised again, measured, ended.
+"""Processes that outlive the command that started them: start, identify, measure, signal.
 
-A process is known by its number and the moment it started, since numbers are given out again. Both
-come from /proc where there is one, else from `ps`.
+A process is identified by its pid and its start time, since the system reuses pids. The start time
+comes from /proc, or from `ps` on a machine without /proc.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """Which process: its number and when it started, in the words of this machine."""
+    """Identifies a process: its pid and its start time, in the format of this machine."""
 
     pid: int
     started: str
@@ -30,17 +30,17 @@ class ProcessId:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a process has used."""
+    """The resources that a process has used."""
 
     cpu_s: float
     resident_bytes: int
     proportional_bytes: int
-    """Its own memory, and its share of what it has in common with others."""
+    """Its private memory, and its share of the memory that it shares with other processes."""
     running_s: float
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> ProcessId:
-    """Starts it in a session of its own, with its output at the end of `log`."""
+    """Starts a process in a session of its own, and appends its output to `log`."""
     with log.open("ab") as output:
         process = subprocess.Popen(  # noqa: S603 - commands of this package
             command,
@@ -50,13 +50,13 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
             env=dict(environment),
             start_new_session=True,
         )
-    # It is left to run, and reaped by `is_running`: the object must not complain of that.
+    # `is_running` reaps the process; a set return code keeps Popen from warning that it still runs.
     process.returncode = 0
     return ProcessId(process.pid, _started(process.pid))
 
 
 def is_running(process: ProcessId | None) -> bool:
-    """Whether this very process still runs; reaps it where it was our child."""
+    """Whether this process still runs; reaps it if it is an ended child of ours."""
     if process is None:
         return False
     with contextlib.suppress(ChildProcessError):
@@ -65,7 +65,7 @@ def is_running(process: ProcessId | None) -> bool:
 
 
 def send(process: ProcessId | None, number: signal.Signals) -> bool:
-    """Sends a signal; whether there was anyone to get it."""
+    """Sends a signal; returns whether the process was running."""
     if process is None or not is_running(process):
         return False
     try:
@@ -76,7 +76,7 @@ def send(process: ProcessId | None, number: signal.Signals) -> bool:
 
 
 def wait_end(process: ProcessId | None, timeout_s: float) -> bool:
-    """Whether the process has ended within the time."""
+    """Waits until the process has ended; returns False if it still runs after the timeout."""
     deadline = time.monotonic() + timeout_s
     while is_running(process):
         if time.monotonic() > deadline:
@@ -86,19 +86,19 @@ def wait_end(process: ProcessId | None, timeout_s: float) -> bool:
 
 
 def kill(process: ProcessId | None) -> bool:
-    """SIGKILL, and waits until it is gone; whether it ran."""
+    """Kills the process and waits until it has ended; returns whether it was running."""
     killed = send(process, signal.SIGKILL)
     wait_end(process, KILL_TIMEOUT_S)
     return killed
 
 
 def is_paused(process: ProcessId) -> bool:
-    """Whether it was stopped by a signal."""
+    """Whether a signal has stopped the process."""
     return _stat(process.pid)[:1] == ["T"]
 
 
 def usage(process: ProcessId) -> Usage | None:
-    """None where it has ended, or where this machine does not tell."""
+    """Returns the process's usage; None if it has ended, or this machine has no /proc."""
     fields = _stat(process.pid)
     if len(fields) < 22:
         return None
@@ -120,7 +120,7 @@ def usage(process: ProcessId) -> Usage | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the state on: field 3 of proc(5) is number 0 here."""
+    """Returns the fields of /proc/PID/stat from the state on: index 0 is field 3 of proc(5)."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except OSError:
@@ -129,16 +129,16 @@ def _stat(pid: int) -> list[str]:
 
 
 def _started(pid: int) -> str:
-    """When the process started; empty where it does not run (a zombie does not)."""
+    """Returns the start time of the process; empty if it does not run (a zombie does not)."""
     if _PROC.joinpath("self", "stat").exists():
         fields = _stat(pid)
         return fields[19] if len(fields) > 19 and fields[0] not in "ZX" else ""
-    told = subprocess.run(  # noqa: S603
+    output = subprocess.run(  # noqa: S603
         ["ps", "-o", "state=,lstart=", "-p", str(pid)],  # noqa: S607
         capture_output=True,
         text=True,
         check=False,
         timeout=KILL_TIMEOUT_S,
     ).stdout.strip()
-    state, _, started = told.partition(" ")
+    state, _, started = output.partition(" ")
     return "" if state.startswith("Z") else started.strip()

@@ -1,8 +1,8 @@
-"""What a local cluster consists of, as it is written down in its directory.
+"""The state of a local cluster, in its directory.
 
-cluster.json   this record; read by every command, changed under `lock`
-magnetar.conf  settings of all members, where somebody put any there
-NAME/          a member's data; NAME.log what it printed
+cluster.json   the state; every command reads it, and changes it under `lock`
+magnetar.conf  settings of all members; optional
+NAME/          a member's data; NAME.log has its output
 """
 
 import contextlib
@@ -24,7 +24,7 @@ FORMAT_VERSION: Final = 1
 
 
 class ClusterState(msgspec.Struct):
-    """See the module's text."""
+    """The members of a cluster, and the choices made when it was created."""
 
     name: str
     host: str
@@ -33,24 +33,24 @@ class ClusterState(msgspec.Struct):
     format_version: int = FORMAT_VERSION
     members: list[Member] = []
     last_numbers: dict[str, int] = {}
-    """Per role, the last number given out: a name never comes again."""
+    """The last number of each role, so that no name is used twice."""
 
 
 def load(directory: Path) -> ClusterState:
-    """Raises NotFound where there is no cluster."""
+    """Reads the state; raises NotFound if there is none, Conflict if it is unreadable."""
     path = directory / STATE_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=ClusterState)
     except FileNotFoundError:
         raise NotFound(
-            f"no cluster in {directory}: `magnetar cluster up --dir {directory}` makes one"
+            f"no cluster in {directory}: `magnetar cluster up --dir {directory}` creates one"
         ) from None
     except msgspec.MsgspecError as error:
         raise Conflict(f"{path} cannot be read: {error}") from error
 
 
 def save(directory: Path, state: ClusterState) -> None:
-    """Readers see all of it or what was there before."""
+    """Replaces the state atomically."""
     path = directory / STATE_FILE
     draft = path.with_name(f"{STATE_FILE}.{os.getpid()}.new")
     with draft.open("wb") as file:
@@ -62,7 +62,7 @@ def save(directory: Path, state: ClusterState) -> None:
 
 @contextlib.contextmanager
 def changing(directory: Path) -> Iterator[ClusterState]:
-    """The state, alone; it is saved at the end, also where the change failed halfway."""
+    """Yields the state under an exclusive lock; saves it at the end, also after an error."""
     with (directory / LOCK_FILE).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         state = load(directory)

@@ -1,4 +1,4 @@
-"""How the members of a local cluster are: asked all at once, each with a deadline."""
+"""The status of the members of a local cluster; all are asked concurrently, with a deadline."""
 
 import json
 import time
@@ -13,11 +13,11 @@ from magnetar.cluster.local.members import Member, Role
 
 ASKED_AT_ONCE_MAX = 16
 SAMPLE_S = 0.25
-"""Between the two looks that a share of CPU needs."""
+"""Between the two samples that a share of CPU needs."""
 
 
 class MemberStatus(msgspec.Struct, frozen=True):
-    """One row."""
+    """The status of one member."""
 
     name: str
     role: str
@@ -26,7 +26,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     state: str
     """`ready`, `not ready`, `paused` or `stopped`."""
     reason: str
-    """Why it is not ready, in its own words."""
+    """Why it is not ready: the text of its readiness probe."""
     pid: int | None = None
     uptime_s: float | None = None
     cpu_s: float | None = None
@@ -35,33 +35,32 @@ class MemberStatus(msgspec.Struct, frozen=True):
     resident_bytes: int | None = None
     proportional_bytes: int | None = None
     holds: dict[str, object] = {}
-    """What it says of its work: bundles and topics, or ledgers and disk."""
+    """The document of its /status, with bundles and topics, or ledgers and disk."""
 
 
 class Observer:
-    """Looks again and again; shares of CPU are those since the look before."""
+    """Observes the members repeatedly; shares of CPU are since the previous observation."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
         self._before: dict[int, tuple[float, float]] = {}
 
-    def look(self) -> list[MemberStatus]:
-        """The members, in their order."""
-        found = self._cluster.members
+    def observe(self) -> list[MemberStatus]:
+        """Returns the status of all members, in the order of their roles."""
         with ThreadPoolExecutor(ASKED_AT_ONCE_MAX, "cluster-status") as pool:
-            rows = list(pool.map(self._look, found))
+            rows = list(pool.map(self._observe, self._cluster.members))
         order = list(Role)
         return sorted(rows, key=lambda row: order.index(Role(row.role)))
 
-    def look_twice(self) -> list[MemberStatus]:
-        """With shares of CPU although it is the first look."""
+    def observe_with_cpu(self) -> list[MemberStatus]:
+        """Returns the status of all members; samples their CPU twice, as a first call needs."""
         for member in self._cluster.members:
             self._usage(member)
         time.sleep(SAMPLE_S)
-        return self.look()
+        return self.observe()
 
     def _usage(self, member: Member) -> tuple[process.Usage | None, float | None]:
-        """What its process used, and which share of a core since the last look."""
+        """Returns the process's usage, and its share of a core since the previous sample."""
         running = member.process
         used = process.usage(running) if running is not None else None
         if running is None or used is None:
@@ -73,7 +72,7 @@ class Observer:
             return used, None
         return used, max(0.0, (used.cpu_s - before[1]) / (now - before[0]) * 100)
 
-    def _look(self, member: Member) -> MemberStatus:
+    def _observe(self, member: Member) -> MemberStatus:
         running = member.process
         if running is None or not process.is_running(running):
             return _row(member, "stopped", "")
@@ -115,7 +114,7 @@ def _holds(member: Member) -> Mapping[str, object]:
     if not answered:
         return {}
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""The methods of etcd's v3 API that are used, by their paths."""
+"""The methods of etcd's v3 API that the store uses, by their paths."""
 
 from typing import Final
 
@@ -7,7 +7,6 @@ from magnetar.metadata.etcd.endpoints import Method
 
 RANGE: Final = Method("/etcdserverpb.KV/Range", pb.RangeRequest, pb.RangeResponse)
 TXN: Final = Method("/etcdserverpb.KV/Txn", pb.TxnRequest, pb.TxnResponse)
-COMPACT: Final = Method("/etcdserverpb.KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
 WATCH: Final = Method("/etcdserverpb.Watch/Watch", pb.WatchRequest, pb.WatchResponse)
 LEASE_GRANT: Final = Method(
     "/etcdserverpb.Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse
@@ -18,7 +17,6 @@ LEASE_REVOKE: Final = Method(
 LEASE_KEEP_ALIVE: Final = Method(
     "/etcdserverpb.Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse
 )
-STATUS: Final = Method("/etcdserverpb.Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
 AUTHENTICATE: Final = Method(
     "/etcdserverpb.Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse
 )

@@ -1,10 +1,10 @@
-"""Calls to etcd: with deadlines, another member where one fails, and a token where one is needed.
+"""Calls to etcd, with deadlines, fail-over between members, and authentication.
 
-What may be tried again is tried again, with a jittered back-off, until the call's deadline: all
-that is safe to repeat, and of the rest what surely was not executed. A write that is not safe to
-repeat goes out only on a connection that answers (a read is sent ahead on a new one), so that a
-member that is down costs no write. Where the answer to such a write is missing, MetadataUnavailable
-says so at once.
+The client retries until the call's deadline, with a jittered back-off: calls that are safe to
+repeat, and other calls if etcd surely did not execute them. A write that is not safe to repeat is
+sent only on a connection that answers (the client sends a read first on a new one), so that a dead
+member makes no write fail. If the answer to such a write is missing, the client raises
+MetadataUnavailable at once.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
+from magnetar.core.backoff import backoff_s
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
@@ -30,10 +31,9 @@ from magnetar.metadata.store import MetadataUnavailable, StoreClosed
 
 BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
-BACKOFF_DOUBLINGS_MAX: Final = 10
 ATTEMPT_S_MIN: Final = 0.01
 TOKEN_REFUSALS_MAX: Final = 1
-"""A call whose token was refused is tried with a new one; a second refusal is final."""
+"""After one refusal a call gets a new token; a second refusal is final."""
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
@@ -42,14 +42,13 @@ T = TypeVar("T")
 log = get_logger("magnetar.metadata.etcd")
 
 
-def backoff_s(failures: int, random: Random) -> float:
-    """How long to wait after so many failures in a row (1 or more)."""
-    doublings = min(failures - 1, BACKOFF_DOUBLINGS_MAX)
-    return min(BACKOFF_S_MIN * (1 << doublings), BACKOFF_S_MAX) * (0.5 + random.random() / 2)
+def pause_s(failures: int, random: Random) -> float:
+    """Returns the pause after this many consecutive failures (1 or more)."""
+    return backoff_s(failures, BACKOFF_S_MIN, BACKOFF_S_MAX, random)
 
 
 class Token:
-    """The user's token, asked for when first needed and again when it is refused."""
+    """The user's token, requested when first needed and again after a refusal."""
 
     def __init__(self, username: str, password: str) -> None:
         self._username, self._password = username, password
@@ -58,7 +57,7 @@ class Token:
         self._asking = asyncio.Lock()
 
     async def headers(self, endpoint: Endpoint, timeout_s: float) -> Headers:
-        """What a call carries. Raises what authenticating raises."""
+        """Returns the headers of a call. Raises the errors of the authentication."""
         if not self._needed:
             return HEADERS
         if not self._token:
@@ -72,7 +71,7 @@ class Token:
         try:
             answer = await endpoint.unary(AUTHENTICATE, request, timeout_s, HEADERS)
         except PassingFault as fault:
-            # Whatever became of it: what the token is for was not sent.
+            # Whatever the outcome, the call that needs the token was not sent.
             raise PassingFault(Outcome.NOT_DONE, fault.text) from None
         except MetadataError as error:
             if "not enabled" not in error.message:
@@ -83,7 +82,7 @@ class Token:
             self._token = answer.token
 
     def refused(self, headers: Headers) -> None:
-        """A call with these headers was refused: the next one gets another token."""
+        """Drops the token of a refused call, so that the next call requests a new one."""
         if not self._username:
             raise MetadataRefused("etcd asks for a user: set etcd's username and password")
         self._needed = True
@@ -92,7 +91,7 @@ class Token:
 
 
 class EtcdClient:
-    """See the module's text."""
+    """Calls to one etcd cluster."""
 
     def __init__(self, settings: EtcdSettings, random: Random) -> None:
         self.settings = settings
@@ -100,21 +99,21 @@ class EtcdClient:
         self.endpoints = Endpoints(settings, random)
         self.token = Token(settings.username, settings.password)
         self.revision = 0
-        """The newest revision of the store that any answer named."""
+        """The newest revision in any answer."""
         self.closed = False
         self.probe_request = pb.RangeRequest(
             key=f"{settings.root}/".encode(), count_only=True, limit=1
         )
 
     def note(self, header: pb.ResponseHeader) -> None:
-        """Of any answer."""
+        """Records the revision of any answer."""
         self.revision = max(self.revision, header.revision)
 
     def note_read(self, header: pb.ResponseHeader, known: int) -> None:
-        """Of a linearizable read that was sent when `known` was the newest revision.
+        """Records the revision of a linearizable read, sent when `known` was the newest revision.
 
-        etcd that was restored from an older copy counts revisions again that were given out
-        before. Nothing that rests on them holds then: the process must begin anew.
+        An etcd that was restored from an older copy assigns the same revisions again, which breaks
+        every assumption of this process. Raises MetadataWentBack then: the process must restart.
         """
         if header.revision < known:
             raise MetadataWentBack(
@@ -124,7 +123,7 @@ class EtcdClient:
         self.note(header)
 
     def deadline(self) -> float:
-        """For a call that begins now, by the loop's clock."""
+        """Returns the deadline of a call that begins now, by the loop's clock."""
         return asyncio.get_running_loop().time() + self.settings.operation_timeout_s
 
     async def call(
@@ -135,7 +134,7 @@ class EtcdClient:
         repeat: bool,
         deadline: float | None = None,
     ) -> Response:
-        """One unary call. `repeat`: whether it is safe to execute it more than once."""
+        """Makes a unary call. `repeat`: it is safe to execute it more than once."""
 
         async def attempt(endpoint: Endpoint, timeout_s: float, headers: Headers) -> Response:
             return await endpoint.unary(method, request, timeout_s, headers)
@@ -150,7 +149,7 @@ class EtcdClient:
         deadline: float | None = None,
         attempt_timeout_s: float | None = None,
     ) -> T:
-        """Attempts at one member after the other. Raises MetadataUnavailable, or what is final."""
+        """Attempts at one member after the other. Raises MetadataUnavailable or a final error."""
         loop = asyncio.get_running_loop()
         end = self.deadline() if deadline is None else deadline
         most_s = self.settings.attempt_timeout_s if attempt_timeout_s is None else attempt_timeout_s
@@ -183,16 +182,16 @@ class EtcdClient:
                 raise self.unavailable(text, "The write may or may not have happened.")
             wait_s = 0.0
             if failures % len(self.endpoints) == 0:
-                wait_s = backoff_s(failures // len(self.endpoints), self.random)
+                wait_s = pause_s(failures // len(self.endpoints), self.random)
             if loop.time() + wait_s >= end:
                 raise self.unavailable(text, "" if repeat else "Nothing was written.")
             await asyncio.sleep(wait_s)
 
     def unavailable(self, last: str, consequence: str = "") -> MetadataUnavailable:
-        """What to raise when the tries are used up."""
+        """Returns the error for a call whose attempts have failed."""
         return MetadataUnavailable(
             f"etcd does not answer at {self.endpoints} (last: {last}). {consequence}"
-            f"{' ' if consequence else ''}Look whether etcd runs, has a leader "
+            f"{' ' if consequence else ''}Check that etcd runs, has a leader "
             "(etcdctl endpoint status --cluster) and can be reached from here."
         )
 

@@ -1,10 +1,10 @@
 """The connections to etcd's members: one channel each, and the member in use.
 
-All calls go to one member until it fails; then to the next, round and round. A member is not asked
-whether it is well: a call tells. gRPC itself reconnects with a back-off (RECONNECT_*) and pings a
-quiet connection, so that one that died without a word is found (`keepalive_*` of the settings).
-Every call carries `hasleader`: a member cut off from the others refuses at once instead of holding
-the call. No environment proxy is used.
+All calls use one member until it fails, then the next, in a circle. There is no health check: calls
+detect failures. gRPC reconnects with a back-off (RECONNECT_*) and pings idle connections, so that a
+silently broken one is detected (`keepalive_*` of the settings). Every call carries `hasleader`: a
+member without a leader refuses at once instead of holding the call. Proxies of the environment are
+not used.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ Response = TypeVar("Response", bound=Message)
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Request, Response]):
-    """One RPC of etcd's API."""
+    """An RPC of etcd's API."""
 
     path: str
     request: type[Request]
@@ -43,7 +43,7 @@ class Method(Generic[Request, Response]):
 
 
 class Endpoint:
-    """One member's address and channel."""
+    """A member's address and channel."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel) -> None:
         self.address = address
@@ -53,7 +53,7 @@ class Endpoint:
 
     @property
     def connected(self) -> bool:
-        """Whether a request would go out now. Asking also starts connecting."""
+        """Whether the channel is connected; reading this also starts to connect."""
         return self.channel.get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
 
     async def unary(
@@ -63,7 +63,7 @@ class Endpoint:
         timeout_s: float,
         headers: Headers,
     ) -> Response:
-        """One request, one answer. Raises PassingFault or a final MetadataError."""
+        """Makes a unary call. Raises PassingFault or a final MetadataError."""
         call = self._calls.get(method.path)
         if call is None:
             call = self._calls[method.path] = self.channel.unary_unary(
@@ -87,7 +87,7 @@ class Endpoint:
         headers: Headers,
         timeout_s: float | None = None,
     ) -> "grpc.aio.StreamStreamCall[Request, Response]":
-        """Opens a stream both ways; its `read` and `write` raise AioRpcError."""
+        """Opens a bidirectional stream; its `read` and `write` raise AioRpcError."""
         call: Callable[..., Any] = self.channel.stream_stream(
             method.path,
             request_serializer=method.request.SerializeToString,
@@ -99,7 +99,7 @@ class Endpoint:
 
 
 class Endpoints:
-    """See the module's text."""
+    """All members of an etcd cluster, and the one in use."""
 
     def __init__(self, settings: EtcdSettings, random: Random) -> None:
         credentials = None
@@ -126,7 +126,7 @@ class Endpoints:
             )
             for address in settings.endpoints
         ]
-        # Clients spread over the members.
+        # A random start spreads clients over the members.
         self._index = random.randrange(len(self._all))
 
     def __len__(self) -> int:
@@ -140,7 +140,7 @@ class Endpoints:
         return self._all[self._index]
 
     def failed(self, endpoint: Endpoint) -> None:
-        """The next member has its turn, unless somebody else moved on already."""
+        """Switches to the next member, unless another caller has switched already."""
         if endpoint is self.current:
             self._index = (self._index + 1) % len(self._all)
 

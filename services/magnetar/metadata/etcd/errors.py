@@ -1,9 +1,8 @@
-"""What a failed call means for what was asked of etcd.
+"""Translation of gRPC's errors into the outcome of a request to etcd.
 
-Three kinds of failure can be tried again: NOT_DONE, where etcd said or gRPC shows that nothing was
-executed; TOKEN, where nothing was executed because the token is not accepted; and UNKNOWN, where
-the request may have been executed and only the answer is missing. All others are final, and come
-as the errors of `store`.
+Three kinds of failure may be retried: NOT_DONE, etcd did not execute the request; TOKEN, etcd did
+not execute it because it refused the token; UNKNOWN, etcd may have executed it, and the answer is
+missing. All others are final, and become errors of `store`.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ Code = grpc.StatusCode
 
 
 class Outcome(Enum):
-    """What is known of a request that failed in passing."""
+    """What is known about a request that failed temporarily."""
 
     NOT_DONE = "not done"
     TOKEN = "token refused"  # noqa: S105 - no password
@@ -27,7 +26,7 @@ class Outcome(Enum):
 
 
 class PassingFault(Exception):
-    """A call failed in a way that may pass."""
+    """A call failed temporarily."""
 
     def __init__(self, outcome: Outcome, text: str) -> None:
         super().__init__(text)
@@ -35,19 +34,19 @@ class PassingFault(Exception):
 
 
 class MetadataRefused(MetadataError):
-    """etcd does not accept the user, or asks for one. No client's authentication is meant."""
+    """etcd refuses our user, or requires one. Not about the authentication of clients."""
 
 
 class MetadataWentBack(MetadataError):
-    """etcd is at an older revision than before: what this process knows of it is not true."""
+    """etcd is at an older revision than before: this process's view of it is not valid."""
 
 
 class AnswerTooLarge(MetadataError):
-    """The answer exceeds what a message may hold: ask for less at once."""
+    """The answer exceeds the size of a message: request less at once."""
 
 
 class MetadataFull(MetadataError):
-    """etcd takes no more writes until somebody gives it space."""
+    """etcd refuses writes until it gets more space."""
 
 
 TOKEN_TEXTS: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
@@ -55,7 +54,7 @@ NOT_DONE_TEXTS: Final = ("etcdserver: no leader", "etcdserver: too many requests
 
 
 def translate(error: grpc.aio.AioRpcError) -> MetadataError | PassingFault:
-    """The error to raise for a call that gRPC reports as failed."""
+    """Returns the error to raise for a failed call."""
     code, text = error.code(), error.details() or ""
     if any(part in text for part in TOKEN_TEXTS):
         return PassingFault(Outcome.TOKEN, text)
@@ -92,9 +91,9 @@ def _final(code: grpc.StatusCode, text: str) -> MetadataError | None:
 
 
 def by_peer() -> bool:
-    """In a handler of CancelledError: gRPC cancelled the call, and nobody the calling task.
+    """Whether a CancelledError comes from gRPC, and not from the cancellation of this task.
 
-    It does so where its channel is closed under the call.
+    gRPC cancels calls when their channel is closed. Call it in the handler of the error.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() == 0

@@ -1,4 +1,4 @@
-"""Keys as etcd has them: the root before each, ranges of prefixes, and back."""
+"""Conversion of keys: the store's paths to etcd's keys below a root, and back."""
 
 from magnetar.metadata.store import InvalidOperation
 
@@ -10,18 +10,17 @@ class Keys:
         self._root = root.encode()
 
     def full(self, key: str) -> bytes:
-        """Of a key that was checked."""
+        """Returns etcd's key for a checked path."""
         return self._root + key.encode()
 
     def stripped(self, key: bytes) -> str:
-        """The key below the root. Others' keys, which need not be text, harm nobody."""
+        """Returns the path below the root. Keys of other applications need not be UTF-8."""
         return key[len(self._root) :].decode(errors="surrogateescape")
 
     def range_of(self, prefix: str) -> tuple[bytes, bytes]:
-        """First key and end (exclusive) of the keys that start with `prefix`, below the root only.
+        """Returns the first key and the end (exclusive) of the keys that start with `prefix`.
 
-        All keys start with `/`; a prefix that does not can match none, and gets a range that no
-        path can lie in.
+        All keys start with `/`. A prefix that does not start with it gets a range without paths.
         """
         if not prefix:
             prefix = "/"
@@ -35,5 +34,5 @@ class Keys:
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key behind all those that start with `prefix`. UTF-8 has no byte 255."""
+    """Returns the first key after all keys with this prefix. UTF-8 has no byte 255."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))

@@ -1,14 +1,14 @@
-"""Leases in etcd, judged by the holder's own monotonic clock.
+"""Leases in etcd, with validity by the holder's own monotonic clock.
 
-etcd counts in whole seconds, so what was asked is rounded up; `ttl_s` is what was granted (a
-server's least is about one and a half election timeouts). A lease counts as valid from before its
-renewal was sent, etcd's own count begins when it arrives: the holder gives up first.
+etcd counts whole seconds, so the requested time is rounded up; `ttl_s` is the granted time (a
+server's minimum is about one and a half election timeouts). The holder counts from before it sends
+a renewal and etcd from when it receives it, so the holder stops first.
 
-A renewal is two calls to one member: a linearizable read, then the keep-alive. Leases are the
-leader's business and no quorum is asked, so a leader that was paused or cut off would renew a lease
-that its successor ended long ago. The read cannot be answered by such a leader; and a leader
-elected after it begins every lease's time anew. So, counted from before the read, the lease is
-alive at whoever leads.
+A renewal is two calls to one member: a linearizable read, then the keep-alive. The leader alone
+handles leases, without a quorum, so a leader that was paused or cut off would renew a lease that
+its successor ended long ago. Such a leader cannot answer the read, and a leader elected after the
+read restarts the time of every lease. Counted from before the read, the lease is therefore alive at
+the current leader.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ from magnetar.metadata.store import InvalidOperation, LeaseLost, StoreClosed
 TTL_S_MAX: Final = 9_000_000_000
 """etcd's own bound."""
 RENEWAL_TRIES: Final = 4
-"""A renewal gives one member so much of the lease's time, then it is the next one's turn."""
+"""The share of the lease's time that a renewal waits for one member: one in this many."""
 
 
 class EtcdLease:
-    """See `store.Lease`."""
+    """A `Lease` in etcd."""
 
     def __init__(self, client: EtcdClient, clock: Clock, answer: pb.LeaseGrantResponse) -> None:
         self._client = client
@@ -44,18 +44,18 @@ class EtcdLease:
         self.deadline = -math.inf
         self.lost = False
         self._gone = False
-        """etcd itself said that it has no such lease."""
+        """Whether etcd reported that it has no such lease."""
 
     @property
     def valid(self) -> bool:
         return not self.lost and self._clock.monotonic() < self.deadline
 
     def renewed(self, since: float, ttl_s: float) -> None:
-        """It was alive after `since`."""
+        """Extends the deadline: the lease was alive after `since`."""
         self.deadline = max(self.deadline, since + ttl_s)
 
     def end(self) -> None:
-        """etcd has it no more."""
+        """Marks the lease as ended in etcd."""
         self.lost = self._gone = True
 
     async def keep_alive(self) -> None:
@@ -85,11 +85,11 @@ class EtcdLease:
             self.end()
             raise LeaseLost(f"lease {self.id} has expired or was revoked")
         if self.lost:
-            raise LeaseLost(f"lease {self.id} was revoked meanwhile")
+            raise LeaseLost(f"lease {self.id} was revoked during its renewal")
         self.renewed(since, ttl_s)
 
     async def _send(self, endpoint: Endpoint, timeout_s: float, headers: Headers) -> int:
-        """The keep-alive as one question and one answer; 0 means that the lease is gone."""
+        """Sends one keep-alive; returns the time to live in seconds, 0 if the lease has ended."""
         call = endpoint.stream(LEASE_KEEP_ALIVE, headers, timeout_s)
         try:
             await call.write(pb.LeaseKeepAliveRequest(ID=self.id))
@@ -97,7 +97,7 @@ class EtcdLease:
         except grpc.aio.AioRpcError as error:
             raise translate(error) from None
         except asyncio.InvalidStateError:
-            # The stream ended before the question was written.
+            # The stream ended before the request was written.
             raise PassingFault(Outcome.UNKNOWN, "the stream of keep-alives ended") from None
         except asyncio.CancelledError:
             if by_peer():
@@ -113,10 +113,10 @@ class EtcdLease:
         if self._client.closed:
             raise StoreClosed("the metadata store is closed")
         self.lost = True
-        await self.give_back()
+        await self.revoke_in_etcd()
 
-    async def give_back(self) -> None:
-        """Ends it in etcd, where etcd may have it still."""
+    async def revoke_in_etcd(self) -> None:
+        """Revokes the lease in etcd, unless etcd has ended it."""
         if self._gone:
             return
         await revoke(self._client, self.id)
@@ -124,7 +124,7 @@ class EtcdLease:
 
 
 async def grant(client: EtcdClient, clock: Clock, ttl_s: float) -> EtcdLease:
-    """A new lease of at least `ttl_s`, rounded up to whole seconds."""
+    """Returns a new lease of at least `ttl_s`, rounded up to whole seconds."""
     if not 0 < ttl_s <= TTL_S_MAX:
         raise InvalidOperation(f"a lease lasts a positive time up to {TTL_S_MAX} s, not {ttl_s} s")
 
@@ -142,6 +142,6 @@ async def grant(client: EtcdClient, clock: Clock, ttl_s: float) -> EtcdLease:
 
 
 async def revoke(client: EtcdClient, lease_id: int) -> None:
-    """Ends a lease and deletes its keys; one that is gone is no error."""
+    """Ends a lease and deletes its keys; no effect if it has ended."""
     with suppress(LeaseLost):
         await client.call(LEASE_REVOKE, pb.LeaseRevokeRequest(ID=lease_id), repeat=True)

@@ -1,4 +1,4 @@
-"""Where etcd is and how to speak to it: everything that a user sets, and the named deadlines."""
+"""Settings of the connection to etcd: addresses, TLS, user, and deadlines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,19 +8,19 @@ from magnetar.core.errors import MetadataError
 
 
 class MetadataSettingsError(MetadataError):
-    """The store's address or what goes with it cannot be used; the text names the field."""
+    """A setting of the store is not valid; the text names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class EtcdTls:
-    """Certificates, as PEM files. Without `ca_file` the machine's authorities are trusted."""
+    """Certificates as PEM files. Without `ca_file`, the system's authorities are trusted."""
 
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None
 
     def read(self) -> tuple[bytes | None, bytes | None, bytes | None]:
-        """The contents of (CA, key, certificate); raises MetadataSettingsError."""
+        """Returns the contents of (CA, key, certificate); raises MetadataSettingsError."""
         if (self.cert_file is None) != (self.key_file is None):
             missing = "cert_file" if self.cert_file is None else "key_file"
             raise MetadataSettingsError(
@@ -49,23 +49,23 @@ def _pem(path: Path | None, field: str) -> bytes | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdSettings:
-    """One etcd cluster. Every key lies below `root`, which other users of it do not share."""
+    """The settings of one etcd cluster. All keys are below `root`, which must not be shared."""
 
     endpoints: Sequence[str]
-    """`host:port` of members, in any number: the first that answers is used."""
+    """`host:port` of any number of members; the first that answers is used."""
     root: str = "/magnetar"
     tls: EtcdTls | None = None
     username: str = ""
     password: str = field(default="", repr=False)
     attempt_timeout_s: float = 3.0
-    """For one try at one member; then the next member has its turn."""
+    """Timeout of one attempt at one member; the next attempt uses the next member."""
     operation_timeout_s: float = 10.0
-    """For one call of the store, with all its tries: then it fails with MetadataUnavailable."""
+    """Deadline of a call with all its attempts; then it raises MetadataUnavailable."""
     keepalive_interval_s: float = 6.0
-    """Between two pings of a quiet connection. Servers refuse less than 5 s by default
+    """Interval of pings on an idle connection. Servers refuse less than 5 s by default
     (`--grpc-keepalive-min-time`)."""
     keepalive_timeout_s: float = 3.0
-    """Unanswered for so long, the connection is taken for dead."""
+    """An unanswered ping closes the connection after this time."""
 
     def __post_init__(self) -> None:
         if not self.endpoints:

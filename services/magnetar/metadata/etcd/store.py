@@ -1,16 +1,16 @@
-"""The metadata store on etcd: see `magnetar.metadata.store` for what it promises.
+"""The metadata store on etcd; `magnetar.metadata.store` has the contract.
 
-Revisions are etcd's own: the store-wide counter, and of a record its mod_revision. Every write is
-one etcd transaction: what is expected are its compares, and its else-branch reads the revisions
-that were there instead. Reads are linearizable (`reading`). A list of many records is read in pages
-(PAGE_RECORDS) at the revision of the first page.
+Revisions are etcd's: the store-wide counter, and mod_revision for a record. Every write is one etcd
+transaction. The expected revisions are its compares, and its else-branch reads the actual ones.
+Reads are linearizable (`reads`). Long lists are read in pages (PAGE_RECORDS) at the revision of the
+first page.
 
-A write is repeated after a missing answer only where the first one, had it happened, would make
-the second fail: where it replaces or deletes an expected revision. Did the second fail so, nobody
-can tell whose write it was, and the outcome is unknown, as it is at once for all other writes.
+After a missing answer, a write is repeated only if a first execution would make the second fail: it
+replaces or deletes an expected revision. If the second one fails its compare, either attempt may
+have won, so the outcome is unknown. For all other writes it is unknown at once.
 
-"From now" begins, for a watch, behind the newest revision that this process has heard of: what it
-has read already is not seen again, and nothing that changes after the call is missed.
+A watch "from now" begins after the newest revision that this process has seen: it does not repeat
+what was read before, and misses no change after the call.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.etcd import leases
 from magnetar.metadata.etcd._pb import magnetar_etcd_pb2 as pb
 from magnetar.metadata.etcd.calls import TXN
-from magnetar.metadata.etcd.client import EtcdClient, backoff_s
+from magnetar.metadata.etcd.client import EtcdClient, pause_s
 from magnetar.metadata.etcd.errors import AnswerTooLarge
 from magnetar.metadata.etcd.keys import Keys, after
-from magnetar.metadata.etcd.reading import Reads
+from magnetar.metadata.etcd.reads import Reads
 from magnetar.metadata.etcd.settings import EtcdSettings
-from magnetar.metadata.etcd.watching import WatchStream
+from magnetar.metadata.etcd.watch_stream import WatchStream
 from magnetar.metadata.operations import check_children_prefix, check_key, check_operations
 from magnetar.metadata.store import (
     BadRevision,
@@ -54,7 +54,7 @@ from magnetar.metadata.store import (
 
 PAGE_RECORDS: Final = 1_000
 LIST_ATTEMPTS_MAX: Final = 3
-"""A list that is overtaken by a compaction begins anew so often."""
+"""Attempts of a list whose revision is compacted while it is read."""
 CLOSE_WRITES_S: Final = 5.0
 CLOSE_WATCHES_S: Final = 1.0
 CLOSE_LEASES_S: Final = 2.0
@@ -65,7 +65,7 @@ log = get_logger("magnetar.metadata.etcd")
 
 
 class EtcdStore:
-    """See `store.MetadataStore`. Made by `open_etcd`."""
+    """A `MetadataStore` on etcd. Create it with `open_etcd`."""
 
     def __init__(self, client: EtcdClient, clock: Clock) -> None:
         self._client = client
@@ -80,20 +80,18 @@ class EtcdStore:
         self._writing = 0
         self._written = asyncio.Event()
         self._recent: deque[tuple[int, tuple[str, ...]]] = deque(maxlen=RECENT_WRITES)
-        """Own writes: at the end, watches wait for theirs."""
+        """Our last writes: `close` waits until watches have their events."""
         self._closing: asyncio.Task[None] | None = None
 
     @property
     def root(self) -> str:
-        """What stands before every key."""
+        """The prefix of every key."""
         return self._client.settings.root
 
     @property
     def address(self) -> str:
-        """The members, as given."""
+        """The addresses of the members, as configured."""
         return str(self._client.endpoints)
-
-    # Reads.
 
     async def get(self, key: str) -> Record | None:
         self._check_open()
@@ -113,7 +111,7 @@ class EtcdStore:
         )
 
     async def _pages(self, first: bytes, end: bytes) -> "builtins.list[Record]":
-        found: builtins.list[Record] = []
+        records: builtins.list[Record] = []
         limit, revision = PAGE_RECORDS, 0
         while True:
             request = pb.RangeRequest(key=first, range_end=end, limit=limit, revision=revision)
@@ -124,9 +122,9 @@ class EtcdStore:
                     raise
                 limit = max(limit // 4, 1)
                 continue
-            found += map(self._record, answer.kvs)
+            records += map(self._record, answer.kvs)
             if not answer.more or not answer.kvs:
-                return found
+                return records
             revision = revision or answer.header.revision
             first = answer.kvs[-1].key + b"\0"
 
@@ -135,17 +133,17 @@ class EtcdStore:
         check_children_prefix(prefix)
         first, end = self._keys.range_of(prefix)
         skip = len(first)
-        found: set[bytes] = set()
+        segments: set[bytes] = set()
         while True:
             answer = await self._range(
                 pb.RangeRequest(key=first, range_end=end, limit=PAGE_RECORDS, keys_only=True)
             )
-            found.update(kv.key[skip:].partition(b"/")[0] for kv in answer.kvs)
+            segments.update(kv.key[skip:].partition(b"/")[0] for kv in answer.kvs)
             if not answer.more or not answer.kvs:
-                return sorted(segment.decode() for segment in found)
+                return sorted(segment.decode() for segment in segments)
             last = answer.kvs[-1].key
             segment, slash, _ = last[skip:].partition(b"/")
-            # A folder is left at once, however much lies in it.
+            # Skips the rest of a folder with one request.
             first = after(last[:skip] + segment + b"/") if slash else last + b"\0"
 
     async def revision(self) -> int:
@@ -157,8 +155,6 @@ class EtcdStore:
 
     def _record(self, kv: pb.KeyValue) -> Record:
         return Record(self._keys.stripped(kv.key), kv.value, kv.mod_revision)
-
-    # Writes.
 
     async def put(
         self, key: str, value: bytes, *, expected: int | None = None, lease_id: int | None = None
@@ -192,8 +188,10 @@ class EtcdStore:
     async def _send(
         self, operations: Sequence[Operation], request: pb.TxnRequest
     ) -> pb.TxnResponse:
-        replaces = any(each.expected and not isinstance(each, Check) for each in operations)
-        reads = all(isinstance(each, Check) for each in operations)
+        replaces = any(
+            operation.expected and not isinstance(operation, Check) for operation in operations
+        )
+        reads = all(isinstance(operation, Check) for operation in operations)
         deadline = self._client.deadline()
         unknown: MetadataUnavailable | None = None
         tries = 0
@@ -202,7 +200,7 @@ class EtcdStore:
             try:
                 answer = await self._client.call(TXN, request, repeat=reads, deadline=deadline)
             except MetadataUnavailable as error:
-                wait_s = backoff_s(tries, self._client.random)
+                wait_s = pause_s(tries, self._client.random)
                 if not replaces or asyncio.get_running_loop().time() + wait_s >= deadline:
                     raise unknown or error from None
                 unknown = error
@@ -244,9 +242,9 @@ class EtcdStore:
         return request
 
     def _misfit(self, operations: Sequence[Operation], answer: pb.TxnResponse) -> None:
-        """Raises BadRevision for the first operation whose expectation failed."""
+        """Raises BadRevision for the first operation whose compare failed."""
         self._client.note(answer.header)
-        expecting = (each for each in operations if each.expected is not None)
+        expecting = (operation for operation in operations if operation.expected is not None)
         for operation, response in zip(expecting, answer.responses, strict=True):
             kvs = response.response_range.kvs
             actual = kvs[0].mod_revision if kvs else 0
@@ -255,18 +253,16 @@ class EtcdStore:
         raise MetadataError("etcd refused a transaction all of whose compares hold")
 
     def _lease_lost(self, operations: Sequence[Operation]) -> LeaseLost:
-        """etcd does not say which lease: where there is but one, its holder learns it now."""
+        """Marks the lease as ended if only one is named: etcd does not say which one it was."""
         named = {
-            each.lease_id
-            for each in operations
-            if isinstance(each, Put) and each.lease_id is not None
+            operation.lease_id
+            for operation in operations
+            if isinstance(operation, Put) and operation.lease_id is not None
         }
         if len(named) == 1 and (lease := self._leases.get(next(iter(named)))) is not None:
             lease.end()
         text = ", ".join(map(str, sorted(named)))
         return LeaseLost(f"lease {text} has expired or was revoked")
-
-    # Leases, watches, and the end.
 
     async def grant_lease(self, ttl_s: float) -> Lease:
         self._check_open()
@@ -319,7 +315,7 @@ class EtcdStore:
         await self._client.close()
 
     async def _let_watches_catch_up(self) -> None:
-        """Until every watch has the events of our own last writes, or rests."""
+        """Waits until every watch has the events of our last writes, or is paused."""
         for watch in self._watches.all():
             last = max(
                 (
@@ -329,7 +325,7 @@ class EtcdStore:
                 ),
                 default=0,
             )
-            # Once in a process's life: an asyncio.Event for it would cost every change.
+            # Once per process: an asyncio.Event would cost time at every change.
             while watch.awaits(last):  # noqa: ASYNC110
                 await asyncio.sleep(CLOSE_POLL_S)
 
@@ -339,14 +335,14 @@ class EtcdStore:
             lease.lost = True
         try:
             async with asyncio.timeout(CLOSE_LEASES_S):
-                await asyncio.gather(*(lease.give_back() for lease in held))
+                await asyncio.gather(*(lease.revoke_in_etcd() for lease in held))
         except (MetadataError, TimeoutError) as error:
             log.info("leases left to expire", error=str(error))
 
 
 def _changed(operations: Sequence[Operation], answer: pb.TxnResponse) -> Iterator[str]:
-    """The keys that a transaction wrote or deleted."""
-    writes = (each for each in operations if not isinstance(each, Check))
+    """Yields the keys that a transaction wrote or deleted."""
+    writes = (operation for operation in operations if not isinstance(operation, Check))
     for operation, response in zip(writes, answer.responses, strict=True):
         if isinstance(operation, Put) or response.response_delete_range.deleted:
             yield operation.key
@@ -355,7 +351,7 @@ def _changed(operations: Sequence[Operation], answer: pb.TxnResponse) -> Iterato
 async def open_etcd(
     settings: EtcdSettings, clock: Clock, random: Random | None = None
 ) -> EtcdStore:
-    """Connects; raises MetadataUnavailable where no member answers, or what authenticating does."""
+    """Connects. Raises MetadataUnavailable if no member answers, or an authentication error."""
     client = EtcdClient(settings, random or Random())
     store = EtcdStore(client, clock)
     try:

@@ -1,4 +1,4 @@
-"""Job `backlog`: what subscriptions have left unread, why, since when, and what it costs."""
+"""Job `backlog`: explains backlogs, their causes, their age and their cost."""
 
 import argparse
 from typing import Final
@@ -7,10 +7,10 @@ from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.summary import Summary
 
 DESCRIPTION: Final = """\
-Explains backlogs: per subscription in entries, messages, bytes and age, their growth since the last
-run in the same output and the time to drain; ack holes and who holds them; hot keys; bytes on
-bookies by cause; dead letters; sizes and rates; what TTL and retention would free. Writes Parquet
-tables, report.html and metrics.prom. Reads metadata and bookies, leaves no trace on topics.
+Explains backlogs: entries, messages, bytes and age per subscription, growth since the last run in
+the same output and time to drain; ack holes and their holders; hot keys; bytes on bookies by cause;
+dead letters; sizes and rates; the effect of other TTLs and retentions. Writes Parquet tables,
+report.html and metrics.prom. Reads metadata and bookies, and leaves no trace on topics.
 """
 
 MIB: Final = 1 << 20
@@ -18,15 +18,15 @@ SCAN_MIB_DEFAULT: Final = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See the module's text."""
+    """Adds the flags of `magnetar job backlog`."""
     flag = parser.add_argument_group("backlog").add_argument
-    flag("--output", metavar="DIR|URL", help="where tables, report and metrics go (none: only sum)")
+    flag("--output", metavar="DIR|URL", help="where tables, report and metrics go (default: none)")
     flag(
         "--scan-bytes-max",
         type=int,
         default=SCAN_MIB_DEFAULT * MIB,
         metavar="BYTES",
-        help="read at most so much of a topic's log, samples beyond (256 MiB); 0 reads nothing",
+        help="scan at most BYTES of each topic, as a sample if there is more (256 MiB); 0: nothing",
     )
     flag(
         "--what-if",
@@ -35,22 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POLICY",
         help="ttl=2h, retention=1d, retention=10G, retention=1d/10G, or several with commas",
     )
-    flag("--top", type=int, default=20, metavar="N", help="rows shown of each chart and list (20)")
+    flag("--top", type=int, default=20, metavar="N", help="rows of each chart and list (20)")
     flag(
         "--default-retention",
         metavar="TIME/SIZE",
-        help="of brokers, where --admin-url is not given to ask them (0/0)",
+        help="the brokers' default retention, if --admin-url is not given (0/0)",
     )
-    flag("--default-ttl", metavar="TIME", help="likewise (0: none)")
+    flag("--default-ttl", metavar="TIME", help="the brokers' default TTL, likewise (0: none)")
     flag(
         "--no-publish",
         action="store_true",
-        help="do not leave a summary in the metadata store (/analytics/backlog)",
+        help="do not write a summary to the metadata store (/analytics/backlog)",
     )
 
 
 def run(job: JobContext) -> Summary:
-    """See DESCRIPTION."""
-    from magnetar_spark.jobs.backlog.job import run
+    """Analyses the selected topics."""
+    from magnetar_spark.jobs.backlog.job import analyse
 
-    return run(job)
+    return analyse(job)

@@ -1,4 +1,4 @@
-"""The steps of the job: gather, scan, compare with the run before, write, publish a summary."""
+"""The steps of a backlog run: gather, scan, compare with the earlier run, write, publish."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,22 +7,31 @@ from typing import Final, NoReturn
 import msgspec
 
 from magnetar.core.errors import PreconditionFailed
-from magnetar.managed_ledger.backlog_record import WORST, record_key
-from magnetar_spark.jobs.backlog import assemble, attention, metrics, report
-from magnetar_spark.jobs.backlog.attention import Finding
-from magnetar_spark.jobs.backlog.gather import Gathered, Questions, gather
-from magnetar_spark.jobs.backlog.output import Output, run_ms, run_name
-from magnetar_spark.jobs.backlog.policies import Keeping, parse_retention, parse_time_ms
-from magnetar_spark.jobs.backlog.published import published, total, worst
-from magnetar_spark.jobs.backlog.scan_plan import ScanRange, scan_plan
-from magnetar_spark.jobs.backlog.sums import Scanned, scan_with_spark, tasks_of
-from magnetar_spark.jobs.backlog.tables import Rows, table
-from magnetar_spark.jobs.backlog.topic_rows import Earlier
-from magnetar_spark.jobs.backlog.what_if import parse_scenarios
+from magnetar.documents.backlog import WORST
+from magnetar.managed_ledger.backlog_record import record_key
+from magnetar_spark.jobs.backlog.analyse import attention
+from magnetar_spark.jobs.backlog.analyse.attention import Finding
+from magnetar_spark.jobs.backlog.analyse.published import published, total, worst
+from magnetar_spark.jobs.backlog.analyse.what_if import parse_scenarios
+from magnetar_spark.jobs.backlog.gather.gather import Gathered, Questions, gather
+from magnetar_spark.jobs.backlog.gather.policies import Keeping, parse_retention, parse_time_ms
+from magnetar_spark.jobs.backlog.report import metrics, report
+from magnetar_spark.jobs.backlog.report.output import Output, run_ms, run_name
+from magnetar_spark.jobs.backlog.scan.plan import ScanRange, scan_plan
+from magnetar_spark.jobs.backlog.scan.sums import Scanned, scan_with_spark, tasks_of
+from magnetar_spark.jobs.backlog.tables import assemble
+from magnetar_spark.jobs.backlog.tables.tables import (
+    TABLES,
+    Rows,
+    SubscriptionRow,
+    TopicRow,
+    arrow_table,
+)
+from magnetar_spark.jobs.backlog.tables.topic_rows import Earlier
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.running import run as wait
+from magnetar_spark.log.event_loop import run as run_async
 
 REPORT: Final = "report.html"
 METRICS: Final = "metrics.prom"
@@ -30,7 +39,7 @@ METRICS: Final = "metrics.prom"
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """The flags, checked."""
+    """The validated flags."""
 
     output: Output | None
     questions: Questions
@@ -38,31 +47,31 @@ class _Options:
     top: int
 
 
-def run(job: JobContext) -> Summary:
-    """See the module's text."""
+def analyse(job: JobContext) -> Summary:
+    """Analyses the backlogs of the selected topics."""
     options = _checked(job)
     now_ms = job.clock.now_ms()
-    gathered = wait(_gathered(job, options))
+    gathered = run_async(_gather(job, options))
     for topic, error in gathered.failures:
         job.summary.failure(error, topic=topic)
-    scanned = _scanned(job, options, gathered)
+    scanned = _scan(job, options, gathered)
     for topic, error in scanned.failures:
         job.summary.failure(error, topic=topic)
     if scanned.failures:
         count = len(scanned.failures)
         gathered.notes.append(f"Of {count} topics not all could be read; the summary says why.")
     rows, before_ms = _rows(options.output, gathered, scanned, now_ms)
-    found = attention.findings(rows)
-    _count(job.summary, rows, found)
+    findings = attention.findings(rows)
+    _count(job.summary, rows, findings)
     if options.output is not None:
-        _write(options, rows, found, gathered.notes, now_ms, before_ms)
+        _write(options.output, options.top, rows, findings, gathered.notes, now_ms, before_ms)
     if not job.arguments.no_publish and not job.selection.topics:
-        wait(_publish(job, rows, found, now_ms))
+        run_async(_publish(job, rows, findings, now_ms))
     return job.summary
 
 
 def _checked(job: JobContext) -> _Options:
-    """Ends the process, as bad arguments do, where a flag is not understood."""
+    """The validated flags. Exits the process if a flag is invalid, as argparse does."""
     try:
         return _options(job)
     except PreconditionFailed as error:
@@ -83,7 +92,7 @@ def _options(job: JobContext) -> _Options:
     return _Options(output, Questions(scenarios, default), args.scan_bytes_max, args.top)
 
 
-async def _gathered(job: JobContext, options: _Options) -> Gathered:
+async def _gather(job: JobContext, options: _Options) -> Gathered:
     async with opened_log(job.log) as log:
         topics = await job.topics(log.store)
         with job.progress.units("topics", len(topics)) as advance:
@@ -92,7 +101,7 @@ async def _gathered(job: JobContext, options: _Options) -> Gathered:
             )
 
 
-def _scanned(job: JobContext, options: _Options, gathered: Gathered) -> Scanned:
+def _scan(job: JobContext, options: _Options, gathered: Gathered) -> Scanned:
     if not options.scan_bytes_max:
         return Scanned()
     ranges: list[ScanRange] = []
@@ -107,72 +116,67 @@ def _scanned(job: JobContext, options: _Options, gathered: Gathered) -> Scanned:
 def _rows(
     output: Output | None, gathered: Gathered, scanned: Scanned, now_ms: int
 ) -> tuple[Rows, int | None]:
-    """The tables, and when the run was that they are compared with."""
+    """The tables, and the time of the earlier run that they are compared with."""
     before: Earlier = {}
     before_topics: Earlier = {}
     run = None if output is None else output.run_before(now_ms)
     if output is not None and run is not None:
         at_ms = run_ms(run)
-        before = assemble.earlier(output.rows("subscriptions", run), at_ms)
-        before_topics = assemble.earlier(output.rows("topics", run), at_ms)
+        before = assemble.earlier(output.rows(SubscriptionRow, run), at_ms)
+        before_topics = assemble.earlier(output.rows(TopicRow, run), at_ms)
     rows = assemble.rows_of(gathered, scanned, before, before_topics)
     return rows, None if run is None else run_ms(run)
 
 
 def _write(
-    options: _Options,
+    output: Output,
+    top: int,
     rows: Rows,
-    found: list[Finding],
+    findings: list[Finding],
     notes: list[str],
     now_ms: int,
     before_ms: int | None,
 ) -> None:
-    """Subscriptions last of the tables: the next run takes a run for whole that has them."""
-    output = options.output
-    assert output is not None  # noqa: S101  (the caller looks)
+    """Writes all files. The table of subscriptions is last: it marks the run as complete."""
     run = run_name(now_ms)
-    for name in sorted(rows, key=lambda name: name == "subscriptions"):
-        output.put_table(name, run, table(name, rows[name]))
-    page = report.html(rows, found, notes, now_ms, before_ms, options.top)
+    for name in sorted(TABLES, key=lambda name: name == "subscriptions"):
+        output.put_table(name, run, arrow_table(name, getattr(rows, name)))
+    page = report.html(rows, findings, notes, now_ms, before_ms, top)
     output.put(REPORT, page.encode())
     output.put(METRICS, metrics.text(rows, now_ms).encode())
 
 
-def _count(summary: Summary, rows: Rows, found: list[Finding]) -> None:
-    """Totals, and the worst."""
-    subscriptions = rows["subscriptions"]
+def _count(summary: Summary, rows: Rows, findings: list[Finding]) -> None:
+    """Adds totals and the worst subscriptions to the summary."""
+    subscriptions = rows.subscriptions
     summary.metrics |= {
-        "topics": len(rows["topics"]),
+        "topics": len(rows.topics),
         "subscriptions": len(subscriptions),
-        "backlogEntries": sum(row["entries"] or 0 for row in subscriptions),
-        "backlogBytes": sum(row["bytes"] or 0 for row in subscriptions),
-        "oldestAgeSeconds": max((row["age_s"] or 0 for row in subscriptions), default=0),
-        "growing": sum(row["trend"] == "growing" for row in subscriptions),
-        "stalled": sum(row["trend"] == "stalled" for row in subscriptions),
-        "unreadable": sum(bool(row["error"]) for row in subscriptions),
-        "bytesOnBookies": sum(row["bytes_on_bookies"] for row in rows["topics"]),
-        "bytesCold": sum(row["bytes_cold"] for row in rows["topics"]),
-        "bytesFreeable": sum(
-            row["bytes_on_bookies"] for row in rows["what_if"] if row["scenario"] == "now"
-        ),
-        "deadLetters": sum(
-            row["messages"] for row in rows["flows"] if row["kind"] == "dead-letter"
-        ),
-        "scannedBytes": sum(row["scanned_bytes"] for row in rows["topics"]),
-        "findings": len(found),
+        "backlogEntries": sum(row.entries or 0 for row in subscriptions),
+        "backlogBytes": sum(row.bytes or 0 for row in subscriptions),
+        "oldestAgeSeconds": max((row.age_s or 0 for row in subscriptions), default=0),
+        "growing": sum(row.trend == "growing" for row in subscriptions),
+        "stalled": sum(row.trend == "stalled" for row in subscriptions),
+        "unreadable": sum(bool(row.error) for row in subscriptions),
+        "bytesOnBookies": sum(row.bytes_on_bookies for row in rows.topics),
+        "bytesCold": sum(row.bytes_cold for row in rows.topics),
+        "bytesFreeable": sum(row.bytes_on_bookies for row in rows.what_if if row.scenario == "now"),
+        "deadLetters": sum(row.messages for row in rows.flows if row.kind == "dead-letter"),
+        "scannedBytes": sum(row.scanned_bytes for row in rows.topics),
+        "findings": len(findings),
     }
-    readable = [row for row in subscriptions if not row["error"]]
-    messages = total([row["messages"] for row in readable])
+    readable = [row for row in subscriptions if not row.error]
+    messages = total([row.messages for row in readable])
     if messages is not None:
-        exact = all(row["messages_exact"] for row in readable)
+        exact = all(row.messages_exact for row in readable)
         summary.metrics |= {"backlogMessages": messages, "backlogMessagesExact": int(exact)}
     for row in worst(rows, WORST):
         summary.detail(**row)
 
 
-async def _publish(job: JobContext, rows: Rows, found: list[Finding], now_ms: int) -> None:
-    """One small record for each namespace, which brokers and operators may show."""
+async def _publish(job: JobContext, rows: Rows, findings: list[Finding], now_ms: int) -> None:
+    """Writes a small record for each namespace, which brokers and the operator show."""
     async with opened_log(job.log) as log:
-        for namespace in sorted({row["namespace"] for row in rows["topics"]}):
-            record = published(namespace, rows, found, now_ms)
+        for namespace in sorted({row.namespace for row in rows.topics}):
+            record = published(namespace, rows, findings, now_ms)
             await log.store.put(record_key(namespace), msgspec.json.encode(record))

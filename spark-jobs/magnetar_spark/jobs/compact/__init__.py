@@ -1,40 +1,39 @@
-"""Job `compact`: the latest value of each key of a topic becomes its compacted artefact."""
+"""Job `compact`: writes the latest value of each key of a topic to its compacted artifact."""
 
 import argparse
 import os
 from typing import Final
 
 from magnetar_spark.jobs.context import JobContext
+from magnetar_spark.jobs.store_flag import add_address_flags, add_store_flag
 from magnetar_spark.jobs.summary import Summary
 
 DESCRIPTION: Final = """\
 Writes the latest value of each key, up to the last confirmed entry, to files that brokers serve to
-readers with read_compacted. Topics that are named are compacted; of others those that were asked
-for by pulsar-admin, or are over their compaction threshold. Goes on from where the last run ended.
-Safe to run twice, by two at once, and after a run that was killed.
+readers with read_compacted. Compacts topics named by --topic, and of the others those with a
+request from pulsar-admin or beyond their compaction threshold. Continues from the last run's
+horizon. Safe to run again, in parallel with another run, and after a run that was killed.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """See the module's text."""
-    flag = parser.add_argument_group(
-        "compact (by default as the offload policies say)"
-    ).add_argument
-    flag("--store", metavar="URL", help="where to: s3://BUCKET/PREFIX or file:///FOLDER")
-    flag("--store-endpoint", metavar="URL", help="the address of an S3-compatible store")
-    flag("--store-region", metavar="NAME", help="its region")
+    """Adds the flags of `magnetar job compact`."""
+    group = parser.add_argument_group("compact (default: the offload policies)")
+    add_store_flag(group)
+    add_address_flags(group)
+    flag = group.add_argument
     flag(
         "--parallelism",
         type=int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="tasks that run at once, by which the input is cut (the cores here)",
+        help="number of tasks that run at once, which divides the input (default: cores here)",
     )
-    flag("--always-spark", action="store_true", help="start Spark for small topics, too")
+    flag("--always-spark", action="store_true", help="use Spark for small topics, too")
 
 
 def run(job: JobContext) -> Summary:
-    """See DESCRIPTION."""
-    from magnetar_spark.jobs.compact.job import run
+    """Compacts the selected topics."""
+    from magnetar_spark.jobs.compact.job import compact
 
-    return run(job)
+    return compact(job)

@@ -1,10 +1,9 @@
-"""The artefact that a compaction starts from, and what replaces one whose files are gone.
+"""The artifact that a compaction starts from, and the fallback if its files are gone.
 
-Metadata that was restored from a backup may name an artefact that a later compaction replaced, and
-whose files were deleted since. While the log still has every ledger that it ever had, nothing is
-lost with those files: the log is compacted anew, from its beginning. Once retention has deleted
-ledgers, what they held is in the artefact's files only, so the compaction fails until these are
-restored.
+Metadata that was restored from a backup may name an artifact that a later compaction replaced, and
+whose files were deleted since. While the log still has every ledger, nothing is lost with those
+files: the log is compacted again from its beginning. Once retention has deleted ledgers, only the
+artifact's files have their values, so the compaction fails until the files are restored.
 """
 
 import asyncio
@@ -24,22 +23,22 @@ HEAD_TIMEOUT_S: Final = 90.0
 HEADS_AT_ONCE: Final = 16
 
 
-async def usable(name: str, known: Live, trimmed_to: Position, now_ms: int) -> Live:
-    """The artefact, or an empty one in its place where its files are gone and the log is whole.
+async def usable(name: str, artifact: Live, trimmed_to: Position, now_ms: int) -> Live:
+    """The artifact, or an empty one in its place if its files are gone and the log is whole.
 
-    `trimmed_to` is of the log that the compaction reads: an earlier state says nothing of ledgers
-    that retention has deleted since. Raises PersistenceError where the files are gone and the log
-    was trimmed, and what asking for them does.
+    `trimmed_to` must be that of the log that the compaction reads: an earlier one misses ledgers
+    that retention has deleted since. Raises PersistenceError if the files are gone and the log was
+    trimmed, and any error of the store.
     """
-    record = known.record
+    record = artifact.record
     missing = None if record is None else await _missing(record)
     if record is None or missing is None:
-        return known
+        return artifact
     if trimmed_to > EARLIEST:
         raise PersistenceError(
             f"{missing} of the compacted topic is gone, and retention has deleted ledgers of "
-            f"{name} since: restore the file, or another artefact's record under "
-            f"{compaction_key(name)}. Only to give up what was compacted, delete that key"
+            f"{name} since: restore the file, or another artifact's record under "
+            f"{compaction_key(name)}. Delete that key only to abandon what was compacted"
         )
     empty = msgspec.structs.replace(
         record,
@@ -49,25 +48,25 @@ async def usable(name: str, known: Live, trimmed_to: Position, now_ms: int) -> L
         marked=EARLIEST,
         marked_ms=0,
     )
-    return Live(empty, known.revision)
+    return Live(empty, artifact.revision)
 
 
 async def _missing(record: CompactionRecord) -> str | None:
-    """The path of a file that is not there."""
+    """The path of a file that the store does not have; None if it has all of them."""
     objects = open_object_store(record.store)
     gate = asyncio.Semaphore(HEADS_AT_ONCE)
 
-    async def is_there(path: str) -> bool:
+    async def exists(path: str) -> bool:
         try:
             async with gate, asyncio.timeout(HEAD_TIMEOUT_S):
                 await obstore.head_async(objects, path)
         except Exception as error:
-            found = store_error(error, path)
-            if isinstance(found, ColdFileMissing):
+            converted = store_error(error, path)
+            if isinstance(converted, ColdFileMissing):
                 return False
-            raise found from error
+            raise converted from error
         return True
 
     paths = [file.path for file in record.files]
-    there = await asyncio.gather(*map(is_there, paths))
-    return next((path for path, found in zip(paths, there, strict=True) if not found), None)
+    present = await asyncio.gather(*map(exists, paths))
+    return next((path for path, is_there in zip(paths, present, strict=True) if not is_there), None)

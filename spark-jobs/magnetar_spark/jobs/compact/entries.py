@@ -1,17 +1,17 @@
-"""What compaction makes of one entry: the keys that it has, and what is left of it. Pure.
+"""Compacts one entry: finds its keys, and removes messages from it. Pure.
 
-As Pulsar does (4.2, `RawBatchConverter` and the compactors above it):
+As in Pulsar 4.2 (`RawBatchConverter` and the compactors above it):
 
 - the latest value of a key wins, by position; a null or empty value removes the key;
 - messages without a key are dropped (`topicCompactionRetainNullKey` is off by default);
-- a batch keeps its position and its number of messages: those that go leave a `compacted_out`
-  placeholder behind, and `compacted_batch_indexes` names those that stay; a batch of which none
-  stays is dropped; what was compressed is compressed again in the same way;
+- a batch keeps its position and its number of messages: a removed message leaves a `compacted_out`
+  placeholder, and `compacted_batch_indexes` names those that stay; a batch without survivors is
+  dropped; a compressed batch is compressed again with the same codec;
 - markers are dropped; a batch that cannot be decoded stays whole.
 
-And otherwise than Pulsar, where that loses data: an encrypted batch stays whole (its keys cannot
-be seen; Pulsar goes by the first one's), and of a chunked message all chunks stay, or none does
-(Pulsar keeps the last alone, which no client can use).
+Different from Pulsar where Pulsar loses data: an encrypted batch stays whole (its keys are not
+visible; Pulsar goes by the first one's), and of a chunked message all chunks stay or none does
+(Pulsar keeps only the last chunk, which no client can use).
 """
 
 from collections.abc import Collection, Iterator
@@ -34,17 +34,17 @@ _message_from: Final = SingleMessageMetadata.FromString
 
 
 class Kind(Enum):
-    """How an entry is dealt with."""
+    """How compaction treats an entry."""
 
     SINGLE = "one message"
-    BATCH = "a batch that can be read"
-    OPAQUE = "kept whole, whatever keys it has"
-    PIECE = "a chunk, but not the last one of its message"
+    BATCH = "a readable batch"
+    OPAQUE = "kept whole, regardless of its keys"
+    CHUNK = "a chunk, but not the last of its message"
     NOTHING = "dropped"
 
 
 class Parsed(NamedTuple):
-    """An entry's kind, its metadata, and its payload as it is stored."""
+    """An entry's kind, its metadata, and its stored payload."""
 
     kind: Kind
     metadata: MessageMetadata
@@ -52,7 +52,7 @@ class Parsed(NamedTuple):
 
 
 class KeyedMessage(NamedTuple):
-    """A message with a key, by its place in the batch; `alive` where it has a value."""
+    """A message with a key, by its index in the batch; `alive` if it has a value."""
 
     at: int
     key: bytes
@@ -60,7 +60,7 @@ class KeyedMessage(NamedTuple):
 
 
 def parse(entry: bytes) -> Parsed:
-    """Raises MalformedEntry where it has no metadata that can be read."""
+    """Parses an entry. Raises MalformedEntry if its metadata cannot be read."""
     bare = entry if entry.startswith(_CHECKSUM_MAGIC) else without_broker_entry_metadata(entry)
     at = CHECKSUM_HEADER_BYTES if bare.startswith(_CHECKSUM_MAGIC) else 0
     start = at + METADATA_SIZE_BYTES
@@ -83,12 +83,12 @@ def _kind(metadata: MessageMetadata) -> Kind:
     if not has("partition_key"):
         return Kind.NOTHING
     if metadata.num_chunks_from_msg > 1 and metadata.chunk_id + 1 < metadata.num_chunks_from_msg:
-        return Kind.PIECE
+        return Kind.CHUNK
     return Kind.SINGLE
 
 
 def keyed_messages(parsed: Parsed) -> list[KeyedMessage] | None:
-    """Of a single message or a batch, those with keys, in order; None where it is OPAQUE."""
+    """The messages with keys in a single message or a batch, in order; None if it is OPAQUE."""
     metadata = parsed.metadata
     if parsed.kind is Kind.SINGLE:
         key = _bytes(metadata.partition_key)
@@ -98,14 +98,14 @@ def keyed_messages(parsed: Parsed) -> list[KeyedMessage] | None:
     try:
         return list(_keyed_in_batch(metadata, _plain(parsed)))
     except MalformedEntry:
-        return None  # as Pulsar does: it stays whole
+        return None  # as in Pulsar, it stays whole
 
 
 def _has_value(metadata: MessageMetadata, payload: bytes) -> bool:
     if metadata.null_value:
         return False
     if metadata.num_chunks_from_msg > 1:
-        return True  # the last chunk's own size says nothing
+        return True  # the size is that of the last chunk, so it does not tell
     has_size = metadata.HasField("uncompressed_size")
     return (metadata.uncompressed_size if has_size else len(payload)) > 0
 
@@ -120,7 +120,7 @@ def _keyed_in_batch(metadata: MessageMetadata, plain: bytes) -> Iterator[KeyedMe
 def _messages(
     metadata: MessageMetadata, plain: bytes
 ) -> Iterator[tuple[int, SingleMessageMetadata, int, int]]:
-    """Each message's index and metadata, and where it begins and ends."""
+    """Each message's index and metadata, and its start and end."""
     at, size = 0, len(plain)
     for index in range(metadata.num_messages_in_batch):
         start = at + METADATA_SIZE_BYTES
@@ -139,14 +139,14 @@ def _messages(
 
 
 def without_others(entry: bytes, survivors: Collection[int]) -> tuple[bytes, int]:
-    """The entry with these of its messages alone (at least one), and how many that are.
+    """The entry with only these of its messages (at least one), and their number.
 
-    What is no batch, and a batch that all of its messages survive, comes back as it is. A chunked
-    message counts with its last chunk.
+    An entry that is no batch, and a batch whose messages all survive, is returned unchanged. A
+    chunked message counts with its last chunk.
     """
     parsed = parse(entry)
     metadata = parsed.metadata
-    if parsed.kind is Kind.PIECE:
+    if parsed.kind is Kind.CHUNK:
         return entry, 0
     if parsed.kind is not Kind.BATCH:
         return entry, metadata.num_messages_in_batch
@@ -181,5 +181,5 @@ def _plain(parsed: Parsed) -> bytes:
 
 
 def _bytes(text: str | bytes) -> bytes:
-    """The runtime hands out bytes for text that is not UTF-8."""
+    """Text as bytes: the protobuf runtime returns bytes if it is not UTF-8."""
     return text.encode() if isinstance(text, str) else bytes(text)

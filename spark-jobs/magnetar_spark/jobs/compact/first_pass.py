@@ -1,11 +1,11 @@
-"""The first pass: from entries to where the latest message of each key is.
+"""The first pass: finds the place of the latest message of each key.
 
-A task keeps the latest place of each key that it meets in a dictionary, and hands on one row per
-key: a hot key is one row per task, however often it was written. The dictionary is handed on and
-emptied whenever it has KEYS_MAX keys or KEY_BYTES_MAX bytes of them, so a task's memory does not
-grow with the number of keys. Spark takes the greatest place of each, and spills where it must.
+A task keeps the latest place of each key in a dictionary and emits one row per key, so a hot key is
+one row per task, however often it was written. The dictionary is emitted and cleared when it has
+KEYS_MAX keys or KEY_BYTES_MAX bytes of keys, so a task's memory does not grow with the number of
+keys. Spark takes the greatest place of each key, and spills to disk if necessary.
 
-What is kept whatever its keys are (`Kind.OPAQUE`) has a key of its own, which no message can have.
+An entry that is kept regardless of its keys (`Kind.OPAQUE`) gets a key that no message can have.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,13 +17,13 @@ import pyarrow as pa
 from magnetar.core.errors import PersistenceError
 from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.jobs.compact.entries import Kind, Parsed, keyed_messages, parse
+from magnetar_spark.jobs.compact.part_entries import PlacedEntry
 from magnetar_spark.jobs.compact.plan import place_of
-from magnetar_spark.jobs.compact.reading import PlacedEntry
 
 KEYS_MAX: Final = 200_000
 KEY_BYTES_MAX: Final = 32 << 20
 ROWS_MAX: Final = 20_000
-"""Of one Arrow batch."""
+"""Rows of one Arrow batch."""
 
 OF_KEY: Final = b"k"
 OF_ENTRY: Final = b"e"
@@ -34,19 +34,19 @@ _SCHEMA: Final = pa.schema([("key", pa.binary()), ("place", pa.int64())])
 
 @dataclass(slots=True)
 class Counts:
-    """What a task saw. `pieces`: chunks that are not the last of their message."""
+    """The counts of one task. `chunks`: those that are not the last of their message."""
 
     entries: int = 0
     bytes: int = 0
     messages: int = 0
-    pieces: int = 0
-    told: Callable[["Counts"], None] = field(default=lambda _: None)
+    chunks: int = 0
+    report: Callable[["Counts"], None] = field(default=lambda _: None)
 
 
 def latest_places(
     part: int, entries: Iterable[PlacedEntry], counts: Counts
 ) -> Iterator[dict[bytes, int]]:
-    """Dictionaries of keys and places; a later one holds what is later. Do not keep them."""
+    """Dictionaries of keys and places, the later with later places. Do not keep references."""
     latest: dict[bytes, int] = {}
     key_bytes = 0
     for number, ledger_id, entry_id, data in entries:
@@ -61,8 +61,8 @@ def latest_places(
         counts.messages += _count(parsed)
         if parsed.kind is Kind.NOTHING:
             continue
-        if parsed.kind is Kind.PIECE:
-            counts.pieces += 1
+        if parsed.kind is Kind.CHUNK:
+            counts.chunks += 1
             continue
         keyed = keyed_messages(parsed)
         if keyed is None:
@@ -76,30 +76,30 @@ def latest_places(
             key_bytes += len(key)
         full = len(latest) >= KEYS_MAX
         if key_bytes >= KEY_BYTES_MAX:
-            key_bytes = sum(map(len, latest))  # hot keys were counted each time
+            key_bytes = sum(map(len, latest))  # hot keys were counted repeatedly
             full = full or key_bytes >= KEY_BYTES_MAX // 2
         if full:
             yield latest
             latest, key_bytes = {}, 0
     if latest:
         yield latest
-    counts.told(counts)
+    counts.report(counts)
 
 
 def _count(parsed: Parsed) -> int:
-    """Messages; of a batch that was compacted before, those that were left."""
-    if parsed.kind is Kind.PIECE:
+    """The number of messages; in a compacted batch, of those that are left."""
+    if parsed.kind is Kind.CHUNK:
         return 0
     metadata = parsed.metadata
     return len(metadata.compacted_batch_indexes) or metadata.num_messages_in_batch
 
 
-def as_batches(found: Iterable[dict[bytes, int]]) -> Iterator[pa.RecordBatch]:
-    """For Spark, `LATEST_SCHEMA`."""
-    for latest in found:
+def as_batches(dictionaries: Iterable[dict[bytes, int]]) -> Iterator[pa.RecordBatch]:
+    """Arrow batches for Spark, of LATEST_SCHEMA."""
+    for latest in dictionaries:
         keys, places = list(latest), list(latest.values())
         for start in range(0, len(keys), ROWS_MAX):
-            some = slice(start, start + ROWS_MAX)
+            rows = slice(start, start + ROWS_MAX)
             yield pa.record_batch(
-                [pa.array(keys[some], pa.binary()), pa.array(places[some], pa.int64())], _SCHEMA
+                [pa.array(keys[rows], pa.binary()), pa.array(places[rows], pa.int64())], _SCHEMA
             )

@@ -1,16 +1,16 @@
-"""Deletes what tasks that were cut short, or ran twice, have left beside an artefact's files.
+"""Deletes files that interrupted or duplicate tasks have left beside an artifact's files.
 
-An executor that is killed in the second pass leaves a file, or a part of one, and Spark has the
-part written again, under another name. Until the attempt is committed all of that is its record's;
-from then on the artefact's record names the files that count. The folder is that attempt's alone,
-and nothing in it can become live any more: what the record does not name is nobody's.
+An executor that is killed in the second pass leaves a file or a part of one, and Spark has the part
+written again under another name. Until the attempt is committed, its record covers all of them;
+then the artifact's record names the files that count. The folder belongs to that attempt alone, and
+nothing in it can become live any more, so files that the record does not name may be deleted.
 """
 
 import asyncio
 import re
 from typing import Final
 
-from magnetar.compaction.deleting import delete_files
+from magnetar.compaction.deletion import delete_files
 from magnetar.compaction.records import (
     RetiredFile,
     attempt_folder,
@@ -21,14 +21,14 @@ from magnetar.compaction.records import (
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.errors import COLD_ERRORS
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
-from magnetar_spark.jobs.sweeping import Removed
+from magnetar_spark.jobs.sweeper import Removed
 
 LIST_TIMEOUT_S: Final = 90.0
 _OURS: Final = re.compile(r".*/compacted-[0-9a-f]{32}/\d{5}-[0-9a-f]+\.parquet")
 
 
 async def clean_folders(store: MetadataStore, name: str) -> Removed:
-    """Of the topic's artefact and of those it has replaced. Stores that are away are told."""
+    """Cleans the folders of the topic's artifact and of those that it has replaced."""
     removed = Removed()
     stored = await store.get(compaction_key(name))
     if stored is None:
@@ -40,8 +40,8 @@ async def clean_folders(store: MetadataStore, name: str) -> Removed:
     folders.add((record.store, attempt_folder(name, record.attempt)))
     for spec, folder in sorted(folders, key=str):
         try:
-            found = {(spec, path) for path in await listed(spec, folder)}
-            for _, path in found - named:
+            present = {(spec, path) for path in await listed(spec, folder)}
+            for _, path in present - named:
                 await delete_files([RetiredFile(spec, path, 0)])
                 removed.files += 1
         except COLD_ERRORS as error:
@@ -50,12 +50,12 @@ async def clean_folders(store: MetadataStore, name: str) -> Removed:
 
 
 async def listed(spec: StoreSpec, folder: str) -> list[str]:
-    """Files of an attempt's folder, by names that tasks give. Raises ColdStoreUnavailable."""
+    """The files in an attempt's folder whose names are ours. Raises ColdStoreUnavailable."""
     import obstore
 
     try:
         async with asyncio.timeout(LIST_TIMEOUT_S):
-            found = await obstore.list(open_object_store(spec), prefix=f"{folder}/").collect_async()
+            metas = await obstore.list(open_object_store(spec), prefix=f"{folder}/").collect_async()
     except Exception as error:
         raise store_error(error, f"{spec}/{folder}") from error
-    return [each["path"] for each in found if _OURS.fullmatch(each["path"])]
+    return [meta["path"] for meta in metas if _OURS.fullmatch(meta["path"])]

@@ -1,8 +1,8 @@
-"""The steps of a run: what the dead have left is cleaned up, then topic after topic.
+"""The steps of a compaction run: clean up after dead jobs, then compact topic after topic.
 
-Of each topic: the attempt on record, the plan, both passes, the commit; see `swap` for what may
-happen in between. A topic that fails does not keep the others from their turn. What became of each
-is told in the summary and in the topic's request record, which brokers show as its status.
+Per topic: record the attempt, plan, run both passes, commit; `swap` describes what may happen in
+between. A topic that fails does not stop the others. The result of each topic is written to the
+summary, and to the topic's request record, which brokers show as its compaction status.
 """
 
 import asyncio
@@ -12,16 +12,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from magnetar.compaction.records import (
-    CompactionRecord,
-    RequestState,
-)
+from magnetar.compaction.records import CompactionRecord, RequestState
 from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.compact import base, choosing, swap
+from magnetar_spark.jobs.compact import base, swap
+from magnetar_spark.jobs.compact.chunks import settled
 from magnetar_spark.jobs.compact.engine import (
     LOCAL_BYTES_MAX,
     Compacted,
@@ -30,29 +28,30 @@ from magnetar_spark.jobs.compact.engine import (
 )
 from magnetar_spark.jobs.compact.folders import clean_folders
 from magnetar_spark.jobs.compact.leftovers import clean_attempts, sweep
-from magnetar_spark.jobs.compact.pieces import settled
 from magnetar_spark.jobs.compact.plan import Part, behind, part_bytes, parts_of
 from magnetar_spark.jobs.compact.second_pass import Writing
-from magnetar_spark.jobs.compact.status import ToldStatus
+from magnetar_spark.jobs.compact.selection import TopicSettings, topic_settings
+from magnetar_spark.jobs.compact.status import CompactionStatus
 from magnetar_spark.jobs.compact.swap import Attempt, Live, Superseded
 from magnetar_spark.jobs.context import JobContext
+from magnetar_spark.jobs.store_flag import store_of
 from magnetar_spark.jobs.summary import Summary
-from magnetar_spark.jobs.sweeping import SWEEP_AGE_S, Removed, cluster_id_of, emptied_trash
+from magnetar_spark.jobs.sweeper import SWEEP_AGE_S, Removed, cluster_id_of, empty_trash
 from magnetar_spark.log.access import Log, opened_log
+from magnetar_spark.log.event_loop import run as run_async
 from magnetar_spark.log.ledgers import TopicLog, topic_log
-from magnetar_spark.log.planning import Range, Window, ranges_of
-from magnetar_spark.log.running import run as wait
+from magnetar_spark.log.ranges import Range, Window, ranges_of
 from magnetar_spark.log.topics import log_name
 
 _OUR_ERROR: Final = re.compile(r"magnetar[\w.]*: ")
 
 
-def run(job: JobContext) -> Summary:
-    """See the module's text."""
-    return wait(_run(job))
+def compact(job: JobContext) -> Summary:
+    """Compacts the selected topics."""
+    return run_async(_compact(job))
 
 
-async def _run(job: JobContext) -> Summary:
+async def _compact(job: JobContext) -> Summary:
     for name in ("topicsCompacted", "topicsUpToDate", "messagesRead", "messagesKept"):
         job.summary.count(name, 0)
     async with opened_log(job.log) as log, swap.job_lease(log.store, job.job_id):
@@ -60,73 +59,73 @@ async def _run(job: JobContext) -> Summary:
         await _clean(job, log.store)
         named = {parse_topic(name).base for name in job.arguments.topic}
         for topic in await job.topics(log.store):
-            wanted = topic.base in named or topic in named
-            await _Topic(job, log, topic, cluster_id, wanted=wanted).run()
+            named_by_flag = topic.base in named or topic in named
+            await _Topic(job, log, topic, cluster_id, named=named_by_flag).run()
         await _clean_attempts(job, log.store, last=True)
     return job.summary
 
 
 async def _clean(job: JobContext, store: MetadataStore) -> None:
-    """What cannot be cleaned up now does not keep topics from being compacted."""
+    """Cleans up. Errors do not prevent topics from being compacted."""
     job.summary.count("leftoversDeleted", 0)
     try:
-        _tell(job, await emptied_trash(store))
+        _report(job, await empty_trash(store))
     except MagnetarError as error:
         job.summary.failure(f"leftovers: {error}")
     await _clean_attempts(job, store, last=False)
 
 
 async def _clean_attempts(job: JobContext, store: MetadataStore, *, last: bool) -> None:
-    """Of dead jobs: at first for room, and once more for those of topics compacted since."""
+    """Cleans up dead jobs' attempts: first to make room, last for topics compacted since."""
     try:
-        _tell(job, await clean_attempts(store, tell_kept=last))
+        _report(job, await clean_attempts(store, report_kept=last))
     except MagnetarError as error:
         job.summary.failure(f"leftovers: {error}")
 
 
-def _tell(job: JobContext, removed: Removed) -> None:
-    removed.tell(job.summary, "leftoversDeleted")
+def _report(job: JobContext, removed: Removed) -> None:
+    removed.report(job.summary, "leftoversDeleted")
 
 
 class _Topic:
-    """One topic's turn."""
+    """The compaction of one topic. `named` if a flag names the topic."""
 
     def __init__(
-        self, job: JobContext, log: Log, topic: TopicName, cluster_id: str, *, wanted: bool
+        self, job: JobContext, log: Log, topic: TopicName, cluster_id: str, *, named: bool
     ) -> None:
         self._job = job
         self._cluster_id = cluster_id
         self._log = log
         self._topic = topic
         self._name = log_name(topic)
-        self._wanted = wanted
-        self._status = ToldStatus(log.store, self._name, job.job_id, job.clock)
+        self._named = named
+        self._status = CompactionStatus(log.store, self._name, job.job_id, job.clock)
 
     async def run(self) -> None:
-        """Never raises what is this topic's alone."""
+        """Compacts the topic if due. An error that concerns only this topic is reported."""
         store, summary = self._log.store, self._job.summary
         try:
             now_ms = self._job.clock.now_ms()
-            _tell(self._job, await swap.clean_retired(store, self._name, now_ms))
-            _tell(self._job, await clean_folders(store, self._name))
-            said = await choosing.said_of(store, self._name)
-            self._status.read(said.revision)
-            target = self._target(said.store)
-            if not (self._wanted or said.requested or said.threshold_bytes > 0):
+            _report(self._job, await swap.clean_retired(store, self._name, now_ms))
+            _report(self._job, await clean_folders(store, self._name))
+            settings = await topic_settings(store, self._name)
+            self._status.read(settings.revision)
+            target = store_of(self._job.arguments) or settings.store
+            if not (self._named or settings.requested or settings.threshold_bytes > 0):
                 return
-            await self._compact_if_due(said, target)
+            await self._compact_if_due(settings, target)
             await self._sweep(target)
         except Superseded as error:
             summary.count("topicsCompactedByOthers")
             summary.detail(topic=str(self._topic), state="superseded", reason=str(error))
-            await self._status.tell(RequestState.PENDING)
+            await self._status.update(RequestState.PENDING)
         except (MagnetarError, OSError, TimeoutError) as error:
             text = str(error) or type(error).__name__
             summary.failure(text, topic=str(self._topic))
-            await self._status.tell(RequestState.ERROR, text)
+            await self._status.update(RequestState.ERROR, text)
 
     async def _sweep(self, target: StoreSpec | None) -> None:
-        """Where files of the topic are or may be."""
+        """Sweeps all stores that have, or may have, files of the topic."""
         record = (await swap.live(self._log.store, self._name))[0].record
         specs = set() if target is None else {target}
         if record is not None:
@@ -136,19 +135,11 @@ class _Topic:
                 self._log.store, spec, self._name, self._cluster_id, age_s=SWEEP_AGE_S
             )
             if spec != target and (record is None or spec != record.store):
-                # Only files that were replaced are there: the store may be gone for good.
+                # It has only replaced files, and may have been shut down.
                 swept.kept, swept.errors = swept.kept + swept.errors, []
-            _tell(self._job, swept)
+            _report(self._job, swept)
 
-    def _target(self, by_policy: StoreSpec | None) -> StoreSpec | None:
-        given = self._job.arguments
-        if given.store:
-            return choosing.parse_store(
-                given.store, endpoint=given.store_endpoint or "", region=given.store_region or ""
-            )
-        return by_policy
-
-    async def _compact_if_due(self, said: choosing.Said, target: StoreSpec | None) -> None:
+    async def _compact_if_due(self, settings: TopicSettings, target: StoreSpec | None) -> None:
         store, summary = self._log.store, self._job.summary
         planned = await swap.live(store, self._name)
         log = await whole_log(self._log, self._topic)
@@ -158,19 +149,19 @@ class _Topic:
         ranges = self._ranges(log, before, horizon)
         if not ranges:
             summary.count("topicsUpToDate")
-            if said.requested is not None:
-                await self._status.tell(RequestState.SUCCESS)
+            if settings.requested is not None:
+                await self._status.update(RequestState.SUCCESS)
             return
-        new_bytes = sum(each.size_bytes for each in ranges)
-        if not (self._wanted or said.requested or new_bytes >= said.threshold_bytes):
+        new_bytes = sum(span.size_bytes for span in ranges)
+        if not (self._named or settings.requested or new_bytes >= settings.threshold_bytes):
             summary.count("topicsBelowThreshold")
             return
         if target is None:
             raise PreconditionFailed(
-                f"{self._topic}: nothing says where artefacts go: give --store, or set an offload "
-                "driver and bucket for the topic, its namespace or the brokers"
+                f"{self._topic}: no store for artifacts: give --store, or set an offload driver "
+                "and bucket for the topic, its namespace or the brokers"
             )
-        await self._status.tell(RequestState.RUNNING)
+        await self._status.update(RequestState.RUNNING)
         job = self._job
         number = _number(job.job_id, self._name)
         attempt = await swap.begin(
@@ -182,23 +173,23 @@ class _Topic:
         except BaseException:
             await swap.give_up(store, attempt)
             raise
-        await self._status.tell(RequestState.SUCCESS)
+        await self._status.update(RequestState.SUCCESS)
 
     def _ranges(self, log: TopicLog, before: Live, horizon: Position) -> list[Range]:
-        known = before.record
-        window = Window(behind(None if known is None else known.horizon), horizon)
-        return list(ranges_of(log, window, self._part_bytes(log, known)))
+        previous = before.record
+        window = Window(behind(None if previous is None else previous.horizon), horizon)
+        return list(ranges_of(log, window, self._part_bytes(log, previous)))
 
-    def _part_bytes(self, log: TopicLog, known: CompactionRecord | None) -> int:
+    def _part_bytes(self, log: TopicLog, previous: CompactionRecord | None) -> int:
         total = sum(span.size_bytes for span in log.ledgers)
-        total += 0 if known is None else known.length_bytes
+        total += 0 if previous is None else previous.length_bytes
         return part_bytes(total, self._job.arguments.parallelism)
 
     async def _compact(self, attempt: Attempt, log: TopicLog, horizon: Position) -> None:
         job, before = self._job, attempt.based_on
-        known = before.record
+        previous = before.record
         ranges = self._ranges(log, before, horizon)
-        parts = parts_of(known, ranges, self._part_bytes(log, known))
+        parts = parts_of(previous, ranges, self._part_bytes(log, previous))
         writing = Writing(
             settings=job.log,
             bookies=tuple(self._log.bookies.registrations()),
@@ -209,78 +200,78 @@ class _Topic:
             cluster_id=self._cluster_id,
             horizon=horizon,
         )
-        found = await _passes(job, writing, parts, settled(known, job.clock.now_ms()))
-        kept = sum(file.messages for file in found.files)
-        removed = found.messages_read - kept
+        compacted = await _run_passes(job, writing, parts, settled(previous, job.clock.now_ms()))
+        kept = sum(file.messages for file in compacted.files)
+        removed = compacted.messages_read - kept
         record = await swap.commit(
-            self._log.store, attempt, horizon, found.files, removed=removed, clock=job.clock
+            self._log.store, attempt, horizon, compacted.files, removed=removed, clock=job.clock
         )
-        with suppress(MagnetarError):  # else the next run finds it
-            _tell(job, await clean_folders(self._log.store, self._name))
+        with suppress(MagnetarError):  # otherwise the next run does it
+            _report(job, await clean_folders(self._log.store, self._name))
         summary = job.summary
         summary.count("topicsCompacted")
         for name, count in (
-            ("entriesRead", found.entries_read),
-            ("bytesRead", found.bytes_read),
-            ("messagesRead", found.messages_read),
+            ("entriesRead", compacted.entries_read),
+            ("bytesRead", compacted.bytes_read),
+            ("messagesRead", compacted.messages_read),
             ("messagesKept", kept),
             ("entriesKept", record.entries),
-            ("bytesWritten", sum(file.file_bytes for file in found.files)),
-            ("files", len(found.files)),
+            ("bytesWritten", sum(file.file_bytes for file in compacted.files)),
+            ("files", len(compacted.files)),
         ):
             summary.count(name, count)
         summary.detail(
             topic=str(self._topic),
             horizon=str(horizon),
-            read=found.messages_read,
+            read=compacted.messages_read,
             kept=kept,
-            files=len(found.files),
+            files=len(compacted.files),
         )
 
 
 def _number(job_id: str, name: str) -> str:
-    """The attempt's number: a job tries each topic once."""
+    """The attempt's number: a job attempts each topic once."""
     return hashlib.sha256(f"{job_id}/{name}".encode()).hexdigest()[:32]
 
 
-async def _passes(
+async def _run_passes(
     job: JobContext, writing: Writing, parts: list[Part], settled: Position
 ) -> Compacted:
-    """Spark and its tasks have event loops of their own: they run beside this one, which renews
-    the lease meanwhile."""
+    """Runs the passes in a thread: they have event loops of their own, and this one renews the
+    lease meanwhile."""
     total = sum(part.size_bytes for part in parts)
     if total <= LOCAL_BYTES_MAX and not job.arguments.always_spark:
-        found = await asyncio.to_thread(compact_here, writing, settled)
-        if found is not None:
-            return found
+        compacted = await asyncio.to_thread(compact_here, writing, settled)
+        if compacted is not None:
+            return compacted
     try:
         return await asyncio.to_thread(compact_by_spark, job.spark, writing, settled, job.progress)
     except (MagnetarError, OSError, TimeoutError):
         raise
     except Exception as error:
-        # What goes wrong in a task comes as an exception of Spark's or of Py4J's.
+        # An error in a task arrives as an exception of Spark or Py4J.
         what = f"Spark could not compact {writing.managed_ledger}"
-        raise PersistenceError(f"{what}: {told_by_spark(error)}") from error
+        raise PersistenceError(f"{what}: {spark_error_text(error)}") from error
 
 
-def told_by_spark(error: Exception) -> str:
-    """What its text says first, or, somewhere among tracebacks, an error of ours in a task."""
+def spark_error_text(error: Exception) -> str:
+    """The first error of ours among an exception's tracebacks, or else its first line."""
     lines = [line.strip() for line in str(error).splitlines()]
     ours = [line for line in lines if _OUR_ERROR.match(line)]
-    said = ours[0] if ours else next(filter(None, lines), "")
-    return said or type(error).__name__
+    text = ours[0] if ours else next(filter(None, lines), "")
+    return text or type(error).__name__
 
 
 async def whole_log(log: Log, topic: TopicName) -> TopicLog:
-    """The topic's ledgers; raises PersistenceError where one that is listed cannot be found.
+    """The topic's ledgers. Raises PersistenceError if a listed ledger cannot be found.
 
-    What a compaction does not read it would leave out for good.
+    A compaction would lose the contents of a ledger that it does not read for good.
     """
-    found = await topic_log(log, topic)
-    if found.gone:
-        missing = [item.ledger_id for item in found.gone[:5]]
+    current = await topic_log(log, topic)
+    if current.gone:
+        missing = [item.ledger_id for item in current.gone[:5]]
         raise PersistenceError(
-            f"{topic}: ledgers {missing} stand in its record, and are neither on bookies nor in "
+            f"{topic}: its record lists ledgers {missing}, which are neither on bookies nor in "
             "files"
         )
-    return found
+    return current

@@ -1,9 +1,9 @@
-"""The second pass: of each part, the entries that have a survivor, written to a file and read back.
+"""The second pass: writes the entries that have survivors to one file per part, and verifies it.
 
-A task gets the places of its survivors in order, and reads its part along with them: neither is
-ever whole in memory. A part without survivors is not read, and makes no file. A task that fails, or
-is run twice, writes under another name each time: which file counts is what the task that Spark
-believes returns; the others go with the attempt's folder.
+A task receives the places of its survivors in order, and reads its part alongside; neither is ever
+whole in memory. A part without survivors is not read, and gets no file. A task that fails, or runs
+twice, writes under another name each time. The file that counts is the one returned by the task
+whose result Spark accepts; the others are deleted with the attempt's folder.
 """
 
 import uuid
@@ -25,6 +25,7 @@ from magnetar.offload.sinks import open_sink
 from magnetar.offload.stores import StoreSpec, open_object_store, store_error
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.compact.entries import without_others
+from magnetar_spark.jobs.compact.part_entries import PlacedEntry, entries_of_part
 from magnetar_spark.jobs.compact.plan import (
     ENTRY_MASK,
     ENTRY_SHIFT,
@@ -33,9 +34,8 @@ from magnetar_spark.jobs.compact.plan import (
     PLACE_SHIFT,
     Part,
 )
-from magnetar_spark.jobs.compact.reading import PlacedEntry, entries_of_part
-from magnetar_spark.jobs.sweeping import PROPERTY_CLUSTER, PROPERTY_HORIZON
-from magnetar_spark.log.running import run
+from magnetar_spark.jobs.sweeper import PROPERTY_CLUSTER, PROPERTY_HORIZON
+from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 FILES_SCHEMA: Final = "part int, file binary"
@@ -44,7 +44,7 @@ _SCHEMA: Final = pa.schema([("part", pa.int32()), ("file", pa.binary())])
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What every task needs. Travels to Spark's executors."""
+    """The parameters of all tasks. Sent to Spark's executors."""
 
     settings: LogSettings
     bookies: tuple[BookieRegistration, ...]
@@ -54,11 +54,11 @@ class Writing:
     managed_ledger: str
     cluster_id: str
     horizon: Position
-    """Of the artefact that comes into being."""
+    """The horizon of the new artifact."""
 
 
 class Survivors(NamedTuple):
-    """The messages of one entry that stay."""
+    """The surviving messages of one entry."""
 
     part: int
     entry: int
@@ -66,7 +66,7 @@ class Survivors(NamedTuple):
 
 
 def survivors_of(places: Iterable[int]) -> Iterator[Survivors]:
-    """From places in order, entry by entry. The same place may come twice."""
+    """Groups places, which are in order, by entry. A place may occur twice."""
     current, indexes = -1, set[int]()
     for place in places:
         entry = place >> ENTRY_SHIFT
@@ -84,8 +84,8 @@ def _survivors(placed: int, indexes: set[int]) -> Survivors:
     return Survivors(part, placed & ENTRY_MASK, frozenset(indexes))
 
 
-class Left(NamedTuple):
-    """An entry of the new artefact, and how many messages it has."""
+class KeptEntry(NamedTuple):
+    """An entry of the new artifact, and the number of its messages."""
 
     ledger_id: int
     entry_id: int
@@ -93,16 +93,18 @@ class Left(NamedTuple):
     messages: int
 
 
-def left_of(entries: Iterable[PlacedEntry], survivors: Iterator[Survivors]) -> Iterator[Left]:
-    """The entries that are left, rewritten; ends behind the last survivor."""
+def kept_entries(
+    entries: Iterable[PlacedEntry], survivors: Iterator[Survivors]
+) -> Iterator[KeptEntry]:
+    """The entries with survivors, rewritten; stops after the last survivor."""
     wanted = next(survivors, None)
     if wanted is None:
         return
     for number, ledger_id, entry_id, data in entries:
         if number != wanted.entry:
             continue
-        left, messages = without_others(data, wanted.indexes)
-        yield Left(ledger_id, entry_id, left, messages)
+        kept, messages = without_others(data, wanted.indexes)
+        yield KeptEntry(ledger_id, entry_id, kept, messages)
         wanted = next(survivors, None)
         if wanted is None:
             return
@@ -110,17 +112,17 @@ def left_of(entries: Iterable[PlacedEntry], survivors: Iterator[Survivors]) -> I
 
 
 def written_files(writing: Writing, places: Iterable[int]) -> Iterator[tuple[int, CompactedFile]]:
-    """One file for each part that the places, which are in order, are of."""
+    """Writes one file for each part that the places, which are in order, belong to."""
     survivors = survivors_of(places)
     first = next(survivors, None)
     while first is not None:
-        some = _OfOnePart(first, survivors)
-        yield first.part, _write(writing, writing.parts[first.part], some)
-        first = some.next_part()
+        of_part = _OfOnePart(first, survivors)
+        yield first.part, _write(writing, writing.parts[first.part], of_part)
+        first = of_part.next_part()
 
 
 class _OfOnePart(Iterator[Survivors]):
-    """The survivors of one part; keeps the first of the next."""
+    """The survivors of one part; buffers the first of the next part."""
 
     def __init__(self, first: Survivors, source: Iterator[Survivors]) -> None:
         self._part = first.part
@@ -128,13 +130,14 @@ class _OfOnePart(Iterator[Survivors]):
         self._ahead: Survivors | None = first
 
     def __next__(self) -> Survivors:
-        found = self._ahead
-        if found is None or found.part != self._part:
+        survivors = self._ahead
+        if survivors is None or survivors.part != self._part:
             raise StopIteration
         self._ahead = next(self._source, None)
-        return found
+        return survivors
 
     def next_part(self) -> Survivors | None:
+        """The first survivors of the next part; None at the end."""
         return self._ahead
 
 
@@ -154,7 +157,7 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
             },
         )
         try:
-            for ledger_id, entry_id, data, count in left_of(entries, survivors):
+            for ledger_id, entry_id, data, count in kept_entries(entries, survivors):
                 writer.add(ledger_id, entry_id, data)
                 messages += count
             written = writer.close()
@@ -162,7 +165,7 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
             writer.abandon()
             sink.abandon()
             raise
-        # Read back before anything says that it is there.
+        # Verified before it is returned, so before any record names it.
         verified = run(
             verify_file(store, path, length_bytes=written.length_bytes, checksum=written.checksum)
         )
@@ -173,7 +176,7 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
         ):
             raise AssertionError(f"{path} reads back as {verified}, not as {written}")
     except BaseException as error:
-        with suppress(Exception):  # it goes with the attempt's folder
+        with suppress(Exception):  # otherwise deleted with the attempt's folder
             obstore.delete(store, path)
         if isinstance(error, OSError) or type(error).__module__.startswith("obstore"):
             raise store_error(error, path) from error  # type: ignore[arg-type]
@@ -193,5 +196,5 @@ def _write(writing: Writing, part: Part, survivors: Iterator[Survivors]) -> Comp
 
 
 def as_batch(part: int, file: CompactedFile) -> pa.RecordBatch:
-    """For Spark, `FILES_SCHEMA`."""
+    """An Arrow batch for Spark, of FILES_SCHEMA."""
     return pa.record_batch([[part], [msgspec.json.encode(file)]], _SCHEMA)

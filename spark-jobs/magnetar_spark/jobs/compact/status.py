@@ -1,29 +1,24 @@
-"""What a job tells of a topic: its request record, which brokers show as the compaction's status.
+"""The compaction status of a topic: its request record, which brokers show to clients.
 
-Only what this run has read, or has written itself, is written over: a request that came after the
-run had looked waits for the next run, which may have more to read; where another job has taken over
-it tells; and where the topic was deleted nothing comes into being.
+A run overwrites only what it has read or written itself. A request that arrived after the run
+started waits for the next run, which may have more to read; if another job has taken over, that job
+writes the status; if the topic was deleted, no record is created.
 """
 
 from typing import Final
 
 from msgspec.structs import replace
 
-from magnetar.compaction.records import (
-    CompactionRequest,
-    RequestState,
-    decode_request,
-    encode,
-    request_key,
-)
+from magnetar.compaction.records import CompactionRequest, RequestState, decode_request, request_key
 from magnetar.core.clock import Clock
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 
 ERROR_CHARS_MAX: Final = 500
 
 
-class ToldStatus:
-    """One run's word on one topic."""
+class CompactionStatus:
+    """Writes the status of one topic during one run."""
 
     def __init__(self, store: MetadataStore, name: str, job_id: str, clock: Clock) -> None:
         self._store = store
@@ -33,17 +28,17 @@ class ToldStatus:
         self._revision: int | None = None
 
     def read(self, revision: int) -> None:
-        """The record was read, at this revision (ABSENT: there is none), before the log was."""
+        """Notes the revision at which the record was read (ABSENT: none), before the log was."""
         self._revision = revision
 
-    async def tell(self, state: RequestState, error: str = "") -> None:
-        """Raises MetadataError; says nothing where somebody else has meanwhile.
+    async def update(self, state: RequestState, error: str = "") -> None:
+        """Writes the status, unless another process has changed it. Raises MetadataError.
 
-        PENDING: what this run was at is left to the next.
+        PENDING leaves the request to the next run.
         """
         stored = await self._store.get(self._key)
-        found = ABSENT if stored is None else stored.revision
-        if self._revision not in (None, found):
+        current = ABSENT if stored is None else stored.revision
+        if self._revision not in (None, current):
             return
         now_ms = self._clock.now_ms()
         before = CompactionRequest(now_ms)
@@ -59,6 +54,6 @@ class ToldStatus:
             error=error[:ERROR_CHARS_MAX],
         )
         try:
-            self._revision = await self._store.put(self._key, encode(after), expected=found)
+            self._revision = await self._store.put(self._key, encode(after), expected=current)
         except BadRevision:
             return

@@ -1,14 +1,14 @@
-"""How an artefact becomes live, and what is left behind is found.
+"""Commits compactions: makes an artifact live, and retires the one that it replaces.
 
-    lease /compaction-jobs/{job}            lives while the job does
-    attempt /compaction-attempts/…          put before the first byte
-    …passes…                                files, each read back
-    one transaction: the log's record is as it was read, the artefact's is as the job began with,
-    the attempt is still there → the new artefact's record, without the attempt
+    lease /compaction-jobs/{job}            exists while the job runs
+    attempt /compaction-attempts/…          recorded before the first byte
+    …passes…                                files, each verified
+    one transaction: if the log's record is as read, the artifact's record is as the job began
+    with, and the attempt still exists → write the artifact's record, delete the attempt
 
-So of two jobs on one topic one commits; a deleted topic gets no artefact; and a job whose lease was
-lost, and whose attempt another has cleaned up, commits nothing. Who loses deletes their folder.
-What a killed job has left is deleted by the next one, on whatever topic (`leftovers`).
+So if two jobs compact one topic, one of them commits; a deleted topic gets no artifact; and a job
+whose lease was lost, and whose attempt was cleaned up, commits nothing. The loser deletes its
+folder. The next job deletes what a killed job has left, on any topic (`leftovers`).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from magnetar.compaction.deleting import delete_files, delete_folder
+from magnetar.compaction.deletion import delete_files, delete_folder
 from magnetar.compaction.records import (
     RETIRED_GRACE_MS,
     CompactedFile,
@@ -30,7 +30,6 @@ from magnetar.compaction.records import (
     attempt_key,
     compaction_key,
     decode_compaction,
-    encode,
     files_of,
     job_key,
 )
@@ -38,6 +37,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import Conflict, MagnetarError, TopicNotFound
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import (
     ABSENT,
     BadRevision,
@@ -51,32 +51,32 @@ from magnetar.metadata.store import (
 )
 from magnetar.offload.errors import COLD_ERRORS
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.compact.pieces import mark_of
-from magnetar_spark.jobs.sweeping import Removed
+from magnetar_spark.jobs.compact.chunks import mark_of
+from magnetar_spark.jobs.sweeper import Removed
 
 LEASE_S: Final = 60.0
 RENEWALS_PER_LEASE: Final = 4
 COMMIT_ATTEMPTS_MAX: Final = 20
-"""The log's record changes as ledgers are added: then it is read again."""
+"""The log's record changes whenever a ledger is added; then it is read again."""
 COMMIT_RETRY_S: Final = 0.5
 
 
 class Superseded(Conflict):
-    """Another job has compacted the topic meanwhile, or has cleaned this attempt up."""
+    """Another job has compacted the topic meanwhile, or has cleaned up this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The artefact that there is, and the revision of its record; no record: ABSENT."""
+    """The live artifact and the revision of its record; ABSENT without one."""
 
     record: CompactionRecord | None
     revision: int
 
 
 async def live(store: MetadataStore, name: str) -> tuple[Live, int]:
-    """The topic's artefact, of the log that there is now, and when that was created.
+    """The artifact of a topic's current log, and when that log was created.
 
-    Raises TopicNotFound. What stands there of an older log of that name is not the topic's.
+    The artifact of an older log of that name does not count. Raises TopicNotFound.
     """
     described = await store.get(managed_ledger_key(name))
     log = None if described is None else decode_managed_ledger(described.key, described.value)
@@ -88,7 +88,7 @@ async def live(store: MetadataStore, name: str) -> tuple[Live, int]:
         return Live(None, ABSENT), log.created_ms
     record = decode_compaction(key, stored.value)
     if record.log_created_ms != log.created_ms:
-        # Nothing of it is read; its files are nobody's, and to be deleted.
+        # It belongs to an older log: nothing of it is read, and its files are to be deleted.
         record = msgspec.structs.replace(
             record,
             horizon=EARLIEST,
@@ -103,7 +103,7 @@ async def live(store: MetadataStore, name: str) -> tuple[Live, int]:
 
 @asynccontextmanager
 async def job_lease(store: MetadataStore, job: str) -> AsyncIterator[Lease]:
-    """A key that lives while the job does."""
+    """Holds the job's key until the context ends, or the process dies."""
     lease = await store.grant_lease(LEASE_S)
     await store.put(job_key(job), b"{}", lease_id=lease.id)
     renewing = asyncio.ensure_future(_renew(lease))
@@ -123,14 +123,14 @@ async def _renew(lease: Lease) -> None:
         try:
             await lease.keep_alive()
         except LeaseLost:
-            return  # commits will tell: the attempt may be cleaned up
+            return  # commits find out: the attempt may have been cleaned up
         except MagnetarError:
             continue
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at compacting one topic."""
+    """One attempt to compact one topic."""
 
     name: str
     number: str
@@ -155,22 +155,22 @@ async def begin(
     *,
     planned: tuple[Live, int],
 ) -> Attempt:
-    """Puts the attempt on record. `planned` is what `live` said before the log was looked at: an
-    artefact that became live since then may reach further, and a log may be another one.
+    """Records an attempt. `planned` is the result of `live` from before the log was read.
 
+    An artifact that became live since then may reach further, and the log may be another one.
     Raises TopicNotFound, Superseded.
     """
     based_on, created_ms = await live(store, name)
     if created_ms != planned[1] or _attempt_of(based_on) != _attempt_of(planned[0]):
-        raise Superseded(f"{name}: another job was faster, or the topic was made anew")
+        raise Superseded(f"{name}: another job was faster, or the topic was created again")
     folder = attempt_folder(name, number)
     record = CompactionAttempt(target, folder, clock.now_ms(), job)
     revision = await store.put(attempt_key(name, number), encode(record), expected=ABSENT)
     return Attempt(name, number, record, revision, based_on, created_ms)
 
 
-def _attempt_of(known: Live) -> str:
-    return "" if known.record is None else known.record.attempt
+def _attempt_of(artifact: Live) -> str:
+    return "" if artifact.record is None else artifact.record.attempt
 
 
 async def commit(
@@ -182,7 +182,7 @@ async def commit(
     removed: int,
     clock: Clock,
 ) -> CompactionRecord:
-    """Makes the files live; raises Superseded, TopicNotFound, MetadataUnavailable."""
+    """Makes the files live. Raises Superseded, TopicNotFound, MetadataUnavailable."""
     now_ms = clock.now_ms()
     before = attempt.based_on.record
     retired: tuple[RetiredFile, ...] = ()
@@ -210,7 +210,7 @@ async def commit(
         if stored is None or log is None or log.deleted or log.created_ms != attempt.log_created_ms:
             raise TopicNotFound(f"{attempt.name} was deleted while it was compacted")
         if log.last_position > horizon:
-            # Later values of keys are gone, and it would tell elder ones for ever.
+            # Later values of keys are gone: the artifact would serve older values for ever.
             raise Superseded(f"{attempt.name} was trimmed beyond {horizon} while it was compacted")
         try:
             await store.transact(
@@ -221,9 +221,9 @@ async def commit(
                 ]
             )
         except BadRevision as error:
-            found = await store.get(key)
-            if found is not None and found.value == value:
-                return record  # an answer was lost, and this was done
+            current = await store.get(key)
+            if current is not None and current.value == value:
+                return record  # an earlier commit took effect, and its answer was lost
             if error.key != stored.key:
                 raise Superseded(f"{attempt.name}: another job was faster: {error}") from error
         except MetadataUnavailable:
@@ -234,16 +234,16 @@ async def commit(
 
 
 async def give_up(store: MetadataStore, attempt: Attempt) -> None:
-    """Deletes what the attempt wrote, then the attempt. What fails is left for the next job.
+    """Deletes the attempt's files, then the attempt. What fails is left to the next job.
 
-    The attempt is taken back first: a commit that was not answered may have been done, or be still
-    on its way. Where it was done, nothing is deleted.
+    The attempt is rewritten first: an unanswered commit may have taken effect, or be in flight. If
+    it took effect, nothing is deleted.
     """
     key = attempt_key(attempt.name, attempt.number)
     try:
         revision = await store.put(key, encode(attempt.record), expected=attempt.revision)
     except BadRevision:
-        # Committed, or claimed by a cleaner, after which tasks may have written more.
+        # Committed, or claimed by a cleaner, after which tasks may have written more files.
         if not await _was_live(store, attempt):
             await delete_folder(attempt.record.store, attempt.folder)
         return
@@ -253,44 +253,46 @@ async def give_up(store: MetadataStore, attempt: Attempt) -> None:
 
 
 async def _was_live(store: MetadataStore, attempt: Attempt) -> bool:
-    """Whether it was committed, and is in use or in the grace of what was."""
+    """Whether the attempt was committed, and its files are live or retired."""
     current = await store.get(compaction_key(attempt.name))
     if current is None:
         return False
     record = decode_compaction(current.key, current.value)
     inside = f"{attempt.folder}/"
     return record.attempt == attempt.number or any(
-        each.path.startswith(inside) for each in record.retired
+        file.path.startswith(inside) for file in record.retired
     )
 
 
 async def clean_retired(store: MetadataStore, name: str, now_ms: int) -> Removed:
-    """Deletes files that were replaced long enough ago.
+    """Deletes retired files after their grace period.
 
-    Those whose store is away stay named, and are told as kept.
+    Files in unavailable stores stay on record, and are reported as kept.
     """
     removed, key = Removed(), compaction_key(name)
     stored = await store.get(key)
     if stored is None:
         return removed
     record = decode_compaction(key, stored.value)
-    due = [each for each in record.retired if each.retired_ms <= now_ms - RETIRED_GRACE_MS]
+    due = [file for file in record.retired if file.retired_ms <= now_ms - RETIRED_GRACE_MS]
     gone: set[RetiredFile] = set()
-    away: dict[StoreSpec, str] = {}
+    unavailable: dict[StoreSpec, str] = {}
     for file in due:
-        if file.store in away:
+        if file.store in unavailable:
             continue
         try:
             await delete_files([file])
         except COLD_ERRORS as error:
-            away[file.store] = str(error)
+            unavailable[file.store] = str(error)
         else:
             gone.add(file)
     removed.files = len(gone)
-    removed.kept += [(f"{spec}, replaced files of {name}", why) for spec, why in away.items()]
+    removed.kept += [
+        (f"{spec}, replaced files of {name}", why) for spec, why in unavailable.items()
+    ]
     if gone:
-        left = tuple(each for each in record.retired if each not in gone)
+        left = tuple(file for file in record.retired if file not in gone)
         changed = msgspec.structs.replace(record, retired=left)
-        with suppress(BadRevision):  # they are named still, and found to be gone the next time
+        with suppress(BadRevision):  # they stay on record; the next run finds them deleted
             await store.put(key, encode(changed), expected=stored.revision)
     return removed

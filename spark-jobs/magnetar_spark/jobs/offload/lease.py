@@ -1,7 +1,7 @@
-"""The key by which a job lives: `/offload-jobs/{job}`, under a lease that the driver renews.
+"""The key that marks a job as running: `/offload-jobs/{job}`, under a lease that the driver renews.
 
-Where the lease is lost (the driver was stopped for longer than it lasts), others may have claimed
-the attempts of this job; those fail when they are committed, and the job goes on under a new one.
+If the lease is lost because the driver was stopped for longer than its TTL, other jobs may have
+claimed this job's attempts. Committing those fails; the job continues under a new lease.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ log = get_logger("magnetar.offload")
 
 
 @asynccontextmanager
-async def living(store: MetadataStore, job: str) -> AsyncIterator[None]:
-    """Holds the job's key; it goes at the end, or with this process."""
+async def job_lease(store: MetadataStore, job: str) -> AsyncIterator[None]:
+    """Holds the job's key until the context ends, or the process dies."""
     holder = _Holder(store, job, await _granted(store, job))
     tasks = TaskSet("offload job")
     tasks.start(holder.renew(), "renew the job's lease")
@@ -48,7 +48,7 @@ class _Holder:
         self.lease = lease
 
     async def renew(self) -> None:
-        """For as long as it is not cancelled."""
+        """Renews the lease until cancelled."""
         while True:
             await asyncio.sleep(self.lease.ttl_s / RENEWALS_PER_LEASE)
             try:
@@ -58,4 +58,4 @@ class _Holder:
                 with suppress(MetadataError, TimeoutError):
                     self.lease = await _granted(self._store, self._job)
             except (MetadataError, TimeoutError) as error:
-                log.warning("the job's lease was not renewed now", error=str(error))
+                log.warning("the job's lease was not renewed; trying again", error=str(error))

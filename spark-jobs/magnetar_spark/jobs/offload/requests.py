@@ -1,8 +1,8 @@
-"""What `pulsar-admin topics offload` asked for, and how it ended.
+"""The state of requests made by `pulsar-admin topics offload`.
 
-A request is marked RUNNING when a job takes it up, and SUCCESS or ERROR at the job's end, by
-compare-and-swap: where another job was first, or another request came, theirs stands. One that a
-job has left RUNNING is taken up by the next.
+A job marks a request RUNNING when it starts, and SUCCESS or ERROR at its end, by compare-and-swap:
+if another job was first, or a newer request has replaced this one, the newer record stays. A
+request that a killed job left RUNNING is picked up by the next job.
 """
 
 from collections.abc import Container, Sequence
@@ -11,58 +11,57 @@ import msgspec
 
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.record import LedgerItem
-from magnetar.metadata.store import BadRevision, MetadataStore
-from magnetar.offload.records import OffloadRequest, RequestState, encode, request_key
-from magnetar_spark.jobs.offload.planning import TopicWork, live_records, open_request
+from magnetar.metadata.store import MetadataStore
+from magnetar.offload.records import OffloadRequest, RequestState
+from magnetar.offload.repository import OffloadRepository
+from magnetar_spark.jobs.offload.plan import TopicWork
 
 
-async def take_up(store: MetadataStore, work: TopicWork, job: str) -> None:
-    """Says that this job works on it."""
+async def mark_running(store: MetadataStore, work: TopicWork, job: str) -> None:
+    """Marks the topic's request as running in this job."""
     if work.request is None:
         return
     request, revision = work.request
     running = msgspec.structs.replace(request, state=RequestState.RUNNING, job=job)
-    await _put(store, work.name, running, revision)
+    await OffloadRepository(store).replace_request(work.name, running, revision)
 
 
 async def finish(
     store: MetadataStore, work: TopicWork, now_ms: int, errors: Sequence[str]
 ) -> OffloadRequest | None:
-    """Says how it ended: done where all ledgers before the position have live files."""
+    """Finishes the topic's request: with SUCCESS if all ledgers before its position have files."""
     if work.request is None:
         return None
-    asked = work.request[0]
-    found = await open_request(store, work.name)
-    if found is None or found[0].requested_ms != asked.requested_ms:
+    repository = OffloadRepository(store)
+    planned = work.request.request
+    current = await repository.open_request(work.name)
+    if current is None or current.request.requested_ms != planned.requested_ms:
         return None
-    first = first_unoffloaded(work.ledgers, await live_records(store, work.name), asked.up_to)
-    done = first.ledger_id >= asked.up_to.ledger_id or (not errors and not work.store_missing)
+    files = await repository.files(work.name)
+    first = first_unoffloaded(work.ledgers, files, planned.up_to)
+    done = first.ledger_id >= planned.up_to.ledger_id or (not errors and not work.store_missing)
     error = "" if done else next(iter(errors), "no offload driver is configured for this topic")
-    ended = msgspec.structs.replace(
-        found[0],
+    finished = msgspec.structs.replace(
+        current.request,
         state=RequestState.SUCCESS if done else RequestState.ERROR,
         first_unoffloaded=first,
         finished_ms=now_ms,
         error=error,
     )
-    await _put(store, work.name, ended, found[1])
-    return ended
+    await repository.replace_request(work.name, finished, current.revision)
+    return finished
 
 
 def first_unoffloaded(
     ledgers: Sequence[LedgerItem], offloaded: Container[int], up_to: Position
 ) -> Position:
-    """The first position, in order, that is in no file: of a ledger with entries, or `up_to`'s."""
+    """The first position that is in no file, skipping empty ledgers; at most the ledger of `up_to`.
+
+    Pure.
+    """
     for item in ledgers:
         if item.ledger_id >= up_to.ledger_id:
             break
         if item.entries and item.ledger_id not in offloaded:
             return Position(item.ledger_id, 0)
     return Position(up_to.ledger_id, 0)
-
-
-async def _put(store: MetadataStore, name: str, request: OffloadRequest, revision: int) -> None:
-    try:
-        await store.put(request_key(name), encode(request), expected=revision)
-    except BadRevision:
-        return  # see the module's text

@@ -1,4 +1,4 @@
-"""What travels to executors and back: ledgers to write, and what became of them."""
+"""The messages between driver and executors: ledgers to offload, and their outcomes."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,10 +8,9 @@ from magnetar.offload.stores import StoreSpec
 
 @dataclass(frozen=True, slots=True)
 class LedgerTask:
-    """One closed ledger that is to become a file."""
+    """A closed ledger to offload. `name` is that of its managed ledger."""
 
     name: str
-    """Of the managed ledger."""
     topic: str
     partition: int
     ledger_id: int
@@ -22,19 +21,21 @@ class LedgerTask:
 
 
 class Result(StrEnum):
-    """What became of a ledger."""
+    """How the offload of a ledger ended; the first three are those of `CommitResult`."""
 
     OFFLOADED = "offloaded"
     ALREADY = "already"
-    """Another job was first: its file is live."""
     GONE = "gone"
-    """The ledger was trimmed, or its topic deleted, before its file was live."""
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`length_bytes` is of the entries, `file_bytes` of the file, and `cpu_s` what it took."""
+    """The outcome of one ledger.
+
+    `length_bytes` is the sum of the entries' sizes, `file_bytes` the size of the file, `cpu_s` the
+    CPU time of the executor.
+    """
 
     name: str
     ledger_id: int

@@ -3,20 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from tests.support.broker import running_broker
 
-from magnetar.broker.policies.resolving import applied, of_namespace, of_topic
+from magnetar.broker.ownership.rings import NAMESPACES_PREFIX, namespace_key
+from magnetar.broker.policies.resolution import applied, of_namespace, of_topic
 from magnetar.broker.policies.store import FORMAT, TopicPolicies, policies_key
 from magnetar.broker.service import BrokerService
-from magnetar.broker.settings import BrokerSettings
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import NamespaceName, parse_topic
+from magnetar.metadata.store import Record
 from magnetar.policies.admission import SCHEMA_COMPATIBILITY, SUBSCRIPTION_TYPES
 from magnetar.policies.caps import MAX_PRODUCERS, MAX_TOPICS
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, MESSAGE_TTL, RETENTION
 from magnetar.policies.policy import Policy
 from magnetar.policies.rates import PUBLISH_RATE
+from magnetar.settings.broker import BrokerSettings
 
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = parse_topic("a")
@@ -158,6 +161,35 @@ async def test_a_record_that_cannot_be_read_changes_nothing(service: BrokerServi
     await service.store.put("/topic-policies/public/default/persistent/b", b'{"version":1}')
     await asyncio.wait_for(heard.wait(), 20)
     assert topic.policies.value(MESSAGE_TTL) == 1
+
+
+async def test_a_key_that_is_no_namespaces_keeps_no_change_from_being_heard(
+    service: BrokerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are all namespaces listed again for it."""
+    listed: list[str] = []
+    list_all = service.store.list
+
+    async def listing(prefix: str) -> list[Record]:
+        listed.append(prefix)
+        return await list_all(prefix)
+
+    monkeypatch.setattr(service.store, "list", listing)
+    topic = await opened(service)
+    key = namespace_key(NAMESPACE)
+    stored = await service.store.get(key)
+    assert stored is not None
+    heard: list[NamespaceName] = []
+    monkeypatch.setattr(
+        service.policies, "_on_change", lambda namespace, _: heard.append(namespace)
+    )
+    for odd in ("/namespaces/odd", "/namespaces/a/b/c"):
+        await service.store.put(odd, b"{}")
+    document = msgspec.json.decode(stored.value) | {"message_ttl_in_seconds": 55}
+    await service.store.put(key, msgspec.json.encode(document))
+    await eventually(topic, MESSAGE_TTL, 55)
+    assert heard == [NAMESPACE]
+    assert NAMESPACES_PREFIX not in listed
 
 
 # -- pure

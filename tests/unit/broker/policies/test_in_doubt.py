@@ -9,24 +9,25 @@ import msgspec
 import pytest
 from tests.unit.ledger.cluster import virtual
 
-from magnetar.broker.namespace_policies import AUTH, OF_TOPICS
+from magnetar.broker.catalog.namespace_policies import AUTH, TOPIC_AUTH
+from magnetar.broker.catalog.resources import Resources, partitioned_key
 from magnetar.broker.ownership.rings import namespace_key
-from magnetar.broker.policies import applied as applied_module
-from magnetar.broker.policies.applied import BrokerPolicies
+from magnetar.broker.policies import applied_policies as applied_module
+from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces
+from magnetar.broker.policies.notifier import TOPICS_PER_TURN, PolicyNews
 from magnetar.broker.policies.store import FORMAT, TopicPolicies, policies_key
-from magnetar.broker.policies.telling import TOPICS_PER_TURN, PolicyNews
-from magnetar.broker.resources import Resources, partitioned_key
-from magnetar.broker.settings import BrokerSettings
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.core.tasks import TaskSet
-from magnetar.managed_ledger.record import ManagedLedgerRecord, encode, managed_ledger_key
+from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import Record
 from magnetar.policies.caps import MAX_PRODUCERS, MAX_TOPICS
 from magnetar.policies.lifecycle import MESSAGE_TTL, RETENTION
+from magnetar.settings.broker import BrokerSettings
 
 TOPIC = parse_topic("persistent://t/n/a")
 OTHER = parse_topic("persistent://t/n/b")
@@ -48,9 +49,13 @@ class Stage:
 
     async def start(self) -> None:
         self.resources = Resources(self.store)
-        self.policies = BrokerPolicies(self.store, SETTINGS, self.resources)
-        self.policies.on_change = lambda namespace, topic: self.changes.append(
-            (str(namespace), None if topic is None else topic.local)
+        self.policies = BrokerPolicies(
+            self.store,
+            SETTINGS,
+            self.resources,
+            lambda namespace, topic: self.changes.append(
+                (str(namespace), None if topic is None else topic.local)
+            ),
         )
         await self.namespace()
         self.namespaces = FollowedNamespaces(self.store)
@@ -283,7 +288,7 @@ async def test_a_topic_begins_without_policies_unless_they_are_its_own(stage: St
 
 async def test_permissions_on_a_topic_go_with_it_and_no_others(stage: Stage) -> None:
     granted = {str(TOPIC): {"r": ["produce"]}, str(OTHER): {"r": ["consume"]}}
-    marked = {AUTH: {OF_TOPICS: granted, "x": 1}, "deleted": True}
+    marked = {AUTH: {TOPIC_AUTH: granted, "x": 1}, "deleted": True}
     await stage.namespace(**marked)
     await stage.store.delete(LEDGER_KEY)
     await stage.own(message_ttl=5)
@@ -292,7 +297,7 @@ async def test_permissions_on_a_topic_go_with_it_and_no_others(stage: Stage) -> 
     record = await stage.store.get(namespace_key(NAMESPACE))
     assert record is not None
     assert msgspec.json.decode(record.value) == {
-        AUTH: {OF_TOPICS: {str(OTHER): {"r": ["consume"]}}, "x": 1},
+        AUTH: {TOPIC_AUTH: {str(OTHER): {"r": ["consume"]}}, "x": 1},
         "deleted": True,
     }
     assert await stage.store.get(KEY) is None
@@ -302,7 +307,7 @@ async def test_permissions_on_a_topic_go_with_it_and_no_others(stage: Stage) -> 
 
 
 async def test_a_topic_is_forgotten_though_its_namespace_has_gone(stage: Stage) -> None:
-    await stage.namespace(**{AUTH: {OF_TOPICS: {str(TOPIC): {"r": ["produce"]}}}})
+    await stage.namespace(**{AUTH: {TOPIC_AUTH: {str(TOPIC): {"r": ["produce"]}}}})
     await stage.store.delete(LEDGER_KEY)
     gone = stage.store.delete(namespace_key(NAMESPACE))
     forgetting = asyncio.ensure_future(stage.policies.forget(TOPIC))

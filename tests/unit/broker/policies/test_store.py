@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from magnetar.broker.catalog.resources import CAS_ATTEMPTS_MAX, Resources, partitioned_key
 from magnetar.broker.policies.store import (
     FORMAT,
     NONE,
@@ -18,12 +19,12 @@ from magnetar.broker.policies.store import (
     policies_key,
     topic_of_key,
 )
-from magnetar.broker.resources import CAS_ATTEMPTS_MAX, Resources, partitioned_key
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
-from magnetar.managed_ledger.record import ManagedLedgerRecord, encode, managed_ledger_key
+from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Check, Operation
 
 TOPIC = parse_topic("persistent://t/n/a")
@@ -238,6 +239,25 @@ async def test_a_topic_that_is_stored_nowhere_is_forgotten_though_one_of_its_nam
     await policies.forget(volatile)
     assert await policies.read(volatile) == NONE
     assert (await policies.read(TOPIC)).local == {"message_ttl": 5}
+
+
+async def test_what_is_set_for_a_fleeting_topic_while_its_former_policies_go_stays(
+    store: MemoryStore,
+) -> None:
+    """No record tells that it is there again."""
+    fleeting = parse_topic("non-persistent://t/n/f")
+    policies, other = TopicPolicyStore(store), TopicPolicyStore(store)
+    await policies.update(fleeting, change("former", 1))
+    transact = store.transact
+
+    async def overtaken(operations: Sequence[Operation]) -> int:
+        store.transact = transact  # type: ignore[method-assign]
+        await other.update(fleeting, change("next", 2))
+        return await transact(operations)
+
+    store.transact = overtaken  # type: ignore[method-assign]
+    await policies.forget(fleeting)
+    assert (await policies.read(fleeting)).local["next"] == 2
 
 
 async def test_a_topic_that_is_stored_nowhere_may_have_policies(store: MemoryStore) -> None:

@@ -7,15 +7,15 @@ import pytest
 from tests.unit.ledger.cluster import virtual
 
 from magnetar.broker.policies.defaults import broker_value
-from magnetar.broker.policies.resolving import applied, of_namespace, of_topic
+from magnetar.broker.policies.notifier import PAUSE_S, PolicyNews
+from magnetar.broker.policies.resolution import applied, of_namespace, of_topic
 from magnetar.broker.policies.store import FORMAT, TopicPolicies
-from magnetar.broker.policies.telling import PAUSE_S, PolicyNews
-from magnetar.broker.settings import BrokerSettings
-from magnetar.cluster.settings import BrokerProcessSettings
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.core.tasks import TaskSet
 from magnetar.policies.policy import Policy
 from magnetar.policies.registry import BY_NAME, POLICIES
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.cluster_broker import BrokerProcessSettings
 
 HERE = NamespaceName("public", "here")
 RATE = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 6}

@@ -1,1 +1,1 @@
-"""Policies of namespaces and topics over REST: a walk over the registry, and what it cannot say."""
+"""Policies of namespaces and topics over REST: routes generated from the registry, and others."""

@@ -1,7 +1,7 @@
-"""A namespace's document: where each policy stands in it, and how it is shown and taken.
+"""A namespace's document: how policies are read from it, written to it, shown and checked.
 
-What is stored is what `GET /admin/v2/namespaces/{tenant}/{namespace}` answers, with three
-exceptions (`shown_document`). All of it is pure.
+The stored document is the answer to `GET /admin/v2/namespaces/{tenant}/{namespace}`, with three
+exceptions (`shown_document`). Pure: no IO.
 """
 
 import copy
@@ -9,28 +9,29 @@ from typing import Any, Final
 
 from magnetar.admin.routers.policies import offload_form
 from magnetar.admin.routers.policies.forms import checked, coerced, shown
-from magnetar.broker.namespace_policies import default_policies
-from magnetar.broker.resources import Document
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.resources import Document
 from magnetar.policies.admission import ANTI_AFFINITY, BOOKIE_AFFINITY, SCHEMA_AUTO_UPDATE
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import at
-from magnetar.policies.types import MapOf
 
 LOCAL: Final = (ANTI_AFFINITY.document, BOOKIE_AFFINITY.document)
-"""Pulsar keeps these in another document, which it does not show."""
+"""Policies that Pulsar stores in another document, which it does not show."""
 
 
 def value_in(document: Document, policy: Policy, cluster: str) -> Any:
-    """What the document says of the policy, its default entries included; None: nothing."""
+    """Returns the policy's value in the document, with default entries; None if it is not set."""
     value = document.get(policy.document)
     if policy.by_cluster:
         return (value or {}).get(cluster)
     return value
 
 
-def with_value(document: Document, policy: Policy, value: Any, cluster: str, key: str) -> Document:
-    """The document with the policy set; None removes it. `key` is that of an entry."""
+def with_value(
+    document: Document, policy: Policy, value: object, cluster: str, key: str
+) -> Document:
+    """Returns the document with the policy, or its entry `key`, set; a value of None removes it."""
     field = policy.document
     part = cluster if policy.by_cluster else key
     if part:
@@ -40,46 +41,47 @@ def with_value(document: Document, policy: Policy, value: Any, cluster: str, key
         return {**document, field: entries}
     if value is not None:
         return {**document, field: value}
-    fresh = default_policies(cluster)
-    changed = {**document, field: copy.deepcopy(fresh.get(field))}
-    if field not in fresh:
+    defaults = default_policies(cluster)
+    changed = {**document, field: copy.deepcopy(defaults.get(field))}
+    if field not in defaults:
         del changed[field]
     return changed
 
 
 def shown_document(document: Document, *, auto_update: bool) -> Document:
-    """As Pulsar shows it; `auto_update` is the broker's, which shows where nobody said anything."""
-    found = {key: value for key, value in document.items() if key not in LOCAL}
-    found.setdefault(SCHEMA_AUTO_UPDATE.document, auto_update)
+    """Returns the document as Pulsar shows it.
+
+    `auto_update` is the broker's default, which is shown if the namespace does not set it.
+    """
+    shown_fields = {key: value for key, value in document.items() if key not in LOCAL}
+    shown_fields.setdefault(SCHEMA_AUTO_UPDATE.document, auto_update)
     for policy in (BACKLOG_QUOTA, OFFLOAD):
-        if found.get(policy.document):
-            found[policy.document] = shown(policy, found[policy.document])
-    return found
+        if shown_fields.get(policy.document):
+            shown_fields[policy.document] = shown(policy, shown_fields[policy.document])
+    return shown_fields
 
 
 def checked_document(given: Document) -> Document:
-    """What a new namespace is given, each policy checked; what is no policy is left as it is."""
-    taken = dict(given)
+    """Returns the document of a new namespace with checked policies; other fields are unchanged."""
+    document = dict(given)
     for policy in at(Level.NAMESPACE):
         value = given.get(policy.document) if policy.document else None
         if value is None or value in ({}, []):
             continue
         if policy.by_cluster and isinstance(value, dict):
-            taken[policy.document] = {
-                name: checked(policy, policy.type, coerced(policy.type, one), policy.document)
-                for name, one in value.items()
-                if one is not None
+            document[policy.document] = {
+                name: checked(policy, policy.type, coerced(policy.type, entry), policy.document)
+                for name, entry in value.items()
+                if entry is not None
             }
             continue
-        kind = policy.type
         if policy is OFFLOAD:
-            value = offload_form.taken(value)
-        if isinstance(kind, MapOf) and isinstance(value, dict):
-            value = {name: one for name, one in value.items() if one is not None}
-        taken[policy.document] = checked(policy, kind, coerced(kind, value), policy.document)
-    return taken
+            value = offload_form.stored(value)
+        value = coerced(policy.type, value)
+        document[policy.document] = checked(policy, policy.type, value, policy.document)
+    return document
 
 
 def document_fields() -> frozenset[str]:
-    """The fields of policies in the document."""
+    """Returns the names of the document's fields that are policies."""
     return frozenset(policy.document for policy in at(Level.NAMESPACE) if policy.document)

@@ -1,17 +1,15 @@
-"""What Pulsar has beside the policies of the registry: properties, and answers that never change.
+"""Routes beside the policies of the registry: properties, and answers that never change.
 
-Entry filters, shadow topics, resource groups and the like are features that Magnetar does not have:
-they answer as they do where nothing was set.
+Magnetar lacks entry filters, shadow topics, resource groups and similar features of Pulsar. Their
+routes answer as if nothing was set.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, bare, done, nothing, optional
 from magnetar.admin.context import (
     namespace_of,
     require_namespace,
@@ -19,13 +17,13 @@ from magnetar.admin.context import (
     text_of,
     topic_of,
 )
-from magnetar.admin.described import described
-from magnetar.admin.paths import register_choice
-from magnetar.admin.routers.policies.refusal import InvalidPolicy
-from magnetar.admin.routers.policies.topics import TOPIC_PATH
-from magnetar.admin.routes import Routes
-from magnetar.broker.resources import Document
-from magnetar.core.errors import NotAllowed
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, bare, done, empty, optional
+from magnetar.admin.http.descriptions import described
+from magnetar.admin.http.paths import TOPIC_PATH, register_choice
+from magnetar.admin.http.routes import Routes
+from magnetar.broker.catalog.resources import Document
+from magnetar.core.errors import NotAllowed, PreconditionFailed
 
 router = Routes(prefix="/admin/v2")
 
@@ -54,14 +52,14 @@ OF_TOPICS: Final[dict[str, object]] = {
     "shadowTopics": None,
 }
 OF_BROKERS: Final[dict[str, object]] = {"entryFilters": {"entryFilterNames": ""}}
-"""The broker's own, which hold where nothing is set."""
+"""The broker's values, which apply if nothing is set."""
 register_choice("fixed_of_namespaces", OF_NAMESPACES)
 register_choice("fixed_of_topics", OF_TOPICS)
 
 
 @router.get(
     _PATH + "/{policy:fixed_of_namespaces}",
-    summary="What cannot be set",
+    summary="Policies without effect: never set",
     tags=("namespaces",),
 )
 async def get_of_namespace(request: Request) -> Response:
@@ -70,15 +68,14 @@ async def get_of_namespace(request: Request) -> Response:
 
 
 @router.get(
-    TOPIC_PATH + "/{policy:fixed_of_topics}", summary="What cannot be set", tags=("topics",)
+    TOPIC_PATH + "/{policy:fixed_of_topics}",
+    summary="Policies without effect: never set",
+    tags=("topics",),
 )
 async def get_of_topic(request: Request) -> Response:
     await require_namespace(service_of(request), topic_of(request).namespace)
     values = OF_TOPICS | OF_BROKERS if bodies.flag(request, "applied") else OF_TOPICS
     return optional(values[text_of(request, "policy")])
-
-
-# -- the strategy of Pulsar 2.3, before there were eight -------------------------------------------
 
 
 @router.get(
@@ -99,14 +96,13 @@ async def get_old_strategy(request: Request) -> Response:
     openapi_extra=described(body="A strategy", example="Backward"),
 )
 async def put_old_strategy(request: Request) -> Response:
-    given = await bodies.parse(request, str)
-    if given is not None and given not in _OLD_STRATEGIES:
-        raise InvalidPolicy(
+    strategy = await bodies.parse(request, str)
+    if strategy is not None and strategy not in _OLD_STRATEGIES:
+        raise PreconditionFailed(
             f"schemaAutoUpdateCompatibilityStrategy must be one of {', '.join(_OLD_STRATEGIES)}: "
-            f"{given!r}"
+            f"{strategy!r}"
         )
-
-    if given is not None:
+    if strategy is not None:
         raise NotAllowed(
             "schemaAutoUpdateCompatibilityStrategy is not supported: brokers check schemas by "
             "schemaCompatibilityStrategy; set that instead"
@@ -117,9 +113,6 @@ async def put_old_strategy(request: Request) -> Response:
 
     await service_of(request).resources.update_policies(namespace_of(request), change)
     return done()
-
-
-# -- properties ------------------------------------------------------------------------------------
 
 
 @router.get(_PATH + "/properties", summary="A namespace's properties", tags=("namespaces",))
@@ -134,8 +127,8 @@ async def get_properties(request: Request) -> Response:
     openapi_extra=described(body="Properties", example={"team": "payments"}),
 )
 async def put_properties(request: Request) -> Response:
-    given = await bodies.parse(request, dict[str, str])
-    return await _change(request, lambda properties: properties | (given or {}))
+    added = await bodies.parse(request, dict[str, str]) or {}
+    return await _change(request, lambda properties: properties | added)
 
 
 @router.delete(_PATH + "/properties", summary="Remove all properties", tags=("namespaces",))
@@ -154,7 +147,7 @@ async def put_property(request: Request) -> Response:
 @router.get(_PATH + "/property/{key:name}", summary="A property", tags=("namespaces",))
 async def get_property(request: Request) -> Response:
     value = (await _properties(request)).get(text_of(request, "key"))
-    return nothing() if value is None else bare(value)
+    return empty() if value is None else bare(value)
 
 
 @router.delete(_PATH + "/property/{key:name}", summary="Remove a property", tags=("namespaces",))
@@ -165,7 +158,7 @@ async def delete_property(request: Request) -> Response:
 
 
 async def _properties(request: Request) -> dict[str, str]:
-    document: dict[str, Any] = await service_of(request).resources.policies(namespace_of(request))
+    document: Document = await service_of(request).resources.policies(namespace_of(request))
     return document.get("properties") or {}
 
 

@@ -1,8 +1,8 @@
-"""Values of policies as they come and go over REST: read as Jackson reads them, checked, shown.
+"""Values of policies over REST: parsed as Jackson does, checked, and shown.
 
-A value is JSON. As Pulsar's clients send them, numbers and booleans may be texts, and fields that
-are null count as left out. What is not valid is refused with the policy's status and a reason that
-begins as Pulsar's; nothing of it is stored.
+A value is JSON. As Pulsar's clients require, numbers and booleans may be texts, and a null field
+counts as missing. An invalid value is refused with the policy's status and a reason that begins as
+Pulsar's; no part of it is stored.
 """
 
 import re
@@ -12,11 +12,10 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from magnetar.admin import bodies
+from magnetar.admin.http import bodies
 from magnetar.admin.routers.policies import offload_form
-from magnetar.admin.routers.policies.refusal import InvalidPolicy
-from magnetar.broker.resources import Document
-from magnetar.core.errors import NotFound
+from magnetar.broker.catalog.resources import Document
+from magnetar.core.errors import NotFound, PreconditionFailed
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD
 from magnetar.policies.policy import Policy, Rest
 from magnetar.policies.types import (
@@ -35,7 +34,7 @@ from magnetar.policies.types import (
 
 MALFORMED: Final = 400
 KEY_DEFAULT: Final = "destination_storage"
-"""Where no `backlogQuotaType` is given."""
+"""The entry of the backlog quota if a request has no `backlogQuotaType`."""
 EMPTY: Final = "The request entity cannot be empty."
 
 _WHOLE = re.compile(r"-?\d{1,19}")
@@ -43,7 +42,7 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def key_of(request: Request, policy: Policy, rest: Rest) -> str:
-    """Which entry of a policy that is set entry by entry; empty for all others."""
+    """Returns the key of the entry that the request is about; empty for other policies."""
     if not rest.keyed_by or not isinstance(policy.type, MapOf):
         return ""
     key = request.query_params.get(rest.keyed_by) or KEY_DEFAULT
@@ -53,10 +52,10 @@ def key_of(request: Request, policy: Policy, rest: Rest) -> str:
         raise NotFound(str(error)) from None
 
 
-async def read(request: Request, policy: Policy, rest: Rest) -> Any:
-    """The checked value of the request, of one entry where it is keyed; None: it is to go."""
-    given = await _given(request, policy, rest)
-    if given is None or given == "":
+async def read(request: Request, policy: Policy, rest: Rest) -> object:
+    """Returns the checked value, or entry, of the request; None if the request removes it."""
+    value = await _requested(request, policy, rest)
+    if value is None or value == "":
         if _empty_removes(policy, rest):
             return None
         raise HTTPException(MALFORMED, EMPTY)
@@ -64,14 +63,14 @@ async def read(request: Request, policy: Policy, rest: Rest) -> Any:
     if rest.keyed_by and isinstance(kind, MapOf):
         kind = kind.value
     if policy is OFFLOAD:
-        given = offload_form.taken(given)
-    return checked(policy, kind, coerced(kind, given), rest.path, rest.invalid)
+        value = offload_form.stored(value)
+    return checked(policy, kind, coerced(kind, value), rest.path, rest.invalid)
 
 
-def checked(policy: Policy, kind: Type, value: object, where: str, refusal: str = "") -> Any:
-    """The value as it is stored; raises InvalidPolicy in Pulsar's words.
+def checked(policy: Policy, kind: Type, value: object, where: str, refusal: str = "") -> object:
+    """Returns the value to store; raises PreconditionFailed with Pulsar's text.
 
-    `refusal` is Pulsar's whole text for a value out of range, where it has one.
+    `refusal` is Pulsar's whole text for a value out of range, if Pulsar has one.
     """
     try:
         return kind.check(value, where)
@@ -88,25 +87,27 @@ def checked(policy: Policy, kind: Type, value: object, where: str, refusal: str 
             text = error.text
         else:
             text = f"{policy.invalid}: {named} {error.text}".replace(":  ", ": ")
-        raise InvalidPolicy(text, http_status=status) from None
+        raise PreconditionFailed(text, http_status=status) from None
 
 
-def coerced(kind: Type, value: Any) -> Any:
-    """The value with its texts made numbers and booleans where the type has these."""
+def coerced(kind: Type, value: object) -> object:
+    """Converts texts to numbers and booleans if the type requires it."""
     if isinstance(value, str):
         return _from_text(kind, value)
     if isinstance(kind, Record) and isinstance(value, dict):
         types = {field.name: field.type for field in kind.fields}
         types |= {field.alias: field.type for field in kind.fields if field.alias}
         return {
-            name: coerced(types[name], one)
-            for name, one in value.items()
-            if one is not None and name in types
+            name: coerced(types[name], entry)
+            for name, entry in value.items()
+            if entry is not None and name in types
         }
     if isinstance(kind, MapOf) and isinstance(value, dict):
-        return {name: coerced(kind.value, one) for name, one in value.items() if one is not None}
+        return {
+            name: coerced(kind.value, entry) for name, entry in value.items() if entry is not None
+        }
     if isinstance(kind, ListOf) and isinstance(value, list):
-        return _unique([coerced(kind.item, one) for one in value])
+        return _unique([coerced(kind.item, item) for item in value])
     if isinstance(kind, Boolean) and value in (0, 1):
         return bool(value)
     if isinstance(kind, Integer) and isinstance(value, float) and value.is_integer():
@@ -114,9 +115,11 @@ def coerced(kind: Type, value: Any) -> Any:
     return value
 
 
-def shown(policy: Policy, value: Any) -> Any:
-    """The value as Pulsar answers it: a quota's size also under its old name, a bucket also under
-    that of its driver."""
+def shown(policy: Policy, value: Any) -> object:
+    """Returns the value as Pulsar shows it, which repeats some fields under other names.
+
+    These are a quota's size, under its old name, and a bucket, under its driver's name.
+    """
     if policy is BACKLOG_QUOTA and value is not None:
         return with_old_names(value)
     if policy is OFFLOAD and value is not None:
@@ -125,11 +128,11 @@ def shown(policy: Policy, value: Any) -> Any:
 
 
 def with_old_names(quotas: Document) -> Document:
-    """`limit` beside `limitSize`, as clients before 2.8 know it."""
+    """Adds `limit`, the name of `limitSize` in clients before 2.8."""
     return {key: {"limit": quota.get("limitSize", -1), **quota} for key, quota in quotas.items()}
 
 
-async def _given(request: Request, policy: Policy, rest: Rest) -> Any:
+async def _requested(request: Request, policy: Policy, rest: Rest) -> object:
     body = await bodies.read(request)
     if rest.query and not body:
         return request.query_params.get(rest.query)
@@ -143,8 +146,8 @@ async def _given(request: Request, policy: Policy, rest: Rest) -> Any:
         raise HTTPException(MALFORMED, f"The body is not valid JSON: {error}") from error
 
 
-def _unique(items: list[Any]) -> list[Any]:
-    """Lists of policies are sets to Pulsar: who names an item twice means it once."""
+def _unique(items: list[object]) -> list[object]:
+    """Removes duplicates: lists of policies are sets in Pulsar."""
     return [item for at, item in enumerate(items) if item not in items[:at]]
 
 
@@ -154,7 +157,7 @@ def _empty_removes(policy: Policy, rest: Rest) -> bool:
     return isinstance(policy.type, Record | Choice)
 
 
-def _from_text(kind: Type, text: str) -> Any:
+def _from_text(kind: Type, text: str) -> object:
     stripped = text.strip()
     if isinstance(kind, Integer) and _WHOLE.fullmatch(stripped):
         return int(stripped)

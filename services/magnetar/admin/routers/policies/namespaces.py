@@ -1,7 +1,7 @@
 """`/admin/v2/namespaces/{tenant}/{namespace}/{policy}`: get, set and remove a namespace's policies.
 
-Every policy of the registry by the same three handlers. Beyond Pulsar, each can be removed, and
-`applied=true` answers what holds where the namespace does not say.
+The same three handlers serve all policies of the registry. Unlike in Pulsar, every policy can be
+removed, and `applied=true` shows the value in force, which the broker's settings may define.
 """
 
 from typing import Any, Final
@@ -9,13 +9,14 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin.answers import answer, bare, done, nothing
 from magnetar.admin.context import namespace_of, service_of
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, bare, done, empty
+from magnetar.admin.http.routes import Routes
 from magnetar.admin.routers.policies import documents, forms, rules
 from magnetar.admin.routers.policies.table import PolicyTable
-from magnetar.admin.routes import Routes
-from magnetar.broker.policies.resolving import applied, of_namespace
-from magnetar.broker.resources import Document
+from magnetar.broker.catalog.resources import Document
+from magnetar.broker.policies.resolution import applied, of_namespace
 from magnetar.broker.service import BrokerService
 from magnetar.policies.admission import SCHEMA_AUTO_UPDATE
 from magnetar.policies.lifecycle import PERSISTENCE
@@ -33,14 +34,14 @@ ONE_BOOKIE: Final = {
     "bookkeeperAckQuorum": 1,
     "managedLedgerMaxMarkDeleteRate": 0.0,
 }
-"""What holds on a standalone, which has no setting for it."""
+"""The persistence policy in force on a standalone, which has no setting for it."""
 
 
 async def get_policy(request: Request) -> Response:
-    service, policy = service_of(request), _TABLE.gotten(request)
+    service, policy = service_of(request), _TABLE.to_get(request)
     document = await service.resources.policies(namespace_of(request))
-    if request.query_params.get("applied", "").lower() == "true":
-        return shown(policy, holds(service, policy, document))
+    if bodies.flag(request, "applied"):
+        return shown(policy, in_force(service, policy, document))
     value = documents.value_in(document, policy, service.cluster)
     if value is None and policy is SCHEMA_AUTO_UPDATE:
         value = service.settings.schema_auto_update
@@ -48,7 +49,7 @@ async def get_policy(request: Request) -> Response:
 
 
 async def set_policy(request: Request) -> Response:
-    policy = _TABLE.set(request)
+    policy = _TABLE.to_set(request)
     rest = _TABLE.rest(policy)
     key = forms.key_of(request, policy, rest)
     await _change(request, policy, await forms.read(request, policy, rest), key)
@@ -56,14 +57,14 @@ async def set_policy(request: Request) -> Response:
 
 
 async def remove_policy(request: Request) -> Response:
-    policy = _TABLE.removed(request)
+    policy = _TABLE.to_remove(request)
     await _change(request, policy, None, forms.key_of(request, policy, _TABLE.rest(policy)))
     return done()
 
 
 async def _change(request: Request, policy: Policy, value: Any, key: str) -> None:
     service, namespace = service_of(request), namespace_of(request)
-    await service.resources.policies(namespace)  # not found goes before not valid
+    await service.resources.policies(namespace)  # "not found" precedes "invalid value"
     await rules.check_value(service, namespace, policy, value, Level.NAMESPACE)
 
     def change(document: Document) -> Document:
@@ -79,21 +80,21 @@ async def _change(request: Request, policy: Policy, value: Any, key: str) -> Non
     await service.resources.update_policies(namespace, change)
 
 
-def holds(service: BrokerService, policy: Policy, document: Document) -> Any:
-    """What holds for the namespace of that document."""
+def in_force(service: BrokerService, policy: Policy, document: Document) -> Any:
+    """Returns the policy in force for the namespace with that document."""
     own = of_namespace(policy, document, service.cluster)
     value = applied(policy, service.policies.broker_default(policy), own)
     return ONE_BOOKIE if value is None and policy is PERSISTENCE else value
 
 
 def shown(policy: Policy, value: Any, *, unset: Unset = Unset.EMPTY_200) -> Response:
-    """A policy's value as Pulsar answers it; None where it is not set."""
+    """Returns Pulsar's response for a policy's value; None means that it is not set."""
     if value is None and isinstance(policy.type, ListOf):
         value = policy.undefined
     if value is None and unset is Unset.VALUE:
         value = {} if policy.keyed else policy.default
     if value is None:
-        return done() if unset is Unset.NO_CONTENT else nothing()
+        return done() if unset is Unset.NO_CONTENT else empty()
     if isinstance(policy.type, Text):
         return bare(value)
     return answer(forms.shown(policy, value))

@@ -1,20 +1,19 @@
-"""Offload policies as Pulsar's clients send and read them. Pure.
+"""Offload policies in the form of Pulsar's clients. Pure: no IO.
 
-Clients name a bucket, its region and its address by the driver (`s3ManagedLedgerOffloadBucket`), or
-for all drivers alike (`managedLedgerOffloadBucket`). They are stored under the names for all
-drivers, and shown under both. Clients also fill in defaults of fields that have no effect here;
-those pass. Any other value of such a field is refused, and the refusal names the field.
+Clients name a bucket, its region and its address after the driver (`s3ManagedLedgerOffloadBucket`)
+or with the common names (`managedLedgerOffloadBucket`). They are stored with the common names and
+shown with both. Clients also send defaults for fields that have no effect in Magnetar; those are
+ignored. Any other value of such a field is refused with a reason that names the field.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from magnetar.admin.routers.policies.refusal import InvalidPolicy
+from magnetar.broker.catalog.resources import Document
+from magnetar.core.errors import PreconditionFailed
 from magnetar.offload.stores import FILESYSTEM, GOOGLE, S3_DRIVERS
 from magnetar.policies.lifecycle import OFFLOAD
 from magnetar.policies.types import Record
-
-Document = dict[str, Any]
 
 _DRIVER: Final = "managedLedgerOffloadDriver"
 _BUCKET: Final = "managedLedgerOffloadBucket"
@@ -31,7 +30,7 @@ _OF_DRIVERS: Final[Mapping[str, Mapping[str, str]]] = {
     GOOGLE: {"gcsManagedLedgerOffloadBucket": _BUCKET, "gcsManagedLedgerOffloadRegion": _REGION},
     FILESYSTEM: {"fileSystemURI": _BUCKET},
 }
-"""Each driver's own names, and the names for all drivers."""
+"""The common name for each name that a driver has of its own."""
 
 _ELSEWHERE: Final = {
     **dict.fromkeys(
@@ -49,7 +48,7 @@ _ELSEWHERE: Final = {
 }
 """What to do instead of setting a field that has no effect here."""
 
-_FILLED_IN: Final[Mapping[str, tuple[object, ...]]] = {
+_DEFAULTS: Final[Mapping[str, tuple[object, ...]]] = {
     "offloadersDirectory": ("./offloaders",),
     "managedLedgerOffloadMaxThreads": (2,),
     "managedLedgerOffloadReadThreads": (2,),
@@ -66,43 +65,45 @@ _FILLED_IN: Final[Mapping[str, tuple[object, ...]]] = {
     "gcsDriver": (True,),
     "fileSystemDriver": (True,),
 }
-"""Defaults that Java's and Go's clients send although nobody set them."""
+"""Defaults that Java's and Go's clients send for fields that are not set."""
 
-_KNOWN: Final = frozenset(
+_STORED_FIELDS: Final = frozenset(
     field.name for field in (OFFLOAD.type.fields if isinstance(OFFLOAD.type, Record) else ())
 )
 
 
-def taken(given: Any) -> Any:
-    """The value under the names that are stored; raises InvalidPolicy naming a field."""
-    if not isinstance(given, dict):
-        return given
-    said = {
+def stored(raw: object) -> object:
+    """Returns a client's value with the stored names; raises PreconditionFailed with the field."""
+    if not isinstance(raw, dict):
+        return raw
+    fields = {
         name: value
-        for name, value in given.items()
-        # Go's client writes 0 and an empty text for what is not set; a threshold may be 0.
-        if value or (name in _KNOWN and value is not None and value != "")
+        for name, value in raw.items()
+        # Go's client sends 0 and "" for fields that are not set; a threshold may be 0.
+        if value or (name in _STORED_FIELDS and value is not None and value != "")
     }
-    driver = said.get(_DRIVER)
-    found = {name: value for name, value in said.items() if name in _KNOWN}
+    driver = fields.get(_DRIVER)
+    result = {name: value for name, value in fields.items() if name in _STORED_FIELDS}
     own = _OF_DRIVERS.get(str(driver), {})
-    for name, value in said.items():
+    for name, value in fields.items():
         if name in own:
-            found[own[name]] = _same(name, value, own[name], said.get(own[name], value))
-        elif name not in _KNOWN and value not in _FILLED_IN.get(name, ()):
-            raise InvalidPolicy(_no_effect(name, driver))
-    return found
+            result[own[name]] = _same(name, value, own[name], fields.get(own[name], value))
+        elif name not in _STORED_FIELDS and value not in _DEFAULTS.get(name, ()):
+            raise PreconditionFailed(_no_effect(name, driver))
+    return result
 
 
 def shown(value: Document) -> Document:
-    """The value also under the names of its driver."""
+    """Adds the names of the value's driver."""
     own = _OF_DRIVERS.get(str(value.get(_DRIVER)), {})
-    return value | {name: value[plain] for name, plain in own.items() if plain in value}
+    return value | {name: value[common] for name, common in own.items() if common in value}
 
 
-def _same(name: str, value: object, plain: str, other: object) -> object:
+def _same(name: str, value: object, common: str, other: object) -> object:
     if value != other:
-        raise InvalidPolicy(f"{name} and {plain} contradict each other: {value!r} and {other!r}")
+        raise PreconditionFailed(
+            f"{name} and {common} contradict each other: {value!r} and {other!r}"
+        )
     return value
 
 

@@ -1,49 +1,48 @@
-"""Who may do what, as it is written down: nothing asks for it yet (there is no authentication).
+"""Permissions of roles. They are stored but not checked yet: there is no authentication.
 
-Kept in the namespace's document, as Pulsar does: for the namespace, for topics, for subscriptions.
-A partitioned topic's hold for its partitions.
+As in Pulsar, the namespace's document contains the permissions of the namespace, of its topics and
+of subscriptions. Those of a partitioned topic apply to its partitions.
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import answer, done
-from magnetar.admin.cluster.route import at_owner, planned
+from magnetar.admin.cluster.placement import at_owner, planned
 from magnetar.admin.context import namespace_of, service_of, text_of
-from magnetar.admin.described import described
-from magnetar.admin.routers.policies.topics import TOPIC_PATH, existing_topic, where_known
-from magnetar.admin.routes import Routes
-from magnetar.broker.namespace_policies import AUTH, OF_TOPICS
-from magnetar.broker.resources import Document
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import answer, done
+from magnetar.admin.http.descriptions import described
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Routes
+from magnetar.admin.routers.policies.topics import at_topic_owner_if_needed, existing_topic
+from magnetar.broker.catalog.namespace_policies import AUTH, TOPIC_AUTH
+from magnetar.broker.catalog.resources import Document
 
-router = Routes(prefix="/admin/v2", placing=at_owner)
+router = Routes(prefix="/admin/v2", placement=at_owner)
 
 _NAMESPACE: Final = "/namespaces/{tenant:name}/{namespace:name}/permissions"
 _TOPIC: Final = TOPIC_PATH + "/permissions"
 _ACTIONS: Final = ("consume", "functions", "packages", "produce", "sinks", "sources")
 _OF_NAMESPACE: Final = "namespace_auth"
 _OF_SUBSCRIPTIONS: Final = "subscription_auth_roles"
-_BODY: Final = described(body="What the role may do", example=["produce", "consume"])
+_BODY: Final = described(body="The role's actions", example=["produce", "consume"])
 
 Roles = dict[str, list[str]]
+T = TypeVar("T")
 
 
-# -- namespaces ------------------------------------------------------------------------------------
-
-
-@router.get(_NAMESPACE, summary="Roles and what they may do", tags=("namespaces",))
+@router.get(_NAMESPACE, summary="Roles and their actions", tags=("namespaces",))
 async def get_of_namespace(request: Request) -> Response:
     return answer((await _auth(request))[_OF_NAMESPACE])
 
 
 @router.post(
     _NAMESPACE + "/{role:name}",
-    summary="Grant a role something",
+    summary="Grant actions to a role",
     tags=("namespaces",),
     openapi_extra=_BODY,
 )
@@ -53,14 +52,11 @@ async def grant_on_namespace(request: Request) -> Response:
 
 
 @router.delete(
-    _NAMESPACE + "/{role:name}", summary="Take everything from a role", tags=("namespaces",)
+    _NAMESPACE + "/{role:name}", summary="Revoke all actions of a role", tags=("namespaces",)
 )
 async def revoke_on_namespace(request: Request) -> Response:
     role = text_of(request, "role")
     return await _change(request, _OF_NAMESPACE, lambda roles: _without(roles, role))
-
-
-# -- subscriptions ---------------------------------------------------------------------------------
 
 
 @router.get(
@@ -82,84 +78,82 @@ async def grant_on_subscription(request: Request) -> Response:
     if roles is None:
         raise HTTPException(400, "Roles should not be null")
     unique = sorted(set(roles))
-    return await _change(request, _OF_SUBSCRIPTIONS, lambda known: {**known, subscription: unique})
+    return await _change(
+        request, _OF_SUBSCRIPTIONS, lambda granted: {**granted, subscription: unique}
+    )
 
 
 @router.delete(
     _NAMESPACE + "/subscription/{subscription:name}/{role:name}",
-    summary="Take a subscription from a role",
+    summary="Revoke a role's use of a subscription",
     tags=("namespaces",),
 )
 @router.delete(
     _NAMESPACE + "/{subscription:name}/{role:name}",
-    summary="The same, as Pulsar's clients ask for it",
+    summary="Revoke a role's use of a subscription, by the path of Pulsar's clients",
     tags=("namespaces",),
 )
 async def revoke_on_subscription(request: Request) -> Response:
     subscription, role = text_of(request, "subscription"), text_of(request, "role")
 
-    def revoked(known: Roles) -> Roles:
-        if subscription not in known:
-            return known
-        return {**known, subscription: [each for each in known[subscription] if each != role]}
+    def revoked(granted: Roles) -> Roles:
+        if subscription not in granted:
+            return granted
+        return {**granted, subscription: [name for name in granted[subscription] if name != role]}
 
     return await _change(request, _OF_SUBSCRIPTIONS, revoked)
 
 
-# -- topics ----------------------------------------------------------------------------------------
-
-
-@router.get(_TOPIC, summary="Roles and what they may do, the namespace's too", tags=("topics",))
-@planned(where_known)
+@router.get(
+    _TOPIC, summary="Roles and their actions, with those of the namespace", tags=("topics",)
+)
+@planned(at_topic_owner_if_needed)
 async def get_of_topic(request: Request) -> Response:
-    name = (await existing_topic(request)).base
+    name = await existing_topic(request)
     auth = await _auth(request)
     roles: Roles = {role: list(actions) for role, actions in auth[_OF_NAMESPACE].items()}
-    for role, actions in auth[OF_TOPICS].get(str(name), {}).items():
+    for role, actions in auth[TOPIC_AUTH].get(str(name), {}).items():
         roles[role] = sorted({*roles.get(role, ()), *actions})
     return answer(roles)
 
 
 @router.post(
     _TOPIC + "/{role:name}",
-    summary="Grant a role something",
+    summary="Grant actions to a role",
     tags=("topics",),
     openapi_extra=_BODY,
 )
-@planned(where_known)
+@planned(at_topic_owner_if_needed)
 async def grant_on_topic(request: Request) -> Response:
     name = str(await existing_topic(request))
     role, actions = text_of(request, "role"), await _actions(request)
-    return await _change(
-        request,
-        OF_TOPICS,
-        lambda topics: {**topics, name: {**topics.get(name, {}), role: actions}},
-    )
+
+    def granted(topics: dict[str, Roles]) -> dict[str, Roles]:
+        return {**topics, name: {**topics.get(name, {}), role: actions}}
+
+    return await _change(request, TOPIC_AUTH, granted)
 
 
-@router.delete(_TOPIC + "/{role:name}", summary="Take everything from a role", tags=("topics",))
-@planned(where_known)
+@router.delete(_TOPIC + "/{role:name}", summary="Revoke all actions of a role", tags=("topics",))
+@planned(at_topic_owner_if_needed)
 async def revoke_on_topic(request: Request) -> Response:
     name, role = str(await existing_topic(request)), text_of(request, "role")
 
     def revoked(topics: dict[str, Roles]) -> dict[str, Roles]:
-        left = _without(topics.get(name, {}), role)
-        return {**_without(topics, name), **({name: left} if left else {})}
+        remaining = _without(topics.get(name, {}), role)
+        return {**_without(topics, name), **({name: remaining} if remaining else {})}
 
-    return await _change(request, OF_TOPICS, revoked)
-
-
-# -- the document ----------------------------------------------------------------------------------
+    return await _change(request, TOPIC_AUTH, revoked)
 
 
 async def _actions(request: Request) -> list[str]:
-    given = await bodies.parse(request, list[str])
-    if given is None:
+    actions = await bodies.parse(request, list[str])
+    if actions is None:
         raise HTTPException(400, "Actions should not be null")
-    for action in given:
+    for action in actions:
         if action not in _ACTIONS:
             raise HTTPException(400, f"No such action: {action}; there are {', '.join(_ACTIONS)}")
-    return sorted(set(given))
+    return sorted(set(actions))
 
 
 async def _auth(request: Request) -> Document:
@@ -168,7 +162,9 @@ async def _auth(request: Request) -> Document:
     return auth
 
 
-async def _change(request: Request, part: str, change: Callable[[Any], Any]) -> Response:
+async def _change(
+    request: Request, part: str, change: Callable[[dict[str, T]], dict[str, T]]
+) -> Response:
     def changed(document: Document) -> Document:
         auth = document[AUTH]
         return {**document, AUTH: {**auth, part: change(auth.get(part) or {})}}
@@ -177,5 +173,5 @@ async def _change(request: Request, part: str, change: Callable[[Any], Any]) -> 
     return done()
 
 
-def _without(entries: dict[str, Any], name: str) -> dict[str, Any]:
+def _without(entries: dict[str, T], name: str) -> dict[str, T]:
     return {key: value for key, value in entries.items() if key != name}

@@ -1,14 +1,13 @@
-"""What must hold between policies, beyond the type of each: checked before anything is stored.
+"""Rules between policies, beyond their types, that are checked before anything is stored.
 
-A retention must exceed the backlog quota, whichever of the two is set later: messages that no
-subscription has read yet would be counted against what is kept after reading. The texts are those
-that Pulsar's tools look for.
+A retention must exceed the backlog quota, whichever of the two is set later. Otherwise unread
+messages would fill the space that is meant for messages after they are read. Pulsar's tools match
+the texts.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from magnetar.admin.routers.policies.refusal import InvalidPolicy
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
@@ -21,20 +20,20 @@ MIB: Final = 1 << 20
 MINUTE_S: Final = 60
 SIZE_QUOTA: Final = "destination_storage"
 
-Holds = Callable[[Policy], Any]
-"""What would hold of a policy, had the change been made; of a namespace, what it says itself."""
+InForce = Callable[[Policy], Any]
+"""Returns the policy in force after the change; for a namespace, only its own value."""
 
 
-def check_together(changed: Policy, holds: Holds, level: Level) -> None:
-    """Raises PreconditionFailed where retention and backlog quota would contradict.
+def check_together(changed: Policy, in_force: InForce, level: Level) -> None:
+    """Raises PreconditionFailed if retention and backlog quota contradict each other.
 
-    A namespace's age quota is left out, as Pulsar does.
+    As in Pulsar, a namespace's age quota is not checked.
     """
     if changed is not RETENTION and changed is not BACKLOG_QUOTA:
         return
-    quotas: Mapping[str, Any] = holds(BACKLOG_QUOTA) or {}
-    wanted = [SIZE_QUOTA] if level is Level.NAMESPACE else list(quotas)
-    if not _contradict(holds(RETENTION), (quotas[key] for key in wanted if key in quotas)):
+    quotas: Mapping[str, Any] = in_force(BACKLOG_QUOTA) or {}
+    keys = [SIZE_QUOTA] if level is Level.NAMESPACE else list(quotas)
+    if not _contradict(in_force(RETENTION), (quotas[key] for key in keys if key in quotas)):
         return
     if changed is BACKLOG_QUOTA:
         raise PreconditionFailed(
@@ -61,17 +60,17 @@ def _contradict(retention: Mapping[str, Any] | None, quotas: Iterable[Mapping[st
 async def check_value(
     service: BrokerService, namespace: NamespaceName, policy: Policy, value: Any, level: Level
 ) -> None:
-    """Raises what the broker itself has against the value."""
+    """Raises if this broker cannot accept the value."""
     if policy is REPLICATION and value is not None:
         await _check_clusters(service, namespace, value, level)
     bytes_max = service.settings.message_bytes_max
     if policy is MAX_MESSAGE_SIZE and value is not None and value > bytes_max:
-        raise InvalidPolicy(MESSAGE_SIZE_INVALID)
+        raise PreconditionFailed(MESSAGE_SIZE_INVALID)
     check_honored(policy, value, service.cluster)
 
 
-def check_honored(policy: Policy, value: Any, cluster: str) -> None:
-    """Raises NotAllowed if the value asks for what nothing acts on; None asks for nothing."""
+def check_honored(policy: Policy, value: object, cluster: str) -> None:
+    """Raises NotAllowed if the value needs a feature that Magnetar lacks; None needs nothing."""
     if (reason := policy.unsupported(value, cluster)) is not None:
         raise NotAllowed(reason)
 
@@ -85,11 +84,11 @@ async def _check_clusters(
         raise PreconditionFailed(
             "Can not remove local cluster from the local topic-level replication clusters policy"
         )
-    known = await service.resources.clusters()
+    clusters_of_instance = await service.resources.clusters()
     tenant = await service.resources.tenant(namespace.tenant)
     allowed = tenant.get("allowedClusters") or []
     for cluster in clusters:
-        if cluster not in known:
+        if cluster not in clusters_of_instance:
             raise AuthorizationError(f"Invalid cluster id: {cluster}")
         if cluster not in allowed:
             raise AuthorizationError(

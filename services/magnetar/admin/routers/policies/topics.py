@@ -1,8 +1,8 @@
 """`…/{topic}/{policy}`: get, set and remove a topic's own policies.
 
-Any broker can: they are in the metadata store, and a topic that exists has its record there. Only
-non-persistent topics without partitions are asked for where they are served. A partitioned topic's
-policies are set on the topic and hold for each partition; a partition has none of its own.
+Any broker serves these routes, from the metadata store, which has a record of every persistent
+topic. Only the owner of an unpartitioned non-persistent topic knows whether it exists. The policies
+of a partitioned topic apply to each partition; a partition has none of its own.
 """
 
 from typing import Any, Final
@@ -10,39 +10,39 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import bodies
-from magnetar.admin.answers import done
-from magnetar.admin.cluster.peers import Handler, Peers
-from magnetar.admin.cluster.route import at_owner, at_topic_owner, planned
+from magnetar.admin.cluster.peers import Peers
+from magnetar.admin.cluster.placement import at_owner, at_topic_owner, planned
 from magnetar.admin.context import require_namespace, service_of, topic_not_found, topic_of
+from magnetar.admin.http import bodies
+from magnetar.admin.http.answers import done
+from magnetar.admin.http.paths import TOPIC_PATH
+from magnetar.admin.http.routes import Handler, Routes
 from magnetar.admin.routers.policies import forms, rules
-from magnetar.admin.routers.policies.namespaces import holds as holds_for_namespace
+from magnetar.admin.routers.policies.namespaces import in_force as in_force_for_namespace
 from magnetar.admin.routers.policies.namespaces import shown
 from magnetar.admin.routers.policies.table import PolicyTable
-from magnetar.admin.routes import Routes
-from magnetar.broker.policies.resolving import applied, of_topic
+from magnetar.broker.catalog.resources import Document
+from magnetar.broker.policies.resolution import applied, of_topic
 from magnetar.broker.policies.store import TopicPolicies
-from magnetar.broker.resources import Document
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.names import TopicName
 from magnetar.policies.policy import Level, Policy
 
-router = Routes(prefix="/admin/v2", tags=("topics",), placing=at_owner)
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
-TOPIC_PATH: Final = "/{domain:domain}/{tenant:name}/{namespace:name}/{topic:name}"
 _TABLE: Final = PolicyTable(Level.TOPIC)
 
 
-async def where_known(peers: Peers, request: Request, handler: Handler) -> Response:
-    """Here, unless only its owner knows whether the topic exists."""
+async def at_topic_owner_if_needed(peers: Peers, request: Request, handler: Handler) -> Response:
+    """Runs the handler on this broker, unless only the owner knows whether the topic exists."""
     if topic_of(request).persistent:
         return await handler(request)
     return await at_topic_owner(peers, request, handler)
 
 
 async def existing_topic(request: Request) -> TopicName:
-    """The topic of the path, partitioned or not; raises where it has no policies."""
+    """Returns the topic of the path, partitioned or not; raises if it cannot have policies."""
     service, name = service_of(request), topic_of(request)
     await require_namespace(service, name.namespace)
     if name.partition_index >= 0:
@@ -52,21 +52,21 @@ async def existing_topic(request: Request) -> TopicName:
     return name
 
 
-@planned(where_known)
+@planned(at_topic_owner_if_needed)
 async def get_policy(request: Request) -> Response:
-    service, policy = service_of(request), _TABLE.gotten(request)
+    service, policy = service_of(request), _TABLE.to_get(request)
     name = await existing_topic(request)
     own = await service.policies.documents.read(name)
     if bodies.flag(request, "applied"):
         document = await service.resources.policies(name.namespace)
-        return shown(policy, _holds(service, policy, own, document))
+        return shown(policy, _in_force(service, policy, own, document))
     value = own.get(policy.name, is_global=bodies.flag(request, "isGlobal"))
     return shown(policy, value, unset=_TABLE.rest(policy).unset)
 
 
-@planned(where_known)
+@planned(at_topic_owner_if_needed)
 async def set_policy(request: Request) -> Response:
-    policy = _TABLE.set(request)
+    policy = _TABLE.to_set(request)
     rest = _TABLE.rest(policy)
     key = forms.key_of(request, policy, rest)
     name = await existing_topic(request)
@@ -74,9 +74,9 @@ async def set_policy(request: Request) -> Response:
     return Response(status_code=rest.done)
 
 
-@planned(where_known)
+@planned(at_topic_owner_if_needed)
 async def remove_policy(request: Request) -> Response:
-    policy = _TABLE.removed(request)
+    policy = _TABLE.to_remove(request)
     key = forms.key_of(request, policy, _TABLE.rest(policy))
     await _change(request, await existing_topic(request), policy, None, key)
     return done()
@@ -88,22 +88,26 @@ async def _change(request: Request, name: TopicName, policy: Policy, value: Any,
     document = await service.resources.policies(name.namespace)
 
     def change(own: TopicPolicies) -> TopicPolicies:
-        now = value
+        new_value = value
         if key:
             entries = {**(own.get(policy.name, is_global=is_global) or {}), key: value}
-            now = {name: one for name, one in entries.items() if one is not None} or None
-        changed = own.having(policy.name, now, is_global=is_global)
+            new_value = {
+                name: entry for name, entry in entries.items() if entry is not None
+            } or None
+        changed = own.having(policy.name, new_value, is_global=is_global)
         if value is not None:
             rules.check_together(
-                policy, lambda other: _holds(service, other, changed, document), Level.TOPIC
+                policy, lambda other: _in_force(service, other, changed, document), Level.TOPIC
             )
         return changed
 
     await service.policies.update(name, change)
 
 
-def _holds(service: BrokerService, policy: Policy, own: TopicPolicies, document: Document) -> Any:
-    above = holds_for_namespace(service, policy, document)
+def _in_force(
+    service: BrokerService, policy: Policy, own: TopicPolicies, document: Document
+) -> Any:
+    above = in_force_for_namespace(service, policy, document)
     return applied(policy, above, of_topic(policy, own))
 
 

@@ -1,0 +1,1 @@
+"""The admin REST of a cluster as the operator calls it."""

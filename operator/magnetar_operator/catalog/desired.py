@@ -1,0 +1,155 @@
+"""Converts a manifest into desired fields, in the form of the admin REST. Pure: no IO.
+
+Fields have paths: `policies.retention`, `policies.backlogQuota.message_age` (for policies that are
+set entry by entry), `properties.team`, `partitions`, `schema`, `adminRoles`. Settings that the
+manifest does not name are not managed and have no field. The value None unsets a policy.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from magnetar.policies.admission import replicates
+from magnetar.policies.policy import Level, Policy
+from magnetar.policies.registry import BY_MANIFEST
+from magnetar.policies.types import PolicyInvalid
+from magnetar_operator.catalog.references import BadSpec
+from magnetar_operator.models.resources import (
+    ONE_CLUSTER,
+    NamespaceSpec,
+    Placed,
+    SubscriptionSpec,
+    TenantSpec,
+    TopicSchema,
+    TopicSpec,
+)
+from magnetar_operator.models.values import all_to_rest
+
+POLICIES: Final = "policies."
+PROPERTIES: Final = "properties."
+PARTITIONS: Final = "partitions"
+SCHEMA: Final = "schema"
+ADMIN_ROLES: Final = "adminRoles"
+ALLOWED_CLUSTERS: Final = "allowedClusters"
+INACTIVE: Final = f"{POLICIES}inactiveTopicPolicies"
+KEPT_WHILE_INACTIVE: Final = {
+    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+    "maxInactiveDurationSeconds": 60,
+    "deleteWhileInactive": False,
+}
+"""Brokers delete unused topics, by default after a minute. The topics of resources must stay: the
+operator would create them again, the broker would delete them again, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The desired state of a target."""
+
+    fields: Mapping[str, Any]
+    at_birth: Mapping[str, Any]
+    """Values that only the creation of the target sets: `bundles`, `initialPosition`."""
+    schema: TopicSchema | None = None
+    """The whole schema; the field `schema` has only its digest."""
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that every such resource sets unless its manifest or someone else does."""
+
+
+def desired_of(spec: Placed) -> Desired:
+    """The desired state that a spec describes. Raises BadSpec, which names the field."""
+    try:
+        match spec:
+            case TenantSpec():
+                return _tenant(spec)
+            case NamespaceSpec():
+                fields = _policies(Level.NAMESPACE, spec.policies) | _properties(spec.properties)
+                return Desired(fields, {"bundles": spec.bundles})
+            case TopicSpec():
+                return _topic(spec)
+            case SubscriptionSpec():
+                at_birth = {"initialPosition": spec.initial_position}
+                return Desired(_properties(spec.properties), at_birth)
+    except PolicyInvalid as error:
+        raise BadSpec(str(error)) from error
+    raise BadSpec(f"{type(spec).__name__} is not a spec of the catalog")
+
+
+def _tenant(spec: TenantSpec) -> Desired:
+    fields: dict[str, Any] = {}
+    if spec.admin_roles:
+        fields[ADMIN_ROLES] = sorted(set(spec.admin_roles))
+    if spec.allowed_clusters:
+        fields[ALLOWED_CLUSTERS] = sorted(set(spec.allowed_clusters))
+    return Desired(fields, {})
+
+
+def _topic(spec: TopicSpec) -> Desired:
+    fields: dict[str, Any] = {PARTITIONS: spec.partitions}
+    fields |= _properties(spec.properties) | _policies(Level.TOPIC, spec.policies)
+    if spec.schema is not None:
+        fields[SCHEMA] = schema_digest(spec.schema.type, spec.schema.schema, spec.schema.properties)
+    implied = {}
+    stored = spec.persistent is not False and not (spec.name or "").startswith("non-persistent:")
+    if stored and INACTIVE not in fields:
+        implied[INACTIVE] = KEPT_WHILE_INACTIVE
+    return Desired(fields, {}, spec.schema, implied)
+
+
+def _properties(given: Mapping[str, str]) -> dict[str, Any]:
+    return {f"{PROPERTIES}{key}": given[key] for key in sorted(given)}
+
+
+def _policies(level: Level, given: Mapping[str, object]) -> dict[str, Any]:
+    asked = all_to_rest(level, given)
+    fields: dict[str, Any] = {}
+    for name in given:
+        policy = BY_MANIFEST[name]
+        fields |= policy_fields(policy, asked[policy.name])
+    return fields
+
+
+def policy_fields(policy: Policy, value: Any) -> dict[str, Any]:
+    """The fields of a policy: a single field, or a field per entry."""
+    if policy.keyed:
+        entries = normal(policy, value) or {}
+        return {f"{POLICIES}{policy.manifest}.{key}": entries[key] for key in sorted(entries)}
+    return {f"{POLICIES}{policy.manifest}": normal(policy, value)}
+
+
+def normal(policy: Policy, value: Any) -> Any:
+    """The value for comparisons: the undefined value is None, and lists are sorted."""
+    if value is None or value == policy.undefined:
+        return None
+    try:
+        checked: Any = policy.type.check(value)
+    except PolicyInvalid:
+        return value  # of another version: it differs from every valid value
+    return sorted(checked) if isinstance(checked, list) else checked
+
+
+def unsupported(desired: Desired, cluster: str = "") -> list[str]:
+    """The texts of unsupported requests. `cluster`: the local cluster's name, if known."""
+    texts = []
+    for name, value in desired.fields.items():
+        if name == ALLOWED_CLUSTERS and replicates(value, cluster):
+            texts.append(f"spec.{name}: {ONE_CLUSTER}")
+        elif (entry := policy_of(name)) is not None and (
+            reason := entry[0].unsupported(value, cluster)
+        ):
+            texts.append(f"spec.{name}: {reason}")
+    return texts
+
+
+def policy_of(field: str) -> tuple[Policy, str] | None:
+    """The policy of a field, and its entry if it has entries; None for other fields."""
+    if not field.startswith(POLICIES):
+        return None
+    name, _, key = field.removeprefix(POLICIES).partition(".")
+    policy = BY_MANIFEST.get(name)
+    return None if policy is None else (policy, key)
+
+
+def schema_digest(type_: str, definition: str, properties: Mapping[str, str]) -> str:
+    """A digest that is equal for equal schemas. A definition may be too large for a status."""
+    content = "\0".join((type_, definition, *(f"{k}={properties[k]}" for k in sorted(properties))))
+    return hashlib.sha256(content.encode()).hexdigest()

@@ -1,0 +1,175 @@
+"""Builds the components without data: brokers and autorecovery (Deployments)."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from magnetar_operator.autoscale import hpa as autoscaling
+from magnetar_operator.cluster.manifests import pods as of_pods
+from magnetar_operator.cluster.manifests.names import (
+    BROKER,
+    HTTP_PORT,
+    PULSAR_PORT,
+    RECOVERY,
+    RECOVERY_HTTP_PORT,
+    Cluster,
+)
+from magnetar_operator.cluster.manifests.offload import offload_settings, offload_volume
+from magnetar_operator.kube.kinds import CLUSTER, DEPLOYMENT, HPA, SERVICE, Object
+from magnetar_operator.models.pods import Pods
+from magnetar_operator.models.values import seconds
+
+PRE_STOP_S: Final = 5
+"""Lets service proxies remove the pod before the broker closes its connections."""
+REVISIONS_KEPT: Final = 3
+
+_QUORUM_KEYS: Final = {
+    "ensemble_size": "managedLedgerDefaultEnsembleSize",
+    "write_quorum": "managedLedgerDefaultWriteQuorum",
+    "ack_quorum": "managedLedgerDefaultAckQuorum",
+}
+
+
+def broker_settings(cluster: Cluster) -> dict[str, str]:
+    """The brokers' settings; the quorums of new ledgers come from `spec.bookie`."""
+    config, quorums = cluster.spec.broker.config, cluster.spec.bookie.quorums
+    wanted = {
+        "ensemble_size": quorums.ensemble,
+        "write_quorum": quorums.write,
+        "ack_quorum": quorums.ack,
+    }
+    for name, pulsar_key in _QUORUM_KEYS.items():
+        if name in config or pulsar_key in config:
+            del wanted[name]
+    # The store in config has precedence over spec.offload.
+    return of_pods.settings_data(wanted, offload_settings(cluster.spec.offload), config)
+
+
+def broker_services(cluster: Cluster) -> list[Object]:
+    """The Services for clients and the admin REST."""
+    service_spec = cluster.spec.broker.service
+    ports = [
+        {"name": "http", "port": HTTP_PORT, "targetPort": "http"},
+        {"name": "pulsar", "port": PULSAR_PORT, "targetPort": "pulsar"},
+    ]
+    spec = {"type": service_spec.type, "selector": cluster.selector(BROKER), "ports": ports}
+    service = cluster.object(SERVICE, BROKER, spec=spec)
+    if service_spec.annotations:
+        service["metadata"]["annotations"] = dict(service_spec.annotations)
+    return [service]
+
+
+def broker_deployment(cluster: Cluster) -> Object:
+    """The brokers' Deployment: a new pod starts before an old one unloads its bundles and ends."""
+    spec = cluster.spec.broker
+    volumes, mounts = offload_volume(cluster.spec.offload)
+    pause_s = min(PRE_STOP_S, max(0, of_pods.grace_s(spec) - of_pods.STOP_RESERVE_S - 1))
+    container = of_pods.container(
+        cluster,
+        BROKER,
+        "broker",
+        ports={"http": HTTP_PORT, "pulsar": PULSAR_PORT},
+        environment={
+            # Brokers redirect clients to each other, and a pod of a Deployment has no DNS name.
+            "MAGNETAR_ADVERTISED_HOST": "$(POD_IP)",
+            "MAGNETAR_PORT": str(PULSAR_PORT),
+            "MAGNETAR_HTTP_PORT": str(HTTP_PORT),
+            "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(spec, pause_s),
+        },
+        mounts=mounts,
+    )
+    offload = cluster.spec.offload
+    if offload is not None and offload.credentials is not None:
+        container["envFrom"].append({"secretRef": {"name": offload.credentials.name}})
+    if pause_s:
+        container["lifecycle"] = {"preStop": {"sleep": {"seconds": pause_s}}}
+    upgrade = cluster.spec.upgrade
+    return _deployment(
+        cluster,
+        BROKER,
+        spec,
+        container,
+        broker_settings(cluster),
+        replicas=spec.replicas,
+        strategy={
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": 0, "maxSurge": upgrade.max_unavailable},
+        },
+        ready_s=round(seconds(upgrade.pause_between)),
+        volumes=volumes,
+    )
+
+
+def broker_autoscaler(cluster: Cluster) -> Object | None:
+    """The autoscaler of the MagnetarCluster, not of the Deployment, whose replicas follow it."""
+    spec = cluster.spec.broker.autoscaling
+    if not spec.enabled:
+        return None
+    target = {"apiVersion": CLUSTER.api_version, "kind": CLUSTER.kind, "name": cluster.name}
+    content: dict[str, Any] = {
+        "scaleTargetRef": target,
+        "minReplicas": spec.min_replicas,
+        "maxReplicas": spec.max_replicas,
+        "metrics": autoscaling.metrics(cluster.name, spec),
+        "behavior": autoscaling.behavior(spec),
+    }
+    return cluster.object(HPA, BROKER, spec=content)
+
+
+def recovery_settings(cluster: Cluster) -> dict[str, str]:
+    """The settings of autorecovery in separate pods."""
+    return of_pods.settings_data(cluster.spec.autorecovery.config)
+
+
+def recovery_deployment(cluster: Cluster) -> Object:
+    """Autorecovery's Deployment: any number of pods share the work, and continue each other's."""
+    spec = cluster.spec.autorecovery
+    given = Pods(resources=spec.resources)
+    container = of_pods.container(
+        cluster,
+        RECOVERY,
+        "autorecovery",
+        ports={"http": RECOVERY_HTTP_PORT},
+        environment={
+            "MAGNETAR_ADVERTISED_HOST": "$(POD_IP)",
+            "MAGNETAR_HTTP_PORT": str(RECOVERY_HTTP_PORT),
+            "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(given),
+        },
+        mounts=[],
+    )
+    return _deployment(
+        cluster,
+        RECOVERY,
+        given,
+        container,
+        recovery_settings(cluster),
+        replicas=spec.replicas,
+        strategy={
+            "type": "RollingUpdate",
+            "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1},
+        },
+    )
+
+
+def _deployment(
+    cluster: Cluster,
+    component: str,
+    pods: Pods,
+    container: Object,
+    data: dict[str, str],
+    *,
+    replicas: int,
+    strategy: Object,
+    ready_s: int = 0,
+    volumes: Sequence[Object] = (),
+) -> Object:
+    volumes = [of_pods.tmp_volume(), *volumes]
+    template = of_pods.template(cluster, component, pods, container, data=data, volumes=volumes)
+    content: dict[str, Any] = {
+        "replicas": replicas,
+        "revisionHistoryLimit": REVISIONS_KEPT,
+        "strategy": strategy,
+        "selector": {"matchLabels": cluster.selector(component)},
+        "template": template,
+        "minReadySeconds": ready_s,
+    }
+    return cluster.object(DEPLOYMENT, component, spec=content)

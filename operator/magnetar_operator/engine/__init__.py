@@ -1,0 +1,1 @@
+"""The reconciliation engine that all kinds share; `reconciler` has the steps."""

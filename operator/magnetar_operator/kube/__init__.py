@@ -1,0 +1,1 @@
+"""The Kubernetes API: client, kinds, Events, the leader's Lease and the operator's permissions."""

@@ -1,0 +1,1 @@
+"""The audit of ledger records: lists the ledgers that lack copies, and reports their health."""

@@ -1,0 +1,1 @@
+"""Drains of bookies: autorecovery moves their copies, and a proof shows that none is needed."""

@@ -1,0 +1,1 @@
+"""The repair of under-replicated ledgers: copy, prove, then change the record."""

@@ -1,0 +1,1 @@
+"""The index of entries and the state of each ledger."""

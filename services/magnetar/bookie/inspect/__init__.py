@@ -1,0 +1,1 @@
+"""Offline inspection of a bookie's data directory, without changing it."""

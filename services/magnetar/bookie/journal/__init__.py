@@ -1,0 +1,1 @@
+"""The journal: format, files, group commits with one sync, and replay after a crash."""

@@ -1,0 +1,215 @@
+"""Builds a broker from its parts, bottom-up: each part gets the finished parts that it uses.
+
+The order breaks what would otherwise be cycles. `OpenTopics` comes first: policies notify the open
+topics, and the ownership controls them. The managed ledgers get the ownership's guard, and then the
+topic registry gets both.
+
+A broker starts and stops its session. `choose` picks the owners of bundles; `managed_ledger`
+overrides that part of the settings.
+"""
+
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+from urllib.parse import urlsplit
+
+from magnetar import __version__
+from magnetar.broker.catalog.resources import Resources
+from magnetar.broker.catalog.topic_names import topic_of_ledger
+from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.cold.offload import Offloading
+from magnetar.broker.lifecycle.upkeep import Upkeep
+from magnetar.broker.ownership.always import AlwaysOwned
+from magnetar.broker.ownership.api import Choose
+from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
+from magnetar.broker.ownership.records import BrokerRecord, Urls
+from magnetar.broker.policies.applied_policies import BrokerPolicies
+from magnetar.broker.policies.notifier import PolicyNews
+from magnetar.broker.rates.held_sends import HeldBudget
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.service import BrokerService
+from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.topic.context import TopicContext
+from magnetar.broker.topic.entry_stamp import EntryStamp
+from magnetar.broker.topic.news import TopicNews
+from magnetar.broker.topic.open_topics import OpenTopics
+from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MetadataError
+from magnetar.core.steady_clock import SteadyClock
+from magnetar.core.tasks import TaskSet
+from magnetar.ledger.client import LedgerClient
+from magnetar.managed_ledger.claim import unguarded
+from magnetar.managed_ledger.factory import ManagedLedgerFactory
+from magnetar.managed_ledger.settings import ManagedLedgerSettings
+from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.offload.cold import ColdLedgers
+from magnetar.settings.broker import BrokerSettings
+
+START_ATTEMPTS_MAX: Final = 64
+READ_ENTRIES_MIN: Final = 100
+"""Entries of a dispatcher's first read (Pulsar: dispatcherMinReadBatchSize 1)."""
+STARTS_KEY: Final = "/broker-starts"
+
+
+async def describe_broker(
+    store: MetadataStore,
+    clock: Clock,
+    listener: socket.socket,
+    *,
+    service_url: str,
+    http_url: str,
+    listeners: Mapping[str, Urls] | None = None,
+    address: tuple[str, int] | None = None,
+) -> BrokerRecord:
+    """Returns the record under which this start of the broker registers.
+
+    Each start gets a number of its own, so that generated producer names are never reused. Other
+    brokers reach the bound socket at `address`, by default at the host of `service_url`.
+    """
+    host, port = address or _address_of(service_url, listener)
+    return BrokerRecord(
+        broker_id=http_url.partition("://")[2],
+        start=await _count_start(store),
+        host=host,
+        port=port,
+        urls=Urls(service_url, http_url),
+        listeners=dict(listeners or {}),
+        version=__version__,
+        started_ms=clock.now_ms(),
+    )
+
+
+def assemble(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    ledgers: LedgerClient,
+    clock: Clock,
+    record: BrokerRecord,
+    *,
+    session: MetadataSession | None = None,
+    choose: Choose = fewest_bundles,
+    only_broker: bool = False,
+    managed_ledger: ManagedLedgerSettings | None = None,
+) -> BrokerService:
+    """Returns a broker that is ready to start; with a `session`, it is one of a cluster."""
+    clock = SteadyClock.of(clock)
+    managed_ledger = managed_ledger or settings.managed_ledger()
+    tasks = TaskSet("broker")
+    open_topics = OpenTopics(tasks)
+    resources = Resources(store)
+    policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
+    policies = BrokerPolicies(store, settings, resources, policy_news.changed)
+    schemas = SchemaRegistry(store, clock)
+    topic_schemas = TopicSchemas(schemas, policies)
+    cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
+    compaction = Compaction(store, cold.files, policies, clock)
+    offloading = Offloading(settings, policies, store, cold, clock)
+    cluster_ownership: ClusterOwnership | None = None
+    if session is not None:
+        cluster_ownership = ClusterOwnership(store, session, record, open_topics, clock, choose)
+    factory = ManagedLedgerFactory(
+        store,
+        ledgers,
+        clock,
+        managed_ledger,
+        cold=cold,
+        guard=cluster_ownership.guard if cluster_ownership else unguarded,
+        confirm=partial(_confirm_retention, policies, open_topics),
+        trim_limit=compaction.trim_limit,
+        cold_first=offloading.cold_first,
+    )
+    topics = TopicRegistry(
+        resources,
+        factory,
+        _topic_context(settings, clock, tasks, topic_schemas, policies),
+        open_topics,
+        cluster_ownership or AlwaysOwned(resources, open_topics),
+        TopicNews(tasks, None if session is None else store),
+        default_partitions=settings.default_partitions,
+    )
+    return BrokerService(
+        settings=settings,
+        store=store,
+        clock=clock,
+        record=record,
+        session=session,
+        only_broker=only_broker,
+        tasks=tasks,
+        resources=resources,
+        policies=policies,
+        schemas=schemas,
+        topic_schemas=topic_schemas,
+        compaction=compaction,
+        offloading=offloading,
+        cluster_ownership=cluster_ownership,
+        ledgers=factory,
+        open_topics=open_topics,
+        topics=topics,
+        upkeep=Upkeep(topics, clock),
+    )
+
+
+async def _count_start(store: MetadataStore) -> int:
+    for _ in range(START_ATTEMPTS_MAX):
+        record = await store.get(STARTS_KEY)
+        number = 1 if record is None else int(record.value) + 1
+        revision = ABSENT if record is None else record.revision
+        try:
+            await store.put(STARTS_KEY, str(number).encode(), expected=revision)
+        except BadRevision:
+            continue  # another broker of the cluster is starting
+        return number
+    raise MetadataError(f"{STARTS_KEY} changed {START_ATTEMPTS_MAX} times in a row")
+
+
+def _address_of(service_url: str, listener: socket.socket) -> tuple[str, int]:
+    """Returns the host that clients use and the port of the socket."""
+    host, port = listener.getsockname()[:2]
+    return (urlsplit(service_url).hostname or host), port
+
+
+async def _confirm_retention(
+    policies: BrokerPolicies, open_topics: OpenTopics, ledger: str
+) -> None:
+    """Brings a topic's retention up to date with the store, before its ledgers are trimmed."""
+    name = topic_of_ledger(ledger)
+    await policies.confirm(name)
+    if (topic := open_topics.loaded(name)) is not None:
+        topic.policies_changed()
+
+
+def _topic_context(
+    settings: BrokerSettings,
+    clock: SteadyClock,
+    tasks: TaskSet,
+    schemas: TopicSchemas,
+    policies: BrokerPolicies,
+) -> TopicContext:
+    return TopicContext(
+        clock=clock,
+        tasks=tasks,
+        schemas=schemas,
+        policies=policies,
+        subscription_limits=_subscription_limits(settings),
+        held=HeldBudget(),
+        message_bytes_max=settings.message_bytes_max,
+        throttle_tailing=settings.dispatch_rate_for_tailing,
+        stamp=EntryStamp.of(settings.entry_metadata, clock),
+    )
+
+
+def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
+    return SubscriptionLimits(
+        max_unacked_per_consumer=settings.unacked_per_consumer_max,
+        max_unacked_per_subscription=settings.unacked_per_subscription_max,
+        max_consumers=settings.consumers_per_subscription_max,
+        failover_switch_delay_s=settings.failover_delay_ms / 1000,
+        read_entries_min=min(READ_ENTRIES_MIN, settings.dispatch_entries_max),
+        read_entries_max=settings.dispatch_entries_max,
+        round_robin_entries_max=settings.dispatch_turn_entries_max,
+        ring_points=settings.key_shared_points,
+    )

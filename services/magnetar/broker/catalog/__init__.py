@@ -1,0 +1,1 @@
+"""Clusters, tenants, namespaces and topics' names, in the metadata store."""

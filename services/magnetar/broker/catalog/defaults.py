@@ -1,0 +1,36 @@
+"""Creates what every cluster starts with: its record, and two tenants with a namespace each.
+
+The cluster's own record is written last and marks completion. So the next start completes an
+interrupted one, several brokers may start at once, and what is deleted later stays deleted.
+"""
+
+import contextlib
+from typing import Final
+
+from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.resources import Resources
+from magnetar.core.errors import Conflict
+from magnetar.core.names import NamespaceName
+
+DEFAULT_NAMESPACES: Final = ("public/default", "pulsar/system")
+
+
+async def ensure_defaults(
+    resources: Resources, cluster: str, *, service_url: str, http_url: str, only_broker: bool
+) -> None:
+    """Creates what is missing. A cluster's only broker also updates the cluster's addresses."""
+    urls = {"serviceUrl": http_url, "brokerServiceUrl": service_url}
+    if cluster in await resources.clusters():
+        if only_broker:
+            await resources.update_cluster(cluster, {**await resources.cluster(cluster), **urls})
+        return
+    for name in DEFAULT_NAMESPACES:
+        namespace = NamespaceName.parse(name)
+        with contextlib.suppress(Conflict):  # created by another process of the cluster
+            await resources.create_tenant(
+                namespace.tenant, {"adminRoles": [], "allowedClusters": [cluster]}
+            )
+        with contextlib.suppress(Conflict):
+            await resources.create_namespace(namespace, default_policies(cluster))
+    with contextlib.suppress(Conflict):
+        await resources.create_cluster(cluster, urls)

@@ -1,0 +1,135 @@
+"""The broker's part in compaction: it serves the results of jobs, and retains what jobs need.
+
+Compaction is on for a topic if its threshold is above 0, it has an artifact, or a compaction was
+requested. Such a topic is not trimmed beyond the horizon: retention never deletes what is not
+compacted yet. Pulsar has a durable cursor for that, `__compaction`; Magnetar reads the metadata
+before it deletes a ledger.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec.structs import replace
+
+from magnetar.broker.catalog.topic_names import topic_of_ledger
+from magnetar.broker.cold.compaction_state import (
+    NEVER_COMPACTED,
+    NO_JOBS,
+    CompactionFacts,
+    CompactionStatus,
+    awaited,
+    status_of,
+)
+from magnetar.broker.dispatch.compacted_log import CompactedLog
+from magnetar.broker.policies.applied_policies import BrokerPolicies
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.compaction.artifact import Artifacts
+from magnetar.compaction.records import (
+    CompactionRequest,
+    RequestState,
+    decode_request,
+    job_key,
+    request_key,
+)
+from magnetar.core.clock import Clock
+from magnetar.core.errors import Conflict
+from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.records import encode
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.offload.cold_files import ColdFiles
+from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
+
+ATTEMPTS_MAX: Final = 8
+
+
+class Compaction:
+    """Compacted reads, trim limits, requests and their status, for all topics of a broker."""
+
+    def __init__(
+        self, store: MetadataStore, files: ColdFiles, policies: BrokerPolicies, clock: Clock
+    ) -> None:
+        self.artifacts = Artifacts(store, files)
+        self._store = store
+        self._policies = policies
+        self._clock = clock
+
+    async def log_of(self, topic: PersistentTopic) -> CompactedLog:
+        """Opens the topic for a consumer with `read_compacted`; raises MetadataError."""
+        return await CompactedLog.open(topic.managed_ledger, self.artifacts, self._clock)
+
+    async def trim_limit(self, name: str, log_created_ms: int) -> Position | None:
+        """Returns how far the log may be trimmed; None: compaction is off. Raises MetadataError."""
+        artifact = await self.artifacts.live(name, log_created_ms)
+        if artifact is not None:
+            return artifact.horizon
+        request, _ = await self._read_request(name)
+        if awaited(request, job_alive=await self._job_alive(request)):
+            return EARLIEST  # a job will read or is reading the log for the first time
+        return (
+            EARLIEST if self._policies.value(topic_of_ledger(name), COMPACTION_THRESHOLD) else None
+        )
+
+    async def request(self, names: Sequence[str], *, by_jobs: bool = True) -> None:
+        """Requests that a job compacts these logs. Raises Conflict if all are requested already.
+
+        If no job can exist (`by_jobs` is false), the request fails at once.
+        """
+        requested = [await self._request(name, by_jobs) for name in names]
+        if names and not any(requested):
+            raise Conflict("Compaction already in progress")
+
+    async def _request(self, name: str, by_jobs: bool) -> bool:
+        """Writes a request; returns whether there was none already."""
+        key = request_key(name)
+        for _ in range(ATTEMPTS_MAX):
+            before, revision = await self._read_request(name)
+            if (await self._status(before)).status == "RUNNING":
+                return False
+            now_ms = self._clock.now_ms()
+            wanted = CompactionRequest(now_ms, failed_ms=0 if before is None else before.failed_ms)
+            if not by_jobs:
+                wanted = replace(
+                    wanted,
+                    state=RequestState.ERROR,
+                    finished_ms=now_ms,
+                    failed_ms=now_ms,
+                    error=NO_JOBS,
+                )
+            try:
+                await self._store.put(key, encode(wanted), expected=revision)
+            except BadRevision:
+                continue  # a job has finished, or another request was written
+            return True
+        return False
+
+    async def status(self, name: str) -> CompactionStatus:
+        """Returns the status of the last compaction of the log."""
+        request, _ = await self._read_request(name)
+        return await self._status(request)
+
+    async def _status(self, request: CompactionRequest | None) -> CompactionStatus:
+        alive = await self._job_alive(request)
+        return status_of(request, job_alive=alive, now_ms=self._clock.now_ms())
+
+    async def _job_alive(self, request: CompactionRequest | None) -> bool:
+        if request is None or not request.job or request.finished:
+            return False
+        return await self._store.get(job_key(request.job)) is not None
+
+    async def facts(self, ledger: ManagedLedger) -> CompactionFacts:
+        """Returns the figures for stats; one read of metadata if there never was a request."""
+        request, _ = await self._read_request(ledger.name)
+        if request is None:
+            return NEVER_COMPACTED
+        artifact = await self.artifacts.live(ledger.name, ledger.created_ms)
+        record = None if artifact is None else artifact.record
+        return CompactionFacts(record, request.failed_ms)
+
+    async def _read_request(self, name: str) -> tuple[CompactionRequest | None, int]:
+        """Returns the last request and the revision of its record."""
+        key = request_key(name)
+        stored = await self._store.get(key)
+        if stored is None:
+            return None, ABSENT
+        return decode_request(key, stored.value), stored.revision

@@ -1,0 +1,72 @@
+"""The state of compaction requests, as REST and stats show it. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.compaction.records import CompactionRecord, CompactionRequest, RequestState
+
+PENDING_MS_MAX: Final = 3_600_000
+"""A request without a job for this long is shown as an error, but stays valid."""
+CARRIED_OUT_BY: Final = (
+    "topics are compacted by `magnetar job compact`, or on Kubernetes by a SparkJob of that kind"
+)
+NO_JOBS: Final = (
+    "a standalone's log is in reach of no job, so it is never compacted: readers with "
+    "readCompacted get all of it. Run a cluster (`magnetar cluster`)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionStatus:
+    """The status of a compaction, like Pulsar's `LongRunningProcessStatus`."""
+
+    status: str = "NOT_RUN"
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFacts:
+    """For stats: the artifact's record, if there is one, and the last failure (0: never)."""
+
+    record: CompactionRecord | None = None
+    failed_ms: int = 0
+
+
+NEVER_COMPACTED: Final = CompactionFacts()
+_WORST_FIRST: Final = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
+
+
+def awaited(request: CompactionRequest | None, *, job_alive: bool) -> bool:
+    """Whether a job is to run the compaction, or runs it."""
+    if request is None or request.finished:
+        return False
+    return request.state is RequestState.PENDING or job_alive
+
+
+def status_of(
+    request: CompactionRequest | None, *, job_alive: bool, now_ms: int
+) -> CompactionStatus:
+    """Returns the status of a request.
+
+    A request that waits for a job counts as running, because pulsar-admin waits for it; but only
+    for PENDING_MS_MAX, because a cluster may have no jobs. If its job dies, the next job takes it.
+    """
+    if request is None:
+        return CompactionStatus()
+    if request.finished:
+        return CompactionStatus(request.state.value, request.error)
+    if request.state is RequestState.PENDING:
+        if now_ms - request.requested_ms < PENDING_MS_MAX:
+            return CompactionStatus("RUNNING", f"waits for a job: {CARRIED_OUT_BY}")
+        return CompactionStatus("ERROR", f"no job came within an hour: {CARRIED_OUT_BY}")
+    if not job_alive:
+        error = f"job {request.job} ended before it was done: the next one does it"
+        return CompactionStatus("ERROR", error)
+    return CompactionStatus("RUNNING")
+
+
+def worst(statuses: Sequence[CompactionStatus]) -> CompactionStatus:
+    """Returns the status that represents several partitions."""
+    ordered = sorted(statuses, key=lambda status: _WORST_FIRST.index(status.status))
+    return ordered[0] if ordered else CompactionStatus()

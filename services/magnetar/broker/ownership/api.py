@@ -1,0 +1,106 @@
+"""Which broker serves which topic: the interface that the rest of a broker uses.
+
+`AlwaysOwned` implements it for a broker without a cluster, `ClusterOwnership` for a broker of a
+cluster. Ownership is by bundle: a broker owns a bundle while its claim, a record in the metadata
+store under the broker's lease, exists. `ServedTopics` is the opposite direction: what the ownership
+does to the topics that are open on this broker.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from magnetar.broker.ownership.bundles import Bundle, RingTopic
+from magnetar.broker.ownership.claims import Claim
+from magnetar.broker.ownership.location import Located
+from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.ownership.split_algorithms import TopicLoad
+from magnetar.core.names import TopicName
+
+Inside = Callable[[RingTopic], bool]
+"""Selects open topics, for example those of a bundle."""
+
+Choose = Callable[[Bundle, Sequence[BrokerRecord], Mapping[str, int], str], str | None]
+"""(bundle, candidate brokers, number of owned bundles by broker id, own id) → the chosen id."""
+
+
+class Ownership(Protocol):
+    """Decides which topics this broker serves, and finds the owners of all others."""
+
+    always: bool
+    """Whether this broker owns every topic, because there are no other brokers."""
+
+    def owned(self) -> Mapping[Bundle, Claim]:
+        """Returns this broker's claims by bundle; empty if it owns everything without claims."""
+
+    def owns(self, name: TopicName) -> bool:
+        """Whether this broker may serve the topic now.
+
+        Never asks the store; false while the lease is in doubt.
+        """
+
+    async def require(self, name: TopicName) -> None:
+        """Raises ServiceNotReady unless this broker owns the topic; its client looks it up again.
+
+        Claims nothing. Reads the store once if the bundle may just have been handed over.
+        """
+
+    async def doubt(self, name: TopicName) -> None:
+        """Checks the topic's claim against the store, after signs of another owner.
+
+        If the claim is gone, this broker abandons the topics of the bundle.
+        """
+
+    async def require_owned(self, name: TopicName, *, authoritative: bool = False) -> None:
+        """Like `require`, for REST: claims an unowned topic, or raises NotOwned with its owner.
+
+        `authoritative`: a broker redirected the client here, so this one claims the topic itself.
+        """
+
+    async def locate(self, name: TopicName, *, authoritative: bool) -> Located:
+        """Returns the broker that serves the topic; gets an unowned topic claimed.
+
+        Raises ServiceNotReady if no owner is found in time, TopicNotFound without the namespace.
+        `authoritative` as in `require_owned`.
+        """
+
+    async def unload(self, bundle: Bundle | str, destination: str | None = None) -> str | None:
+        """Closes the bundle's topics here and hands it over; returns the new owner's id.
+
+        Without `destination`, the best other broker gets the bundle. None: no broker owns it, and
+        the next look-up assigns it. Raises NotFound if the bundle is not this broker's, Conflict
+        during another unload or split, and PreconditionFailed for an unsuitable destination.
+        """
+
+    async def split(
+        self,
+        bundle: Bundle | str,
+        algorithm: str = "range_equally_divide",
+        positions: Sequence[int] = (),
+    ) -> list[Bundle]:
+        """Splits a bundle of this broker and returns the parts; its topics stay open.
+
+        Raises NotFound and Conflict as `unload` does, and PreconditionFailed if the algorithm is
+        unknown or finds no position.
+        """
+
+
+class ServedTopics(Protocol):
+    """The topics that are open on this broker, as the ownership controls them."""
+
+    def suspend(self) -> None:
+        """Pauses all topics: they accept and send nothing. Clients get no notice."""
+
+    def resume(self) -> None:
+        """Resumes all paused topics."""
+
+    def abandon(self, inside: Inside) -> None:
+        """Closes topics at once without another write; their clients look them up again."""
+
+    async def drain(self, bundle: Bundle) -> None:
+        """Closes the bundle's topics with everything durable, but does not notify clients yet."""
+
+    def dismiss(self, inside: Inside, destination: BrokerRecord | None) -> None:
+        """Notifies the clients of drained topics, with the new owner if it is known."""
+
+    def loads(self, inside: Inside) -> list[TopicLoad]:
+        """Returns the selected topics with their traffic."""

@@ -1,0 +1,1 @@
+"""Files and their failures: the interface that storage uses, and the machine's own file systems."""

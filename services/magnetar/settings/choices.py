@@ -1,0 +1,28 @@
+"""The values of the settings that accept one of several words."""
+
+from typing import Literal
+
+LogFormat = Literal["auto", "console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+QuotaAction = Literal["producer_request_hold", "producer_exception", "consumer_backlog_eviction"]
+OffloadDriver = Literal["aws-s3", "S3", "google-cloud-storage", "azureblob", "filesystem"]
+ReadPriority = Literal["tiered-storage-first", "bookkeeper-first"]
+TopicType = Literal["non-partitioned", "partitioned"]
+InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
+EntryMetadataField = Literal["timestamp", "index"]
+SchemaCompatibility = Literal[
+    "ALWAYS_INCOMPATIBLE",
+    "ALWAYS_COMPATIBLE",
+    "BACKWARD",
+    "FORWARD",
+    "FULL",
+    "BACKWARD_TRANSITIVE",
+    "FORWARD_TRANSITIVE",
+    "FULL_TRANSITIVE",
+]
+SplitAlgorithm = Literal[
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+    "flow_or_qps_equally_divide",
+]

@@ -1,0 +1,88 @@
+"""The standalone: metadata store, bookie, broker and admin REST in one process.
+
+`start` binds the ports before it opens anything, and its caller has locked the data directory, so
+that a second start fails at once and names the conflict. Components start from the lowest layer up
+and stop in the reverse order.
+"""
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.admin.http.server import AdminServer
+from magnetar.bookie.local import LocalBookie
+from magnetar.broker.assemble import assemble, describe_broker
+from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.service import BrokerService
+from magnetar.core.clock import SystemClock
+from magnetar.core.log import get_logger
+from magnetar.core.malloc import release_freed_memory
+from magnetar.ledger.bookies import LocalBookies
+from magnetar.ledger.client import LedgerClient
+from magnetar.ledger.settings import SINGLE
+from magnetar.metadata.embedded import open_embedded
+from magnetar.observe.listen import bind
+from magnetar.settings.standalone import StandaloneSettings
+
+log = get_logger("magnetar.standalone.server")
+
+BOOKIE_ID: Final = "standalone"
+
+
+@dataclass(slots=True)
+class Standalone:
+    """A running standalone."""
+
+    service: BrokerService
+    bookie: LocalBookie
+    service_url: str
+    http_url: str
+    _closing: AsyncExitStack
+
+    async def stop(self) -> None:
+        """Drains and closes all components. Receipted messages are on disk already."""
+        await self._closing.aclose()
+
+
+async def start(settings: StandaloneSettings) -> Standalone:
+    """Starts all components, or closes those that it opened and raises.
+
+    Raises OSError if a port is in use, and the errors of the store and the bookie.
+    """
+    clock = SystemClock()
+    async with AsyncExitStack() as closing:
+        binary = bind(settings.host, settings.port)
+        closing.callback(binary.close)
+        http = bind(settings.host, settings.http_port)
+        closing.callback(http.close)
+        data_dir = settings.data_dir
+        data_dir.mkdir(parents=True, exist_ok=True)
+        bookie = await LocalBookie.open(data_dir / "bookie", BOOKIE_ID, clock=clock)
+        closing.push_async_callback(bookie.close)
+        store = await open_embedded(data_dir / "metadata", clock)
+        closing.push_async_callback(store.close)
+        ledgers = LedgerClient(store, LocalBookies([bookie]), clock, SINGLE)
+        closing.push_async_callback(ledgers.close)
+        host = settings.advertised_host or settings.host
+        service_url = f"pulsar://{host}:{binary.getsockname()[1]}"
+        http_url = f"http://{host}:{http.getsockname()[1]}"
+        record = await describe_broker(
+            store, clock, binary, service_url=service_url, http_url=http_url
+        )
+        service = assemble(settings, store, ledgers, clock, record, only_broker=True)
+        closing.push_async_callback(service.ledgers.close)
+        await ensure_defaults(
+            service.resources,
+            service.cluster,
+            service_url=service_url,
+            http_url=http_url,
+            only_broker=True,
+        )
+        closing.push_async_callback(service.stop)
+        await service.start(binary)
+        admin = AdminServer()
+        closing.push_async_callback(admin.stop)
+        # The port listens from now on; the first connection loads the application.
+        await admin.start(service, settings.host, settings.http_port, http, bookies=[bookie])
+        release_freed_memory()
+        return Standalone(service, bookie, service_url, http_url, closing.pop_all())

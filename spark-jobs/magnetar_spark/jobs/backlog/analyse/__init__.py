@@ -1,0 +1,1 @@
+"""The analysis of gathered and scanned facts. Pure."""

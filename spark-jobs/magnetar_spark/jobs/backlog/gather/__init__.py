@@ -1,0 +1,1 @@
+"""Reads the facts of topics: metadata, bookies and, with an URL, brokers."""

@@ -1,0 +1,1 @@
+"""The report of a run: page, charts, numbers, metrics, and where the files go."""

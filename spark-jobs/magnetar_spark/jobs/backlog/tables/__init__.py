@@ -1,0 +1,1 @@
+"""The tables that a run writes, and how their rows are made."""

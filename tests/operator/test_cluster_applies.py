@@ -1,0 +1,181 @@
+"""An object that differs is made, changed or put back, and an Event says which."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.operator.cluster_world import World, cluster_of, made, respec
+
+from magnetar_operator.cluster.manifests.names import APPLIED
+from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
+from magnetar_operator.engine.plan import Apply
+
+SERVICE, BUDGET = ("Service", "c-broker"), ("PodDisruptionBudget", "c-bookie")
+SET, CONFIG = ("StatefulSet", "c-bookie"), ("ConfigMap", "c-broker")
+
+
+@pytest.fixture
+def world() -> World:
+    return made()
+
+
+def changed(world: World, key: tuple[str, str]) -> Apply:
+    """The one action that there is, which is of that object."""
+    (found,) = world.plan().actions
+    assert isinstance(found, Apply)
+    assert (found.manifest["kind"], found.manifest["metadata"]["name"]) == key
+    return found
+
+
+def gone(world: World) -> None:
+    del world.objects[SERVICE]
+
+
+def by_spec(world: World) -> None:
+    respec(world, broker={"service": {"type": "NodePort"}})
+
+
+def by_hand(world: World) -> None:
+    world.objects[SERVICE]["spec"]["type"] = "NodePort"
+
+
+def by_an_older_release(world: World) -> None:
+    """Something else was applied last, and nobody has changed it since."""
+    by_hand(world)
+    world.objects[SERVICE]["metadata"]["annotations"][APPLIED] = "digest"
+
+
+def without_its_digest(world: World) -> None:
+    del world.objects[SERVICE]["metadata"]["annotations"]
+
+
+def budget_by_hand(world: World) -> None:
+    world.objects[BUDGET]["spec"]["maxUnavailable"] = 3
+
+
+def budget_by_the_ledgers(world: World) -> None:
+    world.ledgers[99] = {"c-bookie-0"}
+
+
+def budget_by_both(world: World) -> None:
+    budget_by_the_ledgers(world)
+    world.objects[BUDGET]["spec"]["maxUnavailable"] = 3
+
+
+def scaled_by_hand(world: World) -> None:
+    world.objects[SET]["spec"]["replicas"] = 2
+
+
+def scaled_by_spec(world: World) -> None:
+    respec(world, bookie={"replicas": 4})
+
+
+def annotation_by_hand(world: World) -> None:
+    del world.objects[SET]["metadata"]["annotations"][REPLICAS_SET]
+
+
+CASES: dict[Callable[[World], None], tuple[tuple[str, str], str, str, str]] = {
+    gone: (SERVICE, "create", "Created", "Service c-broker is created"),
+    by_spec: (SERVICE, "update", "Updated", "spec.type: ClusterIP → NodePort"),
+    by_hand: (SERVICE, "repair", "DriftRepaired", "spec.type: NodePort → ClusterIP"),
+    by_an_older_release: (SERVICE, "update", "Updated", "spec.type: NodePort → ClusterIP"),
+    without_its_digest: (SERVICE, "update", "Updated", "metadata.annotations: nothing → "),
+    budget_by_hand: (BUDGET, "repair", "DriftRepaired", "spec.maxUnavailable: 3 → 1"),
+    # It follows the ledgers' health all the time, which is no news.
+    budget_by_the_ledgers: (BUDGET, "update", "", "spec.maxUnavailable: 1 → 0"),
+    budget_by_both: (BUDGET, "update", "", "spec.maxUnavailable: 3 → 0"),
+    scaled_by_hand: (SET, "repair", "ScaledBack", "scaled from 3 to 2 bookies by hand: reverted"),
+    scaled_by_spec: (SET, "update", "Updated", "metadata.annotations.magnetar.io/replicas: 3 → 4"),
+    annotation_by_hand: (SET, "repair", "DriftRepaired", "metadata.annotations.magnetar.io/replic"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CASES, ids=[one.__name__ for one in CASES])
+def test_an_object_is_made_changed_or_put_back_and_the_event_says_which(
+    world: World, change: Callable[[World], None]
+) -> None:
+    key, verb, reason, text = CASES[change]
+    change(world)
+    found = changed(world, key)
+    assert (found.verb, found.reason) == (verb, reason)
+    assert found.text.startswith(text)
+    if change is not without_its_digest:
+        assert APPLIED not in found.text, "a digest says nothing to people"
+    assert found.before == (world.objects[key] if change is not gone else None)
+    world.settle()
+    assert not world.plan().actions
+
+
+def test_what_is_the_servers_or_somebody_elses_of_an_object_is_left_alone(world: World) -> None:
+    one: dict[str, Any] = world.objects[SERVICE]
+    one["metadata"]["annotations"]["theirs"] = "kept"
+    one["metadata"]["labels"]["theirs"] = "kept"
+    one["spec"]["clusterIP"] = "10.0.0.1"
+    one["status"] = {"loadBalancer": {}}
+    assert not world.plan().actions
+
+
+@pytest.mark.parametrize("component", ["bookie", "etcd"])
+def test_claims_of_a_set_that_is_stored_never_change(component: str) -> None:
+    """Kubernetes refuses another template; volumes grow one by one instead."""
+    world = made()
+    key = ("StatefulSet", f"c-{component}")
+    stored = world.objects[key]["spec"]["volumeClaimTemplates"]
+    stored[0] |= {"status": {"phase": "Pending"}}
+    respec(world, **{component: {"storage": {"size": "20Gi"}}})
+    found = [one for one in world.plan().actions if isinstance(one, Apply)]
+    assert {one.manifest["kind"] for one in found} == {"PersistentVolumeClaim"}
+    respec(world, **{component: {"storage": {"size": "20Gi"}, "podAnnotations": {"a": "b"}}})
+    (made_anew,) = [
+        one.manifest
+        for one in world.plan().actions
+        if isinstance(one, Apply) and one.manifest["kind"] == "StatefulSet"
+    ]
+    (template,) = made_anew["spec"]["volumeClaimTemplates"]
+    assert template["spec"]["resources"]["requests"]["storage"] == "10Gi"
+    assert "status" not in template, "what the server adds is not ours to say"
+
+
+def test_a_cluster_of_another_owner_loses_nothing_to_a_namesake() -> None:
+    """What one MagnetarCluster asks for no more goes only where that very one made it."""
+    world = made(autorecovery={"mode": "Separate"})
+    deployment = world.objects["Deployment", "c-recovery"]
+    deployment["metadata"]["ownerReferences"][0]["uid"] = "of another"
+    world.cluster = cluster_of()
+    removed = [one.step.target for one in world.plan().actions if one.step.action == "delete"]
+    parts = ("ConfigMap", "NetworkPolicy", "ServiceAccount")
+    assert removed == [f"{kind} c-recovery" for kind in parts]
+
+
+def test_a_set_of_bookies_is_put_back_also_while_etcd_and_the_brokers_are_away(
+    world: World,
+) -> None:
+    """It is only made the first time that etcd is waited for."""
+    for name, pod in world.pods.items():
+        if pod.component in ("etcd", "broker"):
+            world.pods[name] = replace(pod, ready=False, ready_since=None)
+    scaled_by_hand(world)
+    found = world.plan()
+    (back,) = [one for one in found.actions if isinstance(one, Apply) and one.reason]
+    assert (back.reason, back.manifest["spec"]["replicas"]) == ("ScaledBack", 3)
+    assert "bookies are created once etcd is ready" not in found.waits
+    assert "brokers are created once 2 bookies are ready" not in found.waits
+
+
+def test_a_volume_that_is_on_its_way_out_is_not_grown(world: World) -> None:
+    world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "by hand"
+    respec(world, bookie={"storage": {"size": "20Gi"}})
+    found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
+    grown = [one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"]
+    assert grown == ["data-c-bookie-0", "data-c-bookie-2"]
+
+
+def test_bookies_that_somebody_scales_away_are_put_back_before_anything_else(world: World) -> None:
+    """Each write before it leaves the StatefulSet's controller time to delete pods."""
+    scaled_by_hand(world)
+    budget_by_hand(world)
+    respec(world, broker={"config": {"x_y": "1"}, "service": {"type": "NodePort"}})
+    found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
+    assert len(found) > 3
+    assert (found[0]["kind"], found[0]["metadata"]["name"]) == SET

@@ -1,0 +1,67 @@
+"""Requests that change state are completed although their client disconnects."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+from tests.support.stalled_store import StalledStore
+
+from magnetar.admin.app import create_app
+from magnetar.admin.metrics.page import MetricsPage
+
+from .support import Admin, start_service, stop_service
+
+PARTS = "~/persistent/t1/n1/p"
+WAIT_S = 20.0
+
+
+async def until(what: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not await what():  # noqa: ASYNC110 - no event signals the end of the broker's work
+            await asyncio.sleep(0.001)
+
+
+async def cut(admin: Admin, store: StalledStore, method: str, path: str, body: object) -> None:
+    """Sends the request, and disconnects while the store delays its write."""
+    asking = asyncio.ensure_future(admin.call(method, path, body))
+    await store.begun.wait()
+    asking.cancel()
+    await asyncio.wait([asking])
+    store.release()
+
+
+async def test_requests_that_change_state_are_completed() -> None:
+    store = StalledStore()
+    service = await start_service(store=store)
+    transport = httpx.ASGITransport(create_app(service))
+    async with httpx.AsyncClient(transport=transport, base_url=service.http_url) as http:
+        admin = Admin(service, MetricsPage(service), http)
+        store.hold("/managed-ledgers/t1/n1/")
+        await cut(admin, store, "PUT", PARTS + "/partitions", 3)
+
+        async def parts() -> int:
+            actual = await store.list("/managed-ledgers/t1/n1/persistent/p-partition-")
+            return len(actual)
+
+        async def three() -> bool:
+            return await parts() == 3
+
+        await until(three)
+        await admin.done("PUT", PARTS + "/subscription/s")
+        store.hold("/managed-ledgers/t1/n1/")
+        await cut(admin, store, "POST", PARTS + "/partitions", 5)
+
+        async def copied() -> bool:
+            last = await admin.call("GET", PARTS + "-partition-4/subscriptions")
+            return last.status_code == 200 and last.json() == ["s"]
+
+        await until(copied)
+        store.hold("/managed-ledgers/t1/n1/", deletes_only=True)
+        await cut(admin, store, "DELETE", PARTS + "/partitions", None)
+
+        async def gone() -> bool:
+            return await store.get("/partitioned-topics/t1/n1/persistent/p") is None
+
+        await until(gone)
+        assert await parts() == 0
+    await stop_service(service)

@@ -1,0 +1,123 @@
+"""What comes by use and what does not, times that are just now, and ends that come late."""
+
+from typing import Any
+
+import pytest
+from tests.unit.broker.session.stage import TOPIC, client_of, loaded
+from tests.unit.broker.session.test_consuming import ack, publish_batch, unsubscribe
+from tests.unit.broker.session.test_subscribing import (
+    ERROR,
+    SUBSCRIBE,
+    SUCCESS,
+    Subscribe,
+    subscribe,
+)
+
+from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.errors import ServerError
+from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, AUTO_TOPIC_CREATION
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
+from magnetar.wire.entry import build_entry
+from magnetar.wire.events import Send
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_a_consumer_creates_a_topic_only_with_auto_creation(allowed: bool) -> None:
+    async with client_of() as client:
+        value = {"allowAutoTopicCreation": allowed, "topicType": "non-partitioned"}
+        await client.world.set(AUTO_TOPIC_CREATION, value)
+        wanted = subscribe(topic=f"{TOPIC}-new", force_topic_creation=True)
+        if allowed:
+            await client.ask(SUBSCRIBE, wanted, SUCCESS)
+            return
+        error = await client.ask(SUBSCRIBE, wanted, ERROR)
+        assert error.error == ServerError.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_a_consumer_creates_a_subscription_only_with_auto_creation(there: bool) -> None:
+    async with client_of() as client:
+        topic = await client.world.topic("t", *(["s"] if there else []))
+        value = {"allowAutoSubscriptionCreation": False}
+        await client.world.set(AUTO_SUBSCRIPTION_CREATION, value)
+        await client.ask(SUBSCRIBE, subscribe(), SUCCESS if there else ERROR)
+        assert len(topic.subscriptions) == there
+
+
+async def test_a_cumulative_ack_of_two_messages_is_none_of_either() -> None:
+    """A cumulative ack has one id: two partial batches would have no single end."""
+    async with client_of(batch_index_acks=False) as client:
+        topic = await loaded(client.world)
+        await client.consumes(
+            permits=20, initialPosition=Subscribe.Earliest, subType=Subscribe.Exclusive
+        )
+        await client.world.publish(topic, 2)
+        places = [await publish_batch(client.world, topic, 4) for _ in range(2)]
+        await client.quiet()
+        both = ack(*reversed(places), cumulative=True)
+        for message_id in both.message_id:
+            message_id.ack_set.append(0b1100)
+        cursor = topic.subscriptions["s"].cursor
+        before = cursor.mark_delete
+        client.say(CommandType.ACK, both)
+        await client.quiet()
+        assert cursor.mark_delete == before
+
+
+async def test_a_late_unsubscribe_leaves_the_consumer_that_attached_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with client_of() as client:
+        await client.consumes(1)
+        end = PersistentTopic.unsubscribe
+
+        async def overtaken(topic: PersistentTopic, *one: Any, **how: Any) -> None:
+            await end(topic, *one, **how)
+            monkeypatch.undo()
+            await client.consumes(1, subscription="other")
+
+        monkeypatch.setattr(PersistentTopic, "unsubscribe", overtaken)
+        await client.ask(CommandType.UNSUBSCRIBE, unsubscribe(), SUCCESS)
+        assert client.session.consumers[1].subscription.name == "other"
+        assert 1 in client.session.link._framers, "messages can be sent to it"
+
+
+@pytest.mark.parametrize(("after_ms", "refused"), [(-1, False), (0, False), (1, True)])
+def test_only_a_message_for_later_than_now_is_refused(after_ms: int, refused: bool) -> None:
+    now_ms = 1_700_000_000_000
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=now_ms)
+    metadata.deliver_at_time = now_ms + after_ms
+    event = Send(pb.CommandSend(producer_id=1, sequence_id=0), build_entry(metadata, b""))
+    error = send_refusal(event, now_ms)
+    assert (error is not None) is refused
+    if error is not None:
+        assert error.code == ServerError.NOT_ALLOWED_ERROR
+
+
+async def test_the_end_of_a_connection_is_no_use_of_a_topic_that_had_sent_its_producer_away() -> (
+    None
+):
+    async with client_of() as client:
+        topic = await loaded(client.world)
+        await client.produces()
+        topic.producers.close_all()
+        before = topic.last_active_ms
+        client.world.clock.advance(60_000)
+        client.session.lost(None)
+        assert topic.last_active_ms == before
+
+
+async def test_a_part_of_a_batch_acknowledges_nothing_before_it_where_parts_do_not_count() -> None:
+    async with client_of(batch_index_acks=False) as client:
+        topic = await loaded(client.world)
+        await client.consumes(permits=20, initialPosition=Subscribe.Earliest)
+        await client.world.publish(topic, 2)
+        place = await publish_batch(client.world, topic, 4)
+        await client.quiet()
+        part = ack(place)
+        part.message_id[0].ack_set.append(0b1100)
+        client.say(CommandType.ACK, part)
+        await client.quiet()
+        assert topic.subscriptions["s"].cursor.backlog == 3
