@@ -201,13 +201,17 @@ async def test_deletes_free_a_disk_that_others_filled() -> None:
         assert await add(bookie, ledger_id, range(50)) is None
     await bookie.flush()
     kept = []
+    refused_read_only = 0
     for ledger_id in range(100, 200):
         disk.capacity = disk.used()  # others take all freed bytes
         if await add(bookie, ledger_id, range(50)) is None:
             kept.append(ledger_id)
+        elif not bookie.writable:
+            # Only here: a check of the disk between two turns may find a byte that was freed.
+            refused_read_only += 1
         await asyncio.sleep(0)
     assert len(kept) < 50
-    assert not bookie.writable
+    assert refused_read_only
     logs = [path for path in disk.inodes if path.suffix == ".log"]
     disk.capacity = disk.used()
     with pytest.raises(OSError, match="No space"):
