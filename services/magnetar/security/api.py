@@ -1,0 +1,53 @@
+"""The interfaces of authentication: what a peer presents, and who it turns out to be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from magnetar.security.secret import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a connection."""
+
+    address: str
+    """Its IP address, without a port."""
+    certificate: bytes | None = None
+    """The client certificate (DER) that TLS verified; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A peer that has proven who it is."""
+
+    role: str
+    method: str
+    """`token`, `basic`, `tls`, or `none` for the anonymous role."""
+    expires_at_ms: int | None = None
+    """Unix time in ms after which the proof is worth nothing; None if it does not expire."""
+
+
+class AuthenticationFailed(Exception):
+    """The credentials prove nothing. The text is for the log: a client never sees it."""
+
+
+class ProviderUnavailable(Exception):
+    """The identity provider cannot be asked now: the client must retry (ServiceNotReady, 503)."""
+
+
+class Authenticator(Protocol):
+    """Finds out who a peer is. Safe for concurrent use; keys are reloaded behind it."""
+
+    async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
+        """Returns who sends CONNECT or AUTH_RESPONSE with this method and data.
+
+        Raises AuthenticationFailed or ProviderUnavailable. `method` is the protocol's name, `none`
+        if the client names none.
+        """
+
+    async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
+        """Returns who sends a request with these headers (lower-case names); raises the same."""
+
+    async def close(self) -> None:
+        """Ends background work; idempotent."""
