@@ -83,7 +83,7 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
     addresses = advertised(
         settings.advertised_listeners,
         settings.internal_listener_name,
-        settings.advertised_host or settings.host,
+        settings.advertised_name,
         binary.getsockname()[1],
         http.getsockname()[1],
     )
