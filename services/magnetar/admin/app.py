@@ -110,6 +110,7 @@ def create_app(
     app.router = _TABLE if admission is None else GuardedTable(_TABLE, admission)
     app.state.openapi = openapi.OpenApi(DESCRIPTIONS, service.version)
     app.state.service = service
+    app.state.authorizer = admission.authorizer if admission else None
     app.state.metrics = metrics_page or MetricsPage(
         service, balance=cluster.balance if cluster else None
     )

@@ -7,14 +7,19 @@ accepts these headers from super users only, and then decides by the principal a
 request gets no right of a broker (CVE-2023-30428).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Final
 from urllib.parse import quote, unquote
 
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from magnetar.admin.rights.texts import refusal
+from magnetar.broker.security.authorizer import Authorizer
+from magnetar.broker.security.needs import Need
 from magnetar.broker.security.principal import Principal
+from magnetar.core.errors import AuthorizationError
 
 ROLE_HEADER: Final = "x-magnetar-role"
 ORIGINAL_HEADER: Final = "x-magnetar-original-principal"
@@ -51,3 +56,27 @@ def on_behalf_of_caller(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send)
 
     return call
+
+
+async def demand(
+    authorizer: Authorizer, principal: Principal, needs: Iterable[Need], address: str
+) -> None:
+    """Raises AuthorizationError, with Pulsar's text, for the first need that is not permitted."""
+    for need in needs:
+        if not await authorizer.allowed(principal, need):
+            authorizer.denials.record(principal, need, address)
+            raise refusal(principal, need)
+
+
+async def require(request: Request, need: Need) -> None:
+    """Raises AuthorizationError if the request's principal lacks a right that its body names.
+
+    The guard admits such requests of any role.
+    """
+    authorizer: Authorizer | None = request.app.state.authorizer
+    if authorizer is None:
+        return
+    principal = CALLER.get()
+    if principal is None:
+        raise AuthorizationError("Authentication required", http_status=401)
+    await demand(authorizer, principal, (need,), request.client.host if request.client else "")

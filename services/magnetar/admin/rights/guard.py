@@ -15,10 +15,9 @@ from starlette.types import Receive, Scope, Send
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
 from magnetar.admin.http.routes import Found, RouteTable
-from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, principal_in
+from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, demand, principal_in
 from magnetar.admin.rights.right import AnyRole, Public, Right
 from magnetar.admin.rights.table import METRICS, RIGHTS
-from magnetar.admin.rights.texts import refusal
 from magnetar.broker.security.authorizer import Authorizer
 from magnetar.broker.security.principal import Principal
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
@@ -89,10 +88,8 @@ class GuardedTable(RouteTable):
         authorizer = self._admission.authorizer
         if authorizer is None or right is None or found is None:
             return principal
-        for need in right.needs(Request({**scope, **found.child_scope})):
-            if not await authorizer.allowed(principal, need):
-                authorizer.denials.record(principal, need, _address(scope))
-                raise refusal(principal, need)
+        needs = right.needs(Request({**scope, **found.child_scope}))
+        await demand(authorizer, principal, needs, _address(scope))
         return principal
 
     def _right(self, found: Found | None) -> Right | None:

@@ -62,6 +62,16 @@ class AnyRole:
 
 
 @dataclass(frozen=True, slots=True)
+class ByBody:
+    """A right on objects that only the body names: the handler demands it (`caller.require`)."""
+
+    text: str
+
+    def needs(self, request: Request) -> tuple[Need, ...]:  # noqa: ARG002
+        return (AnyRoleNeed(),)
+
+
+@dataclass(frozen=True, slots=True)
 class SuperUser:
     """A super user."""
 

@@ -12,6 +12,7 @@ from magnetar.admin.rights import policies
 from magnetar.admin.rights.right import (
     AllOf,
     AnyRole,
+    ByBody,
     OnBroker,
     OnCluster,
     OnNamespace,
@@ -50,6 +51,7 @@ _PUBLIC: Final = Public()
 _ANY: Final = AnyRole()
 _SUPER: Final = SuperUser()
 _ADMIN: Final = TenantAdmin()
+_ADMIN_OF_BODY: Final = ByBody("admin of the tenant that the body names")
 _READ_ALL: Final = OnPolicy(PolicyName.ALL, PolicyOperation.READ)
 _CREATE_TOPIC: Final = OnNamespace(NamespaceOperation.CREATE_TOPIC)
 _DELETE_TOPIC: Final = OnNamespace(NamespaceOperation.DELETE_TOPIC)
@@ -141,6 +143,8 @@ _PERMISSIONS: Final[dict[Route, Right]] = {
     ("POST", _N + "/permissions/subscription/{subscription:name}"): _GRANT,
     ("DELETE", _N + "/permissions/{subscription:name}/{role:name}"): _REVOKE,
     ("DELETE", _N + "/permissions/subscription/{subscription:name}/{role:name}"): _REVOKE,
+    ("POST", _A + "/namespaces/grantPermissionsOnTopics"): _ADMIN_OF_BODY,
+    ("POST", _A + "/namespaces/revokePermissionsOnTopics"): _ADMIN_OF_BODY,
     ("GET", _T + "/permissions"): _ADMIN,
     ("POST", _T + "/permissions/{role:name}"): _ADMIN,
     ("DELETE", _T + "/permissions/{role:name}"): _ADMIN,
