@@ -74,16 +74,15 @@ async def broker() -> AsyncIterator[Broker]:
     resources = Resources(store)
     await resources.create_tenant("t1", {"adminRoles": ["admin"], "allowedClusters": []})
     await resources.create_namespace(NAMESPACE, default_policies("c"))
-    authorizer = Authorizer(
-        store, Rules(frozenset({"super"})), Denials(clock), up_to_date=lambda: broker.up_to_date
-    )
-    broker = Broker(store, resources, authorizer, tasks)
-    authorizer.listen(broker.note)
+    rules = Rules(frozenset({"super"}))
+    authorizer = Authorizer(store, rules, Denials(clock), up_to_date=lambda: this_broker.up_to_date)
+    this_broker = Broker(store, resources, authorizer, tasks)
+    authorizer.listen(this_broker.note)
     records = FollowedNamespaces(store)
     tasks.start(records.run(), "follow")
     await records.ready()
     await authorizer.start(records, tasks)
-    yield broker
+    yield this_broker
     await tasks.stop()
     await store.close()
 
