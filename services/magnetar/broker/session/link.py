@@ -64,6 +64,9 @@ class Wire(Protocol):
     def resume_reading(self) -> None:
         """Reads again."""
 
+    def admit(self) -> None:
+        """Accepts frames of full size: the client has completed CONNECT."""
+
     def close(self) -> None:
         """Sends queued frames, then closes."""
 
@@ -89,6 +92,9 @@ class Disconnected:
         """Does nothing."""
 
     def resume_reading(self) -> None:
+        """Does nothing."""
+
+    def admit(self) -> None:
         """Does nothing."""
 
     def close(self) -> None:

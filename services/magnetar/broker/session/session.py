@@ -15,10 +15,13 @@ from typing import Any, Final, Protocol
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.security.principal import Principal
+from magnetar.broker.session.access import Access
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
 from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.session.security import SessionSecurity
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -34,7 +37,9 @@ from magnetar.core.errors import (
 )
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
+from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
+from magnetar.security.api import Peer
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.connection_state import ConnectionState
@@ -49,6 +54,9 @@ COMMANDS_PENDING_MAX: Final = 50_000
 TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
 
 CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
+
+UNKNOWN_PEER: Final = Peer("unknown")
+"""A peer that had reset its connection before it was accepted."""
 
 Handler = Callable[["Session", Any], Coroutine[Any, Any, None] | None]
 """Handles one command; the session runs a returned coroutine as a task."""
@@ -70,6 +78,8 @@ class Broker(Protocol):
     topics: TopicRegistry
     schemas: SchemaRegistry
     compaction: Compaction
+    security: SessionSecurity | None
+    """None while authentication is off."""
 
     @property
     def clock(self) -> Clock:
@@ -93,9 +103,11 @@ class Session:
         "_handlers",
         "_listing",
         "_reads_again",
+        "access",
         "closed_producers",
         "consumers",
         "link",
+        "peer",
         "pending_attachments",
         "ping_sent",
         "producers",
@@ -119,12 +131,16 @@ class Session:
         self._handlers = handlers
         self._listing: asyncio.Lock | None = None
         self._reads_again = asyncio.Event()
+        self.access: Access | None = None
+        """The client's proof of identity; None while authentication is off."""
+        self.peer = UNKNOWN_PEER
         self.link: Link
         self.wire: Wire
 
-    def opened(self, wire: Wire, address: str) -> None:
-        """Starts the session on an open connection."""
+    def opened(self, wire: Wire, address: str, peer: Peer = UNKNOWN_PEER) -> None:
+        """Starts the session on an open connection; `address` is the peer's with its port."""
         self.wire = wire
+        self.peer = peer
         self.link = Link(wire, address, self.service.budget, self.service.liveness_timeout_s)
         self.service.session_opened(self)
 
@@ -195,6 +211,8 @@ class Session:
     def lost(self, error: Exception | None) -> None:
         """Detaches everything that the lost connection had."""
         self.state.closed()
+        if self.access is not None:
+            self.access.closed()
         self.link.lost()
         self.wire = DISCONNECTED
         self.service.budget.forget(self.link)
@@ -315,6 +333,19 @@ class Session:
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
             raise TooManyRequests(TOO_MANY_TEXT)
         return Attaching(self.pending_attachments, (kind, id_))
+
+    @property
+    def principal(self) -> Principal:
+        """The roles that the client has proven. Call it only while authentication is on."""
+        assert self.access is not None  # noqa: S101 - CONNECT came first
+        return self.access.principal
+
+    def subscription_of(self, consumer_id: int) -> tuple[TopicName, str] | None:
+        """Returns the topic and subscription of a consumer, None if the connection has none."""
+        attachment = self.consumers.get(consumer_id)
+        if attachment is None:
+            return None
+        return attachment.topic.name, attachment.subscription.name
 
     def consumer(self, consumer_id: int) -> Consumer | None:
         """Returns the consumer of that id, None if the connection has none."""
