@@ -29,8 +29,8 @@ from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.service import BrokerService
-from magnetar.broker.session.security import SessionSecurity
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.entry_stamp import EntryStamp
@@ -95,7 +95,7 @@ def assemble(
     choose: Choose = fewest_bundles,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
-    security: SessionSecurity | None = None,
+    security: BrokerSecurity | None = None,
 ) -> BrokerService:
     """Returns a broker that is ready to start; with a `session`, it is one of a cluster.
 

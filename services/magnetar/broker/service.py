@@ -23,11 +23,11 @@ from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.connection import SWEEP_S, Connection
 from magnetar.broker.session.handlers import handlers
 from magnetar.broker.session.recheck import Recheck
-from magnetar.broker.session.security import SessionSecurity
 from magnetar.broker.session.session import Session
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -78,7 +78,7 @@ class BrokerService:
         open_topics: OpenTopics,
         topics: TopicRegistry,
         upkeep: Upkeep,
-        security: SessionSecurity | None = None,
+        security: BrokerSecurity | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -235,6 +235,8 @@ class BrokerService:
         if self.session is not None:
             await self.session.stop()
         await self.tasks.stop()
+        if self.security is not None:
+            await self.security.authenticator.close()
 
     async def _sessions_ended(self) -> None:
         if self.sessions:

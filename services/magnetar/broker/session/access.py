@@ -16,10 +16,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.session.claims import Claims, Proof, claims_of, refusal_at, roles_fault
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link
-from magnetar.broker.session.security import SessionSecurity
 from magnetar.core.errors import ServerError
 from magnetar.core.log import get_logger
 from magnetar.security.api import (
@@ -66,7 +66,7 @@ class Access:
         "principal",
     )
 
-    def __init__(self, link: Link, security: SessionSecurity, peer: Peer) -> None:
+    def __init__(self, link: Link, security: BrokerSecurity, peer: Peer) -> None:
         self._link = link
         self._security = security
         self._peer = peer

@@ -19,7 +19,7 @@ def on_connect(session: Session, command: pb.CommandConnect) -> Coroutine[Any, A
     security = session.service.security
     assert security is not None  # noqa: S101 - these handlers serve only with it
     session.link.client_version = command.client_version
-    session.access = access = Access(session.link, security, session.peer)
+    session.access = access = Access(session.link, security, session.wire.peer)
     return _connect(session, access, command)
 
 

@@ -20,7 +20,7 @@ FRAME_STALL_S. Between frames, only keep-alive pings count.
 import asyncio
 from typing import Final, cast
 
-from magnetar.broker.session.session import UNKNOWN_PEER, Session
+from magnetar.broker.session.session import Session
 from magnetar.core.log import get_logger
 from magnetar.security.api import Peer
 from magnetar.wire.decoder import FrameDecoder
@@ -33,6 +33,7 @@ WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 UNREAD_BYTES_MAX: Final = 16 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
+UNKNOWN_PEER: Final = ("unknown", 0)
 UNPROVEN_BUFFER_BYTES: Final = 4 * 1024
 UNPROVEN_FRAME_BYTES_MAX: Final = 64 * 1024
 """A CONNECT has two tokens at most, of which the largest known have some 20 KB."""
@@ -61,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unread",
         "closed",
         "heard",
+        "peer",
         "writable",
     )
 
@@ -83,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self.writable = True
         self.closed = False
         self.heard = True
+        self.peer = Peer(UNKNOWN_PEER[0])
+        """The client's address, and its certificate if TLS verified one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opens the session on the connection."""
@@ -92,8 +96,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
         # The kernel has no address of a peer that has already reset the connection. An exception
         # here would leave the socket open forever, because uvloop does not close it.
-        host, port = (transport.get_extra_info("peername") or (UNKNOWN_PEER.address, 0))[:2]
-        self._session.opened(self, f"/{host}:{port}", Peer(host, certificate_of(transport)))
+        host, port = (transport.get_extra_info("peername") or UNKNOWN_PEER)[:2]
+        self.peer = Peer(host, certificate_of(transport))
+        self._session.opened(self, f"/{host}:{port}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns the decoder's buffer, into which the transport receives."""

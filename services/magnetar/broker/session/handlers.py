@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session import (
     authentication,
     consumers,
@@ -12,7 +13,6 @@ from magnetar.broker.session import (
     unsupported,
 )
 from magnetar.broker.session.guard import guarded
-from magnetar.broker.session.security import SessionSecurity
 from magnetar.broker.session.session import Handler
 from magnetar.wire.commands import CommandType
 
@@ -43,7 +43,7 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def handlers(security: SessionSecurity | None) -> dict[int, Handler]:
+def handlers(security: BrokerSecurity | None) -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
     Raises LookupError if the table of rights lacks a command.

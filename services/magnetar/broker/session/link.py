@@ -16,6 +16,7 @@ from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.core.errors import MagnetarError, ServerError
+from magnetar.security.api import Peer
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import (
@@ -51,6 +52,8 @@ class Wire(Protocol):
     closed: bool
     writable: bool
     heard: bool
+    peer: Peer
+    """The client's address, and its certificate if TLS verified one."""
 
     def send(self, frame: bytes) -> None:
         """Queues one or more whole frames."""
@@ -81,6 +84,7 @@ class Disconnected:
     closed = True
     writable = False
     heard = False
+    peer = Peer("unknown")
 
     def send(self, frame: bytes) -> None:
         """Drops the frame."""

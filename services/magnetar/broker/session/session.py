@@ -15,13 +15,13 @@ from typing import Any, Final, Protocol
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.session.access import Access
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
 from magnetar.broker.session.refusal import send_refusal
-from magnetar.broker.session.security import SessionSecurity
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -39,7 +39,6 @@ from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
-from magnetar.security.api import Peer
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.connection_state import ConnectionState
@@ -54,9 +53,6 @@ COMMANDS_PENDING_MAX: Final = 50_000
 TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
 
 CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
-
-UNKNOWN_PEER: Final = Peer("unknown")
-"""A peer that had reset its connection before it was accepted."""
 
 Handler = Callable[["Session", Any], Coroutine[Any, Any, None] | None]
 """Handles one command; the session runs a returned coroutine as a task."""
@@ -78,7 +74,7 @@ class Broker(Protocol):
     topics: TopicRegistry
     schemas: SchemaRegistry
     compaction: Compaction
-    security: SessionSecurity | None
+    security: BrokerSecurity | None
     """None while authentication is off."""
 
     @property
@@ -107,7 +103,6 @@ class Session:
         "closed_producers",
         "consumers",
         "link",
-        "peer",
         "pending_attachments",
         "ping_sent",
         "producers",
@@ -133,14 +128,12 @@ class Session:
         self._reads_again = asyncio.Event()
         self.access: Access | None = None
         """The client's proof of identity; None while authentication is off."""
-        self.peer = UNKNOWN_PEER
         self.link: Link
         self.wire: Wire
 
-    def opened(self, wire: Wire, address: str, peer: Peer = UNKNOWN_PEER) -> None:
-        """Starts the session on an open connection; `address` is the peer's with its port."""
+    def opened(self, wire: Wire, address: str) -> None:
+        """Starts the session on an open connection."""
         self.wire = wire
-        self.peer = peer
         self.link = Link(wire, address, self.service.budget, self.service.liveness_timeout_s)
         self.service.session_opened(self)
 
