@@ -6,12 +6,13 @@ from typing import Final
 from magnetar.settings.balance import BalancedBrokerSettings
 from magnetar.settings.field import SettingsError, setting
 from magnetar.settings.member import CLUSTER, CLUSTER_NAME_DEFAULT, MemberSettings
+from magnetar.settings.security import SecuritySettings
 
 BROKER: Final = "Broker in a cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings):
+class BrokerProcessSettings(SecuritySettings, BalancedBrokerSettings, MemberSettings):
     """The settings of `magnetar broker`."""
 
     cluster_name: str = setting(

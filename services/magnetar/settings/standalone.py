@@ -6,12 +6,13 @@ from typing import Final
 
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import setting
+from magnetar.settings.security import SecuritySettings
 
 STANDALONE: Final = "Standalone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneSettings(BrokerSettings):
+class StandaloneSettings(SecuritySettings, BrokerSettings):
     """The settings of `magnetar standalone`."""
 
     data_dir: Path = setting(
