@@ -116,6 +116,9 @@ auth:
     broker: {{ $auth.superUsers.broker }}
     operator: {{ $auth.superUsers.operator }}
     client: {{ $auth.superUsers.client }}
+    {{- with $auth.superUsers.manager }}
+    manager: {{ . }}
+    {{- end }}
   {{- with $auth.resourceNamespaces }}
   resourceNamespaces:
     {{- toYaml . | nindent 4 }}

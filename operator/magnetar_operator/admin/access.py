@@ -1,7 +1,7 @@
 """What the operator presents to a cluster's admin REST: its token, and the authorities it trusts.
 
-Credentials belong to a MagnetarCluster, never to an address: whoever writes a resource with an
-address of their own must not receive another cluster's token, nor act with it.
+Credentials belong to a MagnetarCluster, never to an address: the author of a resource with an
+address must not receive another cluster's token, nor act with it.
 """
 
 import ssl

@@ -305,8 +305,8 @@ def placed_by(obj: Object, find: Lookup) -> Object:
 def require_admitted(cluster: Object, namespace: str) -> None:
     """Raises BadSpec if a closed cluster does not admit resources of the Kubernetes namespace.
 
-    The operator acts with its own rights: without this check, everybody who may write a resource
-    anywhere would be a super user of every cluster.
+    The operator acts with its own rights: without this check, any author of a resource, in any
+    namespace, would be a super user of every cluster.
     """
     metadata, auth = cluster["metadata"], (cluster.get("spec") or {}).get("auth") or {}
     is_closed = bool((auth.get("authentication") or {}).get("enabled"))

@@ -186,6 +186,10 @@ class SuperUsers(Model, frozen=True, kw_only=True):
     broker: Annotated[RoleName, Meta(description="Of brokers among each other.")] = "broker-admin"
     operator: Annotated[RoleName, Meta(description="Of the operator.")] = "operator-admin"
     client: Annotated[RoleName, Meta(description="Of people and their tools.")] = "admin"
+    manager: Annotated[
+        RoleName | None,
+        Meta(description="Of a manager of your own, without a token. Default: none."),
+    ] = None
 
 
 class Auth(Model, frozen=True, kw_only=True):

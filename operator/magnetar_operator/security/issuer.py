@@ -27,10 +27,10 @@ class SecretIssuer:
     async def read(self, wanted: Wanted) -> dict[str, Object | None]:
         """All Secrets of a cluster by name; None: it does not exist. Raises KubeError."""
         names = wanted.secrets
-        found = await asyncio.gather(
+        stored = await asyncio.gather(
             *(self._kube.find(SECRET, name, wanted.namespace) for name in names)
         )
-        return dict(zip(names, found, strict=True))
+        return dict(zip(names, stored, strict=True))
 
     async def carry_out(self, action: Issue, wanted: Wanted, secrets: Secrets) -> None:
         """Writes one Secret. Raises Conflict if another writer changed it since it was read."""

@@ -32,8 +32,6 @@ ROTATE: Final = "magnetar.io/rotate"
 ANNOUNCED_AT: Final = "magnetar.io/announced-at"
 PROMOTED_AT: Final = "magnetar.io/promoted-at"
 
-ROLE_CHARACTERS_MAX: Final = 63
-
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:

@@ -158,11 +158,11 @@ def is_signed_by(certificate: bytes, authority: bytes) -> bool:
 def _alternatives(certificate: x509.Certificate) -> tuple[set[str], set[str]]:
     """The DNS names and addresses of a certificate."""
     try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return set(), set()
-    addresses = {str(each) for each in found.get_values_for_type(x509.IPAddress)}
-    return set(found.get_values_for_type(x509.DNSName)), addresses
+    addresses = {str(address) for address in names.get_values_for_type(x509.IPAddress)}
+    return set(names.get_values_for_type(x509.DNSName)), addresses
 
 
 def _purposes(names: Names) -> list[x509.ObjectIdentifier]:

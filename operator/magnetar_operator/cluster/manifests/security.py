@@ -244,7 +244,8 @@ def _authorization(cluster: Cluster) -> dict[str, str]:
     if not auth.authorization.enabled:
         return {}
     users = auth.super_users
-    roles = dict.fromkeys((users.broker, users.operator, users.client))
+    manager = () if users.manager is None else (users.manager,)
+    roles = dict.fromkeys((users.broker, users.operator, users.client, *manager))
     return {"authorizationEnabled": "true", "superUserRoles": ",".join(roles)}
 
 
