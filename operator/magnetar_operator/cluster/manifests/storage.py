@@ -93,11 +93,15 @@ def etcd_services(cluster: Cluster) -> list[Object]:
     client = {"name": "client", "port": ETCD_CLIENT_PORT, "targetPort": "client"}
     peer = {"name": "peer", "port": ETCD_PEER_PORT, "targetPort": "peer"}
     selector = cluster.selector(ETCD)
+    # ServiceMonitors name a Service's port.
+    health: list[Object] = []
+    if cluster.etcd_has_tls:
+        health.append({"name": "health", "port": ETCD_HEALTH_PORT, "targetPort": "health"})
     headless = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": selector,
-        "ports": [client, peer],
+        "ports": [client, peer, *health],
     }
     clients = {"selector": selector, "ports": [client]}
     client_name = f"{cluster.object_name(ETCD)}-client"
