@@ -1,8 +1,8 @@
 """Converts a manifest into desired fields, in the form of the admin REST. Pure: no IO.
 
 Fields have paths: `policies.retention`, `policies.backlogQuota.message_age` (for policies that are
-set entry by entry), `properties.team`, `partitions`, `schema`, `adminRoles`. Settings that the
-manifest does not name are not managed and have no field. The value None unsets a policy.
+set entry by entry), `properties.team`, `partitions`, `schema`, `adminRoles`, `actions`. Settings
+that the manifest does not name are not managed and have no field. The value None unsets a policy.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from magnetar_operator.catalog.references import BadSpec
 from magnetar_operator.models.resources import (
     ONE_CLUSTER,
     NamespaceSpec,
+    PermissionSpec,
     Placed,
     SubscriptionSpec,
     TenantSpec,
@@ -32,6 +33,7 @@ PARTITIONS: Final = "partitions"
 SCHEMA: Final = "schema"
 ADMIN_ROLES: Final = "adminRoles"
 ALLOWED_CLUSTERS: Final = "allowedClusters"
+ACTIONS: Final = "actions"
 INACTIVE: Final = f"{POLICIES}inactiveTopicPolicies"
 KEPT_WHILE_INACTIVE: Final = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -69,6 +71,10 @@ def desired_of(spec: Placed) -> Desired:
             case SubscriptionSpec():
                 at_birth = {"initialPosition": spec.initial_position}
                 return Desired(_properties(spec.properties), at_birth)
+            case PermissionSpec():
+                # To use a subscription is all that a permission on it permits.
+                actions = {} if spec.subscription else {ACTIONS: sorted(set(spec.actions))}
+                return Desired(actions, {})
     except PolicyInvalid as error:
         raise BadSpec(str(error)) from error
     raise BadSpec(f"{type(spec).__name__} is not a spec of the catalog")

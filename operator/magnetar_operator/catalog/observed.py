@@ -9,7 +9,9 @@ from typing import Any
 
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import BY_NAME, at
+from magnetar_operator.admin.target import Target
 from magnetar_operator.catalog.desired import (
+    ACTIONS,
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
     PARTITIONS,
@@ -55,6 +57,19 @@ def namespace(document: Document, topics: int, cluster: str) -> Observed:
             fields |= policy_fields(policy, value)
     bundles = (document.get("bundles") or {}).get("numBundles", 0)
     return Observed(fields, {"topics": topics, "bundles": bundles})
+
+
+def permission(document: Document, target: Target) -> Observed | None:
+    """Parses a role's permission from its namespace's document; None if it has none."""
+    auth = document.get("auth_policies") or {}
+    if target.subscription:
+        roles = (auth.get("subscription_auth_roles") or {}).get(target.subscription) or ()
+        return Observed({}) if target.role in roles else None
+    grants = auth.get("namespace_auth") or {}
+    if "://" in target.name:
+        grants = (auth.get("destination_auth") or {}).get(target.name) or {}
+    actions = grants.get(target.role)
+    return None if actions is None else Observed({ACTIONS: sorted(actions)})
 
 
 def topic_fields(
