@@ -58,7 +58,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         brokerClientTlsEnabled=_TLS,
         brokerClientTlsEnabledWithKeyStore=_TLS,
         brokerDeduplicationEnabled="deduplication",
-        encryptionRequireOnProducer="the enforcement of end-to-end encryption",
         failureDomainsEnabled="failure domains",
         httpServerTlsEnable=_TLS,
         replicationTlsEnabled="geo-replication",
@@ -89,7 +88,6 @@ SWITCHES: Final[dict[str, Switch]] = {
     **_switches(
         _is_positive,
         "remove the key or set it to 0",
-        brokerMaxConnectionsPerIp="a cap on connections per IP address",
         maxUnackedMessagesPerBroker="a cap on unacknowledged messages per broker",
     ),
 }
