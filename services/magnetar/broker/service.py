@@ -16,6 +16,7 @@ from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
 from magnetar.broker.lifecycle.upkeep import Upkeep
+from magnetar.broker.listeners import SecurePort
 from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord
@@ -37,6 +38,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore
+from magnetar.security.tls.transport import server_factory
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
 
@@ -109,7 +111,7 @@ class BrokerService:
         self.budget = PublishBudget()
         self.sessions: set[Session] = set()
         self.sessions_total = 0
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._no_sessions: asyncio.Event | None = None
         self._producer_names = 0
 
@@ -120,37 +122,49 @@ class BrokerService:
 
     @property
     def service_url(self) -> str:
-        """The address of the binary protocol."""
-        return self.record.urls.service_url
+        """The address of the binary protocol; that with TLS if there is no other."""
+        urls = self.record.urls
+        return urls.service_url or urls.service_url_tls
 
     @property
     def http_url(self) -> str:
-        """The address of the admin REST."""
-        return self.record.urls.http_url
+        """The address of the admin REST; that with TLS if there is no other."""
+        urls = self.record.urls
+        return urls.http_url or urls.http_url_tls
 
     @property
     def ownership(self) -> Ownership:
         """Decides which topics this broker serves, and finds the owners of the others."""
         return self.topics.ownership
 
-    async def start(self, listener: socket.socket) -> None:
-        """Accepts connections on the bound socket; a broker of a cluster registers itself."""
+    async def start(self, listener: socket.socket | None, secure: SecurePort | None = None) -> None:
+        """Accepts connections on the bound sockets; a broker of a cluster registers itself."""
         if self.cluster_ownership is not None:
             await self.cluster_ownership.start()
         await self.follow_policies()
         await publish_defaults(self.store, self.offloading.defaults)
         loop = asyncio.get_running_loop()
-        frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
-        self._server = await loop.create_server(
-            lambda: Connection(Session(self, HANDLERS), frame_bytes_max),
-            sock=listener,
-            backlog=LISTEN_BACKLOG,
-        )
+        if listener is not None:
+            self._servers.append(
+                await loop.create_server(self._connection, sock=listener, backlog=LISTEN_BACKLOG)
+            )
+        if secure is not None:
+            self._servers.append(
+                await loop.create_server(
+                    server_factory(secure.tls, self._connection),
+                    sock=secure.socket,
+                    backlog=LISTEN_BACKLOG,
+                )
+            )
         if self.session is not None:
             # After the listener opened, so that a registered broker can be reached.
             await self.session.start()
         self._begin_upkeep()
+
+    def _connection(self) -> Connection:
+        frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
+        return Connection(Session(self, HANDLERS), frame_bytes_max)
 
     def _begin_upkeep(self) -> None:
         self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
@@ -210,8 +224,8 @@ class BrokerService:
             self.stopping = True
             await self.cluster_ownership.withdraw()
         self.stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         try:
             async with asyncio.timeout_at(deadline):
                 await self.topics.close()

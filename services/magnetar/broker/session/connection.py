@@ -19,6 +19,8 @@ from typing import Final, cast
 
 from magnetar.broker.session.session import Session
 from magnetar.core.log import get_logger
+from magnetar.security.api import Peer
+from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
 from magnetar.wire.progress import Progress
@@ -54,6 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         "_unread",
         "closed",
         "heard",
+        "peer",
         "writable",
     )
 
@@ -72,6 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self.writable = True
         self.closed = False
         self.heard = True
+        self.peer = Peer(UNKNOWN_PEER[0])
+        """The address of the client, and its certificate if TLS verified one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opens the session on the connection."""
@@ -82,6 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         # The kernel has no address of a peer that has already reset the connection. An exception
         # here would leave the socket open forever, because uvloop does not close it.
         host, port = (transport.get_extra_info("peername") or UNKNOWN_PEER)[:2]
+        self.peer = Peer(host, verified_certificate(transport))
         self._session.opened(self, f"/{host}:{port}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
