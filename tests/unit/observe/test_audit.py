@@ -20,7 +20,7 @@ from magnetar.observe.audit import (
 ALLOWED = AuditRecord("PUT /admin/v2/tenants/t", "", "admin", "", "127.0.0.1", allowed=True)
 
 
-def opened(path: Path, file_bytes_max: int = 1 << 20, files_max: int = 3) -> AuditLog:
+def opened(path: Path, file_bytes_max: int = 1 << 26, files_max: int = 3) -> AuditLog:
     audit = AuditLog(path, file_bytes_max, files_max, SystemClock())
     audit.start()
     return audit
