@@ -27,3 +27,8 @@ SplitAlgorithm = Literal[
     "specified_positions_divide",
     "flow_or_qps_equally_divide",
 ]
+RoleLog = Literal["NONE", "REDACTED", "hash:SHA256", "hash:MD5"]
+PublicAlgorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"
+]
+AuthorizationProvider = Literal["pulsar"]

@@ -6,13 +6,16 @@ from typing import Final
 from magnetar.settings.balance import BalancedBrokerSettings
 from magnetar.settings.field import SettingsError, setting
 from magnetar.settings.member import CLUSTER, CLUSTER_NAME_DEFAULT, MemberSettings
+from magnetar.settings.security import SecuritySettings
 from magnetar.settings.tls import BrokerTlsSettings, check_broker_ports
 
 BROKER: Final = "Broker in a cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerProcessSettings(BalancedBrokerSettings, MemberSettings, BrokerTlsSettings):
+class BrokerProcessSettings(
+    SecuritySettings, BrokerTlsSettings, BalancedBrokerSettings, MemberSettings
+):
     """The settings of `magnetar broker`."""
 
     cluster_name: str = setting(

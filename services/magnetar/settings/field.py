@@ -7,7 +7,9 @@ of a settings object, however it was built.
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, get_args
+
+from magnetar.security.secret import Secret
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,6 +48,11 @@ class Setting:
     def foreign_keys(self) -> tuple[str, ...]:
         """All keys of Pulsar and BookKeeper for this setting."""
         return (self.pulsar_key, *self.aliases) if self.pulsar_key else self.aliases
+
+    @property
+    def secret(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.annotation is Secret or Secret in get_args(self.annotation)
 
     @property
     def flag(self) -> str:

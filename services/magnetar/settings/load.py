@@ -84,13 +84,15 @@ def load(
 ) -> Loaded[S]:
     """Loads settings of `cls`; raises SettingsError. `others` are the settings of other roles."""
     sources = [_from_flags(flags)]
+    declared = settings_of(cls)
     if config is not None or any(_is_setting(key) for key in environ):
-        keys = _Keys(settings_of(cls), others)
+        keys = _Keys(declared, others)
         sources.append(_from_environment(keys, environ))
         if config is not None:
             sources.append(_from_file(keys, config))
     origins: dict[str, str] = {}
     for source in sources:
+        _refuse_unenforced(declared, source)
         origins = source.origins | origins
     settings = validate(cls, [source.values for source in sources], origins)
     unsupported = sorted({key for source in sources for key in source.unsupported})
@@ -171,12 +173,26 @@ def file_values(path: Path) -> dict[str, tuple[object, str]]:
     }
 
 
+def _refuse_unenforced(declared: Mapping[str, Setting], source: Source) -> None:
+    """Raises SettingsError if a value requires a feature that Magnetar does not have yet."""
+    for name, value in source.values.items():
+        for key in declared[name].foreign_keys if name in declared else ():
+            _refuse(key, value, source.origins[name])
+
+
+def _refuse(key: str, value: object, origin: str) -> None:
+    if (reason := pulsar_switches.refusal(key, value)) is not None:
+        raise SettingsError(f"{origin}: {reason}")
+
+
 def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> None:
     """Adds the value of `key`, ours or Pulsar's, to the source."""
     if key in keys.names:
         if value != "" or keys.names[key] in keys.can_be_off:
             source.add(keys.names[key], value, origin)
         return
+    if value != "":
+        _refuse(key, value, origin)
     if key in keys.other_roles:
         source.other_roles.append(key)
         return
@@ -185,8 +201,6 @@ def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> 
         near = suggestion(key, [*keys.names, *all_keys])
         raise SettingsError(f"unknown setting: {origin}{near}")
     if value != "":
-        if (reason := pulsar_switches.refusal(key, value)) is not None:
-            raise SettingsError(f"{origin}: {reason}")
         source.unsupported.append(key)
 
 

@@ -58,6 +58,7 @@ SWITCHES: Final[dict[str, Switch]] = {
         brokerClientTlsEnabled=_TLS,
         brokerClientTlsEnabledWithKeyStore=_TLS,
         brokerDeduplicationEnabled="deduplication",
+        encryptionRequireOnProducer="the enforcement of end-to-end encryption",
         failureDomainsEnabled="failure domains",
         httpServerTlsEnable=_TLS,
         replicationTlsEnabled="geo-replication",
@@ -79,6 +80,7 @@ SWITCHES: Final[dict[str, Switch]] = {
         brokerClientAuthenticationPlugin=_AUTHENTICATION,
         proxyRoles=_AUTHORIZATION,
         superUserRoles=_AUTHORIZATION,
+        tokenSettingPrefix="another prefix of the token settings",
         tlsProviderFactoryClass=_TLS,
     ),
     **_switches(

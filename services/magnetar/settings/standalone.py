@@ -6,13 +6,14 @@ from typing import Final
 
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import setting
+from magnetar.settings.security import SecuritySettings
 from magnetar.settings.tls import BrokerTlsSettings, check_broker_ports
 
 STANDALONE: Final = "Standalone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneSettings(BrokerSettings, BrokerTlsSettings):
+class StandaloneSettings(SecuritySettings, BrokerTlsSettings, BrokerSettings):
     """The settings of `magnetar standalone`."""
 
     data_dir: Path = setting(

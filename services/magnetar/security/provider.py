@@ -1,0 +1,24 @@
+"""What every authentication provider does; `authenticator` composes them."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from magnetar.security.api import Identity, Peer
+from magnetar.security.secret import Secret
+
+
+class Provider(Protocol):
+    """Authenticates peers by one method."""
+
+    @property
+    def method(self) -> str:
+        """The protocol's name of the method: `token`, `basic` or `tls`."""
+
+    def presented(self, headers: Mapping[str, str], peer: Peer) -> Secret | None:
+        """Returns the credentials of this method in an HTTP request; None if it has none."""
+
+    async def authenticate(self, data: Secret, peer: Peer) -> Identity:
+        """Returns who presents `data`; raises AuthenticationFailed or ProviderUnavailable."""
+
+    async def close(self) -> None:
+        """Ends background work; idempotent."""

@@ -1,0 +1,70 @@
+"""Values parsed from files that are parsed again when the files change, without a restart.
+
+`current()` looks at the files' stamps at most every RELOAD_CHECK_S, when somebody needs the value,
+so an unused value costs nothing and needs no task. Reading and parsing run in a thread; meanwhile
+other callers get the old value. If the new content is unusable, the old value stays and the error
+is logged, once per content.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, TypeVar
+
+from magnetar.core.clock import Clock
+from magnetar.core.log import get_logger
+from magnetar.security.configuration import ConfigurationError
+from magnetar.security.source import KeySource, Stamp
+
+log = get_logger("magnetar.security.reloading")
+
+RELOAD_CHECK_S: Final = 1.0
+"""A change takes effect on the first use that is this much later than the previous check."""
+
+T = TypeVar("T")
+
+
+class Reloaded(Generic[T]):
+    """A value that follows the content of its sources."""
+
+    def __init__(
+        self, what: str, sources: Sequence[KeySource], parse: Callable[[], T], clock: Clock
+    ) -> None:
+        """Parses for the first time; raises ConfigurationError. `parse` reads the sources."""
+        self._what = what
+        self._sources = tuple(sources)
+        self._parse = parse
+        self._clock = clock
+        # Stamps are taken before the read: a change in between is seen as a change next time.
+        self._stamps = self._stamps_now()
+        self._value = parse()
+        self._checked_at = clock.monotonic()
+        self._checking = False
+
+    async def current(self) -> T:
+        """Returns the value, reloaded if a source has changed."""
+        now = self._clock.monotonic()
+        if self._checking or now - self._checked_at < RELOAD_CHECK_S:
+            return self._value
+        self._checking, self._checked_at = True, now
+        try:
+            await asyncio.to_thread(self._reload)
+        finally:
+            self._checking = False
+        return self._value
+
+    def _reload(self) -> None:
+        stamps = self._stamps_now()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self._value = self._parse()
+        except ConfigurationError as error:
+            log.error(
+                "not reloaded, the old content stays in use", what=self._what, error=str(error)
+            )
+            return
+        log.info("reloaded", what=self._what)
+
+    def _stamps_now(self) -> tuple[Stamp | None, ...]:
+        return tuple(source.stamp() for source in self._sources)

@@ -1,0 +1,352 @@
+"""The settings of authentication and authorization, with Pulsar's keys.
+
+Everything is off by default. Settings of authentication have an effect if `authentication_enabled`
+is true, those of authorization if `authorization_enabled` is true. Keys and passwords are
+`Secret`s: no log line or error shows them. A key is a `data:` or `file:` URL, a path, or base64;
+files are read again when they change.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from magnetar.security.configuration import (
+    Authentication,
+    BasicProviderConfig,
+    DiscoveryMode,
+    OpenIdProviderConfig,
+    ProviderConfig,
+    TlsProviderConfig,
+    TokenProviderConfig,
+)
+from magnetar.security.secret import Secret
+from magnetar.settings import choices
+from magnetar.settings.field import SettingsError, setting
+
+AUTHENTICATION: Final = "Authentication"
+AUTHORIZATION: Final = "Authorization"
+DAY_S: Final = 86_400
+
+_PACKAGE: Final = "org.apache.pulsar.broker.authentication."
+PROVIDERS: Final = {
+    "token": _PACKAGE + "AuthenticationProviderToken",
+    "basic": _PACKAGE + "AuthenticationProviderBasic",
+    "tls": _PACKAGE + "AuthenticationProviderTls",
+    "openid": _PACKAGE + "oidc.AuthenticationProviderOpenID",
+}
+"""The supported providers and the Java classes that Pulsar's configuration names them by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecuritySettings:
+    """Who may connect to a broker, and what they may do."""
+
+    authentication_enabled: bool = setting(
+        False,
+        "Whether clients must prove who they are.",
+        group=AUTHENTICATION,
+        pulsar="authenticationEnabled",
+    )
+    authentication_providers: tuple[str, ...] = setting(
+        (),
+        "The ways to prove that: `token`, `basic`, `tls`, `openid`, or the names of Pulsar's "
+        "classes, separated by commas.",
+        group=AUTHENTICATION,
+        pulsar="authenticationProviders",
+    )
+    strict_auth_method: bool = setting(
+        False,
+        "Whether HTTP requests must name their method in X-Pulsar-Auth-Method-Name.",
+        group=AUTHENTICATION,
+        pulsar="strictAuthMethod",
+    )
+    auth_challenge_s: int = setting(
+        60,
+        "How long a client has to answer AUTH_CHALLENGE when its credentials expire (Pulsar: the "
+        "interval of looking for expired ones).",
+        group=AUTHENTICATION,
+        unit="s",
+        within=(1, 3_600),
+        pulsar="authenticationRefreshCheckSeconds",
+    )
+    anonymous_role: str = setting(
+        "",
+        "The role of clients that present no credentials; empty: they are refused.",
+        group=AUTHENTICATION,
+        pulsar="anonymousUserRole",
+    )
+    role_log: choices.RoleLog = setting(
+        "NONE",
+        "How roles are written to logs: as they are, not at all, or hashed.",
+        group=AUTHENTICATION,
+        pulsar="authenticationRoleLoggingAnonymizer",
+    )
+    authenticate_original: bool = setting(
+        False,
+        "Whether the credentials of clients behind a proxy are verified by the broker, too.",
+        group=AUTHENTICATION,
+        pulsar="authenticateOriginalAuthData",
+    )
+    authenticate_metrics: bool = setting(
+        False,
+        "Whether /metrics requires credentials.",
+        group=AUTHENTICATION,
+        pulsar="authenticateMetricsEndpoint",
+    )
+    token_secret_key: Secret | None = setting(
+        None,
+        "The secret key that signs and verifies tokens (HS256, HS384, HS512).",
+        group=AUTHENTICATION,
+        pulsar="tokenSecretKey",
+    )
+    token_public_key: str = setting(
+        "",
+        "The public key, DER or PEM, that verifies tokens.",
+        group=AUTHENTICATION,
+        pulsar="tokenPublicKey",
+    )
+    token_public_algorithm: choices.PublicAlgorithm = setting(
+        "RS256",
+        "The algorithm of the public key; an RSA key accepts all RS and PS algorithms, an EC key "
+        "that of its curve.",
+        group=AUTHENTICATION,
+        pulsar="tokenPublicAlg",
+    )
+    token_key_set: Secret | None = setting(
+        None,
+        "A JSON web key set of further keys, chosen by the `kid` of tokens.",
+        group=AUTHENTICATION,
+    )
+    token_role_claim: str = setting(
+        "sub",
+        "The claim that is the role; of a list, the first element.",
+        group=AUTHENTICATION,
+        pulsar="tokenAuthClaim",
+    )
+    token_audience_claim: str = setting(
+        "",
+        "The claim that must name `token_audience`, such as `aud`; empty: not checked.",
+        group=AUTHENTICATION,
+        pulsar="tokenAudienceClaim",
+    )
+    token_audience: str = setting(
+        "",
+        "The audience of this cluster.",
+        group=AUTHENTICATION,
+        pulsar="tokenAudience",
+    )
+    token_clock_skew_s: int = setting(
+        0,
+        "By how much the issuer's clock may differ.",
+        group=AUTHENTICATION,
+        unit="s",
+        within=(0, DAY_S),
+        pulsar="tokenAllowedClockSkewSeconds",
+    )
+    basic_users: Secret | None = setting(
+        None,
+        "The htpasswd file of users and their hashed passwords.",
+        group=AUTHENTICATION,
+        pulsar="basicAuthConf",
+    )
+    openid_issuers: tuple[str, ...] = setting(
+        (),
+        "The URLs of the OpenID Connect issuers whose tokens are accepted.",
+        group=AUTHENTICATION,
+        pulsar="openIDAllowedTokenIssuers",
+    )
+    openid_audiences: tuple[str, ...] = setting(
+        (),
+        "The audiences of which a token of these issuers must name one.",
+        group=AUTHENTICATION,
+        pulsar="openIDAllowedAudiences",
+    )
+    openid_role_claim: str = setting(
+        "sub",
+        "The claim that is the role; of a list, the first element.",
+        group=AUTHENTICATION,
+        pulsar="openIDRoleClaim",
+    )
+    openid_leeway_s: int = setting(
+        0,
+        "By how much the issuer's clock may differ.",
+        group=AUTHENTICATION,
+        unit="s",
+        within=(0, DAY_S),
+        pulsar="openIDAcceptedTimeLeewaySeconds",
+    )
+    openid_issuers_cached: int = setting(
+        5,
+        "Maximum number of issuers whose keys are cached.",
+        group=AUTHENTICATION,
+        unit="issuers",
+        within=(1, 1_000),
+        pulsar="openIDCacheSize",
+    )
+    openid_refresh_s: int = setting(
+        64_800,
+        "Age after which an issuer's keys are fetched again, while the old ones stay in use.",
+        group=AUTHENTICATION,
+        unit="s",
+        within=(1, 31_536_000),
+        pulsar="openIDCacheRefreshAfterWriteSeconds",
+    )
+    openid_expiration_s: int = setting(
+        DAY_S,
+        "Age after which an issuer's keys are not used.",
+        group=AUTHENTICATION,
+        unit="s",
+        within=(1, 31_536_000),
+        pulsar="openIDCacheExpirationSeconds",
+    )
+    openid_unknown_key_s: int = setting(
+        300,
+        "Least time between two fetches because a token names a key that is not cached.",
+        group=AUTHENTICATION,
+        unit="s",
+        within=(0, DAY_S),
+        pulsar="openIDKeyIdCacheMissRefreshSeconds",
+    )
+    openid_connect_timeout_ms: int = setting(
+        10_000,
+        "How long connecting to an issuer may take.",
+        group=AUTHENTICATION,
+        unit="ms",
+        within=(1, 600_000),
+        pulsar="openIDHttpConnectionTimeoutMillis",
+    )
+    openid_read_timeout_ms: int = setting(
+        10_000,
+        "How long an issuer's answer may take.",
+        group=AUTHENTICATION,
+        unit="ms",
+        within=(1, 600_000),
+        pulsar="openIDHttpReadTimeoutMillis",
+    )
+    openid_trust_certs_file: str = setting(
+        "",
+        "The CA certificates (PEM) that verify issuers; empty: the machine's.",
+        group=AUTHENTICATION,
+        pulsar="openIDTokenIssuerTrustCertsFilePath",
+    )
+    openid_require_https: bool = setting(
+        True,
+        "Whether the URLs of issuers must be https.",
+        group=AUTHENTICATION,
+        pulsar="openIDRequireIssuersUseHttps",
+    )
+    openid_discovery: DiscoveryMode = setting(
+        "DISABLED",
+        "Whether Kubernetes' service accounts are accepted: with the issuer that the API server "
+        "names, and its keys or those of the API server.",
+        group=AUTHENTICATION,
+        pulsar="openIDFallbackDiscoveryMode",
+    )
+    authorization_enabled: bool = setting(
+        False,
+        "Whether roles need rights for what they do.",
+        group=AUTHORIZATION,
+        pulsar="authorizationEnabled",
+    )
+    authorization_provider: choices.AuthorizationProvider = setting(
+        "pulsar",
+        "The rules of authorization.",
+        group=AUTHORIZATION,
+        pulsar="authorizationProvider",
+        values={"org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider": "pulsar"},
+    )
+    authorization_wildcards: bool = setting(
+        False,
+        "Whether a `*` at the start or end of a granted role matches any text.",
+        group=AUTHORIZATION,
+        pulsar="authorizationAllowWildcardsMatching",
+    )
+    superuser_roles: tuple[str, ...] = setting(
+        (),
+        "The roles that may do everything.",
+        group=AUTHORIZATION,
+        pulsar="superUserRoles",
+    )
+    proxy_roles: tuple[str, ...] = setting(
+        (),
+        "The roles of proxies, which act for the clients behind them.",
+        group=AUTHORIZATION,
+        pulsar="proxyRoles",
+    )
+    broker_client_auth_plugin: str = setting(
+        "",
+        "How this broker proves to others who it is: `token`, `basic`, `tls`, `oauth2`, or the "
+        "name of Pulsar's class.",
+        group=AUTHENTICATION,
+        pulsar="brokerClientAuthenticationPlugin",
+    )
+    broker_client_auth_parameters: Secret | None = setting(
+        None,
+        "Its credentials, in the form of Pulsar's clients: `token:…`, `file:///…`, or JSON.",
+        group=AUTHENTICATION,
+        pulsar="brokerClientAuthenticationParameters",
+    )
+
+    def authentication(self) -> Authentication | None:
+        """Returns the configuration of authentication, None if it is off; raises SettingsError."""
+        if not self.authentication_enabled:
+            return None
+        names = tuple(dict.fromkeys(map(_provider_name, self.authentication_providers)))
+        if not names:
+            raise SettingsError(
+                "authentication is on, but authentication_providers (authenticationProviders) is "
+                f"empty; supported: {', '.join(PROVIDERS)}"
+            )
+        return Authentication(
+            providers=tuple(self._provider(name) for name in names),
+            anonymous_role=self.anonymous_role,
+            strict_method=self.strict_auth_method,
+        )
+
+    def _provider(self, name: str) -> ProviderConfig:
+        if name == "token":
+            return TokenProviderConfig(
+                secret_key=self.token_secret_key,
+                public_key=self.token_public_key,
+                public_algorithm=self.token_public_algorithm,
+                key_set=self.token_key_set,
+                role_claim=self.token_role_claim,
+                audience_claim=self.token_audience_claim,
+                audience=self.token_audience,
+                clock_skew_s=self.token_clock_skew_s,
+            )
+        if name == "basic":
+            if self.basic_users is None:
+                raise SettingsError("the provider basic needs basic_users (basicAuthConf)")
+            return BasicProviderConfig(users=self.basic_users)
+        if name == "tls":
+            return TlsProviderConfig()
+        return self._openid()
+
+    def _openid(self) -> OpenIdProviderConfig:
+        return OpenIdProviderConfig(
+            allowed_issuers=self.openid_issuers,
+            allowed_audiences=self.openid_audiences,
+            role_claim=self.openid_role_claim,
+            leeway_s=self.openid_leeway_s,
+            issuers_cached_max=self.openid_issuers_cached,
+            refresh_after_s=self.openid_refresh_s,
+            expire_after_s=self.openid_expiration_s,
+            unknown_key_refresh_s=self.openid_unknown_key_s,
+            connect_timeout_ms=self.openid_connect_timeout_ms,
+            read_timeout_ms=self.openid_read_timeout_ms,
+            trust_certs_file=self.openid_trust_certs_file,
+            require_https=self.openid_require_https,
+            fallback_discovery_mode=self.openid_discovery,
+        )
+
+
+def _provider_name(text: str) -> str:
+    """Returns the short name of a provider; raises SettingsError if it is not supported."""
+    for name, java_class in PROVIDERS.items():
+        if text in (name, java_class):
+            return name
+    supported = ", ".join(f"{name} ({java_class})" for name, java_class in PROVIDERS.items())
+    raise SettingsError(
+        f"authentication_providers has {text}, which Magnetar does not support; supported: "
+        f"{supported}"
+    )
