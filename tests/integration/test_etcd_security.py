@@ -223,7 +223,7 @@ async def test_who_may_not_is_told_at_once_and_why(etcd: EtcdMember) -> None:
             await open_on(etcd, **(MAGNETAR | {"password": "wrong"}))
         with pytest.raises(MetadataRefused, match="set etcd's username and password"):
             await open_on(etcd)
-        with pytest.raises(MetadataRefused, match=r"permission denied: .*root of all keys"):
+        with pytest.raises(MetadataRefused, match=r"permission denied: .*magnetar etcd roles"):
             await open_on(etcd, **OTHER)
 
 

@@ -22,9 +22,10 @@ from magnetar.metadata.records import UNDECODABLE, RecordType
 
 RECORDS_PREFIX: Final = "/underreplicated/"
 LOCKS_PREFIX: Final = "/underreplicated-locks/"
-AUDITOR_KEY: Final = "/autorecovery/auditor"
-AUDIT_STATE_KEY: Final = "/autorecovery/audited"
-CHECK_STATE_KEY: Final = "/autorecovery/checked"
+AUTORECOVERY_PREFIX: Final = "/autorecovery/"
+AUDITOR_KEY: Final = f"{AUTORECOVERY_PREFIX}auditor"
+AUDIT_STATE_KEY: Final = f"{AUTORECOVERY_PREFIX}audited"
+CHECK_STATE_KEY: Final = f"{AUTORECOVERY_PREFIX}checked"
 PAGE_LEDGERS: Final = 1000
 LOST_RANGES_MAX: Final = 100
 UNREADABLE_KEYS_MAX: Final = 100

@@ -18,6 +18,7 @@ from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.balance.placement import Placement
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
 from magnetar.cluster.broker_ledgers import BrokerLedgers
@@ -147,8 +148,16 @@ async def _serve(
     )
     reports = Reports(store)
     choose = choose_by(Placement(reports.of, clock))
+    security = open_security(settings, store, clock, up_to_date=lambda: session.valid)
     service = assemble(
-        settings, store, ledgers.client, clock, record, session=session, choose=choose
+        settings,
+        store,
+        ledgers.client,
+        clock,
+        record,
+        session=session,
+        choose=choose,
+        security=security,
     )
     opened.push_async_callback(service.ledgers.close)
     await ensure_defaults(

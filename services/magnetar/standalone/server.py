@@ -13,6 +13,7 @@ from magnetar.admin.http.server import AdminServer
 from magnetar.bookie.local import LocalBookie
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.core.clock import SystemClock
 from magnetar.core.log import get_logger
@@ -69,7 +70,10 @@ async def start(settings: StandaloneSettings) -> Standalone:
         record = await describe_broker(
             store, clock, binary, service_url=service_url, http_url=http_url
         )
-        service = assemble(settings, store, ledgers, clock, record, only_broker=True)
+        security = open_security(settings, store, clock)
+        service = assemble(
+            settings, store, ledgers, clock, record, only_broker=True, security=security
+        )
         closing.push_async_callback(service.ledgers.close)
         await ensure_defaults(
             service.resources,

@@ -17,9 +17,10 @@ import msgspec
 from magnetar.metadata.records import RecordType
 
 REPORTS_PREFIX: Final = "/load-reports/"
-LEADER_KEY: Final = "/balance/leader"
-ORDERS_PREFIX: Final = "/balance/orders/"
-LOG_PREFIX: Final = "/balance/log/"
+BALANCE_PREFIX: Final = "/balance/"
+LEADER_KEY: Final = f"{BALANCE_PREFIX}leader"
+ORDERS_PREFIX: Final = f"{BALANCE_PREFIX}orders/"
+LOG_PREFIX: Final = f"{BALANCE_PREFIX}log/"
 
 MESSAGE_COST_BYTES: Final = 1_024
 """A message costs a broker about as much CPU as this many bytes. Used to divide a broker's load

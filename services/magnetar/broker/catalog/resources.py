@@ -35,10 +35,10 @@ Document = dict[str, Any]
 PARTITIONS_MAX: Final = 100_000
 CAS_ATTEMPTS_MAX: Final = 16
 
-_TENANTS: Final = "/tenants/"
-_NAMESPACES: Final = "/namespaces/"
-_CLUSTERS: Final = "/clusters/"
-_PARTITIONED: Final = "/partitioned-topics/"
+TENANTS_PREFIX: Final = "/tenants/"
+NAMESPACES_PREFIX: Final = "/namespaces/"
+CLUSTERS_PREFIX: Final = "/clusters/"
+PARTITIONED_PREFIX: Final = "/partitioned-topics/"
 
 
 class FollowedNamespaces(Protocol):
@@ -64,54 +64,54 @@ class Resources:
 
     async def tenants(self) -> list[str]:
         """Returns the names of all tenants, in order."""
-        return list(await self._store.children(_TENANTS))
+        return list(await self._store.children(TENANTS_PREFIX))
 
     async def tenant(self, tenant: str) -> Document:
         """Returns the tenant's record."""
-        return await self._get(_TENANTS + tenant, "Tenant does not exist")
+        return await self._get(TENANTS_PREFIX + tenant, "Tenant does not exist")
 
     async def create_tenant(self, tenant: str, info: Document) -> None:
         """Creates the tenant; raises Conflict if it exists."""
         check_entity_name(tenant, "tenant")
-        await self._create(_TENANTS + tenant, info, "Tenant already exist")
+        await self._create(TENANTS_PREFIX + tenant, info, "Tenant already exist")
 
     async def update_tenant(self, tenant: str, info: Document) -> None:
         """Replaces the tenant's record."""
-        await self._update(_TENANTS + tenant, lambda _: info, "Tenant does not exist")
+        await self._update(TENANTS_PREFIX + tenant, lambda _: info, "Tenant does not exist")
 
     async def delete_tenant(self, tenant: str) -> None:
         """Deletes the tenant; raises Conflict while it has namespaces."""
         for _ in range(CAS_ATTEMPTS_MAX):
-            record = await self._store.get(_TENANTS + tenant)
+            record = await self._store.get(TENANTS_PREFIX + tenant)
             if record is None:
                 raise NotFound("Tenant doesn't exist")
             # Listed after the read: a namespace that is created later changes the revision.
             if await self.namespaces(tenant):
                 raise Conflict("The tenant still has active namespaces")
             with contextlib.suppress(BadRevision):
-                await self._store.delete(_TENANTS + tenant, expected=record.revision)
+                await self._store.delete(TENANTS_PREFIX + tenant, expected=record.revision)
                 return
         raise Conflict(f"Tenant {tenant} is being changed by others; try again")
 
     async def namespaces(self, tenant: str) -> list[str]:
         """Returns the tenant's namespaces as `tenant/namespace`, in order."""
-        names = await self._store.children(f"{_NAMESPACES}{tenant}/")
+        names = await self._store.children(f"{NAMESPACES_PREFIX}{tenant}/")
         return [f"{tenant}/{name}" for name in names]
 
     async def namespace_exists(self, namespace: NamespaceName) -> bool:
         """Whether the namespace has a record."""
-        return await self._store.get(f"{_NAMESPACES}{namespace}") is not None
+        return await self._store.get(f"{NAMESPACES_PREFIX}{namespace}") is not None
 
     async def policies(self, namespace: NamespaceName) -> Document:
         """Returns the namespace's policies."""
-        return await self._get(f"{_NAMESPACES}{namespace}", "Namespace does not exist")
+        return await self._get(f"{NAMESPACES_PREFIX}{namespace}", "Namespace does not exist")
 
     async def create_namespace(self, namespace: NamespaceName, policies: Document) -> None:
         """Creates the namespace; raises Conflict if it exists, NotFound without its tenant."""
         check_entity_name(namespace.local, "namespace")
-        key, value = f"{_NAMESPACES}{namespace}", encode(policies)
+        key, value = f"{NAMESPACES_PREFIX}{namespace}", encode(policies)
         for _ in range(CAS_ATTEMPTS_MAX):
-            tenant = await self._store.get(_TENANTS + namespace.tenant)
+            tenant = await self._store.get(TENANTS_PREFIX + namespace.tenant)
             if tenant is None:
                 raise NotFound("Tenant does not exist")
             try:
@@ -139,7 +139,7 @@ class Resources:
         followed = self._followed
         record = None if fresh or followed is None else followed.record(namespace)
         if record is None:
-            record = await self._store.get(f"{_NAMESPACES}{namespace}")
+            record = await self._store.get(f"{NAMESPACES_PREFIX}{namespace}")
             if record is None:
                 raise NotFound("Namespace does not exist")
             self._wrote(record)
@@ -163,13 +163,13 @@ class Resources:
                 refuse_marked(document, f"Namespace {namespace}")
             return change(document)
 
-        await self._update(f"{_NAMESPACES}{namespace}", checked, "Namespace does not exist")
+        await self._update(f"{NAMESPACES_PREFIX}{namespace}", checked, "Namespace does not exist")
 
     def namespace_deletion(self, namespace: NamespaceName) -> MarkedDeletion:
         """Returns the deletion of the namespace's record, to run with that of its topics."""
         return MarkedDeletion(
             self._store,
-            f"{_NAMESPACES}{namespace}",
+            f"{NAMESPACES_PREFIX}{namespace}",
             what=f"Namespace {namespace}",
             absent="Namespace does not exist",
             written=self._wrote,
@@ -183,24 +183,24 @@ class Resources:
 
     async def clusters(self) -> list[str]:
         """Returns the names of all clusters, in order."""
-        return list(await self._store.children(_CLUSTERS))
+        return list(await self._store.children(CLUSTERS_PREFIX))
 
     async def cluster(self, cluster: str) -> Document:
         """Returns the cluster's record."""
-        return await self._get(_CLUSTERS + cluster, "Cluster does not exist")
+        return await self._get(CLUSTERS_PREFIX + cluster, "Cluster does not exist")
 
     async def create_cluster(self, cluster: str, data: Document) -> None:
         """Creates the cluster's record; raises Conflict if it exists."""
         check_entity_name(cluster, "cluster")
-        await self._create(_CLUSTERS + cluster, data, "Cluster already exists")
+        await self._create(CLUSTERS_PREFIX + cluster, data, "Cluster already exists")
 
-    async def update_cluster(self, cluster: str, data: Document) -> None:
-        """Replaces the cluster's record."""
-        await self._update(_CLUSTERS + cluster, lambda _: data, "Cluster does not exist")
+    async def update_cluster(self, cluster: str, change: Callable[[Document], Document]) -> None:
+        """Applies `change` to the cluster's record by compare-and-swap, possibly repeatedly."""
+        await self._update(CLUSTERS_PREFIX + cluster, change, "Cluster does not exist")
 
     async def delete_cluster(self, cluster: str) -> None:
         """Deletes the cluster's record."""
-        if not await self._store.delete(_CLUSTERS + cluster):
+        if not await self._store.delete(CLUSTERS_PREFIX + cluster):
             raise NotFound("Cluster does not exist")
 
     async def partitions(self, topic: TopicName) -> int:
@@ -268,7 +268,7 @@ class Resources:
 
     async def partitioned_topics(self, namespace: NamespaceName, domain: str) -> list[TopicName]:
         """Returns the namespace's partitioned topics of a domain."""
-        prefix = f"{_PARTITIONED}{namespace}/{domain}/"
+        prefix = f"{PARTITIONED_PREFIX}{namespace}/{domain}/"
         names = await self._store.children(prefix)
         return [TopicName.from_encoded(domain, namespace, name) for name in names]
 
@@ -311,7 +311,7 @@ class Resources:
                 revision = await self._store.put(key, changed, expected=record.revision)
             except BadRevision:
                 continue
-            if key.startswith(_NAMESPACES):
+            if key.startswith(NAMESPACES_PREFIX):
                 self._wrote(Record(key, changed, revision))
             return
         raise Conflict(f"{key} is being changed by others; try again")
@@ -324,4 +324,4 @@ class Resources:
 
 def partitioned_key(topic: TopicName) -> str:
     """Returns the key of the record that makes a topic a partitioned one."""
-    return f"{_PARTITIONED}{topic.namespace}/{topic.domain}/{topic.encoded_local}"
+    return f"{PARTITIONED_PREFIX}{topic.namespace}/{topic.domain}/{topic.encoded_local}"

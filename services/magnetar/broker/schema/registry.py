@@ -78,7 +78,7 @@ ACTIVE_WITHOUT_SCHEMA: Final = (
     "Failed to add schema to an active topic with empty(BYTES) schema: new schema type "
 )
 
-_ROOT: Final = "/schemas/"
+SCHEMAS_PREFIX: Final = "/schemas/"
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -292,7 +292,7 @@ class SchemaRegistry:
 
     async def topics(self, namespace: NamespaceName) -> list[str]:
         """Returns the encoded names of the namespace's topics that have or had a schema."""
-        return list(await self._store.children(f"{_ROOT}{namespace}/"))
+        return list(await self._store.children(f"{SCHEMAS_PREFIX}{namespace}/"))
 
     async def _versions(self, topic: TopicName) -> _Versions:
         key = _key(topic)
@@ -351,7 +351,7 @@ class SchemaRegistry:
 
 def _key(topic: TopicName) -> str:
     base = topic.base
-    return f"{_ROOT}{base.tenant}/{base.namespace_local}/{base.encoded_local}"
+    return f"{SCHEMAS_PREFIX}{base.tenant}/{base.namespace_local}/{base.encoded_local}"
 
 
 def _version_key(key: str, version: int) -> str:

@@ -9,6 +9,9 @@ of a fast producer waits in its TCP window, not in our memory. If the client rea
 `writable` is false, and dispatchers hand over nothing until the transport's buffer has drained. If
 it sends requests without reading the answers, reading pauses beyond UNREAD_BYTES_MAX.
 
+Until a client has completed CONNECT, its receive buffer is small, and with authentication its
+frames are bounded by UNPROVEN_FRAME_BYTES_MAX, so that strangers cost little memory.
+
 The broker checks its connections periodically (`check_deadlines`). It closes a connection that has
 not completed CONNECT within CONNECT_TIMEOUT_S, or whose unfinished frame has not grown for
 FRAME_STALL_S. Between frames, only keep-alive pings count.
@@ -19,6 +22,7 @@ from typing import Final, cast
 
 from magnetar.broker.session.session import Session
 from magnetar.core.log import get_logger
+from magnetar.security.api import Peer
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
 from magnetar.wire.progress import Progress
@@ -30,6 +34,9 @@ WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 UNREAD_BYTES_MAX: Final = 16 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
 UNKNOWN_PEER: Final = ("unknown", 0)
+UNPROVEN_BUFFER_BYTES: Final = 4 * 1024
+UNPROVEN_FRAME_BYTES_MAX: Final = 64 * 1024
+"""A CONNECT has two tokens at most, of which the largest known have some 20 KB."""
 CONNECT_TIMEOUT_S: Final = 10.0
 FRAME_STALL_S: Final = 25.0
 """An unfinished frame must grow by `wire.progress.PROGRESS_BYTES_MIN` in this time."""
@@ -43,6 +50,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_decoder",
         "_flush_scheduled",
+        "_frame_bytes_max",
         "_held",
         "_loop",
         "_loop_gathers",
@@ -54,12 +62,17 @@ class Connection(asyncio.BufferedProtocol):
         "_unread",
         "closed",
         "heard",
+        "peer",
         "writable",
     )
 
     def __init__(self, session: Session, frame_bytes_max: int) -> None:
         self._session = session
-        self._decoder = FrameDecoder(frame_bytes_max)
+        self._frame_bytes_max = frame_bytes_max
+        first_bytes_max = frame_bytes_max
+        if session.service.security is not None:
+            first_bytes_max = min(frame_bytes_max, UNPROVEN_FRAME_BYTES_MAX)
+        self._decoder = FrameDecoder(first_bytes_max, UNPROVEN_BUFFER_BYTES)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -72,6 +85,8 @@ class Connection(asyncio.BufferedProtocol):
         self.writable = True
         self.closed = False
         self.heard = True
+        self.peer = Peer(UNKNOWN_PEER[0])
+        """The client's address, and its certificate if TLS verified one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opens the session on the connection."""
@@ -82,6 +97,7 @@ class Connection(asyncio.BufferedProtocol):
         # The kernel has no address of a peer that has already reset the connection. An exception
         # here would leave the socket open forever, because uvloop does not close it.
         host, port = (transport.get_extra_info("peername") or UNKNOWN_PEER)[:2]
+        self.peer = Peer(host, certificate_of(transport))
         self._session.opened(self, f"/{host}:{port}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -171,6 +187,10 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._transport.writelines(out)
 
+    def admit(self) -> None:
+        """Accepts frames of full size: the client has completed CONNECT."""
+        self._decoder.resize(self._frame_bytes_max)
+
     def pause_reading(self) -> None:
         """Stops reading until `resume_reading`."""
         self._held = True
@@ -210,3 +230,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._transport.close()
         self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+
+def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
+    """Returns the client certificate (DER) that TLS verified; None without one."""
+    ssl_object = transport.get_extra_info("ssl_object")
+    return None if ssl_object is None else ssl_object.getpeercert(binary_form=True)

@@ -33,6 +33,8 @@ BACKOFF_S_MIN: Final = 0.05
 BACKOFF_S_MAX: Final = 1.0
 ATTEMPT_S_MIN: Final = 0.01
 TOKEN_REFUSALS_MAX: Final = 1
+PROBED_KEY: Final = "/cluster"
+"""The key below the root that probes read: every role of a cluster may read it."""
 """After one refusal a call gets a new token; a second refusal is final."""
 
 Request = TypeVar("Request", bound=Message)
@@ -102,7 +104,7 @@ class EtcdClient:
         """The newest revision in any answer."""
         self.closed = False
         self.probe_request = pb.RangeRequest(
-            key=f"{settings.root}/".encode(), count_only=True, limit=1
+            key=f"{settings.root}{PROBED_KEY}".encode(), count_only=True
         )
 
     def note(self, header: pb.ResponseHeader) -> None:

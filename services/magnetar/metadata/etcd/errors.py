@@ -82,7 +82,9 @@ def _final(code: grpc.StatusCode, text: str) -> MetadataError | None:
     if code is Code.RESOURCE_EXHAUSTED and "larger than max" in text:
         return AnswerTooLarge(text)
     if code is Code.PERMISSION_DENIED:
-        return MetadataRefused(f"etcd: {text}: the user's role must cover the root of all keys")
+        return MetadataRefused(
+            f"etcd: {text}: the user's role lacks a key range (`magnetar etcd roles` lists them)"
+        )
     if code in (Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.FAILED_PRECONDITION):
         return MetadataError(f"etcd refused: {text}")
     if code is Code.UNIMPLEMENTED:
