@@ -17,7 +17,7 @@ from typing import Final
 
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.settings import choices
-from magnetar.settings.connections import CONNECTIONS, ConnectionSettings
+from magnetar.settings.connections import ConnectionSettings
 from magnetar.settings.field import UNLIMITED, SettingsError, checked, setting
 
 POLICIES: Final = "Defaults of policies"

@@ -54,7 +54,7 @@ class ConnectionSettings:
     )
     encryption_required: bool = setting(
         False,
-        "Whether producers must encrypt all messages, even if no policy of a namespace requires it.",
+        "Whether producers must encrypt all messages, even if no policy requires it.",
         group=CONNECTIONS,
         pulsar="encryptionRequireOnProducer",
     )

@@ -189,9 +189,7 @@ class GovernedTopic(ABC):
     @property
     def _encryption_required(self) -> bool:
         """Whether the broker or a policy requires encrypted messages."""
-        return self._context.encryption_required or bool(
-            self._value(admission.ENCRYPTION_REQUIRED)
-        )
+        return self._context.encryption_required or bool(self._value(admission.ENCRYPTION_REQUIRED))
 
     def check_producers_cap(self, name: str) -> None:
         """Raises ProducerBusy at the cap, unless the producer replaces one of its name."""
