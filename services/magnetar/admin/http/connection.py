@@ -22,6 +22,10 @@ BODY_STALL_S: Final = 25.0
 """How long a body may not grow by `wire.progress.PROGRESS_BYTES_MIN`, or an answer not shrink."""
 
 
+CERTIFICATE: Final = "certificate"
+"""The client certificate (DER) in the state of a connection's requests; None without one."""
+
+
 class HttpConnection(H11Protocol):
     """An HTTP connection with deadlines; the server calls `check_deadlines` once a second."""
 
@@ -36,6 +40,10 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         self._head_since = self.loop.time()
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            # Verified by TLS; each request gets a copy of this state.
+            self.app_state = {**self.app_state, CERTIFICATE: tls.getpeercert(binary_form=True)}
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)
