@@ -89,6 +89,7 @@ def _inline_data(setting: str, url: str) -> Secret:
     described, comma, data = url.removeprefix("data:").partition(",")
     if not comma:
         raise ConfigurationError(f"{setting} is a data: URL without a comma")
+    # `data:base64,`, which some pages of Pulsar write, is plain text in Pulsar 4.2, too.
     if not described.endswith(";base64"):
         return Secret(unquote_to_bytes(data))
     try:

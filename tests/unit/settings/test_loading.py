@@ -154,7 +154,7 @@ def test_the_error_of_an_unknown_key_names_its_line(tmp_path: Path) -> None:
 def test_every_invalid_value_is_reported_with_its_origin(tmp_path: Path) -> None:
     config = write(tmp_path, "maxMessageSize=12\nschemaCompatibilityStrategy=SOME\n")
     with pytest.raises(SettingsError) as raised:
-        load_standalone({}, {"MAGNETAR_PORT": "none"}, config)
+        load_standalone({}, {"MAGNETAR_PORT": "ten"}, config)
     for part in ("MAGNETAR_PORT", "line 1", "1024", "line 2", "FULL_TRANSITIVE"):
         assert part in str(raised.value)
 

@@ -83,7 +83,9 @@ class Peers:
                 f"This request was sent here to be served, but {owner.broker_id} serves it now; "
                 "please retry"
             )
-        url = f"{owner.http_url}{request.scope['path']}?{authoritative(query_of(request))}"
+        # A client that came by TLS stays on it, as in Pulsar.
+        address = owner.url(secure=request.url.scheme == "https")
+        url = f"{address}{request.scope['path']}?{authoritative(query_of(request))}"
         return Response(status_code=307, headers={"location": url})
 
     async def _send_to_owner(

@@ -18,11 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The address of a broker; `local` is set for this broker."""
+    """The addresses of a broker; `local` is set for this broker."""
 
     broker_id: str
     http_url: str
     local: bool
+    http_url_tls: str = ""
+
+    def url(self, *, secure: bool) -> str:
+        """Returns the address with or without TLS; the other one if the broker lacks it."""
+        if secure:
+            return self.http_url_tls or self.http_url
+        return self.http_url or self.http_url_tls
 
 
 class Routing(Protocol):
@@ -110,4 +117,5 @@ class OwnershipRouting:
 
     def _peer(self, broker: BrokerRecord) -> Peer:
         own = self._ownership.brokers.own
-        return Peer(broker.broker_id, broker.urls.http_url, broker.broker_id == own.broker_id)
+        urls, local = broker.urls, broker.broker_id == own.broker_id
+        return Peer(broker.broker_id, urls.http_url, local, urls.http_url_tls)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
-from magnetar.admin.http.connection import CERTIFICATE
+from magnetar.admin.http.connection import PEER_CERTIFICATE
 from magnetar.admin.http.routes import Found, RouteTable
 from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, demand, principal_in
 from magnetar.admin.rights.right import AnyRole, Public, Right
@@ -134,7 +134,7 @@ class GuardedTable(RouteTable):
         return Principal(role)
 
     async def _identity(self, scope: Scope, headers: Mapping[str, str]) -> Identity:
-        peer = Peer(_address(scope), scope.get("state", {}).get(CERTIFICATE))
+        peer = Peer(_address(scope), scope.get("state", {}).get(PEER_CERTIFICATE))
         try:
             return await self._security.authenticator.authenticate_http(headers, peer)
         except AuthenticationFailed as error:
