@@ -15,6 +15,9 @@ from magnetar.admin.http import answers, openapi, paths
 from magnetar.admin.http.routes import MethodRoute, RouteTable
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
+from magnetar.admin.rights import table as rights
+from magnetar.admin.rights.caller import on_behalf_of_caller
+from magnetar.admin.rights.guard import Admission, GuardedTable
 from magnetar.admin.routers import (
     all_policies,
     analytics,
@@ -88,6 +91,7 @@ _TABLE: Final = RouteTable(
         *(MethodRoute(route.method, route.path, shielded(route)) for route in DESCRIPTIONS),
     ]
 )
+rights.check((method, route.path) for route in _TABLE.table for method in route.methods)
 
 
 def create_app(
@@ -95,15 +99,18 @@ def create_app(
     metrics_page: MetricsPage | None = None,
     probes: Probes | None = None,
     cluster: ClusterParts | None = None,
+    admission: Admission | None = None,
 ) -> ASGIApp:
     """Builds the admin REST of a broker; `cluster` is set if the broker is one of several.
 
-    A caller that passes `metrics_page` also runs its `keep_windows`.
+    With `admission`, every request is authenticated and authorized; without, all are served. A
+    caller that passes `metrics_page` also runs its `keep_windows`.
     """
     app = Starlette(exception_handlers=answers.HANDLERS)
-    app.router = _TABLE
+    app.router = _TABLE if admission is None else GuardedTable(_TABLE, admission)
     app.state.openapi = openapi.OpenApi(DESCRIPTIONS, service.version)
     app.state.service = service
+    app.state.authorizer = admission.authorizer if admission else None
     app.state.metrics = metrics_page or MetricsPage(
         service, balance=cluster.balance if cluster else None
     )
@@ -111,7 +118,9 @@ def create_app(
     outermost = answers.Contained(paths.RawPaths(app))
     app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
-        peers = app.state.peers = Peers(cluster.routing, outermost)
+        peers = app.state.peers = Peers(
+            cluster.routing, on_behalf_of_caller(outermost), cluster.tls
+        )
         cluster.closing.append(peers.close)
         app.state.balance, app.state.bookies = cluster.balance, cluster.bookies
     return outermost

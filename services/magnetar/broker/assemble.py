@@ -29,6 +29,7 @@ from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
@@ -96,8 +97,12 @@ def assemble(
     choose: Choose = fewest_bundles,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
+    security: BrokerSecurity | None = None,
 ) -> BrokerService:
-    """Returns a broker that is ready to start; with a `session`, it is one of a cluster."""
+    """Returns a broker that is ready to start; with a `session`, it is one of a cluster.
+
+    Without `security`, every client may do everything.
+    """
     clock = SteadyClock.of(clock)
     managed_ledger = managed_ledger or settings.managed_ledger()
     tasks = TaskSet("broker")
@@ -152,6 +157,7 @@ def assemble(
         open_topics=open_topics,
         topics=topics,
         upkeep=Upkeep(topics, clock),
+        security=security,
     )
 
 

@@ -24,9 +24,11 @@ from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.connection import SWEEP_S, Connection
-from magnetar.broker.session.handlers import HANDLERS
+from magnetar.broker.session.handlers import handlers
+from magnetar.broker.session.recheck import Recheck
 from magnetar.broker.session.session import Session
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -78,6 +80,7 @@ class BrokerService:
         open_topics: OpenTopics,
         topics: TopicRegistry,
         upkeep: Upkeep,
+        security: BrokerSecurity | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -103,6 +106,8 @@ class BrokerService:
         self.open_topics = open_topics
         self.topics = topics
         self.upkeep = upkeep
+        self.security = security
+        """None while authentication is off."""
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name
@@ -144,15 +149,21 @@ class BrokerService:
         await self.follow_policies()
         await publish_defaults(self.store, self.offloading.defaults)
         loop = asyncio.get_running_loop()
+        frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
+        handling = handlers(self.security)
+
+        def connection() -> Connection:
+            return Connection(Session(self, handling), frame_bytes_max)
+
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
         if listener is not None:
             self._servers.append(
-                await loop.create_server(self._connection, sock=listener, backlog=LISTEN_BACKLOG)
+                await loop.create_server(connection, sock=listener, backlog=LISTEN_BACKLOG)
             )
         if secure is not None:
             self._servers.append(
                 await loop.create_server(
-                    server_factory(secure.tls, self._connection),
+                    server_factory(secure.tls, connection),
                     sock=secure.socket,
                     backlog=LISTEN_BACKLOG,
                 )
@@ -161,10 +172,6 @@ class BrokerService:
             # After the listener opened, so that a registered broker can be reached.
             await self.session.start()
         self._begin_upkeep()
-
-    def _connection(self) -> Connection:
-        frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
-        return Connection(Session(self, HANDLERS), frame_bytes_max)
 
     def _begin_upkeep(self) -> None:
         self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
@@ -209,6 +216,10 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
+        if self.security is not None and (authorizer := self.security.authorizer) is not None:
+            await authorizer.start(records, self.tasks)
+            recheck = Recheck(lambda: self.sessions, authorizer, self.tasks)
+            authorizer.listen(recheck.changed)
 
     async def stop(self) -> None:
         """Stops accepting connections, makes all state durable and disconnects the clients.
@@ -239,6 +250,8 @@ class BrokerService:
         if self.session is not None:
             await self.session.stop()
         await self.tasks.stop()
+        if self.security is not None:
+            await self.security.authenticator.close()
 
     async def _sessions_ended(self) -> None:
         if self.sessions:

@@ -19,6 +19,7 @@ from magnetar.broker.balance.placement import Placement
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import BrokerListeners, bind_all
+from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
 from magnetar.cluster.broker_ledgers import BrokerLedgers
@@ -129,7 +130,7 @@ async def _join(
             waiting.append(HealthServer(health.probes, tuple))
             await waiting[-1].start(secure.socket.dup(), partial(server_factory, secure.tls))
         name = f"broker {addresses.broker_id}"
-        return await join(opened, settings, settings.cluster_name, clock, name)
+        return await join(opened, settings, settings.cluster_name, clock, name, health.tls)
     finally:
         for server in waiting:
             await server.stop()
@@ -163,8 +164,16 @@ async def _serve(
     )
     reports = Reports(store)
     choose = choose_by(Placement(reports.of, clock))
+    security = open_security(settings, store, clock, up_to_date=lambda: session.valid)
     service = assemble(
-        settings, store, ledgers.client, clock, record, session=session, choose=choose
+        settings,
+        store,
+        ledgers.client,
+        clock,
+        record,
+        session=session,
+        choose=choose,
+        security=security,
     )
     opened.push_async_callback(service.ledgers.close)
     await ensure_defaults(
@@ -218,6 +227,7 @@ async def _serve_rest(
             balance,
             None if health.ledgers is None else health.ledgers.bookies,
             health.families,
+            tls=health.tls.client_if(settings.broker_client(), "brokers"),
         ),
     )
     await admin.ready()

@@ -16,7 +16,6 @@ from magnetar.security.api import AuthenticationFailed, Identity, Peer, Provider
 from magnetar.security.configuration import (
     Authentication,
     BasicProviderConfig,
-    ConfigurationError,
     OpenIdProviderConfig,
     ProviderConfig,
     TlsProviderConfig,
@@ -46,9 +45,13 @@ def _opened(config: ProviderConfig, clock: Clock) -> Provider:
 
             return TlsProvider(clock)
         case BasicProviderConfig():
-            raise ConfigurationError("the provider basic is not supported yet")
+            from magnetar.security.basic.provider import BasicProvider
+
+            return BasicProvider(config, clock)
         case OpenIdProviderConfig():
-            raise ConfigurationError("the provider openid is not supported yet")
+            from magnetar.security.openid.provider import OpenIdProvider
+
+            return OpenIdProvider(config, clock)
 
 
 class ProviderChain:

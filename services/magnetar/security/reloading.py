@@ -1,6 +1,6 @@
 """Values parsed from files that are parsed again when the files change, without a restart.
 
-`current()` looks at the files' stamps at most every RELOAD_CHECK_S, when somebody needs the value,
+`current()` looks at the files' stamps at most every RELOAD_CHECK_S, when a caller needs the value,
 so an unused value costs nothing and needs no task. Reading and parsing run in a thread; meanwhile
 other callers get the old value. If the new content is unusable, the old value stays and the error
 is logged, once per content.

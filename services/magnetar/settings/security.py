@@ -234,6 +234,11 @@ class SecuritySettings:
         group=AUTHENTICATION,
         pulsar="openIDRequireIssuersUseHttps",
     )
+    openid_require_not_before: bool = setting(
+        True,
+        "Whether tokens must have `nbf`, as Pulsar requires; those of Dex and Keycloak have none.",
+        group=AUTHENTICATION,
+    )
     openid_discovery: DiscoveryMode = setting(
         "DISABLED",
         "Whether Kubernetes' service accounts are accepted: with the issuer that the API server "
@@ -336,6 +341,7 @@ class SecuritySettings:
             read_timeout_ms=self.openid_read_timeout_ms,
             trust_certs_file=self.openid_trust_certs_file,
             require_https=self.openid_require_https,
+            require_not_before=self.openid_require_not_before,
             fallback_discovery_mode=self.openid_discovery,
         )
 

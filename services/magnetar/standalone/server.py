@@ -14,6 +14,7 @@ from magnetar.bookie.local import LocalBookie
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import bind_all
+from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.core.clock import SystemClock
 from magnetar.core.log import get_logger
@@ -81,7 +82,10 @@ async def start(settings: StandaloneSettings) -> Standalone:
             service_url_tls=urls.service_url_tls,
             http_url_tls=urls.http_url_tls,
         )
-        service = assemble(settings, store, ledgers, clock, record, only_broker=True)
+        security = open_security(settings, store, clock)
+        service = assemble(
+            settings, store, ledgers, clock, record, only_broker=True, security=security
+        )
         closing.push_async_callback(service.ledgers.close)
         await ensure_defaults(
             service.resources,

@@ -81,6 +81,14 @@ class FrameDecoder:
         """Bytes received of an incomplete frame."""
         return self._buffer.end - self._buffer.start
 
+    def resize(self, frame_bytes_max: int, buffer_bytes: int = BUFFER_BYTES_DEFAULT) -> None:
+        """Changes the bounds of frames and of the receive buffer, from the next read on.
+
+        Raises ValueError for lower bounds: a frame may have begun under the present ones.
+        """
+        self._buffer.resize(frame_bytes_max, buffer_bytes)
+        self._total_bytes_max = frame_bytes_max - 4
+
     def get_buffer(self) -> memoryview:
         """Returns the memory for the next bytes; valid until `received` is called."""
         return self._buffer.writable()

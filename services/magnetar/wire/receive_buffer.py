@@ -60,6 +60,13 @@ class ReceiveBuffer:
             self._move_to(self.data)
         return self.view[self.end : len(self.data) - SLACK_BYTES]
 
+    def resize(self, frame_bytes_max: int, buffer_bytes: int) -> None:
+        """Raises the bounds, which the next buffer has; received bytes stay where they are."""
+        if frame_bytes_max < self.frame_bytes_max or buffer_bytes < self.buffer_bytes:
+            raise ValueError("the bounds of a receive buffer may only grow")
+        self.frame_bytes_max = frame_bytes_max
+        self.buffer_bytes = buffer_bytes
+
     def settle(self, received_bytes: int) -> None:
         """Releases unneeded memory; called after all complete frames are decoded."""
         left_bytes = self.end - self.start

@@ -33,6 +33,7 @@ from magnetar.admin.http.routes import Handler
 from magnetar.core.backoff import backoff_s
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.security.tls.reload import ClientTls
 
 TRIES_MAX: Final = 4
 RETRY_S: Final = 0.25
@@ -44,9 +45,10 @@ TEMPORARY: Final = frozenset({307, 502, 503, 504})
 class Peers:
     """Reaches the brokers of a cluster for the requests of one application."""
 
-    def __init__(self, routing: Routing, app: ASGIApp) -> None:
+    def __init__(self, routing: Routing, app: ASGIApp, tls: ClientTls | None = None) -> None:
+        """With `tls`, requests to other brokers are encrypted."""
         self.routing = routing
-        self._sender = Sender(app)
+        self._sender = Sender(app, tls)
 
     async def close(self) -> None:
         await self._sender.close()

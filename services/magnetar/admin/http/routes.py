@@ -109,6 +109,7 @@ class RouteTable(Router):
     def __init__(self, routes: Iterable[MethodRoute]) -> None:
         table = list(routes)
         super().__init__(table, redirect_slashes=False)
+        self.table = table
         self._by_last, self._others = _index(table)
 
     def candidates(self, path: str) -> Sequence[MethodRoute]:
@@ -127,25 +128,42 @@ class RouteTable(Router):
             for method in route.methods
         }
 
+    def find(self, scope: Scope) -> "Found | None":
+        """Returns the route for a request's path, if possible one of its method; None without."""
+        partial: Found | None = None
+        for route in self.candidates(scope["path"]):
+            match, child_scope = route.matches(scope)
+            if match is Match.FULL:
+                return Found(route, child_scope, full=True)
+            if match is Match.PARTIAL and partial is None:
+                partial = Found(route, child_scope, full=False)
+        return partial
+
+    async def serve(
+        self, found: "Found | None", scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serves a request by what `find` returned; raises 404 or 405 if no route is for it."""
+        if found is None:
+            await self.default(scope, receive, send)
+            return
+        scope.update(found.child_scope)
+        await found.route.handle(scope, receive, send)  # raises 405 for another method
+
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().app(scope, receive, send)
             return
-        partial: tuple[MethodRoute, Scope] | None = None
-        for route in self.candidates(scope["path"]):
-            match, child_scope = route.matches(scope)
-            if match is Match.FULL:
-                scope.update(child_scope)
-                await route.handle(scope, receive, send)
-                return
-            if match is Match.PARTIAL and partial is None:
-                partial = route, child_scope
-        if partial is None:
-            await self.default(scope, receive, send)
-            return
-        route, child_scope = partial
-        scope.update(child_scope)
-        await route.handle(scope, receive, send)  # raises 405
+        await self.serve(self.find(scope), scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The route of a request, and what it adds to the request's scope."""
+
+    route: MethodRoute
+    child_scope: Scope
+    full: bool
+    """Whether the route also serves the request's method."""
 
 
 def _index(

@@ -11,6 +11,7 @@ from magnetar.admin.http.answers import answer, done, empty
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.routes import Routes
 from magnetar.core.errors import MetadataError, NotAllowed, NotFound
+from magnetar.security.secret import MASK
 
 router = Routes(prefix="/admin/v2/clusters", tags=("clusters",))
 
@@ -82,6 +83,15 @@ _URLS: Final = {
 """The valid schemes of each address of a cluster, and Pulsar's text for any other."""
 
 
+SECRET_FIELDS: Final = (
+    "authenticationParameters",
+    "brokerClientSslFactoryPluginParams",
+    "brokerClientTlsKeyStorePassword",
+    "brokerClientTlsTrustStorePassword",
+)
+"""Fields that no answer shows. An update that sends the mask back keeps the stored value."""
+
+
 @router.get("", summary="List the clusters")
 async def list_clusters(request: Request) -> Response:
     return answer(await service_of(request).resources.clusters())
@@ -90,20 +100,26 @@ async def list_clusters(request: Request) -> Response:
 @router.get("/{cluster:name}", summary="A cluster's URLs")
 async def get_cluster(request: Request) -> Response:
     data = await service_of(request).resources.cluster(text_of(request, "cluster"))
-    return answer(_cluster_document(data))
+    return answer(masked(_cluster_document(data)))
 
 
 @router.put("/{cluster:name}", summary="Create a cluster", openapi_extra=_BODY)
 async def create_cluster(request: Request) -> Response:
     cluster = checked_name(text_of(request, "cluster"), "Cluster")
-    await service_of(request).resources.create_cluster(cluster, await _cluster_data(request))
+    data = await _cluster_data(request)
+    for field in SECRET_FIELDS:
+        if data.get(field) == MASK:
+            raise MetadataError(f"{field} is masked: send its value", http_status=400)
+    await service_of(request).resources.create_cluster(cluster, data)
     return empty()
 
 
 @router.post("/{cluster:name}", summary="Change a cluster's URLs", openapi_extra=_BODY)
 async def update_cluster(request: Request) -> Response:
     data = await _cluster_data(request)
-    await service_of(request).resources.update_cluster(text_of(request, "cluster"), data)
+    await service_of(request).resources.update_cluster(
+        text_of(request, "cluster"), lambda stored: unmasked(data, stored)
+    )
     return empty()
 
 
@@ -132,6 +148,25 @@ async def peers(request: Request) -> Response:
     return answer(names) if names else empty()
 
 
+def masked(data: dict[str, object]) -> dict[str, object]:
+    """Returns a cluster's data with its secrets masked."""
+    return {
+        field: MASK if field in SECRET_FIELDS and value else value for field, value in data.items()
+    }
+
+
+def unmasked(data: dict[str, object], stored: dict[str, object]) -> dict[str, object]:
+    """Returns a cluster's new data, with the stored secret wherever it has the mask."""
+    kept = {
+        field: stored[field]
+        for field in SECRET_FIELDS
+        if data.get(field) == MASK and field in stored
+    }
+    return {
+        field: value for field, value in data.items() if field not in SECRET_FIELDS or value != MASK
+    } | kept
+
+
 async def _existing(request: Request) -> str:
     cluster = text_of(request, "cluster")
     if cluster not in await service_of(request).resources.clusters():
@@ -157,6 +192,15 @@ async def _cluster_data(request: Request) -> dict[str, object]:
     data = _cluster_document(body)
     for field, (schemes, text) in _URLS.items():
         url = data.get(field)
-        if url and not (isinstance(url, str) and url.startswith(schemes)):
+        if not url:
+            continue
+        if not (isinstance(url, str) and url.startswith(schemes)):
             raise MetadataError(text, http_status=400)
+        if "@" in url:
+            # Every answer would show them, and logs of clients.
+            raise MetadataError(
+                f"{field} has a user or password in it: set authenticationPlugin and "
+                "authenticationParameters instead",
+                http_status=400,
+            )
     return data

@@ -33,7 +33,7 @@ async def ensure_defaults(
         urls["serviceUrlTls"] = http_url_tls
     if cluster in await resources.clusters():
         if only_broker:
-            await resources.update_cluster(cluster, {**await resources.cluster(cluster), **urls})
+            await resources.update_cluster(cluster, lambda stored: {**stored, **urls})
         return
     for name in DEFAULT_NAMESPACES:
         namespace = NamespaceName.parse(name)

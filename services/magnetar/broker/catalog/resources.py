@@ -194,9 +194,9 @@ class Resources:
         check_entity_name(cluster, "cluster")
         await self._create(CLUSTERS_PREFIX + cluster, data, "Cluster already exists")
 
-    async def update_cluster(self, cluster: str, data: Document) -> None:
-        """Replaces the cluster's record."""
-        await self._update(CLUSTERS_PREFIX + cluster, lambda _: data, "Cluster does not exist")
+    async def update_cluster(self, cluster: str, change: Callable[[Document], Document]) -> None:
+        """Applies `change` to the cluster's record by compare-and-swap, possibly repeatedly."""
+        await self._update(CLUSTERS_PREFIX + cluster, change, "Cluster does not exist")
 
     async def delete_cluster(self, cluster: str) -> None:
         """Deletes the cluster's record."""

@@ -36,7 +36,8 @@ Listener = Callable[[str, NamespaceName | None], None]
 log = get_logger("magnetar.authorization")
 
 
-def _always() -> bool:
+def always() -> bool:
+    """The records are always up to date: this broker is the only one."""
     return True
 
 
@@ -49,7 +50,7 @@ class Authorizer:
         rules: Rules,
         denials: Denials,
         *,
-        up_to_date: Callable[[], bool] = _always,
+        up_to_date: Callable[[], bool] = always,
     ) -> None:
         """`up_to_date` says whether the records in memory can be trusted: the lease is valid."""
         self.rules = rules

@@ -166,6 +166,12 @@ class TenantAdminNeed:
 class SuperUserNeed:
     """The right of super users only."""
 
+    check: str = ""
+    """Pulsar's name of the check, which its error names; empty for the general one."""
+    operation: str = ""
+    subject: str = ""
+    """What the operation is on, `cluster [c]`; empty for all."""
+
 
 @dataclass(frozen=True, slots=True)
 class AnyRoleNeed:

@@ -9,6 +9,9 @@ of a fast producer waits in its TCP window, not in our memory. If the client rea
 `writable` is false, and dispatchers hand over nothing until the transport's buffer has drained. If
 it sends requests without reading the answers, reading pauses beyond UNREAD_BYTES_MAX.
 
+Until a client has completed CONNECT, its receive buffer is small, and with authentication its
+frames are bounded by UNPROVEN_FRAME_BYTES_MAX, so that strangers cost little memory.
+
 The broker checks its connections periodically (`check_deadlines`). It closes a connection that has
 not completed CONNECT within CONNECT_TIMEOUT_S, or whose unfinished frame has not grown for
 FRAME_STALL_S. Between frames, only keep-alive pings count.
@@ -32,6 +35,9 @@ WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 UNREAD_BYTES_MAX: Final = 16 << 20
 CLOSE_TIMEOUT_S: Final = 5.0
 UNKNOWN_PEER: Final = ("unknown", 0)
+UNPROVEN_BUFFER_BYTES: Final = 4 * 1024
+UNPROVEN_FRAME_BYTES_MAX: Final = 64 * 1024
+"""A CONNECT has two tokens at most, of which the largest known have some 20 KB."""
 CONNECT_TIMEOUT_S: Final = 10.0
 FRAME_STALL_S: Final = 25.0
 """An unfinished frame must grow by `wire.progress.PROGRESS_BYTES_MIN` in this time."""
@@ -45,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_decoder",
         "_flush_scheduled",
+        "_frame_bytes_max",
         "_held",
         "_loop",
         "_loop_gathers",
@@ -62,7 +69,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, session: Session, frame_bytes_max: int) -> None:
         self._session = session
-        self._decoder = FrameDecoder(frame_bytes_max)
+        self._frame_bytes_max = frame_bytes_max
+        first_bytes_max = frame_bytes_max
+        if session.service.security is not None:
+            first_bytes_max = min(frame_bytes_max, UNPROVEN_FRAME_BYTES_MAX)
+        self._decoder = FrameDecoder(first_bytes_max, UNPROVEN_BUFFER_BYTES)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
@@ -76,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.heard = True
         self.peer = Peer(UNKNOWN_PEER[0])
-        """The address of the client, and its certificate if TLS verified one."""
+        """The client's address, and its certificate if TLS verified one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opens the session on the connection."""
@@ -176,6 +187,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(out[0])
         else:
             self._transport.writelines(out)
+
+    def admit(self) -> None:
+        """Accepts frames of full size: the client has completed CONNECT."""
+        self._decoder.resize(self._frame_bytes_max)
 
     def pause_reading(self) -> None:
         """Stops reading until `resume_reading`."""

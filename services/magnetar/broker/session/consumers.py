@@ -23,7 +23,6 @@ from magnetar.core.errors import (
     MagnetarError,
     MetadataError,
     NotAllowed,
-    ServerError,
     ServiceNotReady,
 )
 from magnetar.core.ids import Position
@@ -276,12 +275,12 @@ def rfc3339(at_ms: int) -> str:
 
 def on_consumer_stats(session: Session, command: pb.CommandConsumerStats) -> None:
     """Answers the statistics of a consumer."""
-    response = pb.CommandConsumerStatsResponse(request_id=command.request_id)
     attachment = session.consumers.get(command.consumer_id)
     if attachment is None:
-        response.error_code = error_number(ServerError.CONSUMER_NOT_FOUND)
-        response.error_message = f"Consumer {command.consumer_id} not found"
+        error = ConsumerNotFound(f"Consumer {command.consumer_id} not found")
+        refuse_stats(session, command, error)
     else:
+        response = pb.CommandConsumerStatsResponse(request_id=command.request_id)
         consumer, subscription = attachment.consumer, attachment.subscription
         now_s = session.service.clock.monotonic()
         consumer.rates.update(consumer, now_s)
@@ -298,4 +297,12 @@ def on_consumer_stats(session: Session, command: pb.CommandConsumerStats) -> Non
         response.type = subscription.type.name if subscription.type is not None else ""
         if subscription.backlog is not None:
             response.msgBacklog = subscription.backlog
+        session.link.answer(CommandType.CONSUMER_STATS_RESPONSE, response)
+
+
+def refuse_stats(session: Session, command: pb.CommandConsumerStats, error: MagnetarError) -> None:
+    """Answers CONSUMER_STATS with an error."""
+    response = pb.CommandConsumerStatsResponse(request_id=command.request_id)
+    response.error_code = error_number(error.code)
+    response.error_message = error.message
     session.link.answer(CommandType.CONSUMER_STATS_RESPONSE, response)

@@ -40,9 +40,19 @@ async def _partitioned_metadata(
         )
         response.response = _PartitionedResponse.Success
     except MagnetarError as error:
-        response.response = _PartitionedResponse.Failed
-        response.error = error_number(error.code)
-        response.message = error.message
+        refuse_partitioned_metadata(session, command, error)
+    else:
+        session.link.answer(CommandType.PARTITIONED_METADATA_RESPONSE, response)
+
+
+def refuse_partitioned_metadata(
+    session: Session, command: pb.CommandPartitionedTopicMetadata, error: MagnetarError
+) -> None:
+    """Answers PARTITIONED_METADATA with an error."""
+    response = _PartitionedResponse(request_id=command.request_id)
+    response.response = _PartitionedResponse.Failed
+    response.error = error_number(error.code)
+    response.message = error.message
     session.link.answer(CommandType.PARTITIONED_METADATA_RESPONSE, response)
 
 
@@ -61,7 +71,7 @@ def on_lookup(session: Session, command: pb.CommandLookupTopic) -> Coroutine[Any
             return _lookup(session, command, name)
         _answer_lookup(session, command, HERE)
     except MagnetarError as error:
-        _refuse_lookup(session, command, error)
+        refuse_lookup(session, command, error)
     return None
 
 
@@ -72,7 +82,7 @@ async def _lookup(session: Session, command: pb.CommandLookupTopic, name: TopicN
         )
         _answer_lookup(session, command, located)
     except MagnetarError as error:
-        _refuse_lookup(session, command, error)
+        refuse_lookup(session, command, error)
 
 
 def _answer_lookup(session: Session, command: pb.CommandLookupTopic, located: Located) -> None:
@@ -89,7 +99,8 @@ def _answer_lookup(session: Session, command: pb.CommandLookupTopic, located: Lo
     session.link.answer(CommandType.LOOKUP_RESPONSE, response)
 
 
-def _refuse_lookup(session: Session, command: pb.CommandLookupTopic, error: MagnetarError) -> None:
+def refuse_lookup(session: Session, command: pb.CommandLookupTopic, error: MagnetarError) -> None:
+    """Answers LOOKUP with an error."""
     response = _LookupResponse(request_id=command.request_id, response=_LookupResponse.Failed)
     response.error = error_number(error.code)
     response.message = error.message

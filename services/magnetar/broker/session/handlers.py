@@ -2,7 +2,9 @@
 
 from typing import Final
 
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session import (
+    authentication,
     consumers,
     discovery,
     handshake,
@@ -10,6 +12,7 @@ from magnetar.broker.session import (
     schemas,
     unsupported,
 )
+from magnetar.broker.session.guard import guarded
 from magnetar.broker.session.session import Handler
 from magnetar.wire.commands import CommandType
 
@@ -38,3 +41,16 @@ HANDLERS: Final[dict[int, Handler]] = {
     CommandType.GET_OR_CREATE_SCHEMA: schemas.on_get_or_create_schema,
     **unsupported.HANDLERS,
 }
+
+
+def handlers(security: BrokerSecurity | None) -> dict[int, Handler]:
+    """Returns the handlers of a broker: with authorization, each checks the rights first.
+
+    Raises LookupError if the table of rights lacks a command.
+    """
+    if security is None:
+        return HANDLERS
+    proving = {**HANDLERS, **authentication.HANDLERS}
+    if security.authorizer is None:
+        return proving
+    return guarded(proving, security.authorizer)

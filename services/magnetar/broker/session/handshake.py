@@ -35,6 +35,7 @@ def on_connect(session: Session, command: pb.CommandConnect) -> None:
         ),
     )
     session.state.sent(CommandType.CONNECTED)
+    session.wire.admit()
 
 
 def on_auth_response(session: Session, command: pb.CommandAuthResponse) -> None:

@@ -16,6 +16,7 @@ from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.topic.producer import Producer, PublishRun
 from magnetar.core.errors import MagnetarError, ServerError
+from magnetar.security.api import Peer
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import (
@@ -51,6 +52,8 @@ class Wire(Protocol):
     closed: bool
     writable: bool
     heard: bool
+    peer: Peer
+    """The client's address, and its certificate if TLS verified one."""
 
     def send(self, frame: bytes) -> None:
         """Queues one or more whole frames."""
@@ -63,6 +66,9 @@ class Wire(Protocol):
 
     def resume_reading(self) -> None:
         """Reads again."""
+
+    def admit(self) -> None:
+        """Accepts frames of full size: the client has completed CONNECT."""
 
     def close(self) -> None:
         """Sends queued frames, then closes."""
@@ -78,6 +84,7 @@ class Disconnected:
     closed = True
     writable = False
     heard = False
+    peer = Peer("unknown")
 
     def send(self, frame: bytes) -> None:
         """Drops the frame."""
@@ -89,6 +96,9 @@ class Disconnected:
         """Does nothing."""
 
     def resume_reading(self) -> None:
+        """Does nothing."""
+
+    def admit(self) -> None:
         """Does nothing."""
 
     def close(self) -> None:

@@ -51,8 +51,16 @@ async def _get_schema(session: Session, command: pb.CommandGetSchema) -> None:
             response.schema.CopyFrom(schema_message(registered, full))
             response.schema_version = registered.version_bytes
     except MagnetarError as error:
-        response.error_code = error_number(error.code)
-        response.error_message = error.message
+        refuse_schema(session, command, error)
+    else:
+        session.link.answer(CommandType.GET_SCHEMA_RESPONSE, response)
+
+
+def refuse_schema(session: Session, command: pb.CommandGetSchema, error: MagnetarError) -> None:
+    """Answers GET_SCHEMA with an error."""
+    response = pb.CommandGetSchemaResponse(request_id=command.request_id)
+    response.error_code = error_number(error.code)
+    response.error_message = error.message
     session.link.answer(CommandType.GET_SCHEMA_RESPONSE, response)
 
 
@@ -73,6 +81,16 @@ async def _get_or_create(session: Session, command: pb.CommandGetOrCreateSchema)
         schema = None if is_none else schema_info(command.schema)
         response.schema_version = await topic.add_schema(schema)
     except MagnetarError as error:
-        response.error_code = error_number(error.code)
-        response.error_message = error.message
+        refuse_registration(session, command, error)
+    else:
+        session.link.answer(CommandType.GET_OR_CREATE_SCHEMA_RESPONSE, response)
+
+
+def refuse_registration(
+    session: Session, command: pb.CommandGetOrCreateSchema, error: MagnetarError
+) -> None:
+    """Answers GET_OR_CREATE_SCHEMA with an error."""
+    response = pb.CommandGetOrCreateSchemaResponse(request_id=command.request_id)
+    response.error_code = error_number(error.code)
+    response.error_message = error.message
     session.link.answer(CommandType.GET_OR_CREATE_SCHEMA_RESPONSE, response)

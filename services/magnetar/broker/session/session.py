@@ -15,6 +15,9 @@ from typing import Any, Final, Protocol
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.broker.security.broker_security import BrokerSecurity
+from magnetar.broker.security.principal import Principal
+from magnetar.broker.session.access import Access
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
@@ -34,6 +37,7 @@ from magnetar.core.errors import (
 )
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
+from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.commands import CommandType, command_name
@@ -70,6 +74,8 @@ class Broker(Protocol):
     topics: TopicRegistry
     schemas: SchemaRegistry
     compaction: Compaction
+    security: BrokerSecurity | None
+    """None while authentication is off."""
 
     @property
     def clock(self) -> Clock:
@@ -93,6 +99,7 @@ class Session:
         "_handlers",
         "_listing",
         "_reads_again",
+        "access",
         "closed_producers",
         "consumers",
         "link",
@@ -119,6 +126,8 @@ class Session:
         self._handlers = handlers
         self._listing: asyncio.Lock | None = None
         self._reads_again = asyncio.Event()
+        self.access: Access | None = None
+        """The client's proof of identity; None while authentication is off."""
         self.link: Link
         self.wire: Wire
 
@@ -195,6 +204,8 @@ class Session:
     def lost(self, error: Exception | None) -> None:
         """Detaches everything that the lost connection had."""
         self.state.closed()
+        if self.access is not None:
+            self.access.closed()
         self.link.lost()
         self.wire = DISCONNECTED
         self.service.budget.forget(self.link)
@@ -315,6 +326,19 @@ class Session:
         if len(self.tasks) >= COMMANDS_PENDING_MAX:
             raise TooManyRequests(TOO_MANY_TEXT)
         return Attaching(self.pending_attachments, (kind, id_))
+
+    @property
+    def principal(self) -> Principal:
+        """The roles that the client has proven. Call it only while authentication is on."""
+        assert self.access is not None  # noqa: S101 - CONNECT came first
+        return self.access.principal
+
+    def subscription_of(self, consumer_id: int) -> tuple[TopicName, str] | None:
+        """Returns the topic and subscription of a consumer, None if the connection has none."""
+        attachment = self.consumers.get(consumer_id)
+        if attachment is None:
+            return None
+        return attachment.topic.name, attachment.subscription.name
 
     def consumer(self, consumer_id: int) -> Consumer | None:
         """Returns the consumer of that id, None if the connection has none."""

@@ -23,12 +23,12 @@ class TopicListWatcher:
         "_closed",
         "_id",
         "_link",
-        "_namespace",
         "_pattern",
         "_started",
         "_topics",
         "_unsent",
         "_watched",
+        "namespace",
     )
 
     def __init__(
@@ -42,7 +42,7 @@ class TopicListWatcher:
         self._watched = topics
         self._link = link
         self._id = watcher_id
-        self._namespace = namespace
+        self.namespace = namespace
         self._pattern = pattern
         self._topics: set[str] = set()
         """The list as the client has it."""
@@ -53,7 +53,7 @@ class TopicListWatcher:
     def listen(self) -> None:
         """Records changes from now on; read the list for `start` after this call."""
         if not self._closed:
-            self._watched.add_listener(self._namespace, self._changed)
+            self._watched.add_listener(self.namespace, self._changed)
 
     def start(self, names: Iterable[str]) -> list[str]:
         """Takes the first list and returns its matches, with the changes recorded since `listen`.
@@ -73,7 +73,7 @@ class TopicListWatcher:
     def close(self) -> None:
         """Ends the watch. Idempotent."""
         self._closed = True
-        self._watched.remove_listener(self._namespace, self._changed)
+        self._watched.remove_listener(self.namespace, self._changed)
 
     def send(self) -> None:
         """Sends the changes, if the client reads."""
@@ -92,7 +92,7 @@ class TopicListWatcher:
         self._link.answer(CommandType.WATCH_TOPIC_UPDATE, update)
 
     def _changed(self, name: TopicName, exists: bool) -> None:
-        if name.namespace != self._namespace or not name.persistent or is_system_topic(name):
+        if name.namespace != self.namespace or not name.persistent or is_system_topic(name):
             return
         full = str(name)
         if not matches(self._pattern, full):

@@ -33,6 +33,9 @@ PLAIN_BYTES: Final = 64 << 10
 EARLY_BYTES_MAX: Final = 64 << 10
 """Of an unfinished handshake; certificates of a usual chain take 5 KiB."""
 
+HANDSHAKE_RECORD: Final = 22
+"""The first byte of every TLS connection; no frame of a bookie begins with it."""
+
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
@@ -48,6 +51,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         "_incoming",
         "_outgoing",
         "_pacer",
+        "_plain",
         "_protocol",
         "_pump_scheduled",
         "_queued",
@@ -66,6 +70,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         *,
         server_hostname: str | None = None,
         opened: "asyncio.Future[None] | None" = None,
+        plain: bool = False,
     ) -> None:
         """`contexts` is asked when the handshake begins. A client names the server's host.
 
@@ -75,6 +80,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._factory = factory
         self._hostname = server_hostname
         self._server_side = opened is None
+        self._plain = plain
         self.opened = opened
         self._pacer: Pacer = pacer()
         self._incoming = ssl.MemoryBIO()
@@ -103,6 +109,10 @@ class TlsSocket(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.closing:
             return
+        if self._plain and self._pacer.received[0] != HANDSHAKE_RECORD:
+            self._serve_plain(self._pacer.received[:nbytes])
+            return
+        self._plain = False
         self._incoming.write(self._pacer.received[:nbytes])
         if self._protocol is not None:
             self._pump()
@@ -110,6 +120,23 @@ class TlsSocket(asyncio.BufferedProtocol):
             self.give_up("more bytes than a handshake has")
         else:
             self._due()
+
+    def _serve_plain(self, data: memoryview) -> None:
+        """Hands the connection, and its first bytes, to the protocol without TLS."""
+        assert self._socket is not None  # noqa: S101 - it received the bytes
+        self._pacer.end(self)
+        protocol = self._factory()
+        self._socket.set_protocol(protocol)
+        protocol.connection_made(self._socket)
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            while data:
+                into = cast("memoryview", protocol.get_buffer(len(data)))
+                count = min(len(into), len(data))
+                into[:count] = data[:count]
+                protocol.buffer_updated(count)
+                data = data[count:]
+        else:
+            cast("asyncio.Protocol", protocol).data_received(bytes(data))
 
     def eof_received(self) -> bool:
         if self._protocol is not None:
@@ -380,9 +407,13 @@ class Contexts(Protocol):
     def context(self) -> ssl.SSLContext: ...
 
 
-def server_factory(tls: Contexts, factory: Factory) -> Factory:
-    """Returns the protocol factory of a TLS listener; `factory` creates the protocol within."""
-    return lambda: TlsSocket(tls, factory)
+def server_factory(tls: Contexts, factory: Factory, *, plain: bool = False) -> Factory:
+    """Returns the protocol factory of a TLS listener; `factory` creates the protocol within.
+
+    With `plain`, a client that does not begin with a TLS record is served without TLS. That is for
+    the time in which clients are switched to TLS one after the other.
+    """
+    return lambda: TlsSocket(tls, factory, plain=plain)
 
 
 async def connect(tls: Contexts, factory: Factory, host: str, port: int) -> None:

@@ -151,6 +151,16 @@ def _set_member(jwk: object, what: str) -> VerificationKey:
     return jwk_key(jwk, algorithm, what)
 
 
+def public_jwk(jwk: Mapping[str, Any], algorithm: str, what: str) -> VerificationKey:
+    """Returns the RSA or EC key of a JSON web key for `algorithm`; raises ConfigurationError.
+
+    `algorithm` may come from a token: a key of another kind does not support it.
+    """
+    if jwk.get("kty") not in ("RSA", "EC") or algorithm not in PUBLIC_ALGORITHMS:
+        raise ConfigurationError(f"{what} is not an RSA or EC key for {algorithm}")
+    return jwk_key(jwk, algorithm, what)
+
+
 def jwk_key(jwk: Mapping[str, Any], algorithm: str, what: str) -> VerificationKey:
     """Returns the key of a JSON web key for exactly `algorithm`; raises ConfigurationError."""
     import jwt

@@ -33,10 +33,6 @@ class UnverifiedToken:
     kid: str | None
     payload: bytes
 
-    def unverified_claims(self) -> Claims:
-        """Returns the claims to choose an issuer by; only `verified` makes them true."""
-        return decoded(self.payload)
-
 
 def parsed(compact: Secret) -> UnverifiedToken:
     """Splits a compact token; raises AuthenticationFailed if it is malformed."""

@@ -1,6 +1,6 @@
 """A broker in memory with a manual clock, and messages published at its time."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,17 +10,23 @@ from tests.unit.ledger.stage import ManualClock, publish
 
 from magnetar.broker.assemble import assemble
 from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.core.clock import Clock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import MetadataStore
 from magnetar.policies.policy import Policy
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry
+
+Secure = Callable[[MetadataStore, Clock], BrokerSecurity]
+"""Makes the security of a broker over its store."""
 
 NAMESPACE = NamespaceName("public", "default")
 ENTRIES_PER_LEDGER = 5
@@ -52,12 +58,17 @@ class JumpingClock(ManualClock):
 class World:
     """A broker in memory with a manual clock."""
 
-    def __init__(self, settings: BrokerSettings, bookies: int = 1) -> None:
+    def __init__(
+        self, settings: BrokerSettings, bookies: int = 1, secure: Secure | None = None
+    ) -> None:
         self.clock = JumpingClock()
         store = MemoryStore(self.clock)
         local = LocalBookies([MemoryBookie(f"b{number}") for number in range(bookies)])
         self.ledgers = LedgerClient(store, local, self.clock, SINGLE)
-        self.service = assemble(settings, store, self.ledgers, self.clock, RECORD)
+        security = None if secure is None else secure(store, self.clock)
+        self.service = assemble(
+            settings, store, self.ledgers, self.clock, RECORD, security=security
+        )
         self.upkeep = self.service.upkeep
 
     async def topic(self, local: str = "t", *subscriptions: str) -> PersistentTopic:
@@ -99,10 +110,12 @@ class World:
 
 
 @asynccontextmanager
-async def world(bookies: int = 1, **settings: Any) -> AsyncIterator[World]:
+async def world(
+    bookies: int = 1, secure: Secure | None = None, **settings: Any
+) -> AsyncIterator[World]:
     """Ledgers are rolled over after ENTRIES_PER_LEDGER entries."""
     small = {"ledger_entries_max": ENTRIES_PER_LEDGER, "ledger_rollover_min_minutes": 0}
-    made = World(BrokerSettings(**{**small, **settings}), bookies)
+    made = World(BrokerSettings(**{**small, **settings}), bookies, secure)
     service = made.service
     info = {"adminRoles": [], "allowedClusters": [service.cluster]}
     await service.resources.create_tenant("public", info)

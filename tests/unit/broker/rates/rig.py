@@ -29,6 +29,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.memory import MemoryStore
 from magnetar.policies.policy import Policy
+from magnetar.security.api import Peer
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -124,6 +125,7 @@ class Client:
 
     def __init__(self, service: BrokerService, address: str = "/10.0.0.1:1000") -> None:
         self.closed, self.writable, self.heard = False, True, True
+        self.peer = Peer("10.0.0.1")
         self.paused = False
         self.pauses = 0
         self.receipts: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -156,6 +158,9 @@ class Client:
 
     def send_parts(self, parts: list[bytes]) -> None:
         self.send(b"".join(parts))
+
+    def admit(self) -> None:
+        """Frames of all sizes are taken already."""
 
     def pause_reading(self) -> None:
         self.paused = True

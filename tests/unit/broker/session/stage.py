@@ -13,6 +13,7 @@ from magnetar.broker.session import handlers
 from magnetar.broker.session.link import Wire
 from magnetar.broker.session.session import Session
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.security.api import Peer
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.decoder import FrameDecoder
@@ -30,6 +31,7 @@ class Socket(Wire):
         self.closed = False
         self.writable = True
         self.heard = True
+        self.peer = Peer("127.0.0.1")
         self.reading = True
         self.on_close: Callable[[], object] | None = None
         self.commands: deque[Command] = deque()
@@ -44,6 +46,9 @@ class Socket(Wire):
 
     def send_parts(self, parts: list[bytes]) -> None:
         self.send(b"".join(parts))
+
+    def admit(self) -> None:
+        """The decoder of tests takes frames of full size from the start."""
 
     def pause_reading(self) -> None:
         assert self.reading, "it is paused once for all reasons"
@@ -65,7 +70,7 @@ class Client:
     def __init__(self, w: World, *, version: str = "test", protocol: int = 21) -> None:
         self.world = w
         self.socket = Socket()
-        self.session = Session(w.service, handlers.HANDLERS)
+        self.session = Session(w.service, handlers.handlers(w.service.security))
         self.socket.on_close = lambda: self.session.lost(None)
         self.session.opened(self.socket, "/127.0.0.1:40712")
         self._decoder = FrameDecoder()

@@ -1,34 +1,46 @@
-"""Permissions of roles. They are stored but not checked yet: there is no authentication.
+"""Permissions of roles on namespaces, topics and subscriptions.
 
 As in Pulsar, the namespace's document contains the permissions of the namespace, of its topics and
-of subscriptions. Those of a partitioned topic apply to its partitions.
+of subscriptions. Those of a partitioned topic apply to its partitions. A broker with authorization
+decides by them (`broker.security`); one without stores them.
 """
 
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.cluster.placement import at_owner, planned
-from magnetar.admin.context import namespace_of, service_of, text_of
+from magnetar.admin.context import (
+    namespace_of,
+    require_namespace,
+    service_of,
+    text_of,
+    topic_not_found,
+    topic_of,
+)
 from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.paths import TOPIC_PATH
 from magnetar.admin.http.routes import Routes
-from magnetar.admin.routers.policies.topics import at_topic_owner_if_needed, existing_topic
+from magnetar.admin.rights.caller import require
+from magnetar.admin.routers.policies.topics import at_topic_owner_if_needed
 from magnetar.broker.catalog.namespace_policies import AUTH, TOPIC_AUTH
 from magnetar.broker.catalog.resources import Document
+from magnetar.broker.security.grants import NAMESPACE_AUTH, SUBSCRIPTION_ROLES, Action
+from magnetar.broker.security.needs import TenantAdminNeed
+from magnetar.broker.service import BrokerService
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
 
 router = Routes(prefix="/admin/v2", placement=at_owner)
 
 _NAMESPACE: Final = "/namespaces/{tenant:name}/{namespace:name}/permissions"
 _TOPIC: Final = TOPIC_PATH + "/permissions"
-_ACTIONS: Final = ("consume", "functions", "packages", "produce", "sinks", "sources")
-_OF_NAMESPACE: Final = "namespace_auth"
-_OF_SUBSCRIPTIONS: Final = "subscription_auth_roles"
+_ACTIONS: Final = tuple(sorted(Action))
 _BODY: Final = described(body="The role's actions", example=["produce", "consume"])
 
 Roles = dict[str, list[str]]
@@ -37,7 +49,7 @@ T = TypeVar("T")
 
 @router.get(_NAMESPACE, summary="Roles and their actions", tags=("namespaces",))
 async def get_of_namespace(request: Request) -> Response:
-    return answer((await _auth(request))[_OF_NAMESPACE])
+    return answer((await _auth(request))[NAMESPACE_AUTH])
 
 
 @router.post(
@@ -48,7 +60,7 @@ async def get_of_namespace(request: Request) -> Response:
 )
 async def grant_on_namespace(request: Request) -> Response:
     role, actions = text_of(request, "role"), await _actions(request)
-    return await _change(request, _OF_NAMESPACE, lambda roles: {**roles, role: actions})
+    return await _change(request, NAMESPACE_AUTH, lambda roles: {**roles, role: actions})
 
 
 @router.delete(
@@ -56,14 +68,14 @@ async def grant_on_namespace(request: Request) -> Response:
 )
 async def revoke_on_namespace(request: Request) -> Response:
     role = text_of(request, "role")
-    return await _change(request, _OF_NAMESPACE, lambda roles: _without(roles, role))
+    return await _change(request, NAMESPACE_AUTH, lambda roles: _without(roles, role))
 
 
 @router.get(
     _NAMESPACE + "/subscription", summary="Subscriptions and their roles", tags=("namespaces",)
 )
 async def get_of_subscriptions(request: Request) -> Response:
-    return answer((await _auth(request))[_OF_SUBSCRIPTIONS])
+    return answer((await _auth(request))[SUBSCRIPTION_ROLES])
 
 
 @router.post(
@@ -79,7 +91,7 @@ async def grant_on_subscription(request: Request) -> Response:
         raise HTTPException(400, "Roles should not be null")
     unique = sorted(set(roles))
     return await _change(
-        request, _OF_SUBSCRIPTIONS, lambda granted: {**granted, subscription: unique}
+        request, SUBSCRIPTION_ROLES, lambda granted: {**granted, subscription: unique}
     )
 
 
@@ -101,7 +113,7 @@ async def revoke_on_subscription(request: Request) -> Response:
             return granted
         return {**granted, subscription: [name for name in granted[subscription] if name != role]}
 
-    return await _change(request, _OF_SUBSCRIPTIONS, revoked)
+    return await _change(request, SUBSCRIPTION_ROLES, revoked)
 
 
 @router.get(
@@ -109,11 +121,12 @@ async def revoke_on_subscription(request: Request) -> Response:
 )
 @planned(at_topic_owner_if_needed)
 async def get_of_topic(request: Request) -> Response:
-    name = await existing_topic(request)
+    name = await _existing_topic(request)
     auth = await _auth(request)
-    roles: Roles = {role: list(actions) for role, actions in auth[_OF_NAMESPACE].items()}
-    for role, actions in auth[TOPIC_AUTH].get(str(name), {}).items():
-        roles[role] = sorted({*roles.get(role, ()), *actions})
+    roles: Roles = {role: list(actions) for role, actions in auth[NAMESPACE_AUTH].items()}
+    for topic in dict.fromkeys((str(name), str(name.base))):
+        for role, actions in auth[TOPIC_AUTH].get(topic, {}).items():
+            roles[role] = sorted({*roles.get(role, ()), *actions})
     return answer(roles)
 
 
@@ -125,29 +138,107 @@ async def get_of_topic(request: Request) -> Response:
 )
 @planned(at_topic_owner_if_needed)
 async def grant_on_topic(request: Request) -> Response:
-    name = str(await existing_topic(request))
+    name = str(await _existing_topic(request))
     role, actions = text_of(request, "role"), await _actions(request)
-
-    def granted(topics: dict[str, Roles]) -> dict[str, Roles]:
-        return {**topics, name: {**topics.get(name, {}), role: actions}}
-
-    return await _change(request, TOPIC_AUTH, granted)
+    return await _change(request, TOPIC_AUTH, lambda topics: _granted(topics, name, role, actions))
 
 
 @router.delete(_TOPIC + "/{role:name}", summary="Revoke all actions of a role", tags=("topics",))
 @planned(at_topic_owner_if_needed)
 async def revoke_on_topic(request: Request) -> Response:
-    name, role = str(await existing_topic(request)), text_of(request, "role")
+    name, role = str(await _existing_topic(request)), text_of(request, "role")
+    return await _change(request, TOPIC_AUTH, lambda topics: _revoked(topics, name, role))
+
+
+class GrantOnTopic(msgspec.Struct):
+    """A role and its actions on a topic, as Pulsar's clients send them in lists."""
+
+    topic: str
+    role: str
+    actions: list[str] | None = None
+
+
+@router.post(
+    "/namespaces/grantPermissionsOnTopics",
+    summary="Grant actions on several topics of a namespace",
+    tags=("namespaces",),
+    openapi_extra=described(
+        body="Topics, roles and actions",
+        example=[{"topic": "persistent://t/n/a", "role": "team", "actions": ["produce"]}],
+    ),
+)
+async def grant_on_topics(request: Request) -> Response:
+    grants = await _grants_of_one_namespace(request)
+    checked = [(str(name), each.role, _checked(each.actions)) for name, each in grants]
+
+    def granted(topics: dict[str, Roles]) -> dict[str, Roles]:
+        for topic, role, actions in checked:
+            topics = _granted(topics, topic, role, actions)
+        return topics
+
+    return await _change_of(request, grants[0][0].namespace, TOPIC_AUTH, granted)
+
+
+@router.post(
+    "/namespaces/revokePermissionsOnTopics",
+    summary="Revoke all actions of roles on several topics of a namespace",
+    tags=("namespaces",),
+    openapi_extra=described(
+        body="Topics and roles", example=[{"topic": "persistent://t/n/a", "role": "team"}]
+    ),
+)
+async def revoke_on_topics(request: Request) -> Response:
+    grants = await _grants_of_one_namespace(request)
 
     def revoked(topics: dict[str, Roles]) -> dict[str, Roles]:
-        remaining = _without(topics.get(name, {}), role)
-        return {**_without(topics, name), **({name: remaining} if remaining else {})}
+        for name, each in grants:
+            topics = _revoked(topics, str(name), each.role)
+        return topics
 
-    return await _change(request, TOPIC_AUTH, revoked)
+    return await _change_of(request, grants[0][0].namespace, TOPIC_AUTH, revoked)
+
+
+async def _grants_of_one_namespace(request: Request) -> list[tuple[TopicName, GrantOnTopic]]:
+    """Returns the body's topics and roles; the caller is an admin of their tenant.
+
+    Only the body names the topics, so this checks the right, and the guard cannot.
+    """
+    given = await bodies.parse(request, list[GrantOnTopic])
+    if not given:
+        raise HTTPException(400, "Permissions should not be null or empty")
+    grants = [(parse_topic(each.topic), each) for each in given]
+    namespace = grants[0][0].namespace
+    await require(request, TenantAdminNeed(namespace.tenant))
+    if any(name.namespace != namespace for name, _ in grants):
+        raise HTTPException(400, "The namespace should be the same")
+    service = service_of(request)
+    await require_namespace(service, namespace)
+    for name, _ in grants:
+        # Only its owner knows whether a non-persistent topic exists.
+        if name.persistent:
+            await _require_topic(service, name)
+    return grants
+
+
+async def _existing_topic(request: Request) -> TopicName:
+    """Returns the topic or partition in the path; raises NotFound."""
+    service, name = service_of(request), topic_of(request)
+    await require_namespace(service, name.namespace)
+    await _require_topic(service, name)
+    return name
+
+
+async def _require_topic(service: BrokerService, name: TopicName) -> None:
+    if not await service.resources.partitions(name) and not await service.topics.exists(name):
+        raise topic_not_found(name)
 
 
 async def _actions(request: Request) -> list[str]:
-    actions = await bodies.parse(request, list[str])
+    return _checked(await bodies.parse(request, list[str]))
+
+
+def _checked(actions: list[str] | None) -> list[str]:
+    """Returns the actions in order, without repetition; raises 400 for one that does not exist."""
     if actions is None:
         raise HTTPException(400, "Actions should not be null")
     for action in actions:
@@ -165,12 +256,32 @@ async def _auth(request: Request) -> Document:
 async def _change(
     request: Request, part: str, change: Callable[[dict[str, T]], dict[str, T]]
 ) -> Response:
+    return await _change_of(request, namespace_of(request), part, change)
+
+
+async def _change_of(
+    request: Request,
+    namespace: NamespaceName,
+    part: str,
+    change: Callable[[dict[str, T]], dict[str, T]],
+) -> Response:
     def changed(document: Document) -> Document:
         auth = document[AUTH]
         return {**document, AUTH: {**auth, part: change(auth.get(part) or {})}}
 
-    await service_of(request).resources.update_policies(namespace_of(request), changed)
+    await service_of(request).resources.update_policies(namespace, changed)
     return done()
+
+
+def _granted(
+    topics: dict[str, Roles], topic: str, role: str, actions: list[str]
+) -> dict[str, Roles]:
+    return {**topics, topic: {**topics.get(topic, {}), role: actions}}
+
+
+def _revoked(topics: dict[str, Roles], topic: str, role: str) -> dict[str, Roles]:
+    remaining = _without(topics.get(topic, {}), role)
+    return {**_without(topics, topic), **({topic: remaining} if remaining else {})}
 
 
 def _without(entries: dict[str, T], name: str) -> dict[str, T]:

@@ -1,0 +1,1 @@
+"""The right that each REST route needs, and the guard that demands it."""

@@ -1,0 +1,82 @@
+"""The principal of a request, and how a broker passes it on to other brokers.
+
+A request to several brokers acts for the client that sent it, never for the broker that passes it
+on. Requests to this broker itself carry the principal in the ASGI scope, which no client can set.
+Requests to others carry the broker's own credentials and the principal in two headers. The receiver
+accepts these headers from super users only, and then decides by the principal alone: a forwarded
+request gets no right of a broker (CVE-2023-30428).
+"""
+
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from typing import Final
+from urllib.parse import quote, unquote
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from magnetar.admin.rights.texts import refusal
+from magnetar.broker.security.authorizer import Authorizer
+from magnetar.broker.security.needs import Need
+from magnetar.broker.security.principal import Principal
+from magnetar.core.errors import AuthorizationError
+
+ROLE_HEADER: Final = "x-magnetar-role"
+ORIGINAL_HEADER: Final = "x-magnetar-original-principal"
+SCOPE_KEY: Final = "magnetar.caller"
+
+CALLER: Final[ContextVar[Principal | None]] = ContextVar("caller", default=None)
+"""The principal on whose behalf the current task runs; None while authentication is off."""
+
+
+def headers_of(principal: Principal) -> dict[str, str]:
+    """Returns the headers by which another broker learns the principal."""
+    headers = {ROLE_HEADER: quote(principal.role, safe="")}
+    if principal.original is not None:
+        headers[ORIGINAL_HEADER] = quote(principal.original, safe="")
+    return headers
+
+
+def principal_in(headers: Mapping[str, str]) -> Principal | None:
+    """Returns the principal that another broker names; None if the headers are absent."""
+    role = headers.get(ROLE_HEADER)
+    if not role:
+        return None
+    original = headers.get(ORIGINAL_HEADER)
+    return Principal(unquote(role), None if original is None else unquote(original))
+
+
+def on_behalf_of_caller(app: ASGIApp) -> ASGIApp:
+    """Returns the application for requests of this broker to itself, for the current principal."""
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        caller = CALLER.get()
+        if caller is not None:
+            scope = {**scope, SCOPE_KEY: caller}
+        await app(scope, receive, send)
+
+    return call
+
+
+async def demand(
+    authorizer: Authorizer, principal: Principal, needs: Iterable[Need], address: str
+) -> None:
+    """Raises AuthorizationError, with Pulsar's text, for the first need that is not permitted."""
+    for need in needs:
+        if not await authorizer.allowed(principal, need):
+            authorizer.denials.record(principal, need, address)
+            raise refusal(principal, need)
+
+
+async def require(request: Request, need: Need) -> None:
+    """Raises AuthorizationError if the request's principal lacks a right that its body names.
+
+    The guard admits such requests of any role.
+    """
+    authorizer: Authorizer | None = request.app.state.authorizer
+    if authorizer is None:
+        return
+    principal = CALLER.get()
+    if principal is None:
+        raise AuthorizationError("Authentication required", http_status=401)
+    await demand(authorizer, principal, (need,), request.client.host if request.client else "")

@@ -1,0 +1,163 @@
+"""Admits requests to the admin REST: authentication, then authorization, then the handler.
+
+The guard decides before a body is read or an object is looked up, so that a refusal reveals nothing
+about either. It refuses a request without valid credentials even if no route serves its path.
+Routes that need no credentials are those that the table of rights marks as public.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
+from magnetar.admin.http.answers import reason
+from magnetar.admin.http.routes import Found, RouteTable
+from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, demand, principal_in
+from magnetar.admin.rights.right import AnyRole, Public, Right
+from magnetar.admin.rights.table import METRICS, RIGHTS
+from magnetar.broker.security.authorizer import Authorizer
+from magnetar.broker.security.principal import Principal
+from magnetar.core.errors import AuthorizationError, ServiceNotReady
+from magnetar.core.log import get_logger
+from magnetar.security.api import (
+    AuthenticationFailed,
+    Authenticator,
+    Identity,
+    Peer,
+    ProviderUnavailable,
+)
+
+ORIGINAL_PRINCIPAL: Final = "x-original-principal"
+CERTIFICATE: Final = "certificate"
+"""Key of a connection's client certificate (DER) in the state of its requests."""
+_CHALLENGE: Final = {"www-authenticate": "Bearer"}
+_OF_BROKERS: Final = frozenset({LOCAL_HEADER.encode(), UNDER_HEADER.encode()})
+"""Headers that only other brokers may send."""
+
+log = get_logger("magnetar.admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What the guard needs: who authenticates, who authorizes, and the roles of proxies."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer | None
+    """None if every authenticated role may do everything (authorizationEnabled=false)."""
+    proxy_roles: frozenset[str] = frozenset()
+    authenticate_metrics: bool = False
+
+
+class Unauthenticated(Exception):
+    """The request has no valid credentials."""
+
+
+class GuardedTable(RouteTable):
+    """A table of routes behind a guard."""
+
+    def __init__(self, table: RouteTable, admission: Admission) -> None:
+        super().__init__(table.table)
+        self._admission = admission
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().app(scope, receive, send)
+            return
+        found = self.find(scope)
+        try:
+            caller = await self._admit(scope, found)
+        except Unauthenticated:
+            response = reason(401, "Authentication required", dict(_CHALLENGE))
+            await response(scope, receive, send)
+            return
+        CALLER.set(caller)
+        await self.serve(found, scope, receive, send)
+
+    async def _admit(self, scope: Scope, found: Found | None) -> Principal | None:
+        """Returns the principal of an admitted request; None if it needs no credentials.
+
+        Raises Unauthenticated, AuthorizationError, PreconditionFailed and ServiceNotReady.
+        """
+        right = self._right(found)
+        if isinstance(right, Public):
+            return None
+        principal = await self._principal(scope)
+        authorizer = self._admission.authorizer
+        if authorizer is None or right is None or found is None:
+            return principal
+        needs = right.needs(Request({**scope, **found.child_scope}))
+        await demand(authorizer, principal, needs, _address(scope))
+        return principal
+
+    def _right(self, found: Found | None) -> Right | None:
+        """Returns what the route needs; None if no route serves the request."""
+        if found is None or not found.full:
+            return None
+        (method,) = found.route.methods
+        route = method, found.route.path
+        if route == METRICS and self._admission.authenticate_metrics:
+            return AnyRole()
+        return RIGHTS[route]
+
+    async def _principal(self, scope: Scope) -> Principal:
+        """Returns the principal of a request that needs credentials."""
+        caller = scope.get(SCOPE_KEY)
+        if caller is not None:
+            assert isinstance(caller, Principal)  # noqa: S101 - set by on_behalf_of_caller only
+            return caller
+        headers = Request(scope).headers
+        identity = await self._identity(scope, headers)
+        forwarded = principal_in(headers)
+        authorizer = self._admission.authorizer
+        if forwarded is not None:
+            if authorizer is not None and not authorizer.is_super_user(Principal(identity.role)):
+                log.warning(
+                    "not a broker: it names a role to act for, and is no super user",
+                    role=identity.role,
+                    peer=_address(scope),
+                )
+                raise AuthorizationError("Only brokers act for other roles", http_status=401)
+            return forwarded
+        scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _OF_BROKERS]
+        return self._through_proxy(identity.role, headers.get(ORIGINAL_PRINCIPAL) or None)
+
+    def _through_proxy(self, role: str, original: str | None) -> Principal:
+        """Returns the principal of a client, or of a proxy and its client."""
+        proxies = self._admission.proxy_roles
+        if role in proxies:
+            if original is None:
+                raise AuthorizationError(
+                    "Original principal cannot be empty if the request is via proxy.",
+                    http_status=401,
+                )
+            if original in proxies:
+                raise AuthorizationError(
+                    "Original principal cannot be a proxy role", http_status=401
+                )
+            return Principal(role, original)
+        if original is not None and original != role:
+            raise AuthorizationError(
+                "Original principal must be empty or the role itself, unless the request is via "
+                "proxy.",
+                http_status=401,
+            )
+        return Principal(role)
+
+    async def _identity(self, scope: Scope, headers: Mapping[str, str]) -> Identity:
+        peer = Peer(_address(scope), scope.get("state", {}).get(CERTIFICATE))
+        try:
+            return await self._admission.authenticator.authenticate_http(headers, peer)
+        except AuthenticationFailed as error:
+            log.info("authentication failed", peer=peer.address, reason=str(error))
+            raise Unauthenticated from None
+        except ProviderUnavailable as error:
+            log.warning("authentication unavailable", peer=peer.address, reason=str(error))
+            raise ServiceNotReady("The identity provider is not available, retry") from None
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""

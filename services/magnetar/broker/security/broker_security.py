@@ -1,0 +1,84 @@
+"""What all connections and requests of a broker with authentication share."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from magnetar.broker.security.authorizer import Authorizer, always
+from magnetar.broker.security.denials import Denials
+from magnetar.broker.security.rules import Rules
+from magnetar.core.causes import Causes
+from magnetar.core.clock import Clock
+from magnetar.metadata.store import MetadataStore
+from magnetar.security.api import Authenticator
+from magnetar.security.authenticator import open_authenticator
+from magnetar.settings.field import SettingsError
+from magnetar.settings.security import SecuritySettings
+
+CHALLENGE_ANSWER_S_DEFAULT: Final = 60.0
+
+
+@dataclass(slots=True)
+class ConnectCounts:
+    """How many proofs of identity the broker accepted and refused since its start."""
+
+    accepted: int = 0
+    refused: int = 0
+    unavailable: int = 0
+    """Not decided, because the identity provider did not answer."""
+    refreshed: int = 0
+    expired: int = 0
+    """Connections closed because their credentials had expired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSecurity:
+    """How a broker authenticates its clients and decides what they may do."""
+
+    authenticator: Authenticator
+    authorizer: Authorizer | None
+    """None while authorization is off: every authenticated role may do everything."""
+    clock: Clock
+    """The clock by which the authenticator sets expiries."""
+    proxy_roles: frozenset[str] = frozenset()
+    verify_original: bool = False
+    """Whether the credentials that a proxy forwards are verified; else its word is taken."""
+    challenge_answer_s: float = CHALLENGE_ANSWER_S_DEFAULT
+    """How long a client may take to answer AUTH_CHALLENGE."""
+    counts: ConnectCounts = field(default_factory=ConnectCounts)
+    causes: Causes = field(default_factory=Causes)
+    """The causes of refusals that were logged."""
+
+
+def open_security(
+    settings: SecuritySettings,
+    store: MetadataStore,
+    clock: Clock,
+    *,
+    up_to_date: Callable[[], bool] = always,
+) -> BrokerSecurity | None:
+    """Returns the security that the settings describe, None if authentication is off.
+
+    `up_to_date` says whether the broker's lease is valid. Raises SettingsError, or
+    ConfigurationError for a key that cannot be read.
+    """
+    config = settings.authentication()
+    if config is None:
+        if settings.authorization_enabled:
+            raise SettingsError(
+                "authorization_enabled (authorizationEnabled) needs authentication_enabled "
+                "(authenticationEnabled): without it, no client has a role"
+            )
+        return None
+    authorizer = None
+    if settings.authorization_enabled:
+        rules = Rules(frozenset(settings.superuser_roles), settings.authorization_wildcards)
+        authorizer = Authorizer(store, rules, Denials(clock), up_to_date=up_to_date)
+    return BrokerSecurity(
+        authenticator=open_authenticator(config, clock),
+        authorizer=authorizer,
+        clock=clock,
+        proxy_roles=frozenset(settings.proxy_roles),
+        verify_original=settings.authenticate_original,
+        challenge_answer_s=settings.auth_challenge_s,
+    )

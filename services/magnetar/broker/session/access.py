@@ -1,0 +1,239 @@
+"""One connection's proof of identity: CONNECT, the challenge at expiry, and the principal.
+
+    prove (CONNECT) --> CONNECTED ... credentials expire --> AUTH_CHALLENGE --> AUTH_RESPONSE
+                    \\-> ERROR, closed                     \\-> closed        \\-> closed
+
+A timer runs to the moment at which the credentials expire, not a periodic check: an expired
+credential is worth nothing from then on but the time to answer the challenge. A connection is
+closed if its client cannot answer a challenge, does not answer in time, or answers as another role.
+A client never learns why its credentials are refused; the log does.
+
+Source: Pulsar's ServerCnx. Unlike Pulsar, the broker closes a proxy's connection when the proxy's
+own credentials expire, also if those of its client are verified (CVE-2023-31007).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from magnetar.broker.security.broker_security import BrokerSecurity
+from magnetar.broker.security.principal import Principal
+from magnetar.broker.session.claims import Claims, Proof, claims_of, refusal_at, roles_fault
+from magnetar.broker.session.link import SERVER_REQUEST_ID, Link
+from magnetar.core.errors import ServerError
+from magnetar.core.log import get_logger
+from magnetar.security.api import (
+    AuthenticationFailed,
+    Identity,
+    Peer,
+    ProviderUnavailable,
+)
+from magnetar.security.secret import Secret
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
+from magnetar.wire.framing import ProtocolError
+
+log = get_logger("magnetar.authentication")
+
+FAILED_TEXT: Final = "Failed to authenticate"
+UNAVAILABLE_TEXT: Final = "The identity provider does not answer, please retry"
+REFRESH_DATA: Final = b"PulsarAuthRefresh"
+"""The challenge by which clients recognize a refresh; Java's compares the bytes."""
+AUTHENTICATION_TIMEOUT_S: Final = 8.0
+"""Less than `connection.CONNECT_TIMEOUT_S`, so that the client gets an answer."""
+CHALLENGE_PAUSE_S: Final = 1.0
+"""The least time between two challenges.
+
+A client may renew with credentials that are valid only by the allowed clock skew.
+"""
+CLIENT_VERSION_LOGGED: Final = 64
+"""Characters of a client's version in a log line; the client has not proven who it is."""
+TIMER_S_MAX: Final = 3_600.0
+"""A timer ends after this time at the latest and starts again: the wall clock may be set."""
+
+
+class Access:
+    """Who a connection belongs to."""
+
+    __slots__ = (
+        "_answer_timer",
+        "_challenged",
+        "_link",
+        "_peer",
+        "_proof",
+        "_security",
+        "_timer",
+        "principal",
+    )
+
+    def __init__(self, link: Link, security: BrokerSecurity, peer: Peer) -> None:
+        self._link = link
+        self._security = security
+        self._peer = peer
+        self._proof: Proof | None = None
+        self._challenged = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._answer_timer: asyncio.TimerHandle | None = None
+        self.principal = Principal("")
+        """The roles of the connection; valid once `prove` has returned True."""
+
+    async def prove(self, command: pb.CommandConnect) -> bool:
+        """Whether the client has proven its identity; if not, it has its answer.
+
+        Sends ERROR and closes the connection if the proof or the roles are not valid.
+        """
+        claims = claims_of(command)
+        proof = await self._verified(lambda: self._prove(claims))
+        if proof is None:
+            return False
+        role = proof.identity.role
+        original = proof.original.role if proof.original else claims.original_role
+        security = self._security
+        if security.authorizer is not None:
+            fault = roles_fault(
+                role, original, security.proxy_roles, proxy_version=claims.proxy_version
+            )
+            if fault is not None:
+                self._log("roles refused", fault, role=role, original=original)
+                self._refuse(ServerError.AUTHORIZATION_ERROR, fault)
+                return False
+        security.counts.accepted += 1
+        self.principal = Principal(role, original)
+        self._proof = proof
+        self._watch(proof)
+        return True
+
+    def expect_response(self, command: pb.CommandAuthResponse) -> None:
+        """Raises ProtocolError if AUTH_RESPONSE answers no challenge or lacks credentials."""
+        if not self._challenged:
+            raise ProtocolError("AUTH_RESPONSE without a challenge")
+        response = command.response
+        if not (response.HasField("auth_data") and response.HasField("auth_method_name")):
+            raise ProtocolError("AUTH_RESPONSE without credentials")
+        self._challenged = False
+
+    async def renew(self, command: pb.CommandAuthResponse) -> None:
+        """Verifies the answer to a challenge; closes the connection if it is not valid.
+
+        The method is that of the connection: a client cannot change it by its answer.
+        """
+        former = self._proof
+        if former is None:
+            return
+        data = Secret(command.response.auth_data)
+        proof = await self._verified(lambda: self._renewed(former, data))
+        if proof is None:
+            return
+        if proof.renewable.role != former.renewable.role:
+            # Without ERROR, as Pulsar: the client reconnects with its new identity.
+            self._close_for("the role changed with the new credentials")
+            return
+        self._security.counts.refreshed += 1
+        self._proof = proof
+        self._cancel_timers()
+        self._watch(proof, CHALLENGE_PAUSE_S)
+
+    def closed(self) -> None:
+        """Ends the timers of a lost connection. Idempotent."""
+        self._cancel_timers()
+        self._proof = None
+
+    async def _prove(self, claims: Claims) -> Proof:
+        authenticate = self._security.authenticator.authenticate
+        identity = await authenticate(claims.method, claims.data, self._peer)
+        original: Identity | None = None
+        if claims.original_role is not None and self._security.verify_original:
+            if claims.original_data is None:
+                raise AuthenticationFailed("the proxy forwards no credentials of its client")
+            # The certificate is the proxy's, so it proves nothing about the client.
+            client = Peer(self._peer.address)
+            original = await authenticate(claims.original_method, claims.original_data, client)
+        return Proof(identity, original, claims.original_role is not None, claims.refreshes)
+
+    async def _renewed(self, former: Proof, data: Secret) -> Proof:
+        method = former.renewable.method
+        peer = Peer(self._peer.address) if former.proxied else self._peer
+        identity = await self._security.authenticator.authenticate(method, data, peer)
+        if former.original is not None:
+            return Proof(former.identity, identity, former.proxied, former.refreshes)
+        return Proof(identity, None, former.proxied, former.refreshes)
+
+    async def _verified(self, verify: Callable[[], Awaitable[Proof]]) -> Proof | None:
+        """Returns the proof, or None after refusing the client."""
+        counts = self._security.counts
+        try:
+            async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+                proof = await verify()
+            if not all(identity.role for identity in proof.identities):
+                raise AuthenticationFailed("the credentials name no role")
+        except AuthenticationFailed as error:
+            counts.refused += 1
+            self._log("authentication failed", str(error))
+            self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
+        except (ProviderUnavailable, TimeoutError) as error:
+            # Clients retry this error, and give up after an AuthenticationError.
+            counts.unavailable += 1
+            self._log("authentication not possible", str(error) or "no answer in time")
+            self._refuse(ServerError.SERVICE_NOT_READY, UNAVAILABLE_TEXT)
+        except Exception as error:  # noqa: BLE001 - its text may contain credentials
+            counts.refused += 1
+            self._log("authentication failed", f"internal error: {type(error).__name__}")
+            self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
+        else:
+            return proof
+        return None
+
+    def _refuse(self, code: ServerError, text: str) -> None:
+        self._link.error_code(SERVER_REQUEST_ID, code, text)
+        self._link.close()
+
+    def _close_for(self, reason: str) -> None:
+        self._security.counts.expired += 1
+        self._log("connection closed", reason, role=str(self.principal))
+        self._link.close()
+
+    def _log(self, event: str, reason: str, **fields: str | None) -> None:
+        """Logs a refusal, unless this address had the same one lately."""
+        if self._security.causes.is_new(self._peer.address, event, reason):
+            version = self._link.client_version[:CLIENT_VERSION_LOGGED]
+            bound = log.bind(reason=reason, peer=self._link.address, client=version, **fields)
+            bound.warning(event)
+
+    # -- expiry
+
+    def _watch(self, proof: Proof, delay_s_min: float = 0.0) -> None:
+        """Starts the timer to the expiry of the credentials, if they expire."""
+        if proof.expires_at_ms is None:
+            return
+        delay_s = (proof.expires_at_ms - self._security.clock.now_ms()) / 1000
+        delay_s = min(max(delay_s, delay_s_min), TIMER_S_MAX)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._check_expiry)
+
+    def _check_expiry(self) -> None:
+        proof = self._proof
+        if proof is None:
+            return
+        now_ms = self._security.clock.now_ms()
+        if proof.expires_at_ms is not None and now_ms < proof.expires_at_ms:
+            self._watch(proof)
+        elif (reason := refusal_at(proof, now_ms)) is not None:
+            self._close_for(reason)
+        else:
+            self._challenge(proof.renewable.method)
+
+    def _challenge(self, method: str) -> None:
+        self._challenged = True
+        challenge = pb.CommandAuthChallenge(protocol_version=self._link.protocol_version)
+        challenge.challenge.auth_method_name = method
+        challenge.challenge.auth_data = REFRESH_DATA
+        self._link.answer(CommandType.AUTH_CHALLENGE, challenge)
+        self._answer_timer = asyncio.get_running_loop().call_later(
+            self._security.challenge_answer_s,
+            lambda: self._close_for("the client did not renew its expired credentials in time"),
+        )
+
+    def _cancel_timers(self) -> None:
+        for timer in (self._timer, self._answer_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._answer_timer = None

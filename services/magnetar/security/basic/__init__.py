@@ -1,0 +1,1 @@
+"""User names and passwords of an htpasswd file."""

@@ -1,0 +1,1 @@
+"""JSON web tokens that OpenID Connect issuers sign, Kubernetes among them."""
