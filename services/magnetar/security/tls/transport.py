@@ -30,8 +30,10 @@ log = get_logger("magnetar.security.tls")
 
 PLAIN_BYTES: Final = 64 << 10
 """What a protocol without a buffer of its own gets at once."""
-EARLY_BYTES_MAX: Final = 64 << 10
-"""Of an unfinished handshake; certificates of a usual chain take 5 KiB."""
+EARLY_BYTES_MAX: Final = 32 << 10
+"""Received before a handshake is complete; then reading pauses until it is. A chain of certificates
+takes 5 KiB; a client may send data right behind its last message."""
+EARLY_READ_BYTES: Final = 16 << 10
 
 HANDSHAKE_RECORD: Final = 22
 """The first byte of every TLS connection; no frame of a bookie begins with it."""
@@ -45,6 +47,7 @@ class TlsSocket(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffered",
         "_contexts",
+        "_early",
         "_factory",
         "_failed",
         "_hostname",
@@ -90,6 +93,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._protocol: asyncio.BaseProtocol | None = None
         self._buffered = False
         self._queued = False
+        self._early = False
         self._reading = True
         self._pump_scheduled = False
         self._failed: Exception | None = None
@@ -104,7 +108,8 @@ class TlsSocket(asyncio.BufferedProtocol):
             self._due()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
-        return self._pacer.received
+        received = self._pacer.received
+        return received if self._protocol is not None else received[:EARLY_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.closing:
@@ -116,18 +121,18 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._incoming.write(self._pacer.received[:nbytes])
         if self._protocol is not None:
             self._pump()
-        elif self._incoming.pending > EARLY_BYTES_MAX:
-            self.give_up("more bytes than a handshake has")
-        else:
-            self._due()
+            return
+        if self._incoming.pending > EARLY_BYTES_MAX and not self._early:
+            self._early = True
+            self._transport().pause_reading()
+        self._due()
 
     def _serve_plain(self, data: memoryview) -> None:
         """Hands the connection, and its first bytes, to the protocol without TLS."""
-        assert self._socket is not None  # noqa: S101 - it received the bytes
         self._pacer.end(self)
-        protocol = self._factory()
-        self._socket.set_protocol(protocol)
-        protocol.connection_made(self._socket)
+        transport, protocol = self._transport(), self._factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
         if isinstance(protocol, asyncio.BufferedProtocol):
             while data:
                 into = cast("memoryview", protocol.get_buffer(len(data)))
@@ -176,6 +181,15 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._queued = False
         if self.closing or self._protocol is not None:
             return
+        if not self._handshake():
+            return
+        self._pacer.stats.completed += 1
+        self._pacer.end(self)
+        self._send()
+        self._open()
+
+    def _handshake(self) -> bool:
+        """Returns whether the handshake is complete."""
         try:
             if self._tls is None:
                 self._tls = self._contexts.context.wrap_bio(
@@ -187,16 +201,16 @@ class TlsSocket(asyncio.BufferedProtocol):
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
-            return
+            if self._early:  # all of it belonged to the handshake
+                self._early = False
+                self._transport().resume_reading()
+            return False
         except (ssl.SSLError, ValueError, OSError) as error:
             self._pacer.stats.failed += 1
             self._send()  # the alert, which tells the peer why
             self._fail(error)
-            return
-        self._pacer.stats.completed += 1
-        self._pacer.end(self)
-        self._send()
-        self._open()
+            return False
+        return True
 
     def give_up(self, reason: str) -> None:
         """Ends a connection whose handshake is not complete."""
@@ -212,13 +226,20 @@ class TlsSocket(asyncio.BufferedProtocol):
 
     def _open(self) -> None:
         """Creates the protocol, and gives it what came after the handshake."""
-        assert self._socket is not None  # noqa: S101 - the handshake used it
         self._protocol = protocol = self._factory()
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
-        protocol.connection_made(TlsTransport(self, self._socket, self._tls))
+        protocol.connection_made(TlsTransport(self, self._transport(), self._tls))
         if self.opened is not None and not self.opened.done():
             self.opened.set_result(None)
         self._pump()
+        if self._early:
+            self._early = False
+            if self._reading and not self.closing:
+                self._transport().resume_reading()
+
+    def _transport(self) -> asyncio.Transport:
+        assert self._socket is not None  # noqa: S101 - only a connected socket gets here
+        return self._socket
 
     # The protocol's transport calls these.
 
