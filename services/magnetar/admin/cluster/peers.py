@@ -33,6 +33,7 @@ from magnetar.admin.http.routes import Handler
 from magnetar.core.backoff import backoff_s
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.security.credentials import Credentials
 
 TRIES_MAX: Final = 4
 RETRY_S: Final = 0.25
@@ -44,9 +45,11 @@ TEMPORARY: Final = frozenset({307, 502, 503, 504})
 class Peers:
     """Reaches the brokers of a cluster for the requests of one application."""
 
-    def __init__(self, routing: Routing, app: ASGIApp) -> None:
+    def __init__(
+        self, routing: Routing, app: ASGIApp, credentials: Credentials | None = None
+    ) -> None:
         self.routing = routing
-        self._sender = Sender(app)
+        self._sender = Sender(app, credentials)
 
     async def close(self) -> None:
         await self._sender.close()

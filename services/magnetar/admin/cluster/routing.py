@@ -10,6 +10,7 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import BookieSet
+from magnetar.security.credentials import Credentials
 
 if TYPE_CHECKING:
     from magnetar.broker.balance.service import Balance
@@ -62,6 +63,8 @@ class ClusterParts:
     balance: "Balance | None" = None
     bookies: BookieSet | None = None
     """The bookies of the cluster."""
+    credentials: Credentials | None = None
+    """What this broker presents to the others; None while authentication is off."""
     families: Callable[[], Iterable[str]] = tuple
     """Further metrics, of the broker's clients of bookies and metadata."""
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
