@@ -87,9 +87,7 @@ async def test_an_ec_key_verifies_the_algorithm_of_its_curve(algorithm: str) -> 
 
 
 PULSAR_SECRET = b"0123456789abcdef0123456789abcdef"
-PULSAR_HS256 = (
-    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJtZSJ9.usv2VTIM61FH9N7BnowmnOApUQ1MetEoR6QM1DCceHQ"
-)
+PULSAR_HS256 = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJtZSJ9.usv2VTIM61FH9N7BnowmnOApUQ1MetEoR6QM1DCceHQ"
 PULSAR_PUBLIC_KEY = (
     "MHYwEAYHKoZIzj0CAQYFK4EEACIDYgAECBfEsNcNY8Glu8rWKQwlrJCVKTD7ro6p+Ug6ubQEI8Z7w3z8H66YSI06"
     "1vp0HpBlpzvUMts09V0zpZtweAHll95OREPYv3z5P2KtkR15lER7wwJelkjcPBZKQzABE3jA"
