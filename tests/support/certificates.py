@@ -1,67 +1,106 @@
-"""A certificate authority for tests, and certificates for loopback, as PEM files."""
+"""Certificate authorities for tests, with real keys: `Authority(path).issue("broker")`."""
 
 import datetime
 import ipaddress
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+
+DAY = datetime.timedelta(days=1)
+HOSTS = ("localhost", "127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Files:
+    """A certificate and its key, in PEM."""
+
+    cert: Path
+    key: Path
+
+    @property
+    def der(self) -> bytes:
+        return ssl.PEM_cert_to_DER_cert(self.cert.read_text())
+
+    def replace_by(self, other: "Files") -> None:
+        """Writes the other pair here, one file after the other."""
+        self.cert.write_bytes(other.cert.read_bytes())
+        self.key.write_bytes(other.key.read_bytes())
 
 
 class Authority:
-    """Issues certificates that are valid for a day."""
+    """A CA that issues certificates into a directory of its own."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        self.directory = directory / name
+        self.directory.mkdir(parents=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
-        certificate = self._built(self._name, self._key, x509.BasicConstraints(True, None))
-        self.file = folder / "ca.crt"
-        self.file.write_bytes(certificate.public_bytes(Encoding.PEM))
+        self._name = _name(name)
+        self._count = 0
+        certificate = self._sign(self._name, self._key.public_key(), (), 30, authority=True)
+        self.file = self.directory / "ca.pem"
+        self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
-    def issue(self, name: str, host: str = "127.0.0.1") -> tuple[Path, Path]:
-        """Returns the files of a new certificate for the host, and of its key."""
+    def issue(self, name: str, hosts: tuple[str, ...] = HOSTS, days: int = 30) -> Files:
+        """Issues a certificate; with negative `days`, one that has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._built(subject, key, x509.BasicConstraints(False, None), host)
-        files = self._folder / f"{name}.crt", self._folder / f"{name}.key"
-        files[0].write_bytes(certificate.public_bytes(Encoding.PEM))
-        files[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        certificate = self._sign(_name(name), key.public_key(), hosts, days)
+        self._count += 1
+        stem = f"{name}-{self._count}"
+        files = Files(self.directory / f"{stem}.pem", self.directory / f"{stem}.key")
+        files.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        files.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         return files
 
-    def server_context(self, host: str = "127.0.0.1") -> ssl.SSLContext:
-        """A server's context with a certificate for the host; it verifies clients' if they come."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self.issue("server", host))
-        context.load_verify_locations(self.file)
-        context.verify_mode = ssl.CERT_OPTIONAL
+    def client_context(self, own: Files | None = None) -> ssl.SSLContext:
+        """The standard library's context of a client that trusts this CA."""
+        context = ssl.create_default_context(cafile=str(self.file))
+        if own is not None:
+            context.load_cert_chain(own.cert, own.key)
         return context
 
-    def _built(
+    def _sign(
         self,
         subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        constraints: x509.BasicConstraints,
-        host: str = "",
+        key: ec.EllipticCurvePublicKey,
+        hosts: tuple[str, ...],
+        days: int,
+        *,
+        authority: bool = False,
     ) -> x509.Certificate:
         now = datetime.datetime.now(datetime.UTC)
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
-            .public_key(key.public_key())
+            .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(constraints, critical=True)
+            .not_valid_before(now - 90 * DAY)
+            .not_valid_after(now + days * DAY)
+            .add_extension(x509.BasicConstraints(authority, None), critical=True)
         )
-        if host:
-            names: list[x509.GeneralName] = [x509.DNSName(host)]
-            if host[0].isdigit():
-                names = [x509.IPAddress(ipaddress.ip_address(host))]
+        if hosts:
+            names = [_general_name(host) for host in hosts]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        return builder.sign(self._key, SHA256())
+        return builder.sign(self._key, hashes.SHA256())
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)

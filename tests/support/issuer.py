@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from tests.support.certificates import HOSTS, Authority
+
 METADATA: Final = "/.well-known/openid-configuration"
 KEYS: Final = "/keys"
 TOKEN: Final = "/token"  # noqa: S105 (a path)
@@ -96,8 +98,18 @@ class _Server(ThreadingHTTPServer):
         """Prints nothing: clients of these tests go away, or refuse the certificate."""
 
 
+def server_context(authority: Authority, hosts: tuple[str, ...] = HOSTS) -> ssl.SSLContext:
+    """A context for https with a certificate for the hosts; it asks clients for theirs."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    files = authority.issue("issuer", hosts)
+    context.load_cert_chain(files.cert, files.key)
+    context.load_verify_locations(authority.file)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
 @contextmanager
-def issuer(context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[Issuer]:
+def issuer(context: ssl.SSLContext | None = None) -> Iterator[Issuer]:
     """Runs a server on a free port of loopback; https with a context."""
     state = Issuer()
     handler = type("Handler", (_Handler,), {"issuer": state})
@@ -105,7 +117,7 @@ def issuer(context: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> It
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)
     scheme = "http" if context is None else "https"
-    state.url = f"{scheme}://{host}:{server.server_port}"
+    state.url = f"{scheme}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="issuer")
     thread.start()
     try:

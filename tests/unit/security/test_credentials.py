@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.certificates import Authority
-from tests.support.issuer import METADATA, TOKEN, Issuer, issuer
+from tests.support.issuer import METADATA, TOKEN, Issuer, issuer, server_context
 from tests.support.stepped_loop import FakeClock
 
 from magnetar.security.configuration import ConfigurationError
@@ -229,12 +229,12 @@ async def test_a_wrong_key_file_is_named(web: Issuer, tmp_path: Path) -> None:
 
 async def test_a_client_certificate_replaces_the_secret(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    certificate, key = authority.issue("client")
-    with issuer(authority.server_context()) as web:
+    own = authority.issue("client")
+    with issuer(server_context(authority)) as web:
         web.answers[TOKEN] = (200, {"access_token": "t1"})
         credentials = oauth2(
             web, clientSecret="", tokenEndpointAuthMethod="tls_client_auth",
-            tlsCertFile=str(certificate), tlsKeyFile=str(key),
+            tlsCertFile=str(own.cert), tlsKeyFile=str(own.key),
             trustCertsFilePath=str(authority.file), connectTimeout="PT10S", readTimeout="PT1M",
         )  # fmt: skip
         assert await credentials.method_and_data() == ("token", Secret("t1"))
@@ -247,7 +247,7 @@ async def test_a_client_certificate_replaces_the_secret(tmp_path: Path) -> None:
 
 async def test_an_https_issuer_cannot_name_a_plain_endpoint(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    with issuer(authority.server_context()) as web:
+    with issuer(server_context(authority)) as web:
         web.answers[METADATA] = (200, {"token_endpoint": "http://127.0.0.1/token"})
         with pytest.raises(CredentialsUnavailable, match="not https"):
             await oauth2(web, trustCertsFilePath=str(authority.file)).headers()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.certificates import Authority
-from tests.support.issuer import KEYS, METADATA, Issuer, issuer
+from tests.support.issuer import KEYS, METADATA, Issuer, issuer, server_context
 from tests.support.stepped_loop import FakeClock
 from tests.support.tokens import der, forged, jwk, private_key, token
 
@@ -295,7 +296,7 @@ async def test_the_number_of_cached_issuers_is_bounded(web: Issuer) -> None:
 
 async def test_an_https_issuer_is_verified(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    with issuer(authority.server_context()) as web:
+    with issuer(server_context(authority)) as web:
         web.publish(jwk("RS256", kid="a"))
         compact = token(claims(web), "RS256", kid="a")
         trusted = {"require_https": True, "trust_certs_file": str(authority.file)}
@@ -312,7 +313,7 @@ async def test_an_https_issuer_is_verified(tmp_path: Path) -> None:
 
 async def test_the_host_name_of_an_issuer_is_verified(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    with issuer(authority.server_context("elsewhere.example")) as web:
+    with issuer(server_context(authority, ("elsewhere.example",))) as web:
         async with opened(web, trust_certs_file=str(authority.file)) as provider:
             with pytest.raises(ProviderUnavailable, match="certificate"):
                 await role(provider, token(claims(web), "RS256", kid="a"))
@@ -343,9 +344,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[Issuer, ApiServer, Authority]]:
     """A Kubernetes API server with its CA, as a pod sees them."""
     authority = Authority(tmp_path)
     (tmp_path / "token").write_text("pod-token\n")
-    with issuer(authority.server_context()) as api:
-        api.publish()
+    with issuer(server_context(authority)) as api:
         api.answers[KUBERNETES_KEYS_PATH] = (200, {"keys": [jwk("RS256", kid="k8s")]})
+        shutil.copy(authority.file, tmp_path / "ca.crt")
         yield api, ApiServer(api.url, tmp_path), authority
 
 
