@@ -271,8 +271,8 @@ class Node:
         """See the module's text."""
         self.alive = False
         service = self.service
-        if service._server is not None:
-            service._server.close()
+        for server in service._servers:
+            server.close()
         for session in list(service.sessions):
             session.link.close()
         if self.session._watchdog is not None:

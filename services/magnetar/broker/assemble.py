@@ -63,21 +63,23 @@ async def describe_broker(
     *,
     service_url: str,
     http_url: str,
+    service_url_tls: str = "",
+    http_url_tls: str = "",
     listeners: Mapping[str, Urls] | None = None,
     address: tuple[str, int] | None = None,
 ) -> BrokerRecord:
     """Returns the record under which this start of the broker registers.
 
     Each start gets a number of its own, so that generated producer names are never reused. Other
-    brokers reach the bound socket at `address`, by default at the host of `service_url`.
+    brokers reach the bound socket at `address`, by default at the host of its service URL.
     """
-    host, port = address or _address_of(service_url, listener)
+    host, port = address or _address_of(service_url or service_url_tls, listener)
     return BrokerRecord(
-        broker_id=http_url.partition("://")[2],
+        broker_id=(http_url or http_url_tls).partition("://")[2],
         start=await _count_start(store),
         host=host,
         port=port,
-        urls=Urls(service_url, http_url),
+        urls=Urls(service_url, http_url, service_url_tls, http_url_tls),
         listeners=dict(listeners or {}),
         version=__version__,
         started_ms=clock.now_ms(),
@@ -205,6 +207,7 @@ def _topic_context(
         message_bytes_max=settings.message_bytes_max,
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
+        encryption_required=settings.encryption_required,
     )
 
 

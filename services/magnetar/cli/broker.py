@@ -32,10 +32,11 @@ def run(args: argparse.Namespace) -> int:
 
 def check_listeners(settings: BrokerProcessSettings) -> None:
     """Raises Refused if the advertised listeners are inconsistent."""
+    from magnetar.broker.ownership.records import Urls
     from magnetar.cluster.listeners import advertised
 
     try:
-        advertised(settings.advertised_listeners, settings.internal_listener_name, "", 1, 1)
+        advertised(settings.advertised_listeners, settings.internal_listener_name, Urls("", ""))
     except SettingsError as error:
         raise roles.Refused(run_loop.refuse(str(error), code=2)) from error
 
@@ -58,7 +59,7 @@ def banner(broker: "BrokerProcess", _settings: BrokerProcessSettings) -> list[tu
 COMMAND: Final = ProcessCommand(
     "broker",
     BrokerProcessSettings,
-    ports=("port", "http_port"),
+    ports=("port", "http_port", "port_tls", "http_port_tls"),
     start=start,
     banner=banner,
     check=check_listeners,

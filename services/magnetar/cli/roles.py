@@ -38,11 +38,17 @@ _MEMBER_FLAGS: Final = (
     "log_format",
     "log_level",
 )
+_TLS_FLAGS: Final = ("port_tls", "http_port_tls", "tls_cert_file", "tls_key_file")
 FLAGS: Final[Mapping[str, frozenset[str]]] = {
     "standalone": frozenset(
-        ("data_dir", "host", "port", "http_port", "advertised_host", "wipe", "log_format")
+        (
+            *("data_dir", "host", "port", "http_port", "advertised_host", "wipe", "log_format"),
+            *_TLS_FLAGS,
+        )
     ),
-    "broker": frozenset((*_MEMBER_FLAGS, "port", "ensemble_size", "write_quorum", "ack_quorum")),
+    "broker": frozenset(
+        (*_MEMBER_FLAGS, *_TLS_FLAGS, "port", "ensemble_size", "write_quorum", "ack_quorum")
+    ),
     "bookie": frozenset((*_MEMBER_FLAGS, "port", "data_dir", "bookie_id", "rack", "autorecovery")),
     "autorecovery": frozenset(_MEMBER_FLAGS),
 }
@@ -114,7 +120,7 @@ def settings(role: str, cls: type[S], args: argparse.Namespace) -> S:
     return loaded.settings
 
 
-def check_ports(host: str, ports: Mapping[str, int]) -> None:
+def check_ports(host: str, ports: Mapping[str, int | None]) -> None:
     """Raises Refused if a port is in use. `ports` are by the name of the setting."""
     flags = [(port, "--" + name.replace("_", "-")) for name, port in ports.items()]
     problems = run_loop.ports_in_use(host, flags)

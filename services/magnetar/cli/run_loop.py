@@ -122,10 +122,15 @@ def _watch_signals() -> asyncio.Event:
     return stop_requested
 
 
-def ports_in_use(host: str, ports: Sequence[tuple[int, str]]) -> list[str]:
-    """Returns one line per port that cannot be listened on. `ports` are pairs of port and flag."""
+def ports_in_use(host: str, ports: Sequence[tuple[int | None, str]]) -> list[str]:
+    """Returns one line per port that cannot be listened on.
+
+    `ports` are pairs of port and flag; a port that is None is off.
+    """
     problems: list[str] = []
     for port, flag in ports:
+        if port is None:
+            continue
         try:
             family, kind, proto, _, address = socket.getaddrinfo(
                 host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

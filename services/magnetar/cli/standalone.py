@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 log = get_logger("magnetar.standalone.server")
 
-_PORT_FLAGS: Final = (("port", "--port"), ("http_port", "--http-port"))
+_PORT_FLAGS: Final = (
+    ("port", "--port"),
+    ("http_port", "--http-port"),
+    ("port_tls", "--port-tls"),
+    ("http_port_tls", "--http-port-tls"),
+)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -37,8 +42,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("--data-dir", type=Path, help="directory of all data (./data)")
     parser.add_argument("--host", help="address to listen on (127.0.0.1)")
-    parser.add_argument("--port", type=int, help="binary protocol (6650); 0: any free one")
-    parser.add_argument("--http-port", type=int, help="admin REST (8080); 0: any free one")
+    parser.add_argument("--port", help="binary protocol (6650); 0: any free one, none: off")
+    parser.add_argument("--http-port", help="admin REST (8080); 0: any free one, none: off")
+    parser.add_argument("--port-tls", help="binary protocol with TLS (none; usually 6651)")
+    parser.add_argument("--http-port-tls", help="admin REST with TLS (none; usually 8443)")
+    parser.add_argument("--tls-cert-file", type=Path, help="certificate of the TLS ports (PEM)")
+    parser.add_argument("--tls-key-file", type=Path, help="its private key (PEM)")
     parser.add_argument("--advertised-host", help="host name that clients connect to")
     parser.add_argument("--wipe", action="store_true", help="empty the data directory first")
     parser.add_argument("--config", type=Path, help="file of settings: broker.conf lines, or .toml")

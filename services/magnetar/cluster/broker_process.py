@@ -6,10 +6,10 @@ it reports not ready, hands its bundles over, deregisters, disconnects its clien
 lease.
 """
 
-import socket
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 from magnetar.admin.cluster.routing import ClusterParts, OwnershipRouting
 from magnetar.admin.http.server import AdminServer
@@ -18,6 +18,7 @@ from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.balance.placement import Placement
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.listeners import BrokerListeners, bind_all
 from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
@@ -27,8 +28,12 @@ from magnetar.cluster.membership import Membership, join
 from magnetar.cluster.nodes import Node, Readiness, launch, session_reason
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.observe.health import HealthServer, Probes
-from magnetar.observe.listen import bind
+from magnetar.security.credentials import Credentials
+from magnetar.security.secret import Secret
+from magnetar.security.tls.process import ProcessTls
+from magnetar.security.tls.transport import server_factory
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import SettingsError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class _Health:
     readiness: Readiness = field(default_factory=Readiness)
     service: BrokerService | None = None
     ledgers: BrokerLedgers | None = None
+    tls: ProcessTls = field(default_factory=ProcessTls)
 
     def status(self) -> Mapping[str, object]:
         """The document of /status."""
@@ -77,31 +83,55 @@ async def start(settings: BrokerProcessSettings) -> BrokerProcess:
 async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> BrokerProcess:
     clock = SystemClock()
     health = _Health(settings)
-    binary = bind(settings.host, settings.port)
-    opened.callback(binary.close)
-    http = bind(settings.host, settings.http_port)
-    opened.callback(http.close)
+    credentials = _own_credentials(settings)
+    if credentials is not None:
+        opened.push_async_callback(credentials.close)
+    opened.push_async_callback(health.tls.stop)
+    listeners = bind_all(
+        settings.host,
+        port=settings.port,
+        http_port=settings.http_port,
+        port_tls=settings.port_tls,
+        http_port_tls=settings.http_port_tls,
+        tls=health.tls.server(settings.server_tls()) if settings.serves_tls else None,
+    )
+    opened.callback(listeners.close)
     addresses = advertised(
         settings.advertised_listeners,
         settings.internal_listener_name,
-        settings.advertised_name,
-        binary.getsockname()[1],
-        http.getsockname()[1],
+        listeners.urls(settings.advertised_name),
     )
-    member = await _join(opened, settings, addresses, health, http, clock)
-    service, balance = await _serve(opened, settings, member, health, addresses, binary, clock)
-    await _serve_rest(opened, settings, service, balance, health, http)
+    member = await _join(opened, settings, addresses, health, listeners, clock)
+    service, balance = await _serve(opened, settings, member, health, addresses, listeners, clock)
+    await _serve_rest(opened, settings, service, balance, health, listeners, credentials)
     # Last, so that the load that it reports does not include the start.
     opened.push_async_callback(balance.stop)
     balance.start()
     session = member.session
     health.readiness.open(lambda: session_reason(session))
     return BrokerProcess(
-        http_url=addresses.urls.http_url,
+        http_url=service.http_url,
         readiness=health.readiness,
         closing=opened,
-        service_url=addresses.urls.service_url,
+        service_url=service.service_url,
     )
+
+
+def _own_credentials(settings: BrokerProcessSettings) -> Credentials | None:
+    """Returns what this broker presents to the other brokers; None while authentication is off.
+
+    Raises SettingsError: without it, the other brokers refuse every request of this one.
+    """
+    if not settings.authentication_enabled:
+        return None
+    if not settings.broker_client_auth_plugin:
+        raise SettingsError(
+            "authentication is on, so the other brokers of the cluster need this one's "
+            "credentials: set broker_client_auth_plugin (brokerClientAuthenticationPlugin) and "
+            "broker_client_auth_parameters (brokerClientAuthenticationParameters)"
+        )
+    parameters = settings.broker_client_auth_parameters or Secret("")
+    return Credentials.parse(settings.broker_client_auth_plugin, parameters)
 
 
 async def _join(
@@ -109,17 +139,24 @@ async def _join(
     settings: BrokerProcessSettings,
     addresses: Advertised,
     health: _Health,
-    http: socket.socket,
+    listeners: BrokerListeners,
     clock: Clock,
 ) -> Membership:
-    """Joins the cluster, and meanwhile answers probes on a copy of the HTTP socket."""
-    waiting = HealthServer(health.probes, tuple)
-    await waiting.start(http.dup())
+    """Joins the cluster, and meanwhile answers probes on copies of the HTTP sockets."""
+    waiting: list[HealthServer] = []
     try:
-        name = f"broker {addresses.urls.http_url.partition('://')[2]}"
-        return await join(opened, settings, settings.cluster_name, clock, name)
+        if listeners.http is not None:
+            waiting.append(HealthServer(health.probes, tuple))
+            await waiting[-1].start(listeners.http.dup())
+        if listeners.http_tls is not None:
+            secure = listeners.http_tls
+            waiting.append(HealthServer(health.probes, tuple))
+            await waiting[-1].start(secure.socket.dup(), partial(server_factory, secure.tls))
+        name = f"broker {addresses.broker_id}"
+        return await join(opened, settings, settings.cluster_name, clock, name, health.tls)
     finally:
-        await waiting.stop()
+        for server in waiting:
+            await server.stop()
 
 
 async def _serve(
@@ -128,21 +165,23 @@ async def _serve(
     member: Membership,
     health: _Health,
     addresses: Advertised,
-    binary: socket.socket,
+    listeners: BrokerListeners,
     clock: Clock,
 ) -> tuple[BrokerService, Balance]:
     """Starts a broker that listens, is registered, and claims bundles when clients look them up."""
     store, session = member.store, member.session
-    broker_id = addresses.urls.http_url.partition("://")[2]
+    broker_id, urls = addresses.broker_id, addresses.urls
     ledgers = BrokerLedgers(settings, member, clock, broker_id)
     opened.push_async_callback(ledgers.stop)
     await ledgers.start()
     record = await describe_broker(
         store,
         clock,
-        binary,
-        service_url=addresses.urls.service_url,
-        http_url=addresses.urls.http_url,
+        listeners.reached,
+        service_url=urls.service_url,
+        http_url=urls.http_url,
+        service_url_tls=urls.service_url_tls,
+        http_url_tls=urls.http_url_tls,
         listeners=addresses.listeners,
         address=addresses.address,
     )
@@ -163,22 +202,24 @@ async def _serve(
     await ensure_defaults(
         service.resources,
         service.cluster,
-        service_url=addresses.urls.service_url,
-        http_url=addresses.urls.http_url,
+        service_url=urls.service_url,
+        http_url=urls.http_url,
+        service_url_tls=urls.service_url_tls,
+        http_url_tls=urls.http_url_tls,
         only_broker=False,
     )
     assert service.cluster_ownership is not None  # noqa: S101 - it has a session
     work = BrokerWork(service, service.cluster_ownership)
     local_broker = LocalBroker(
         broker_id=broker_id,
-        http_url=addresses.urls.http_url,
+        http_url=service.http_url,
         serving=work,
         owner=work,
         living=work.living,
     )
     balance = Balance(settings, store, session, clock, local_broker, reports)
     opened.push_async_callback(service.stop)
-    await service.start(binary)
+    await service.start(listeners.binary, listeners.binary_tls)
     health.service, health.ledgers = service, ledgers
     return service, balance
 
@@ -189,7 +230,8 @@ async def _serve_rest(
     service: BrokerService,
     balance: Balance,
     health: _Health,
-    http: socket.socket,
+    listeners: BrokerListeners,
+    credentials: Credentials | None,
 ) -> None:
     """Starts the admin REST and waits until it answers."""
     ownership = service.cluster_ownership
@@ -200,13 +242,17 @@ async def _serve_rest(
         service,
         settings.host,
         settings.http_port,
-        http,
+        listeners.http,
+        secure=listeners.http_tls,
+        families=health.tls.families,
         probes=health.probes,
         cluster=ClusterParts(
             OwnershipRouting(ownership),
             balance,
             None if health.ledgers is None else health.ledgers.bookies,
+            credentials,
             health.families,
+            tls=health.tls.client_if(settings.broker_client(), "brokers"),
         ),
     )
     await admin.ready()

@@ -31,28 +31,37 @@ class Advertised:
     address: tuple[str, int]
     listeners: Mapping[str, Urls]
 
+    @property
+    def broker_id(self) -> str:
+        """Host and port of the HTTP address, the plain one if there are both, as in Pulsar."""
+        return (self.urls.http_url or self.urls.http_url_tls).partition("://")[2]
 
-def advertised(
-    texts: Sequence[str], internal: str | None, host: str, port: int, http_port: int
-) -> Advertised:
-    """Returns the addresses that a broker registers; raises SettingsError."""
-    own = Urls(f"pulsar://{host}:{port}", f"http://{host}:{http_port}")
-    listeners = parsed(texts, own.http_url)
+
+def advertised(texts: Sequence[str], internal: str | None, own: Urls) -> Advertised:
+    """Returns the addresses that a broker registers; raises SettingsError.
+
+    `own` are the addresses of its ports.
+    """
+    listeners = parsed(texts, own)
     if not listeners:
         if internal is not None:
             raise SettingsError("internal_listener_name is set, and advertised_listeners is not")
-        return Advertised(own, (host, port), {})
+        return Advertised(own, _reached(own), {})
     name = internal if internal is not None else next(iter(listeners))
     if name not in listeners:
         names = ", ".join(listeners)
         raise SettingsError(f"internal_listener_name is {name}; advertised_listeners has {names}")
     urls = listeners[name]
-    reached = urlsplit(urls.service_url)
-    return Advertised(urls, (reached.hostname or host, reached.port or port), listeners)
+    return Advertised(urls, _reached(urls), listeners)
 
 
-def parsed(texts: Sequence[str], http_url: str) -> dict[str, Urls]:
-    """Returns the listeners by name, in order; one without an HTTP address gets `http_url`."""
+def _reached(urls: Urls) -> tuple[str, int]:
+    parts = urlsplit(urls.service_url or urls.service_url_tls)
+    return parts.hostname or "", parts.port or 0
+
+
+def parsed(texts: Sequence[str], own: Urls) -> dict[str, Urls]:
+    """Returns the listeners by name, in order; one without an HTTP address gets those of `own`."""
     listeners: dict[str, Urls] = {}
     for text in texts:
         name, colon, url = text.partition(":")
@@ -72,8 +81,12 @@ def parsed(texts: Sequence[str], http_url: str) -> dict[str, Urls]:
             raise SettingsError(f"advertised_listeners: {name} has two {parts.scheme} addresses")
         listeners[name] = msgspec.structs.replace(urls, **{field: url})
     for name, urls in listeners.items():
-        if not urls.service_url:
-            raise SettingsError(f"advertised_listeners: {name} has no pulsar:// address")
+        if not urls.service_url and not urls.service_url_tls:
+            raise SettingsError(
+                f"advertised_listeners: {name} has no pulsar:// or pulsar+ssl:// address"
+            )
         if not urls.http_url:
-            listeners[name] = msgspec.structs.replace(urls, http_url=http_url)
+            listeners[name] = msgspec.structs.replace(
+                urls, http_url=own.http_url, http_url_tls=urls.http_url_tls or own.http_url_tls
+            )
     return listeners

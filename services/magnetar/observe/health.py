@@ -29,6 +29,9 @@ LISTEN_BACKLOG: Final = 64
 TEXT_TYPE: Final = "text/plain; charset=utf-8"
 JSON_TYPE: Final = "application/json"
 
+Wrap = Callable[[Callable[[], asyncio.BaseProtocol]], Callable[[], asyncio.BaseProtocol]]
+"""Takes and returns a factory of protocols."""
+
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -62,10 +65,14 @@ class HealthServer:
         self._server: asyncio.Server | None = None
         self._connections: set[_Connection] = set()
 
-    async def start(self, listener: socket.socket) -> int:
-        """Serves on the bound socket; returns its port."""
+    async def start(self, listener: socket.socket, wrap: Wrap | None = None) -> int:
+        """Serves on the bound socket; returns its port. `wrap` puts the connections into TLS."""
+
+        def connection() -> asyncio.BaseProtocol:
+            return _Connection(self._answer, self._connections)
+
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self._answer, self._connections),
+            connection if wrap is None else wrap(connection),
             sock=listener,
             backlog=LISTEN_BACKLOG,
         )

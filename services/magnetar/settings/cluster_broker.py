@@ -7,12 +7,15 @@ from magnetar.settings.balance import BalancedBrokerSettings
 from magnetar.settings.field import SettingsError, setting
 from magnetar.settings.member import CLUSTER, CLUSTER_NAME_DEFAULT, MemberSettings
 from magnetar.settings.security import SecuritySettings
+from magnetar.settings.tls import BrokerTlsSettings, check_broker_ports
 
 BROKER: Final = "Broker in a cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerProcessSettings(SecuritySettings, BalancedBrokerSettings, MemberSettings):
+class BrokerProcessSettings(
+    SecuritySettings, BrokerTlsSettings, BalancedBrokerSettings, MemberSettings
+):
     """The settings of `magnetar broker`."""
 
     cluster_name: str = setting(
@@ -27,19 +30,21 @@ class BrokerProcessSettings(SecuritySettings, BalancedBrokerSettings, MemberSett
         group=BROKER,
         pulsar="bindAddress",
     )
-    port: int = setting(
+    port: int | None = setting(
         6650,
-        "Port of the binary protocol; 0 takes a free one.",
+        "Port of the binary protocol; 0 takes a free one, `none` turns it off.",
         group=BROKER,
         within=(0, 65_535),
         pulsar="brokerServicePort",
+        off=True,
     )
-    http_port: int = setting(
+    http_port: int | None = setting(
         8080,
-        "Port of the admin REST, lookups, health and metrics; 0 takes a free one.",
+        "Port of the admin REST, lookups, health and metrics; 0 takes a free one, `none`: off.",
         group=BROKER,
         within=(0, 65_535),
         pulsar="webServicePort",
+        off=True,
     )
     advertised_host: str | None = setting(
         None,
@@ -149,6 +154,17 @@ class BrokerProcessSettings(SecuritySettings, BalancedBrokerSettings, MemberSett
     def __post_init__(self) -> None:
         # Not super(): a dataclass with slots replaces the class that super() refers to.
         BalancedBrokerSettings.__post_init__(self)
+        check_broker_ports(self.port, self.http_port, self)
+        if self.broker_client_tls and self.http_port_tls is None:
+            raise SettingsError(
+                "broker_client_tls (brokerClientTlsEnabled) is set: brokers reach each other at "
+                "http_port_tls (webServicePortTls), so set it, too"
+            )
+        if self.http_port is None and not self.broker_client_tls:
+            raise SettingsError(
+                "http_port (webServicePort) is off: other brokers reach this one by TLS only, so "
+                "set broker_client_tls (brokerClientTlsEnabled)"
+            )
         if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:
             raise SettingsError(
                 f"ack_quorum {self.ack_quorum}, write_quorum {self.write_quorum} and "

@@ -16,6 +16,8 @@ from magnetar.settings.field import Setting, SettingsError, settings_of
 
 T = TypeVar("T")
 
+OFF: Final = frozenset(("", "none"))
+"""Turns off a setting that can be turned off. Pulsar turns a port off by a key without a value."""
 _TRUE: Final = frozenset(("true", "yes", "on", "1"))
 _FALSE: Final = frozenset(("false", "no", "off", "0"))
 
@@ -47,6 +49,8 @@ def validate(
 
 def converted(setting: Setting, value: object) -> object:
     """Converts the value to the setting's type; raises ValueError that describes valid values."""
+    if setting.off and isinstance(value, str) and value.strip().lower() in OFF:
+        return None
     return _converted(setting.annotation, setting.values, value)
 
 

@@ -41,6 +41,8 @@ class Setting:
     """Pulsar's values that have another name here, with that name."""
     aliases: tuple[str, ...]
     """Other keys of Pulsar or BookKeeper with the same meaning."""
+    off: bool
+    """Whether `none`, or a Pulsar key without a value, turns it off: the value is None."""
 
     @property
     def foreign_keys(self) -> tuple[str, ...]:
@@ -80,12 +82,17 @@ def setting(
     pulsar: str = "",
     values: Mapping[str, str] | None = None,
     aliases: tuple[str, ...] = (),
+    off: bool = False,
 ) -> T:
-    """Declares a dataclass field. `within`: the minimum and maximum of a number."""
+    """Declares a dataclass field.
+
+    `within`: the minimum and maximum of a number. `off`: whether it can be turned off.
+    """
     low, high = within or (None, None)
     described = {
         "help": text, "group": group, "unit": unit, "low": low, "high": high,
         "pulsar_key": pulsar, "values": values or {}, "aliases": aliases,
+        "off": off,
     }  # fmt: skip
     declared: T = field(default=default, metadata={_KEY: described})
     return declared

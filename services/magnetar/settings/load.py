@@ -3,7 +3,7 @@
 - Flags are parsed by the command line.
 - The environment has `MAGNETAR_PORT` by our names, `PULSAR_PREFIX_brokerServicePort` by Pulsar's.
 - The file has lines `key=value` as in Pulsar's broker.conf, or is TOML if its name ends in `.toml`;
-  keys are ours or Pulsar's. An empty value means "not set", as in Pulsar.
+  keys are ours or Pulsar's. As in Pulsar, an empty value means "not set", and "off" for a port.
 
 A Pulsar key without effect here causes one warning. It causes an error if its value requires a
 feature that Magnetar does not have, such as TLS (`pulsar_switches`). Settings of other roles are
@@ -111,6 +111,7 @@ class _Keys:
     def __init__(self, settings: Mapping[str, Setting], others: Collection[Setting]) -> None:
         self.names: dict[str, str] = {name: name for name in settings}
         """Setting names by our keys and foreign keys."""
+        self.can_be_off = {name for name, setting in settings.items() if setting.off}
         self.variables = {setting.env: setting.name for setting in settings.values()}
         for setting in settings.values():
             self.names |= dict.fromkeys(setting.foreign_keys, setting.name)
@@ -187,7 +188,7 @@ def _refuse(key: str, value: object, origin: str) -> None:
 def _take(source: Source, keys: _Keys, key: str, value: object, origin: str) -> None:
     """Adds the value of `key`, ours or Pulsar's, to the source."""
     if key in keys.names:
-        if value != "":
+        if value != "" or keys.names[key] in keys.can_be_off:
             source.add(keys.names[key], value, origin)
         return
     if value != "":

@@ -7,12 +7,13 @@ from typing import Final
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import setting
 from magnetar.settings.security import SecuritySettings
+from magnetar.settings.tls import BrokerTlsSettings, check_broker_ports
 
 STANDALONE: Final = "Standalone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneSettings(SecuritySettings, BrokerSettings):
+class StandaloneSettings(SecuritySettings, BrokerTlsSettings, BrokerSettings):
     """The settings of `magnetar standalone`."""
 
     data_dir: Path = setting(
@@ -26,19 +27,21 @@ class StandaloneSettings(SecuritySettings, BrokerSettings):
         group=STANDALONE,
         pulsar="bindAddress",
     )
-    port: int = setting(
+    port: int | None = setting(
         6650,
-        "Port of the binary protocol; 0 takes a free one.",
+        "Port of the binary protocol; 0 takes a free one, `none` turns it off.",
         group=STANDALONE,
         within=(0, 65_535),
         pulsar="brokerServicePort",
+        off=True,
     )
-    http_port: int = setting(
+    http_port: int | None = setting(
         8080,
-        "Port of the admin REST, lookups and metrics; 0 takes a free one.",
+        "Port of the admin REST, lookups and metrics; 0 takes a free one, `none` turns it off.",
         group=STANDALONE,
         within=(0, 65_535),
         pulsar="webServicePort",
+        off=True,
     )
     advertised_host: str | None = setting(
         None,
@@ -51,3 +54,8 @@ class StandaloneSettings(SecuritySettings, BrokerSettings):
         "Whether the data directory is emptied first; refused if it is not Magnetar's.",
         group=STANDALONE,
     )
+
+    def __post_init__(self) -> None:
+        # Not super(): a dataclass with slots replaces the class that super() refers to.
+        BrokerSettings.__post_init__(self)
+        check_broker_ports(self.port, self.http_port, self)

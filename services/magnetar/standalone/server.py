@@ -13,6 +13,7 @@ from magnetar.admin.http.server import AdminServer
 from magnetar.bookie.local import LocalBookie
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.listeners import bind_all
 from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.core.clock import SystemClock
@@ -22,7 +23,7 @@ from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.embedded import open_embedded
-from magnetar.observe.listen import bind
+from magnetar.security.tls.process import ProcessTls
 from magnetar.settings.standalone import StandaloneSettings
 
 log = get_logger("magnetar.standalone.server")
@@ -52,10 +53,17 @@ async def start(settings: StandaloneSettings) -> Standalone:
     """
     clock = SystemClock()
     async with AsyncExitStack() as closing:
-        binary = bind(settings.host, settings.port)
-        closing.callback(binary.close)
-        http = bind(settings.host, settings.http_port)
-        closing.callback(http.close)
+        tls = ProcessTls()
+        closing.push_async_callback(tls.stop)
+        listeners = bind_all(
+            settings.host,
+            port=settings.port,
+            http_port=settings.http_port,
+            port_tls=settings.port_tls,
+            http_port_tls=settings.http_port_tls,
+            tls=tls.server(settings.server_tls()) if settings.serves_tls else None,
+        )
+        closing.callback(listeners.close)
         data_dir = settings.data_dir
         data_dir.mkdir(parents=True, exist_ok=True)
         bookie = await LocalBookie.open(data_dir / "bookie", BOOKIE_ID, clock=clock)
@@ -64,11 +72,15 @@ async def start(settings: StandaloneSettings) -> Standalone:
         closing.push_async_callback(store.close)
         ledgers = LedgerClient(store, LocalBookies([bookie]), clock, SINGLE)
         closing.push_async_callback(ledgers.close)
-        host = settings.advertised_host or settings.host
-        service_url = f"pulsar://{host}:{binary.getsockname()[1]}"
-        http_url = f"http://{host}:{http.getsockname()[1]}"
+        urls = listeners.urls(settings.advertised_host or settings.host)
         record = await describe_broker(
-            store, clock, binary, service_url=service_url, http_url=http_url
+            store,
+            clock,
+            listeners.reached,
+            service_url=urls.service_url,
+            http_url=urls.http_url,
+            service_url_tls=urls.service_url_tls,
+            http_url_tls=urls.http_url_tls,
         )
         security = open_security(settings, store, clock)
         service = assemble(
@@ -78,15 +90,25 @@ async def start(settings: StandaloneSettings) -> Standalone:
         await ensure_defaults(
             service.resources,
             service.cluster,
-            service_url=service_url,
-            http_url=http_url,
+            service_url=urls.service_url,
+            http_url=urls.http_url,
+            service_url_tls=urls.service_url_tls,
+            http_url_tls=urls.http_url_tls,
             only_broker=True,
         )
         closing.push_async_callback(service.stop)
-        await service.start(binary)
+        await service.start(listeners.binary, listeners.binary_tls)
         admin = AdminServer()
         closing.push_async_callback(admin.stop)
         # The port listens from now on; the first connection loads the application.
-        await admin.start(service, settings.host, settings.http_port, http, bookies=[bookie])
+        await admin.start(
+            service,
+            settings.host,
+            settings.http_port,
+            listeners.http,
+            secure=listeners.http_tls,
+            bookies=[bookie],
+            families=tls.families,
+        )
         release_freed_memory()
-        return Standalone(service, bookie, service_url, http_url, closing.pop_all())
+        return Standalone(service, bookie, service.service_url, service.http_url, closing.pop_all())

@@ -33,6 +33,8 @@ from magnetar.admin.http.routes import Handler
 from magnetar.core.backoff import backoff_s
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.security.credentials import Credentials
+from magnetar.security.tls.reload import ClientTls
 
 TRIES_MAX: Final = 4
 RETRY_S: Final = 0.25
@@ -44,9 +46,16 @@ TEMPORARY: Final = frozenset({307, 502, 503, 504})
 class Peers:
     """Reaches the brokers of a cluster for the requests of one application."""
 
-    def __init__(self, routing: Routing, app: ASGIApp) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        app: ASGIApp,
+        credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
+        """With `tls`, requests to other brokers are encrypted."""
         self.routing = routing
-        self._sender = Sender(app)
+        self._sender = Sender(app, credentials, tls)
 
     async def close(self) -> None:
         await self._sender.close()
@@ -80,7 +89,9 @@ class Peers:
                 f"This request was sent here to be served, but {owner.broker_id} serves it now; "
                 "please retry"
             )
-        url = f"{owner.http_url}{request.scope['path']}?{authoritative(query_of(request))}"
+        # A client that came by TLS stays on it, as in Pulsar.
+        address = owner.url(secure=request.url.scheme == "https")
+        url = f"{address}{request.scope['path']}?{authoritative(query_of(request))}"
         return Response(status_code=307, headers={"location": url})
 
     async def _send_to_owner(

@@ -10,6 +10,8 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import BookieSet
+from magnetar.security.credentials import Credentials
+from magnetar.security.tls.reload import ClientTls
 
 if TYPE_CHECKING:
     from magnetar.broker.balance.service import Balance
@@ -17,11 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The address of a broker; `local` is set for this broker."""
+    """The addresses of a broker; `local` is set for this broker."""
 
     broker_id: str
     http_url: str
     local: bool
+    http_url_tls: str = ""
+
+    def url(self, *, secure: bool) -> str:
+        """Returns the address with or without TLS; the other one if the broker lacks it."""
+        if secure:
+            return self.http_url_tls or self.http_url
+        return self.http_url or self.http_url_tls
 
 
 class Routing(Protocol):
@@ -55,8 +64,12 @@ class ClusterParts:
     balance: "Balance | None" = None
     bookies: BookieSet | None = None
     """The bookies of the cluster."""
+    credentials: Credentials | None = None
+    """What this broker presents to the others; None while authentication is off."""
     families: Callable[[], Iterable[str]] = tuple
     """Further metrics, of the broker's clients of bookies and metadata."""
+    tls: ClientTls | None = None
+    """The TLS of requests to other brokers; None if they are plain."""
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     """Called by `close`; the application adds its own."""
 
@@ -107,4 +120,5 @@ class OwnershipRouting:
 
     def _peer(self, broker: BrokerRecord) -> Peer:
         own = self._ownership.brokers.own
-        return Peer(broker.broker_id, broker.urls.http_url, broker.broker_id == own.broker_id)
+        urls, local = broker.urls, broker.broker_id == own.broker_id
+        return Peer(broker.broker_id, urls.http_url, local, urls.http_url_tls)

@@ -13,11 +13,14 @@ import h11
 
 from magnetar.admin.http.lean_uvicorn import H11Protocol
 from magnetar.core.log import get_logger
+from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.progress import Progress
 
 log = get_logger("magnetar.admin")
 
 HEAD_TIMEOUT_S: Final = 10.0
+PEER_CERTIFICATE: Final = "peer_certificate"
+"""In a request's state: the client certificate (DER) that TLS verified, or None."""
 BODY_STALL_S: Final = 25.0
 """How long a body may not grow by `wire.progress.PROGRESS_BYTES_MIN`, or an answer not shrink."""
 
@@ -36,6 +39,9 @@ class HttpConnection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast("asyncio.Transport", transport))
         self._head_since = self.loop.time()
+        # Becomes `scope["state"]`: the certificate is the connection's, and each request has it.
+        certificate = verified_certificate(transport)
+        self.app_state = {**self.app_state, PEER_CERTIFICATE: certificate}
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)

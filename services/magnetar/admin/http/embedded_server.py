@@ -10,6 +10,7 @@ Importing this module imports uvicorn, so `server.py` imports it in a thread.
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Iterator
 from typing import Final
 
@@ -18,6 +19,8 @@ from starlette.types import ASGIApp
 from magnetar.admin.http.connection import HttpConnection
 from magnetar.admin.http.lean_uvicorn import Config
 from magnetar.admin.http.lean_uvicorn import Server as UvicornServer
+from magnetar.broker.listeners import SecurePort
+from magnetar.security.tls.transport import server_factory
 
 CONNECTIONS_MAX: Final = 1_024
 KEEP_ALIVE_S: Final = 60
@@ -31,7 +34,9 @@ EVERY_TICK: Final = 0
 class EmbeddedServer(UvicornServer):
     """Serves the application until `stop`; sets `ready` once it accepts requests."""
 
-    def __init__(self, app: ASGIApp, ready: "asyncio.Future[None]") -> None:
+    def __init__(
+        self, app: ASGIApp, ready: "asyncio.Future[None]", secure: SecurePort | None = None
+    ) -> None:
         super().__init__(
             Config(
                 app,
@@ -55,6 +60,7 @@ class EmbeddedServer(UvicornServer):
         )
         self.config.load()
         self._ready = ready
+        self._secure = secure
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -66,6 +72,31 @@ class EmbeddedServer(UvicornServer):
     def capture_signals(self) -> Iterator[None]:
         """Leaves signals to the process, which handles them for all of its parts."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves the plain sockets as uvicorn does, and the secure one through our TLS.
+
+        uvicorn's own TLS would keep the certificates of the start for ever, and stall the loop when
+        many clients connect at once.
+        """
+        await super().startup(sockets)
+        if self._secure is None:
+            return
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            server_factory(self._secure.tls, self._connection),
+            sock=self._secure.socket,
+            backlog=self.config.backlog,
+        )
+        self.servers.append(server)
+
+    def _connection(self) -> HttpConnection:
+        return HttpConnection(
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+            _loop=asyncio.get_running_loop(),
+        )
 
     async def main_loop(self) -> None:
         """Ticks every TICK_S, until `stop`."""

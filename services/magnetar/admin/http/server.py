@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from magnetar.broker.listeners import SecurePort
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
@@ -42,7 +43,7 @@ class AdminServer:
     def __init__(self) -> None:
         self.port = 0
         self._tasks = TaskSet("admin")
-        self._listener: socket.socket | None = None
+        self._sockets: list[socket.socket] = []
         self._ready: asyncio.Future[None] | None = None
         self._server: EmbeddedServer | None = None
         self._stopping = False
@@ -54,26 +55,35 @@ class AdminServer:
         self,
         service: "BrokerService",
         host: str,
-        port: int,
+        port: int | None,
         listener: socket.socket | None = None,
         *,
+        secure: SecurePort | None = None,
         bookies: "Sequence[BookieWithStats]" = (),
         probes: Probes | None = None,
         cluster: "ClusterParts | None" = None,
+        families: Callable[[], Iterable[str]] = tuple,
     ) -> int:
         """Listens on `host` and `port`, or on the socket that `bind` made; returns the port.
 
+        `secure` is a port with TLS, in addition; without `port`, it is the only one.
         Returns at once: requests wait until the application is loaded. `bookies` are those of this
         process, for its metrics. `probes` report its health; the default covers the broker alone.
-        `cluster` is set if the broker is one of several.
+        `cluster` is set if the broker is one of several. `families` yields further metrics.
         """
-        self._listener = bind(host, port) if listener is None else listener
-        self._listener.listen(LISTEN_BACKLOG)
-        self.port = self._listener.getsockname()[1]
+        if listener is None and port is not None:
+            listener = bind(host, port)
+        sockets = [] if listener is None else [listener]
+        if secure is not None:
+            sockets.append(secure.socket)
+        for each in sockets:
+            each.listen(LISTEN_BACKLOG)
+        self._sockets = sockets
+        self.port = sockets[0].getsockname()[1]
         self._ready = asyncio.get_running_loop().create_future()
         self._cluster = cluster
-        load = _Load(service, tuple(bookies), probes, cluster, self._ready)
-        self._tasks.start(self._serve(load, self._listener), "serve")
+        load = _Load(service, tuple(bookies), probes, cluster, families, secure, self._ready)
+        self._tasks.start(self._serve(load, listener), "serve")
         return self.port
 
     async def ready(self) -> None:
@@ -97,14 +107,14 @@ class AdminServer:
         await self._tasks.stop()
         if self._cluster is not None:
             await self._cluster.close()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._sockets:
+            listener.close()
 
-    async def _serve(self, load: "_Load", listener: socket.socket) -> None:
+    async def _serve(self, load: "_Load", listener: socket.socket | None) -> None:
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="admin-load")
         try:
-            await self._first_connection(listener)
+            await self._first_connection()
             if self._stopping:
                 return
             started = time.monotonic()
@@ -113,7 +123,7 @@ class AdminServer:
             self._tasks.start(page.keep_windows(), "metrics-windows")
             log.debug("admin REST loaded", took_ms=int((time.monotonic() - started) * 1000))
             if not self._stopping:
-                await server.serve([listener])
+                await server.serve([] if listener is None else [listener])
         except BaseException as error:
             if not self._stopping:
                 _fail(load.ready, error)
@@ -123,14 +133,16 @@ class AdminServer:
             executor.shutdown(wait=False)
             self._ended.set()
 
-    async def _first_connection(self, listener: socket.socket) -> None:
+    async def _first_connection(self) -> None:
         """Returns when a client connects, `ready` is called, or the server stops."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(listener.fileno(), self._needed.set)
+        for listener in self._sockets:
+            loop.add_reader(listener.fileno(), self._needed.set)
         try:
             await self._needed.wait()
         finally:
-            loop.remove_reader(listener.fileno())
+            for listener in self._sockets:
+                loop.remove_reader(listener.fileno())
 
 
 def _fail(ready: "asyncio.Future[None]", error: BaseException) -> None:
@@ -147,6 +159,8 @@ class _Load:
     bookies: "tuple[BookieWithStats, ...]"
     probes: Probes | None
     cluster: "ClusterParts | None"
+    families: Callable[[], Iterable[str]]
+    secure: SecurePort | None
     ready: "asyncio.Future[None]"
 
     def run(self) -> "tuple[EmbeddedServer, MetricsPage]":
@@ -157,12 +171,18 @@ class _Load:
         from magnetar.core.malloc import release_freed_memory
 
         if self.cluster is None:
-            page = MetricsPage(self.service, self.bookies)
+            page = MetricsPage(self.service, self.bookies, further=self.families)
         else:
             cluster = self.cluster
-            page = MetricsPage(self.service, self.bookies, cluster.balance, cluster.families)
+            page = MetricsPage(self.service, self.bookies, cluster.balance, self._families)
         app = create_app(self.service, page, self.probes, self.cluster)
-        server = EmbeddedServer(app, self.ready)
+        server = EmbeddedServer(app, self.ready, self.secure)
         # Importing leaves 3 MiB free.
         release_freed_memory()
         return server, page
+
+    def _families(self) -> Iterable[str]:
+        """The metrics of a broker of a cluster, then those of the process."""
+        if self.cluster is not None:
+            yield from self.cluster.families()
+        yield from self.families()

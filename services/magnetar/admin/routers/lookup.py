@@ -44,12 +44,16 @@ async def lookup(request: Request) -> Response:
     if located.redirect:
         # The topic has no owner yet: that broker claims it because of these parameters.
         more = {"authoritative": "true"} | ({"listenerName": listener} if listener else {})
-        location = f"{urls.http_url}{request.scope['raw_path'].decode()}?{urlencode(more)}"
+        secure = request.url.scheme == "https" and urls.http_url_tls
+        address = urls.http_url_tls if secure or not urls.http_url else urls.http_url
+        location = f"{address}{request.scope['raw_path'].decode()}?{urlencode(more)}"
         return Response(status_code=307, headers={"location": location})
     return answer(
         {
             "brokerUrl": urls.service_url,
+            "brokerUrlTls": urls.service_url_tls,
             "httpUrl": urls.http_url,
+            "httpUrlTls": urls.http_url_tls,
             "nativeUrl": urls.service_url,
             "brokerUrlSsl": urls.service_url_tls,
         }

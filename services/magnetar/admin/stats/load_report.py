@@ -27,8 +27,10 @@ def load_report(service: BrokerService, report: "LoadReport", bundles: Iterable[
         "limit": report.memory_limit_bytes / _MIB,
     }
     return {
-        "webServiceUrl": service.http_url,
-        "pulsarServiceUrl": service.service_url,
+        "webServiceUrl": service.record.urls.http_url,
+        "webServiceUrlTls": service.record.urls.http_url_tls,
+        "pulsarServiceUrl": service.record.urls.service_url,
+        "pulsarServiceUrlTls": service.record.urls.service_url_tls,
         "persistentTopicsEnabled": True,
         "nonPersistentTopicsEnabled": True,
         "cpu": {"usage": report.cpu * _CORE_PERCENT, "limit": _CORE_PERCENT},

@@ -16,10 +16,21 @@ DEFAULT_NAMESPACES: Final = ("public/default", "pulsar/system")
 
 
 async def ensure_defaults(
-    resources: Resources, cluster: str, *, service_url: str, http_url: str, only_broker: bool
+    resources: Resources,
+    cluster: str,
+    *,
+    service_url: str,
+    http_url: str,
+    service_url_tls: str = "",
+    http_url_tls: str = "",
+    only_broker: bool,
 ) -> None:
     """Creates what is missing. A cluster's only broker also updates the cluster's addresses."""
     urls = {"serviceUrl": http_url, "brokerServiceUrl": service_url}
+    if service_url_tls:
+        urls["brokerServiceUrlTls"] = service_url_tls
+    if http_url_tls:
+        urls["serviceUrlTls"] = http_url_tls
     if cluster in await resources.clusters():
         if only_broker:
             await resources.update_cluster(cluster, lambda stored: {**stored, **urls})

@@ -23,6 +23,7 @@ from typing import Final, cast
 from magnetar.broker.session.session import Session
 from magnetar.core.log import get_logger
 from magnetar.security.api import Peer
+from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
 from magnetar.wire.progress import Progress
@@ -86,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.heard = True
         self.peer = Peer(UNKNOWN_PEER[0])
-        """The client's address, and its certificate if TLS verified one."""
+        """The address of the client, and its certificate if TLS verified one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opens the session on the connection."""
@@ -97,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         # The kernel has no address of a peer that has already reset the connection. An exception
         # here would leave the socket open forever, because uvloop does not close it.
         host, port = (transport.get_extra_info("peername") or UNKNOWN_PEER)[:2]
-        self.peer = Peer(host, certificate_of(transport))
+        self.peer = Peer(host, verified_certificate(transport))
         self._session.opened(self, f"/{host}:{port}")
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -230,9 +231,3 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._transport.close()
         self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
-
-
-def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
-    """Returns the client certificate (DER) that TLS verified; None without one."""
-    ssl_object = transport.get_extra_info("ssl_object")
-    return None if ssl_object is None else ssl_object.getpeercert(binary_form=True)

@@ -63,21 +63,27 @@ class KeyRing:
 
 def hmac_key(secret: bytes, what: str) -> VerificationKey:
     """Returns the key of raw secret bytes; raises ConfigurationError if it is too short."""
-    if secret.lstrip().startswith(b"-----BEGIN"):
-        raise ConfigurationError(f"{what} is a PEM key pair or certificate, not a secret key")
     algorithms = tuple(name for name, least in _HMAC.items() if len(secret) >= least)
     if not algorithms:
         raise ConfigurationError(
             f"{what} has {len(secret)} bytes; a secret key needs {HMAC_KEY_BYTES_MIN} or more "
             "(`magnetar token create-secret-key`)"
         )
+    import jwt
+
+    try:
+        jwt.get_algorithm_by_name("HS256").prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise ConfigurationError(
+            f"{what} is a public or private key or a certificate, not a secret key"
+        ) from None
     return VerificationKey(secret, algorithms)
 
 
-def public_key(content: bytes, algorithm: str, what: str) -> VerificationKey:
+def public_key(content: bytes, algorithm: str | None, what: str) -> VerificationKey:
     """Returns the key of a DER or PEM public key; raises ConfigurationError.
 
-    `algorithm` (tokenPublicAlg) states the kind of key that is expected.
+    `algorithm` states the kind of key that is expected; None: any.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
@@ -95,9 +101,9 @@ def public_key(content: bytes, algorithm: str, what: str) -> VerificationKey:
             f"PEM, and looks like {form}"
         ) from None
     algorithms = algorithms_of(key, what)
-    if algorithm not in algorithms:
+    if algorithm is not None and algorithm not in algorithms:
         raise ConfigurationError(
-            f"{what} is a key for {', '.join(algorithms)}, but tokenPublicAlg is {algorithm}"
+            f"{what} is a key for {', '.join(algorithms)}, not for {algorithm} (tokenPublicAlg)"
         )
     return VerificationKey(key, algorithms)
 

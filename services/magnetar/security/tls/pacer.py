@@ -1,0 +1,126 @@
+"""Handshakes in small slices of the event loop's time, with a deadline and a bound.
+
+A handshake costs a signature: half a millisecond or more. If a thousand clients connect at once,
+for example after a broker has restarted, all of their handshakes in one turn of the loop would
+delay every receipt by half a second. The pacer runs them for SLICE_S per turn, in the order of
+their arrival; between two turns the loop serves its other connections.
+
+Bounds: UNFINISHED_MAX handshakes under way; beyond it, the oldest one is ended, since it is the
+most likely to be one of a client that does not intend to finish. HANDSHAKE_TIMEOUT_S each. Until
+its first bytes arrive, a connection holds no TLS state.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+SLICE_S: Final = 0.002
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+UNFINISHED_MAX: Final = 4_096
+CHECK_S: Final = 1.0
+RECEIVE_BYTES: Final = 256 << 10
+
+
+class Handshake(Protocol):
+    """A connection whose handshake is under way."""
+
+    def advance(self) -> None:
+        """Computes the next step from the bytes received so far."""
+
+    def give_up(self, reason: str) -> None:
+        """Ends the connection."""
+
+
+@dataclass(slots=True)
+class HandshakeStats:
+    """The handshakes of a process so far."""
+
+    completed: int = 0
+    failed: int = 0
+    timed_out: int = 0
+    """Also those ended because of UNFINISHED_MAX."""
+
+
+class Pacer:
+    """Runs the handshakes of one event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.stats = HandshakeStats()
+        self.received = memoryview(bytearray(RECEIVE_BYTES))
+        """Every connection's ciphertext passes through here. A transport asks for the buffer,
+        receives and reports in one step, so two connections never use it at the same time."""
+        self._loop = loop
+        self._due: deque[Handshake] = deque()
+        self._scheduled = False
+        self._unfinished: dict[Handshake, float] = {}
+        """By connection, in the order of their deadlines."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def unfinished(self) -> int:
+        """How many handshakes are under way."""
+        return len(self._unfinished)
+
+    def begin(self, handshake: Handshake) -> None:
+        """Starts the deadline of a handshake."""
+        if len(self._unfinished) >= UNFINISHED_MAX:
+            self._expire(next(iter(self._unfinished)), "too many handshakes are under way")
+        self._unfinished[handshake] = self._loop.time() + HANDSHAKE_TIMEOUT_S
+        if self._timer is None:
+            self._timer = self._loop.call_later(CHECK_S, self._check)
+
+    def end(self, handshake: Handshake) -> None:
+        """Ends the deadline: the handshake is complete or its connection is lost. Idempotent."""
+        self._unfinished.pop(handshake, None)
+
+    def due(self, handshake: Handshake) -> None:
+        """Has the handshake advance soon; call it once until `advance` was called."""
+        self._due.append(handshake)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._run)
+
+    def _run(self) -> None:
+        due, until = self._due, time.perf_counter() + SLICE_S
+        while due:
+            due.popleft().advance()
+            if time.perf_counter() >= until:
+                break
+        self._scheduled = bool(due)
+        if due:
+            self._loop.call_soon(self._run)
+
+    def _check(self) -> None:
+        """Ends the handshakes past their deadline."""
+        self._timer = None
+        now = self._loop.time()
+        late = []
+        for handshake, deadline in self._unfinished.items():
+            if deadline > now:
+                break
+            late.append(handshake)
+        for handshake in late:
+            self._expire(handshake, f"no handshake within {HANDSHAKE_TIMEOUT_S:g} s")
+        if self._unfinished:
+            self._timer = self._loop.call_later(CHECK_S, self._check)
+
+    def _expire(self, handshake: Handshake, reason: str) -> None:
+        self._unfinished.pop(handshake, None)
+        self.stats.timed_out += 1
+        handshake.give_up(reason)
+
+
+_pacers: dict[asyncio.AbstractEventLoop, Pacer] = {}
+
+
+def pacer() -> Pacer:
+    """Returns the pacer of the running loop."""
+    loop = asyncio.get_running_loop()
+    found = _pacers.get(loop)
+    if found is None:
+        for old in [other for other in _pacers if other.is_closed()]:
+            del _pacers[old]
+        found = _pacers[loop] = Pacer(loop)
+    return found
