@@ -86,6 +86,8 @@ tls:
       {{- toYaml $tls.broker.dnsNames | nindent 6 }}
     ipAddresses:
       {{- toYaml $tls.broker.ipAddresses | nindent 6 }}
+  bookie:
+    plain: {{ $tls.bookie.keepPlain }}
   {{- if not .Values.etcd.external.endpoints }}
   etcd:
     enabled: {{ $tls.etcd.enabled }}
@@ -133,7 +135,16 @@ auth:
 {{- if $values.tls.enabled -}}
 {{- $files := dict "tlsCertificateFilePath" "/etc/magnetar/tls/tls.crt" "tlsKeyFilePath" "/etc/magnetar/tls/tls.key" "tlsTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" "tlsRequireTrustedClientCertOnConnect" (eq .component "bookie" | toString) -}}
 {{- $ledgers := dict "bookkeeperTLSClientAuthentication" "true" "bookkeeperTLSCertificateFilePath" "/etc/magnetar/tls-client/tls.crt" "bookkeeperTLSKeyFilePath" "/etc/magnetar/tls-client/tls.key" "bookkeeperTLSTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" -}}
-{{- $settings = merge $settings $files $ledgers -}}
+{{- $settings = merge $settings $files -}}
+{{- if $values.tls.bookie.clients -}}
+{{- $settings = merge $settings $ledgers -}}
+{{- end -}}
+{{- if has .component (list "bookie" "recovery") -}}
+{{- $_ := set $settings "httpServerTlsEnable" "true" -}}
+{{- end -}}
+{{- if eq .component "bookie" -}}
+{{- $_ := set $settings "bookie_tls" (ternary "optional" "required" $values.tls.bookie.keepPlain) -}}
+{{- end -}}
 {{- if eq .component "broker" -}}
 {{- $broker := dict "brokerServicePortTls" ($values.broker.ports.pulsarssl | toString) "webServicePortTls" ($values.broker.ports.https | toString) "brokerClientTlsEnabled" "true" "brokerClientTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" "brokerClientCertificateFilePath" "/etc/magnetar/tls-client/tls.crt" "brokerClientKeyFilePath" "/etc/magnetar/tls-client/tls.key" -}}
 {{- $settings = merge $settings $broker -}}

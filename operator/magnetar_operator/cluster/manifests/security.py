@@ -192,6 +192,23 @@ def server_settings(cluster: Cluster, *, mutual: bool) -> dict[str, str]:
     }
 
 
+def health_settings(cluster: Cluster) -> dict[str, str]:
+    """TLS of the port of health and metrics of bookies and autorecovery."""
+    return {"httpServerTlsEnable": "true"} if cluster.has_tls else {}
+
+
+def bookie_settings(cluster: Cluster) -> dict[str, str]:
+    """The bookies' settings: clients need a certificate of the cluster."""
+    if not cluster.has_tls:
+        return {}
+    return {
+        **server_settings(cluster, mutual=True),
+        **health_settings(cluster),
+        **ledger_client_settings(cluster),
+        "bookie_tls": "optional" if cluster.spec.tls.bookie.plain else "required",
+    }
+
+
 def ledger_client_settings(cluster: Cluster) -> dict[str, str]:
     """The TLS of connections to bookies."""
     if not cluster.has_tls:

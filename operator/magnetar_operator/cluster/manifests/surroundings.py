@@ -127,12 +127,13 @@ def _scraped(cluster: Cluster, component: str) -> Object:
     """The port of a component's metrics, and how Prometheus verifies it."""
     if component == ETCD:
         return {"port": "health" if cluster.etcd_has_tls else "client"}
-    if component != BROKER or not cluster.has_tls:
+    if not cluster.has_tls:
         return {"port": "http"}
     # Prometheus reaches pods by their addresses; their certificate has the name of the Service.
-    name = f"{cluster.object_name(BROKER)}.{cluster.namespace}.svc"
-    authority = {"secret": {"name": tls_secret(cluster, BROKER), "key": TRUST}}
-    return {"port": "https", "scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
+    name = f"{cluster.object_name(component)}.{cluster.namespace}.svc"
+    authority = {"secret": {"name": tls_secret(cluster, component), "key": TRUST}}
+    port = "https" if component == BROKER else "http"
+    return {"port": port, "scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
 
 
 def _jobs(cluster: Cluster) -> list[Object]:
