@@ -17,6 +17,11 @@
 {{- if and .Values.auth.authentication.enabled .Values.auth.authentication.jwt.enabled -}}true{{- end -}}
 {{- end -}}
 
+{{/* "true" if there are tokens: roles that are listed have theirs before brokers ask for them. */}}
+{{- define "magnetar.issuesTokens" -}}
+{{- if and .Values.auth.authentication.jwt.enabled (or .Values.auth.authentication.enabled .Values.auth.authentication.jwt.roles) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Where certificates come from: own (the operator, or a Job of the chart), cert-manager, existing. */}}
 {{- define "magnetar.issuer" -}}
 {{- if .Values.certs.existingSecrets -}}existing
@@ -28,7 +33,7 @@
 {{/* "true" if a Job of the chart issues Secrets: the operator does so for its own clusters. */}}
 {{- define "magnetar.issuesSecrets" -}}
 {{- $certificates := and .Values.tls.enabled (eq (include "magnetar.issuer" .) "own") -}}
-{{- $tokens := and (include "magnetar.tokens" .) .Values.auth.authentication.jwt.generateSecrets.enabled -}}
+{{- $tokens := and (include "magnetar.issuesTokens" .) .Values.auth.authentication.jwt.generateSecrets.enabled -}}
 {{- if and (include "magnetar.plain" .) (or $certificates $tokens) -}}true{{- end -}}
 {{- end -}}
 
@@ -95,10 +100,10 @@ tls:
     peers: {{ $tls.etcd.peers }}
   {{- end }}
 {{- end }}
-{{- if $auth.authentication.enabled }}
+{{- if include "magnetar.issuesTokens" . }}
 auth:
   authentication:
-    enabled: true
+    enabled: {{ $auth.authentication.enabled }}
     jwt:
       usingSecretKey: {{ $jwt.usingSecretKey }}
       generateSecrets: {{ $jwt.generateSecrets.enabled }}
@@ -292,7 +297,7 @@ auth:
 {{- $names = append $names (printf "%s-tls-%s" $name $part) -}}
 {{- end -}}
 {{- end -}}
-{{- if include "magnetar.tokens" . -}}
+{{- if include "magnetar.issuesTokens" . -}}
 {{- $auth := .Values.auth -}}
 {{- $names = append $names (include "magnetar.tokenKeySecret" .) -}}
 {{- range $role := concat (list $auth.superUsers.broker $auth.superUsers.operator $auth.superUsers.client) $auth.authentication.jwt.roles | uniq -}}

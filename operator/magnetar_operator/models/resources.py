@@ -90,9 +90,7 @@ class TenantSpec(Placed, frozen=True, kw_only=True):
     admin_roles: Annotated[
         list[ShortText],
         Meta(
-            description="Roles that may administer the tenant. Brokers do not authorize requests: "
-            "roles are stored for tools and have no effect, as in Pulsar without "
-            "authorization.",
+            description="Roles that may administer the tenant, if brokers authorize requests.",
             max_length=256,
         ),
     ] = []

@@ -48,6 +48,7 @@ KEY_FILE: Final = f"{TLS_DIR}/tls.key"
 TRUST_FILE: Final = f"{TLS_DIR}/ca.crt"
 CLIENT_CERTIFICATE_FILE: Final = f"{CLIENT_DIR}/tls.crt"
 CLIENT_KEY_FILE: Final = f"{CLIENT_DIR}/tls.key"
+CLIENT_TRUST_FILE: Final = f"{CLIENT_DIR}/ca.crt"
 
 PROVIDERS: Final = "org.apache.pulsar.broker.authentication"
 TOKEN_PROVIDER: Final = f"{PROVIDERS}.AuthenticationProviderToken"
@@ -76,7 +77,11 @@ def _issues_certificates(cluster: Cluster) -> bool:
 
 
 def _issues_tokens(cluster: Cluster) -> bool:
-    return cluster.authenticates and cluster.spec.auth.authentication.jwt.generate_secrets
+    # Roles that are listed have tokens before brokers ask for them, so that clients can prepare.
+    authentication = cluster.spec.auth.authentication
+    return authentication.jwt.generate_secrets and (
+        authentication.enabled or bool(authentication.jwt.roles)
+    )
 
 
 def _certificates(cluster: Cluster) -> Certificates:
@@ -221,6 +226,16 @@ def ledger_client_settings(cluster: Cluster) -> dict[str, str]:
     }
 
 
+def job_settings() -> dict[str, str]:
+    """The variables by which a Spark job reaches bookies with TLS."""
+    return {
+        "MAGNETAR_BOOKKEEPER_TLS": "true",
+        "MAGNETAR_BOOKKEEPER_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
+        "MAGNETAR_BOOKKEEPER_TLS_KEY_FILE": CLIENT_KEY_FILE,
+        "MAGNETAR_BOOKKEEPER_TLS_TRUST_FILE": CLIENT_TRUST_FILE,
+    }
+
+
 def broker_settings(cluster: Cluster) -> dict[str, str]:
     """The brokers' settings for TLS, authentication and authorization."""
     settings = server_settings(cluster, mutual=False) | ledger_client_settings(cluster)
@@ -300,7 +315,7 @@ def metadata_files(cluster: Cluster) -> dict[str, str]:
     if not cluster.etcd_has_tls:
         return {}
     return {
-        "MAGNETAR_METADATA_TLS_CA_FILE": f"{CLIENT_DIR}/ca.crt",
+        "MAGNETAR_METADATA_TLS_CA_FILE": CLIENT_TRUST_FILE,
         "MAGNETAR_METADATA_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
         "MAGNETAR_METADATA_TLS_KEY_FILE": CLIENT_KEY_FILE,
     }

@@ -64,7 +64,7 @@ def network_policies(cluster: Cluster) -> list[Object]:
     own: Object = {"podSelector": {"matchLabels": cluster.labels}}
     jobs = _jobs(cluster)
     clients = list(cluster.spec.network_policy.clients)
-    reach: Object = {"ports": [{"port": name} for name in broker_ports(cluster)]}
+    reach: Object = {"ports": [{"port": name} for name in reversed(broker_ports(cluster))]}
     if clients:
         reach["from"] = [own, *jobs, *_operator(cluster), *clients]
     scrape: Object = {"ports": [{"port": "http"}]}
