@@ -39,7 +39,10 @@ def closed() -> tuple[Manifest, ...]:
 
 
 def container_of(manifests: tuple[Manifest, ...], name: str) -> Manifest:
-    return next(spec for owner, spec in pods(manifests) if owner == name)["containers"][0]
+    found: Manifest = next(spec for owner, spec in pods(manifests) if owner == name)["containers"][
+        0
+    ]
+    return found
 
 
 def test_brokers_have_no_port_without_tls(closed: tuple[Manifest, ...]) -> None:

@@ -29,8 +29,8 @@ OFF: Final = ("", "false")
 PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 MESSAGE: Final = (
     "config has a setting that is not supported there: TLS, authentication and authorization are "
-    "spec.tls and spec.auth; there is no deduplication, delayed delivery or transactions; leave out "
-    f"or set to false: {', '.join(SWITCHES)}"
+    "spec.tls and spec.auth; there is no deduplication, delayed delivery or transactions; leave "
+    f"out or set to false: {', '.join(SWITCHES)}"
 )
 _KEYS: Final = tuple(f"{prefix}{key}" for key in SWITCHES for prefix in ("", PULSAR_PREFIX))
 

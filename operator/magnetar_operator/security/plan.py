@@ -74,8 +74,8 @@ def plan(
 ) -> Issuance:
     """Plans the Secrets of a cluster.
 
-    A name of `wanted.secrets` that `secrets` lacks does not exist. `deployed`: every process that reads its trust
-    only at its start has started with the present one.
+    A name of `wanted.secrets` that `secrets` lacks does not exist. `deployed`: every process that
+    reads its trust only at its start has started with the present one.
     """
     planner = _Planner(wanted, secrets, now)
     planner.certificates(deployed=deployed)
