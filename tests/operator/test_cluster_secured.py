@@ -79,6 +79,31 @@ def test_once_issued_the_trust_is_published_and_nothing_is_issued_again() -> Non
     assert annotations[security.TRUST_DIGEST] == trust_digest(cluster, observed)
 
 
+def test_etcd_is_created_once_it_has_its_certificate() -> None:
+    """Its pods would restart at once, for the authorities that they did not start with."""
+    cluster, observed = cluster_of(CLOSED), Observed()
+    assert "StatefulSet c-etcd" not in applied(planned(cluster, observed))
+    issued(cluster, observed)
+    assert "StatefulSet c-etcd" in applied(planned(cluster, observed))
+
+
+def test_etcd_restarts_only_after_its_own_secret_has_the_new_authority() -> None:
+    cluster, observed = cluster_of(CLOSED), Observed()
+    issued(cluster, observed)
+    before = trust_digest(cluster, observed)
+    secrets = dict(observed.secrets)
+    authority = secrets["c-ca-tls"]
+    assert authority is not None
+    authority["metadata"]["annotations"] = {ROTATE: "true"}
+    wanted = security.wanted_of(cluster)
+    assert wanted is not None
+    (announce,) = issues(cluster, observed, NOW)
+    observed.secrets = {**secrets, "c-ca-tls": manifest(announce.issue, wanted, secrets, NOW)}
+    assert trust_digest(cluster, observed) == before
+    issued(cluster, observed)
+    assert trust_digest(cluster, observed) != before
+
+
 def test_no_plan_and_no_status_shows_a_secret() -> None:
     cluster, observed = cluster_of(CLOSED), Observed()
     owner: Object = {"metadata": {"name": "c", "generation": 1}}

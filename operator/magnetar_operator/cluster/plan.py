@@ -257,6 +257,11 @@ class _Planner:
         for manifest in storage.etcd_services(cluster):
             self._apply(manifest)
         trust = secrets.trust_digest(cluster, self._observed)
+        name = cluster.object_name(ETCD)
+        is_issued = bool(trust) or cluster.spec.tls.issuer != "Operator"
+        if cluster.etcd_has_tls and not is_issued and not self._observed.get(STATEFUL_SET, name):
+            self._wait("etcd is created once its certificate is issued")
+            return
         self._apply(storage.etcd_stateful_set(cluster, self._claims(ETCD), trust))
 
     def _bookies(self, shrink: scale_down.ScaleDown, grow: scale_up.ScaleUp) -> None:

@@ -5,13 +5,15 @@ from typing import Final
 
 from magnetar_operator.cluster import rollout
 from magnetar_operator.cluster.manifests import security
-from magnetar_operator.cluster.manifests.names import ETCD, Cluster, digest
+from magnetar_operator.cluster.manifests.names import ETCD, Cluster
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.engine.conditions import Condition
 from magnetar_operator.kube.kinds import STATEFUL_SET
 from magnetar_operator.security.issue import trust_of
 from magnetar_operator.security.plan import Issuance
 from magnetar_operator.security.plan import plan as plan_issuance
+from magnetar_operator.security.stored import data_of
+from magnetar_operator.security.wanted import TRUST
 
 REPLAN_S: Final = 1.0
 """Until the next step after Secrets were issued: the authority comes before its certificates."""
@@ -43,9 +45,12 @@ def trust_bundle(cluster: Cluster, observed: Observed) -> bytes:
 
 
 def trust_digest(cluster: Cluster, observed: Observed) -> str:
-    """A digest of the trusted authorities, for the pods of etcd; empty: unknown."""
-    bundle = trust_bundle(cluster, observed)
-    return digest(bundle.decode(errors="replace")) if bundle else ""
+    """A digest of the authorities in the Secret that etcd mounts; empty: there is none yet.
+
+    Not of the authority's own: etcd must not restart before its Secret has them.
+    """
+    mounted = observed.secrets.get(security.tls_secret(cluster, ETCD))
+    return security.digest_of_trust(data_of(mounted, TRUST))
 
 
 def is_trust_deployed(cluster: Cluster, observed: Observed, etcd: rollout.Rollout) -> bool:
@@ -55,7 +60,8 @@ def is_trust_deployed(cluster: Cluster, observed: Observed, etcd: rollout.Rollou
     stored = observed.get(STATEFUL_SET, cluster.object_name(ETCD)) or {}
     template = (stored.get("spec") or {}).get("template") or {}
     annotations = (template.get("metadata") or {}).get("annotations") or {}
-    is_current = annotations.get(security.TRUST_DIGEST) == trust_digest(cluster, observed)
+    present = security.digest_of_trust(trust_bundle(cluster, observed))
+    is_current = annotations.get(security.TRUST_DIGEST) == present
     return is_current and not (etcd.stale or etcd.unknown)
 
 

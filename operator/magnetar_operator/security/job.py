@@ -18,16 +18,20 @@ from typing import Final
 
 from magnetar_operator.clock import SYSTEM, Clock, utc
 from magnetar_operator.cluster.manifests import security
-from magnetar_operator.cluster.manifests.names import ETCD, Cluster, digest
+from magnetar_operator.cluster.manifests.names import ETCD, Cluster
 from magnetar_operator.kube.client import Conflict, KubeClient, KubeError
 from magnetar_operator.kube.kinds import STATEFUL_SET, Object
 from magnetar_operator.models.cluster import ClusterSpec
 from magnetar_operator.security.issue import trust_of
 from magnetar_operator.security.issuer import SecretIssuer
 from magnetar_operator.security.plan import Issuance, plan
+from magnetar_operator.security.stored import data_of
+from magnetar_operator.security.wanted import TRUST
 
 ROUNDS_MAX: Final = 20
 """Of planning and issuing: an authority, its certificates, a key and its tokens need three."""
+
+_CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 
 log = logging.getLogger("magnetar.secrets")
 
@@ -49,8 +53,10 @@ class SecretsJob:
         issuance = Issuance()
         for _ in range(ROUNDS_MAX):
             secrets = await self._issuer.read(wanted)
-            bundle = trust_of(wanted, secrets)
-            deployed = await self._deploy_trust(bundle)
+            deployed = await self._deploy_trust(
+                trust_of(wanted, secrets),
+                data_of(secrets.get(security.tls_secret(self._cluster, ETCD)), TRUST),
+            )
             issuance = plan(wanted, secrets, utc(self._clock), deployed=deployed)
             if not issuance.actions:
                 return issuance
@@ -62,8 +68,12 @@ class SecretsJob:
                 log.info("Secret %s: %s", action.secret, action.text)
         return issuance
 
-    async def _deploy_trust(self, bundle: bytes) -> bool:
-        """Publishes the trusted authorities; returns whether etcd was started with them."""
+    async def _deploy_trust(self, bundle: bytes, mounted: bytes) -> bool:
+        """Publishes the trusted authorities; returns whether etcd was started with them.
+
+        `mounted` are those in the Secret that etcd mounts: it must not restart before its Secret
+        has the new ones.
+        """
         cluster = self._cluster
         if not bundle:
             return True
@@ -74,14 +84,17 @@ class SecretsJob:
         stored = await self._kube.find(STATEFUL_SET, name, cluster.namespace)
         if stored is None:
             return True  # it starts with the present ones
-        trust = digest(bundle.decode(errors="replace"))
-        if _annotation(stored) != trust:
+        trust = security.digest_of_trust(mounted)
+        before = _annotation(stored)
+        if not before and bundle.count(_CERTIFICATE) == 1:
+            return True  # the first authority, with which it was created
+        if before != trust:
             annotations = {"metadata": {"annotations": {security.TRUST_DIGEST: trust}}}
             body = {"spec": {"template": annotations}}
             await self._kube.merge(STATEFUL_SET, cluster.namespace, name, body)
             log.info("StatefulSet %s: its members restart, to trust other authorities", name)
             return False
-        return _is_rolled_out(stored)
+        return trust == security.digest_of_trust(bundle) and _is_rolled_out(stored)
 
 
 def _annotation(stateful_set: Object) -> str:

@@ -18,6 +18,7 @@ from magnetar_operator.cluster.manifests.names import (
     PULSAR_TLS_PORT,
     RECOVERY,
     Cluster,
+    digest,
 )
 from magnetar_operator.kube.kinds import CONFIG_MAP, Object
 from magnetar_operator.models.values import seconds
@@ -319,6 +320,13 @@ def metadata_files(cluster: Cluster) -> dict[str, str]:
         "MAGNETAR_METADATA_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
         "MAGNETAR_METADATA_TLS_KEY_FILE": CLIENT_KEY_FILE,
     }
+
+
+def digest_of_trust(bundle: bytes) -> str:
+    """The value of TRUST_DIGEST for a bundle of authorities in any order; empty without one."""
+    end = "-----END CERTIFICATE-----"
+    parts = [part.strip() for part in bundle.decode(errors="replace").split(end)]
+    return digest(sorted(filter(None, parts))) if bundle else ""
 
 
 def trust_config_map(cluster: Cluster, bundle: bytes) -> Object:
