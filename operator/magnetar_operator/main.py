@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.cluster.access import ClusterAccess
 from magnetar_operator.engine.context import Context
 from magnetar_operator.engine.health import Health
 from magnetar_operator.engine.queue import ReconcileQueue
@@ -58,7 +59,7 @@ async def run(
     leadership = Leadership(lease_kube, settings.lease_namespace, settings.lease_name, identity)
     kube.guard = leadership.check
     queue = ReconcileQueue(settings.workers, settings.resync_s)
-    clients = AdminClients()
+    clients = AdminClients(access=ClusterAccess(kube, settings).of)
     context = Context(settings, kube, Events(kube), queue, clients)
     health = Health(kube, queue, lambda: leadership.held, context.figures)
     async with contextlib.AsyncExitStack() as opened:

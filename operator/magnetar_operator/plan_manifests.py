@@ -34,9 +34,9 @@ from magnetar_operator.catalog.references import (
     parse_spec,
 )
 from magnetar_operator.cluster.assumed_settings import settings_of
+from magnetar_operator.cluster.manifests.names import cluster_of
 from magnetar_operator.cluster.observe import Observer
 from magnetar_operator.cluster.plan import plan
-from magnetar_operator.cluster.reconciler import cluster_of
 from magnetar_operator.cluster.refusals import refusals
 from magnetar_operator.engine.annotations import ignored
 from magnetar_operator.engine.queue import ObjectKey
@@ -256,7 +256,7 @@ class PlanFiles:
         if refused := unsupported(desired, place.local_cluster):
             raise BadSpec("; ".join(refused))
         applied = applied_there(status, place)
-        view = self._clusters.at(place.url)
+        view = self._clusters.at(place.url, place.key)
         return await steps_or_create(view, place.target, desired, applied, ignored(obj))
 
     async def _cluster(self, obj: Object) -> list[Step]:

@@ -65,20 +65,8 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if kindIs "map" $block -}}{{- $block = dig "enabled" true $block -}}{{- end -}}
 {{- if $block -}}{{- $errors = append $errors (printf "%s: %s" $name $text) -}}{{- end -}}
 {{- end -}}
-{{- range $name, $block := $values.tls -}}
-{{- if or (and (kindIs "bool" $block) $block) (and (kindIs "map" $block) (dig "enabled" false $block)) -}}
-{{- $errors = append $errors (printf "tls.%s: TLS between clients and brokers comes with a later version; set it to false (TLS towards an etcd of your own: etcd.external.secretName)" (ternary "enabled" (printf "%s.enabled" $name) (kindIs "bool" $block))) -}}
-{{- end -}}
-{{- end -}}
-{{- range $name := list "authentication" "authorization" -}}
-{{- if dig $name "enabled" false $values.auth -}}
-{{- $errors = append $errors (printf "auth.%s.enabled: it comes with a later version; set it to false, and keep clients apart with networkPolicy.clients" $name) -}}
-{{- end -}}
-{{- end -}}
-{{- if dig "internal_issuer" "enabled" false ($values.certs | default dict) -}}
-{{- $errors = append $errors "certs.internal_issuer.enabled: TLS comes with a later version; set it to false" -}}
-{{- end -}}
 {{- $errors = concat $errors (include "magnetar.validateSettings" . | fromYamlArray) -}}
+{{- $errors = concat $errors (include "magnetar.validateSecurity" . | fromYamlArray) -}}
 {{- $errors = concat $errors (include "magnetar.validateTogether" . | fromYamlArray) -}}
 {{- $errors = concat $errors (include "magnetar.validateOperator" . | fromYamlArray) -}}
 {{- $errors = concat $errors (include "magnetar.validateChange" . | fromYamlArray) -}}
@@ -146,12 +134,54 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- toYaml $errors -}}
 {{- end -}}
 
+{{/* TLS, authentication and authorization: nothing half closed is installed. */}}
+{{- define "magnetar.validateSecurity" -}}
+{{- $errors := list -}}
+{{- $values := .Values -}}
+{{- $tls := $values.tls -}}
+{{- $auth := $values.auth -}}
+{{- if $tls.proxy.enabled -}}
+{{- $errors = append $errors "tls.proxy.enabled: there is no proxy; set it to false, clients connect to the Service of the brokers" -}}
+{{- end -}}
+{{- if $auth.superUsers.proxy -}}
+{{- $errors = append $errors "auth.superUsers.proxy: there is no proxy; leave it empty" -}}
+{{- end -}}
+{{- $issuers := list $values.certs.existingSecrets $values.certs.internal_issuer.enabled (not (empty $values.certs.issuers.ca.name)) -}}
+{{- if gt (len (without $issuers false)) 1 -}}
+{{- $errors = append $errors "certs: choose one of existingSecrets, internal_issuer.enabled and issuers.ca.name" -}}
+{{- end -}}
+{{- if and (has true $issuers) (not $tls.enabled) -}}
+{{- $errors = append $errors "certs: certificates are for tls.enabled; set it to true, or leave certs as it is" -}}
+{{- end -}}
+{{- if and $tls.enabled (ne (eq $tls.common.keyAlgorithm "ECDSA") (lt (int $tls.common.keySize) 2048)) -}}
+{{- $errors = append $errors "tls.common.keySize: it must be 256 or 384 with ECDSA, and 2048, 3072 or 4096 with RSA" -}}
+{{- end -}}
+{{- if and $auth.authorization.enabled (not $auth.authentication.enabled) -}}
+{{- $errors = append $errors "auth.authorization.enabled: it needs auth.authentication.enabled" -}}
+{{- end -}}
+{{- if and $auth.authentication.enabled (not $auth.authentication.jwt.enabled) -}}
+{{- $errors = append $errors "auth.authentication.jwt.enabled: brokers and the operator prove their own roles by tokens; leave it true (auth.authentication.openid may be used beside it)" -}}
+{{- end -}}
+{{- if and $auth.authentication.enabled $auth.authentication.openid.enabled (not (and $auth.authentication.openid.openIDAllowedTokenIssuers $auth.authentication.openid.openIDAllowedAudiences)) -}}
+{{- $errors = append $errors "auth.authentication.openid: set openIDAllowedTokenIssuers and openIDAllowedAudiences" -}}
+{{- end -}}
+{{- range $part, $component := dict "broker" "broker" "bookkeeper" "bookie" "autorecovery" "recovery" -}}
+{{- $reserved := keys (fromYaml (include "magnetar.securitySettings" (dict "root" $ "component" $component))) -}}
+{{- range $key, $value := (index $values $part).configData -}}
+{{- if has ($key | trimPrefix "PULSAR_PREFIX_") $reserved -}}
+{{- $errors = append $errors (printf "%s.configData.%s: the chart sets it; use tls and auth" $part $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $errors -}}
+{{- end -}}
+
 {{/* Values that a MagnetarCluster does not support. */}}
 {{- define "magnetar.validateOperator" -}}
 {{- $errors := list -}}
 {{- $values := .Values -}}
 {{- if not (include "magnetar.plain" .) -}}
-{{- range $part, $ports := dict "broker" (dict "http" 8080 "pulsar" 6650) "bookkeeper" (dict "http" 8000 "bookie" 3181) "autorecovery" (dict "http" 8000) "etcd" (dict "client" 2379 "peer" 2380) -}}
+{{- range $part, $ports := dict "broker" (dict "http" 8080 "pulsar" 6650 "https" 8443 "pulsarssl" 6651) "bookkeeper" (dict "http" 8000 "bookie" 3181) "autorecovery" (dict "http" 8000) "etcd" (dict "client" 2379 "peer" 2380 "health" 2381) -}}
 {{- range $port, $number := $ports -}}
 {{- if ne (int $number) (int (index $values $part "ports" $port)) -}}
 {{- $errors = append $errors (printf "%s.ports.%s: clusters of the operator have fixed ports; leave it at %d" $part $port (int $number)) -}}
@@ -206,6 +236,12 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $etcd := lookup "apps/v1" "StatefulSet" .Release.Namespace (printf "%s-etcd" $name) -}}
 {{- if and $etcd $values.components.etcd (not $values.etcd.external.endpoints) (ne (int $etcd.spec.replicas) (int $values.etcd.replicaCount)) -}}
 {{- $errors = append $errors (printf "etcd.replicaCount: the members of a running etcd cannot be changed here; leave it at %d" (int $etcd.spec.replicas)) -}}
+{{- end -}}
+{{- if and $etcd (include "magnetar.etcdTls" .) -}}
+{{- $args := join " " (first $etcd.spec.template.spec.containers).args -}}
+{{- if ne $values.tls.etcd.peers (contains "--listen-peer-urls=https:" $args) -}}
+{{- $errors = append $errors (printf "tls.etcd.peers: the members' addresses are recorded in the running etcd; set it to %t" (not $values.tls.etcd.peers)) -}}
+{{- end -}}
 {{- end -}}
 {{- else if and .Release.IsUpgrade (not (.Capabilities.APIVersions.Has "magnetar.io/v1alpha1/MagnetarCluster")) -}}
 {{- $errors = append $errors "operator.enabled: its CustomResourceDefinitions are not there; `kubectl apply --server-side -f` the folder charts/crds/crds of this chart first" -}}

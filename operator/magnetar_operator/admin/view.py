@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.names import TopicName
+from magnetar_operator.admin.access import ClusterKey
 from magnetar_operator.admin.analyses import Analyses
 from magnetar_operator.admin.client import AdminClient, AdminClients, NotFound, Purpose
 from magnetar_operator.admin.target import ADMIN, NAMESPACE, TENANT, TOPIC, Target
@@ -163,12 +164,12 @@ class Clusters:
     def __init__(self, clients: AdminClients, clock: Clock = SYSTEM) -> None:
         self._clients = clients
         self._clock = clock
-        self._views: dict[str, ClusterView] = {}
+        self._views: dict[tuple[str, ClusterKey | None], ClusterView] = {}
 
-    def at(self, url: str) -> ClusterView:
-        """The view of a cluster; created on first use."""
-        url = url.rstrip("/")
-        if url not in self._views:
-            client = self._clients.at(url, Purpose.CATALOG)
-            self._views[url] = ClusterView(client, self._clock.monotonic)
-        return self._views[url]
+    def at(self, url: str, cluster: ClusterKey | None = None) -> ClusterView:
+        """The view of a cluster, with the credentials for `cluster`; created on first use."""
+        key = (url.rstrip("/"), cluster)
+        if key not in self._views:
+            client = self._clients.at(url, Purpose.CATALOG, cluster)
+            self._views[key] = ClusterView(client, self._clock.monotonic)
+        return self._views[key]

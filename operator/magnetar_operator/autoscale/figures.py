@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from magnetar_operator.admin.client import AdminClients, AdminError, Purpose
+from magnetar_operator.admin.access import ClusterKey
+from magnetar_operator.admin.client import AdminClient, AdminClients, AdminError, Purpose
 from magnetar_operator.autoscale.metrics import (
     OF_ANALYTICS,
     OF_CLUSTER,
@@ -150,13 +151,16 @@ class Figures:
         kind = "/partitioned-stats" if parts.get("partitions") else "/stats"
         return await self._get(namespace, cluster, base + kind, _Stats)
 
+    def _client(self, url: str, namespace: str, cluster: str) -> AdminClient:
+        return self._clients.at(url, Purpose.AUTOSCALING, ClusterKey(namespace, cluster))
+
     async def _get(self, namespace: str, cluster: str, path: str, kind: type[T]) -> T:
         url = await self._admin_url(namespace, cluster)
         if url is None:
             raise NoFigure(f"there is no MagnetarCluster {namespace}/{cluster}")
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                content = await self._clients.at(url, Purpose.AUTOSCALING).get(path)
+                content = await self._client(url, namespace, cluster).get(path)
             return msgspec.convert(content, kind)
         except TimeoutError as error:
             raise NoFigure(f"{cluster} did not answer GET {path} within {TIMEOUT_S} s") from error

@@ -37,6 +37,7 @@ from magnetar_operator.catalog.references import (
     References,
     Siblings,
     admin_url,
+    cluster_key,
     resource_token,
 )
 from magnetar_operator.catalog.status import Verdict
@@ -112,7 +113,8 @@ class Finalizer:
             note = f"{target} is left to its cluster, which is deleted; {url} is another cluster's."
             await self._events.record(obj, "LetGo", note, action="Delete")
             return place
-        view = self._clusters.at(url)
+        recorded = cluster_key(str(status.get("cluster") or ""), cluster_namespace(status))
+        view = self._clusters.at(url, recorded)
         if forced:
             if error := await try_delete(view, target):
                 note = f"Released because of {FORCE}; {target} may still be in the cluster: {error}"

@@ -174,7 +174,7 @@ class CatalogReconciler(Reconciler[Resource, Observed | None, Plan]):
             duplicate.fields = {**place.status, "applied": None}
             raise self._stopped(key, obj, duplicate)
         applied = applied_there(before, place)
-        view = self._clusters.at(place.url)
+        view = self._clusters.at(place.url, place.key)
         return Resource(key, obj, spec, desired, place, view, applied, adopts=not applied)
 
     async def prepare(self, subject: Resource) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, parse_topic
+from magnetar_operator.admin.access import ClusterKey
 from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
 from magnetar_operator.engine.queue import ObjectKey
 from magnetar_operator.kube.client import Forbidden, KubeClient
@@ -27,6 +28,7 @@ from magnetar_operator.models.resources import (
 )
 
 ADMIN_PORT: Final = 8080
+ADMIN_TLS_PORT: Final = 8443
 _REFERENCES: Final = (("namespaceRef", NAMESPACE), ("topicRef", TOPIC))
 ORDER: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
 """The order of dependence: each kind needs the kind before it."""
@@ -91,6 +93,11 @@ class Place:
     """The cluster's name among Pulsar's clusters; empty for an address."""
 
     @property
+    def key(self) -> ClusterKey | None:
+        """The cluster whose credentials are used; None for an address."""
+        return cluster_key(self.cluster, self.cluster_namespace)
+
+    @property
     def status(self) -> dict[str, str]:
         """The fields of a status that record the place."""
         return {
@@ -99,6 +106,11 @@ class Place:
             "clusterNamespace": self.cluster_namespace,
             "adminUrl": self.url,
         }
+
+
+def cluster_key(name: str, namespace: str) -> ClusterKey | None:
+    """The MagnetarCluster of a place or a status; None if it is an address."""
+    return ClusterKey(namespace, name) if namespace else None
 
 
 def kind_named(name: str) -> Kind:
@@ -123,6 +135,7 @@ class References:
             return Place(address, address, target)
         cluster = await self._cluster(owner)
         metadata = cluster["metadata"]
+        require_admitted(cluster, obj["metadata"].get("namespace", ""))
         return Place(
             admin_url(cluster),
             str(metadata["name"]),
@@ -289,10 +302,30 @@ def placed_by(obj: Object, find: Lookup) -> Object:
     return obj
 
 
+def require_admitted(cluster: Object, namespace: str) -> None:
+    """Raises BadSpec if a closed cluster does not admit resources of the Kubernetes namespace.
+
+    The operator acts with its own rights: without this check, any author of a resource, in any
+    namespace, would be a super user of every cluster.
+    """
+    metadata, auth = cluster["metadata"], (cluster.get("spec") or {}).get("auth") or {}
+    is_closed = bool((auth.get("authentication") or {}).get("enabled"))
+    admitted = (metadata["namespace"], *(auth.get("resourceNamespaces") or ()))
+    if is_closed and namespace not in admitted:
+        raise BadSpec(
+            f"spec.clusterRef: MagnetarCluster {metadata['namespace']}/{metadata['name']} does not "
+            f"admit resources of namespace {namespace}: its spec.auth.resourceNamespaces must name "
+            "it"
+        )
+
+
 def admin_url(cluster: Object) -> str:
     """The address of the admin REST of a MagnetarCluster."""
     metadata = cluster["metadata"]
-    specified = (cluster.get("spec") or {}).get("adminUrl")
+    spec = cluster.get("spec") or {}
+    specified = spec.get("adminUrl")
     reported = (cluster.get("status") or {}).get("adminUrl")
-    default = f"http://{metadata['name']}-broker.{metadata['namespace']}.svc:{ADMIN_PORT}"
+    has_tls = bool((spec.get("tls") or {}).get("enabled"))
+    scheme, port = ("https", ADMIN_TLS_PORT) if has_tls else ("http", ADMIN_PORT)
+    default = f"{scheme}://{metadata['name']}-broker.{metadata['namespace']}.svc:{port}"
     return str(specified or reported or default).rstrip("/")
