@@ -206,10 +206,7 @@ class References:
 
     async def _namespace_by_reference(self, obj: Object) -> str:
         """The cluster's namespace, for a status of a release that did not record it."""
-        try:
-            owner = placed_by(obj, await self._references(obj))
-        except BadSpec:
-            owner = obj
+        owner = placed_by(obj, await self._references(obj))
         reference = (owner.get("spec") or {}).get("clusterRef") or {}
         return str(reference.get("namespace") or obj["metadata"].get("namespace", ""))
 
