@@ -106,7 +106,9 @@ async def fill(path: Path) -> set[tuple[int, int]]:
 async def marked(path: Path) -> None:
     """Waits until the journal's last record is a mark; raises `TimeoutError` if none comes."""
     async with asyncio.timeout(MARK_S_MAX):
-        while records(OsFiles(), path)[-1].record.kind != journal_codec.KIND_MARK:
+        while True:
+            if records(OsFiles(), path)[-1].record.kind == journal_codec.KIND_MARK:
+                return
             await asyncio.sleep(0.005)
 
 
