@@ -311,6 +311,27 @@ async def test_a_subscription_whose_cursor_was_deleted_by_another_is_gone(
         assert topic.subscriptions == {"s": again}
 
 
+async def test_a_subscription_made_anew_outlives_the_deletion_of_the_former(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        former, _, _ = await s.attach(topic)
+        delete = ManagedLedger.delete_cursor
+
+        async def overtaken(self: ManagedLedger, name: str) -> None:
+            monkeypatch.undo()
+            await delete(self, name)
+            topic._forget(name)
+            await s.attach(topic)
+
+        monkeypatch.setattr(ManagedLedger, "delete_cursor", overtaken)
+        await topic.delete_subscription("s", force=True)
+        subscription = topic.subscriptions["s"]
+        assert subscription is not former
+        assert (len(subscription.consumers), subscription.closed) == (1, False)
+
+
 async def test_a_subscription_during_deletion_admits_no_consumer_and_keeps_its_name() -> None:
     async with stage() as s:
         topic = await s.topic()
