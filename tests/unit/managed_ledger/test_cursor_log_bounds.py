@@ -339,7 +339,7 @@ def test_a_ledger_retired_during_the_deletion_of_another_stays_on_record() -> No
 
         cursor.ack(ledger_id, 2)
         await cursor.flush()
-        stage.bookie.delete_ledger = held  # type: ignore[method-assign]
+        stage.bookie.delete_ledger = held  # type: ignore[assignment,method-assign]
         first, second = await rolled(4), await rolled(6)
         assert first in deleting
         assert set(log_of(cursor).record.deleting) == {first, second}

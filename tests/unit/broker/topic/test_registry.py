@@ -1,6 +1,7 @@
 """Which topics exist, which are created by use, and what a topic that leaves admits."""
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 from tests.support.held_store import puts
@@ -28,7 +29,7 @@ def named(local: str) -> TopicName:
     return parse_topic(f"persistent://public/default/{local}")
 
 
-async def creates(s: Stage, how: dict[str, object]) -> None:
+async def creates(s: Stage, how: Mapping[str, object]) -> None:
     """Sets what the first use of a topic of the namespace creates."""
     await s.service.resources.update_policies(
         NAMESPACE, lambda document: {**document, AUTO_TOPIC_CREATION.document: how}
