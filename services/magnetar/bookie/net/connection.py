@@ -116,7 +116,13 @@ class BookieConnection(FrameSocket):
         if not self._server.opened(self):
             self._end(messages.CODE_UNAVAILABLE, "the bookie takes no more connections")
         elif self._server.held:
-            self._loop.call_soon(self.hold)
+            # Its socket is read from the next turn on, and cannot be paused before.
+            self._loop.call_soon(self._hold_if_full)
+
+    def _hold_if_full(self) -> None:
+        """Holds a new connection, unless the bookie has got room since: nothing would resume it."""
+        if self._server.held:
+            self.hold()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
         return self._decoder.get_buffer()

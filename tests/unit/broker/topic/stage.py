@@ -151,9 +151,12 @@ def request(
     sub_type: SubType = SubType.Shared,
     *,
     has_schema: bool = True,
+    read_compacted: bool = False,
     **given: Any,
 ) -> SubscribeRequest:
-    spec = ConsumerSpec(next(_numbers), name, sub_type, has_schema=has_schema)
+    spec = ConsumerSpec(
+        next(_numbers), name, sub_type, has_schema=has_schema, read_compacted=read_compacted
+    )
     return SubscribeRequest(subscription, spec, **{"from_earliest": True, **given})
 
 
