@@ -10,8 +10,8 @@ from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 from tests.unit.admin.support import Admin, entry
 
 from magnetar_operator.admin import client as admin_client
-from magnetar_operator.catalog.desired import INACTIVE, desired_of
 from magnetar_operator.catalog.references import References, admin_url, parse_spec
+from magnetar_operator.catalog.state import INACTIVE, desired_of
 from magnetar_operator.kube.events import SERIES_INTERVAL_S
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
 

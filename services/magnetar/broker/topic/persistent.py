@@ -27,7 +27,7 @@ from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.governed import GovernedTopic, Rate, dispatch_rate
 from magnetar.broker.topic.last_message import find_last_message
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
 from magnetar.core.errors import (
@@ -515,7 +515,7 @@ class PublishCompletion:
 
     topic: PersistentTopic
     producer: Producer
-    run: PublishRun
+    run: SendRun
     started: float = 0.0
 
     def __post_init__(self) -> None:
