@@ -119,7 +119,7 @@ def create_app(
     app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
         peers = app.state.peers = Peers(
-            cluster.routing, on_behalf_of_caller(outermost), cluster.credentials
+            cluster.routing, on_behalf_of_caller(outermost), cluster.credentials, cluster.tls
         )
         cluster.closing.append(peers.close)
         app.state.balance, app.state.bookies = cluster.balance, cluster.bookies

@@ -48,6 +48,7 @@ from magnetar.disk.files import Files
 from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import ABSENT, MetadataStore, Record, StoreClosed
+from magnetar.security.tls.transport import Contexts
 
 log = get_logger("magnetar.bookie.service")
 
@@ -88,6 +89,8 @@ class BookieService:
         *,
         server_settings: ServerSettings | None = None,
         random: Random | None = None,
+        tls: Contexts | None = None,
+        plain: bool = True,
     ) -> None:
         """Owns the bookie. The session must not be started yet."""
         self.bookie = bookie
@@ -112,6 +115,8 @@ class BookieService:
             pressure=bookie,
             state=self.state,
             settings=server_settings,
+            tls=tls,
+            plain=plain,
         )
         self.server.add_refusal = BookieReadOnly(f"{self} is not registered yet")
         session.add_listener(self)
@@ -131,6 +136,8 @@ class BookieService:
         open_index: OpenIndex = RocksIndexStore,
         threads: bool = True,
         random: Random | None = None,
+        tls: Contexts | None = None,
+        plain: bool = True,
     ) -> "BookieService":
         """Opens the disks, formatting them if they are empty; raises DataDirError."""
         bookie = await LocalBookie.open(
@@ -150,6 +157,8 @@ class BookieService:
             settings,
             server_settings=server_settings,
             random=random,
+            tls=tls,
+            plain=plain,
         )
 
     def __str__(self) -> str:

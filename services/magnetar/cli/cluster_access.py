@@ -59,6 +59,7 @@ async def opened(args: argparse.Namespace, name: str) -> AsyncIterator[Access]:
     from magnetar.ledger.registered_bookies import RegisteredBookies
     from magnetar.metadata.store_url import open_store
     from magnetar.observe.logging import configure
+    from magnetar.security.tls.reload import open_client_tls
     from magnetar.settings.member import AutorecoveryProcessSettings
 
     settings = roles.settings("autorecovery", AutorecoveryProcessSettings, args)
@@ -70,7 +71,14 @@ async def opened(args: argparse.Namespace, name: str) -> AsyncIterator[Access]:
         if record is None:
             raise MetadataError(f"{settings.metadata_url} has no cluster")
         cluster = msgspec.json.decode(record.value, type=ClusterIdentity)
-        bookies = RegisteredBookies(store, clock, cluster=cluster.cluster_id, client=name)
+        tls = settings.bookie_client_tls()
+        bookies = RegisteredBookies(
+            store,
+            clock,
+            cluster=cluster.cluster_id,
+            client=name,
+            tls=None if tls is None else open_client_tls(tls, "bookies"),
+        )
         await bookies.start()
         try:
             yield Access(store, bookies, clock)

@@ -22,6 +22,7 @@ class AutorecoveryPart:
             clock,
             cluster=member.cluster.cluster_id,
             client=f"autorecovery {name}",
+            tls=member.bookie_tls,
         )
         self._recovery = Autorecovery(
             member.store,

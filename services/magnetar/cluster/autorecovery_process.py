@@ -17,10 +17,13 @@ async def start(settings: AutorecoveryProcessSettings) -> Node:
 async def _start(opened: AsyncExitStack, settings: AutorecoveryProcessSettings) -> Node:
     clock = SystemClock()
     health = NodeHealth(role="autorecovery", cluster_name=settings.cluster_name)
-    http_port = await serve_health(opened, settings.host, settings.http_port, health)
+    opened.push_async_callback(health.tls.stop)
+    http_port = await serve_health(
+        opened, settings.host, settings.http_port, health, settings.health_tls()
+    )
     host = settings.advertised_host or settings.host
     name = f"autorecovery {host}:{http_port}"
-    member = await join(opened, settings, settings.cluster_name, clock, name)
+    member = await join(opened, settings, settings.cluster_name, clock, name, health.tls)
     health.session = member.session
     part = AutorecoveryPart(member, clock, settings, name)
     opened.push_async_callback(part.stop)
@@ -29,4 +32,7 @@ async def _start(opened: AsyncExitStack, settings: AutorecoveryProcessSettings) 
     await part.start()
     health.recovery = part
     health.readiness.open(lambda: session_reason(member.session), part.reason)
-    return Node(http_url=f"http://{host}:{http_port}", readiness=health.readiness, closing=opened)
+    scheme = "https" if settings.http_tls else "http"
+    return Node(
+        http_url=f"{scheme}://{host}:{http_port}", readiness=health.readiness, closing=opened
+    )

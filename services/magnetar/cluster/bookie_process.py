@@ -35,6 +35,7 @@ from magnetar.core.malloc import release_freed_memory
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.observe.listen import bind
 from magnetar.observe.metrics import single
+from magnetar.security.tls.reload import ServerTls
 from magnetar.settings.bookie import BookieProcessSettings
 
 
@@ -115,11 +116,15 @@ async def _start(opened: AsyncExitStack, settings: BookieProcessSettings) -> Boo
     health = BookieHealth(cluster_name=settings.cluster_name, bookie_id=settings.identity)
     listener = bind(settings.host, settings.port)
     opened.callback(listener.close)
-    http_port = await serve_health(opened, settings.host, settings.http_port, health)
+    opened.push_async_callback(health.tls.stop)
+    bookie_tls = health.tls.server(settings.server_tls()) if settings.bookie_tls != "off" else None
+    http_port = await serve_health(
+        opened, settings.host, settings.http_port, health, settings.health_tls()
+    )
     name = f"bookie {settings.identity}"
-    member = await join(opened, settings, settings.cluster_name, clock, name)
+    member = await join(opened, settings, settings.cluster_name, clock, name, health.tls)
     health.session = member.session
-    service = await _open(opened, settings, member, clock, http_port)
+    service = await _open(opened, settings, member, clock, http_port, bookie_tls)
     service.garbage.former = await _former_copies(opened, settings, member, clock, service)
     await service.start(listener)
     if settings.autorecovery:
@@ -140,7 +145,7 @@ async def _start(opened: AsyncExitStack, settings: BookieProcessSettings) -> Boo
     )
     host = settings.advertised_host or settings.host
     return BookieProcess(
-        http_url=f"http://{host}:{http_port}",
+        http_url=f"{'https' if settings.http_tls else 'http'}://{host}:{http_port}",
         readiness=health.readiness,
         closing=opened,
         identity=service.bookie.identity,
@@ -158,7 +163,9 @@ async def _former_copies(
     """Returns the deletion of former copies, which every bookie runs, also without autorecovery."""
     client = f"former copies {settings.identity}"
     cluster_id = member.cluster.cluster_id
-    bookies = RegisteredBookies(member.store, clock, cluster=cluster_id, client=client)
+    bookies = RegisteredBookies(
+        member.store, clock, cluster=cluster_id, client=client, tls=member.bookie_tls
+    )
     opened.push_async_callback(bookies.stop)
     await bookies.start()
     recovery = settings.autorecovery_settings()
@@ -176,6 +183,7 @@ async def _open(
     member: Membership,
     clock: Clock,
     http_port: int,
+    tls: ServerTls | None,
 ) -> BookieService:
     """Opens the storage and checks that it belongs to this cluster."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -192,6 +200,8 @@ async def _open(
             cluster=member.cluster.cluster_id,
         ),
         bookie_settings=settings.storage(),
+        tls=tls,
+        plain=settings.bookie_tls == "optional",
     )
     opened.push_async_callback(service.stop)
     hold_to_cluster(settings.data_dir, member.cluster)

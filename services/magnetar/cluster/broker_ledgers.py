@@ -24,6 +24,7 @@ class BrokerLedgers:
             clock,
             cluster=member.cluster.cluster_id,
             client=f"broker {broker_id}",
+            tls=member.bookie_tls,
             settings=RegisteredSettings(
                 errors_max=settings.quarantine_errors_max,
                 errors_window_s=float(settings.quarantine_window_s),

@@ -153,7 +153,7 @@ async def _join(
             waiting.append(HealthServer(health.probes, tuple))
             await waiting[-1].start(secure.socket.dup(), partial(server_factory, secure.tls))
         name = f"broker {addresses.broker_id}"
-        return await join(opened, settings, settings.cluster_name, clock, name)
+        return await join(opened, settings, settings.cluster_name, clock, name, health.tls)
     finally:
         for server in waiting:
             await server.stop()
@@ -252,6 +252,7 @@ async def _serve_rest(
             None if health.ledgers is None else health.ledgers.bookies,
             credentials,
             health.families,
+            tls=health.tls.client_if(settings.broker_client(), "brokers"),
         ),
     )
     await admin.ready()

@@ -18,6 +18,8 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
 from magnetar.metadata.store_url import StoreOptions, open_store
+from magnetar.security.tls.process import ProcessTls
+from magnetar.security.tls.reload import ClientTls
 from magnetar.settings.member import MemberSettings
 
 RETRY_S: Final = 0.5
@@ -35,10 +37,17 @@ class Membership:
     store: MetadataStore
     session: MetadataSession
     cluster: ClusterIdentity
+    bookie_tls: ClientTls | None = None
+    """The TLS of connections to bookies; None if they are plain."""
 
 
 async def join(
-    opened: AsyncExitStack, settings: MemberSettings, cluster_name: str, clock: Clock, name: str
+    opened: AsyncExitStack,
+    settings: MemberSettings,
+    cluster_name: str,
+    clock: Clock,
+    name: str,
+    tls: ProcessTls,
 ) -> Membership:
     """Waits for the store and checks its cluster; raises MetadataError.
 
@@ -46,6 +55,7 @@ async def join(
     deletes the keys under its lease. `name` identifies the process in its log.
     """
     options = store_options(settings)
+    bookie_tls = tls.client_if(settings.bookie_client_tls(), "bookies")
     store: MetadataStore | None = None
     tasks = TaskSet("membership")
     tasks.start(_log_progress(settings), "progress")
@@ -65,7 +75,7 @@ async def join(
                     error = unavailable
                 await asyncio.sleep(RETRY_S)
         session = MetadataSession(store, settings.session_timeout_ms / 1000, clock, name)
-        joined = Membership(store, session, cluster)
+        joined = Membership(store, session, cluster, bookie_tls)
         opened.push_async_callback(store.close)
         opened.push_async_callback(session.stop)
         store = None

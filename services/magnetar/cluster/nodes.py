@@ -7,13 +7,17 @@ and why it is not ready.
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from magnetar import __version__
 from magnetar.metadata.session import MetadataSession, SessionState
-from magnetar.observe.health import HealthServer, Probes
+from magnetar.observe.health import HealthServer, Probes, Wrap
 from magnetar.observe.listen import bind
 from magnetar.observe.metrics import process_metrics, single
+from magnetar.security.tls.process import ProcessTls
+from magnetar.security.tls.settings import ServerTlsConfig
+from magnetar.security.tls.transport import server_factory
 
 if TYPE_CHECKING:
     from magnetar.cluster.autorecovery_part import AutorecoveryPart
@@ -92,6 +96,7 @@ class NodeHealth:
     readiness: Readiness = field(default_factory=Readiness)
     session: MetadataSession | None = None
     recovery: "AutorecoveryPart | None" = None
+    tls: ProcessTls = field(default_factory=ProcessTls)
 
     def status(self) -> Mapping[str, object]:
         """The document of /status."""
@@ -123,16 +128,29 @@ def session_families(session: MetadataSession) -> Iterable[str]:
     yield single("magnetar_session_suspensions_total", "", session.suspensions, "counter")
 
 
-async def serve_health(opened: AsyncExitStack, host: str, port: int, health: NodeHealth) -> int:
-    """Answers probes and scrapes from now until `opened` is closed; returns the port."""
+async def serve_health(
+    opened: AsyncExitStack,
+    host: str,
+    port: int,
+    health: NodeHealth,
+    secure: ServerTlsConfig | None = None,
+) -> int:
+    """Answers probes and scrapes from now until `opened` is closed; returns the port.
+
+    With `secure`, the port has TLS.
+    """
     listener = bind(host, port)
     opened.callback(listener.close)
+    wrap: Wrap | None = None
+    if secure is not None:
+        wrap = partial(server_factory, health.tls.server(secure, "health"))
 
     def families() -> Iterable[str]:
         yield from health.metrics()
+        yield from health.tls.families()
         yield process_metrics()
 
     server = HealthServer(Probes(health.readiness, health.status), families)
-    port = await server.start(listener)
+    port = await server.start(listener, wrap)
     opened.push_async_callback(server.stop)
     return port

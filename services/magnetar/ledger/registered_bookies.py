@@ -40,6 +40,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.ledger.bookies import BookieInfo, BookieLost, blames_bookie
 from magnetar.metadata.follower import Follower
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable, Record
+from magnetar.security.tls.transport import Contexts
 
 log = get_logger("magnetar.ledger.bookies")
 
@@ -92,7 +93,10 @@ class RegisteredBookies:
         remote: RemoteSettings | None = None,
         random: Random | None = None,
         connect: Connect | None = None,
+        tls: Contexts | None = None,
     ) -> None:
+        """With `tls`, all connections to bookies are encrypted."""
+        self._tls = tls
         self._store = store
         self._clock = clock
         self._cluster, self._client = cluster, client
@@ -264,6 +268,7 @@ class RegisteredBookies:
             client=self._client,
             settings=self._remote,
             random=self._random,
+            tls=self._tls,
         )
 
 

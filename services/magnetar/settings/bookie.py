@@ -11,8 +11,10 @@ from typing import Final
 from magnetar.bookie.registration import RACK_DEFAULT
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.units import MIB
+from magnetar.settings.choices import PortTls
 from magnetar.settings.field import SettingsError, setting
 from magnetar.settings.member import MemberSettings, ProcessSettings, RecoverySettings
+from magnetar.settings.tls import TLS, StorageTlsSettings, check_tls
 
 BOOKIE: Final = "Bookie"
 STORAGE: Final = "Bookie's storage"
@@ -20,9 +22,17 @@ _DEFAULT: Final = BookieSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookieProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
+class BookieProcessSettings(ProcessSettings, RecoverySettings, StorageTlsSettings, MemberSettings):
     """The settings of `magnetar bookie`."""
 
+    bookie_tls: PortTls = setting(
+        "off",
+        "Whether brokers connect by TLS: `optional` also admits plain connections, for the time in "
+        "which a cluster is switched to TLS.",
+        group=TLS,
+        pulsar="tlsProviderFactoryClass",
+        values={"org.apache.bookkeeper.tls.TLSContextFactory": "required"},
+    )
     data_dir: Path = setting(
         Path("data-bookie"),
         "The directory of all data; locked while in use.",
@@ -167,6 +177,9 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_tls(self)
+        if self.bookie_tls != "off" or self.http_tls:
+            self.server_tls()
         if self.disk_usage_low > self.disk_usage_max:
             raise SettingsError(
                 f"disk_usage_low is {self.disk_usage_low}, more than disk_usage_max, "

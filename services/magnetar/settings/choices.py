@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+PortTls = Literal["off", "optional", "required"]
 TlsProtocol = Literal["TLSv1.2", "TLSv1.3"]
 LogFormat = Literal["auto", "console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]

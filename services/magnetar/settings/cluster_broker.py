@@ -140,6 +140,16 @@ class BrokerProcessSettings(
         # Not super(): a dataclass with slots replaces the class that super() refers to.
         BalancedBrokerSettings.__post_init__(self)
         check_broker_ports(self.port, self.http_port, self)
+        if self.broker_client_tls and self.http_port_tls is None:
+            raise SettingsError(
+                "broker_client_tls (brokerClientTlsEnabled) is set: brokers reach each other at "
+                "http_port_tls (webServicePortTls), so set it, too"
+            )
+        if self.http_port is None and not self.broker_client_tls:
+            raise SettingsError(
+                "http_port (webServicePort) is off: other brokers reach this one by TLS only, so "
+                "set broker_client_tls (brokerClientTlsEnabled)"
+            )
         if not self.ack_quorum <= self.write_quorum <= self.ensemble_size:
             raise SettingsError(
                 f"ack_quorum {self.ack_quorum}, write_quorum {self.write_quorum} and "

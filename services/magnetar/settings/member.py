@@ -12,6 +12,7 @@ from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.core.units import MIB
 from magnetar.settings.choices import LogFormat, LogLevel
 from magnetar.settings.field import checked, setting
+from magnetar.settings.tls import BookieClientTlsSettings, StorageTlsSettings, check_tls
 
 CLUSTER: Final = "Cluster"
 AUTORECOVERY: Final = "Autorecovery"
@@ -21,7 +22,7 @@ CLUSTER_NAME_DEFAULT: Final = "magnetar"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberSettings:
+class MemberSettings(BookieClientTlsSettings):
     """The settings of a cluster's process for the metadata store and its session."""
 
     metadata_url: str = setting(
@@ -183,7 +184,9 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutorecoveryProcessSettings(ProcessSettings, RecoverySettings, MemberSettings):
+class AutorecoveryProcessSettings(
+    ProcessSettings, RecoverySettings, StorageTlsSettings, MemberSettings
+):
     """The settings of `magnetar autorecovery`."""
 
     host: str = setting(
@@ -205,3 +208,7 @@ class AutorecoveryProcessSettings(ProcessSettings, RecoverySettings, MemberSetti
         group=AUTORECOVERY,
         pulsar="advertisedAddress",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_tls(self)

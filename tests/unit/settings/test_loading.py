@@ -92,7 +92,6 @@ def test_a_key_without_effect_causes_one_warning(tmp_path: Path) -> None:
 REQUIRING = dict.fromkeys(SWITCHES, "true") | {
     "brokerServicePortTls": "6651",
     "webServicePortTls": "8443",
-    "brokerMaxConnectionsPerIp": "10",
     "maxUnackedMessagesPerBroker": "50000",
 }
 
@@ -120,11 +119,11 @@ def test_toml_values_may_require_a_missing_feature(tmp_path: Path) -> None:
     for text in (
         "tlsEnabled = true",
         'authorizedRoles = ["admin"]',
-        "brokerMaxConnectionsPerIp = 5",
+        "maxUnackedMessagesPerBroker = 5",
     ):
         with pytest.raises(SettingsError, match="does not support"):
             load_standalone({}, {}, write(tmp_path, text, "m.toml"))
-    off = "tlsEnabled = false\nauthorizedRoles = []\nbrokerMaxConnectionsPerIp = 0\n"
+    off = "tlsEnabled = false\nauthorizedRoles = []\nmaxUnackedMessagesPerBroker = 0\n"
     load_standalone({}, {}, write(tmp_path, off, "m.toml"))
 
 

@@ -11,6 +11,7 @@ from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import BookieSet
 from magnetar.security.credentials import Credentials
+from magnetar.security.tls.reload import ClientTls
 
 if TYPE_CHECKING:
     from magnetar.broker.balance.service import Balance
@@ -67,6 +68,8 @@ class ClusterParts:
     """What this broker presents to the others; None while authentication is off."""
     families: Callable[[], Iterable[str]] = tuple
     """Further metrics, of the broker's clients of bookies and metadata."""
+    tls: ClientTls | None = None
+    """The TLS of requests to other brokers; None if they are plain."""
     closing: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
     """Called by `close`; the application adds its own."""
 

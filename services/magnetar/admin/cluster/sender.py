@@ -6,6 +6,7 @@ httpx is imported with the first request, which a single broker never sends.
 """
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,8 +18,10 @@ from starlette.types import ASGIApp
 from magnetar.admin.cluster.routing import Peer
 from magnetar.admin.rights.caller import CALLER, headers_of
 from magnetar.core.errors import AuthorizationError, MetadataError, ServiceNotReady
+from magnetar.core.tasks import TaskSet
 from magnetar.security.credentials import Credentials
 from magnetar.security.credentials.plugins import CredentialsUnavailable
+from magnetar.security.tls.reload import ClientTls
 
 if TYPE_CHECKING:
     import httpx
@@ -67,19 +70,28 @@ class PeerAnswer:
 class Sender:
     """Sends requests to brokers, at most AT_ONCE_MAX at the same time."""
 
-    def __init__(self, app: ASGIApp, credentials: Credentials | None = None) -> None:
-        """`credentials` are this broker's own; None while authentication is off."""
+    def __init__(
+        self, app: ASGIApp, credentials: Credentials | None = None, tls: ClientTls | None = None
+    ) -> None:
+        """`credentials` are this broker's own; with `tls`, requests to brokers are encrypted."""
         self._app = app
         self._credentials = credentials
+        self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        """That of `_remote`: changed certificates need another client."""
+        self._former: httpx.AsyncClient | None = None
+        """The client before that: a request may still use it."""
+        self._tasks = TaskSet("admin sender")
         self._local: httpx.AsyncClient | None = None
         self._remote: httpx.AsyncClient | None = None
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def close(self) -> None:
-        for client in (self._local, self._remote):
+        await self._tasks.stop()
+        for client in (self._local, self._remote, self._former):
             if client is not None:
                 await client.aclose()
-        self._local = self._remote = None
+        self._local = self._remote = self._former = None
 
     async def send(self, peer: Peer, request: PeerRequest) -> PeerAnswer:
         """Sends a request; raises ServiceNotReady if the peer does not answer."""
@@ -90,7 +102,7 @@ class Sender:
         if self._credentials is not None and not peer.local:
             headers |= await self._own_headers(self._credentials)
         raw_path = f"{request.path}?{request.query}".encode()
-        url = httpx.URL(peer.http_url).copy_with(raw_path=raw_path)
+        url = httpx.URL(self._address(peer)).copy_with(raw_path=raw_path)
         try:
             async with self._slots, asyncio.timeout(REQUEST_TIMEOUT_S):
                 response = await client.request(
@@ -115,6 +127,23 @@ class Sender:
         except CredentialsUnavailable as error:
             raise ServiceNotReady(f"This broker has no credentials now: {error}") from error
 
+    def _address(self, peer: Peer) -> str:
+        """Returns the peer's address; raises ServiceNotReady if it has none of the right kind."""
+        address = peer.url(secure=self._tls is not None)
+        if peer.local:
+            return address
+        if self._tls is not None and not address.startswith("https:"):
+            raise ServiceNotReady(
+                f"Broker {peer.broker_id} has no admin port with TLS (http_port_tls), which "
+                "broker_client_tls requires"
+            )
+        if self._tls is None and address.startswith("https:"):
+            raise ServiceNotReady(
+                f"Broker {peer.broker_id} has an admin port with TLS only: set broker_client_tls "
+                "(brokerClientTlsEnabled)"
+            )
+        return address
+
     def _client(self, *, local: bool) -> "httpx.AsyncClient":
         import httpx
 
@@ -122,8 +151,16 @@ class Sender:
             if self._local is None:
                 self._local = httpx.AsyncClient(transport=httpx.ASGITransport(self._app))
             return self._local
+        context = None if self._tls is None else self._tls.context
+        if self._remote is not None and context is not self._context:
+            # Requests under way end long before the certificates change again.
+            if self._former is not None:
+                self._tasks.start(self._former.aclose(), "close connections")
+            self._former, self._remote = self._remote, None
         if self._remote is None:
+            self._context = context
             self._remote = httpx.AsyncClient(
+                verify=True if context is None else context,
                 timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
                 limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
                 trust_env=False,

@@ -34,6 +34,7 @@ from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.security.tls.transport import Contexts, connect, describe
 
 log = get_logger("magnetar.bookie.net.client")
 
@@ -58,7 +59,10 @@ class RemoteBookie:
         client: str = "",
         settings: RemoteSettings | None = None,
         random: Random | None = None,
+        tls: Contexts | None = None,
     ) -> None:
+        """With `tls`, connections are encrypted, and never fall back to plain ones."""
+        self._tls = tls
         self._identity = identity
         self.host, self.port = host, port
         self.settings = settings or RemoteSettings()
@@ -230,10 +234,13 @@ class RemoteBookie:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.settings.connect_timeout_s):
-                await loop.create_connection(lambda: connection, self.host, self.port)
+                if self._tls is None:
+                    await loop.create_connection(lambda: connection, self.host, self.port)
+                else:
+                    await connect(self._tls, lambda: connection, self.host, self.port)
                 await connection.settled()
         except (OSError, TimeoutError) as error:
-            text = str(error) or f"not within {self.settings.connect_timeout_s:g} s"
+            text = describe(error) or f"not within {self.settings.connect_timeout_s:g} s"
             connection.close(self.unavailable(f"no connection: {text}"))
 
     def opened(self) -> None:

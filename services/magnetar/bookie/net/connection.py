@@ -24,6 +24,7 @@ from magnetar.bookie.net.requests import Requests
 from magnetar.bookie.net.settings import ServerSettings
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.progress import Progress
 
 log = get_logger("magnetar.bookie.net.connection")
@@ -79,6 +80,7 @@ class BookieConnection(FrameSocket):
         "_requests",
         "_server",
         "_unread_since",
+        "certificate",
         "closed",
         "peer",
     )
@@ -88,6 +90,8 @@ class BookieConnection(FrameSocket):
         self._server = server
         self._decoder = FrameDecoder()
         self.peer = ""
+        self.certificate: bytes | None = None
+        """The client's certificate (DER), if TLS verified one."""
         self._hello_done = False
         self._opened_at = self._heard_at = self._loop.time()
         self._progress = Progress(server.settings.frame_stall_s)
@@ -112,6 +116,7 @@ class BookieConnection(FrameSocket):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.peer = str(transport.get_extra_info("peername"))
+        self.certificate = verified_certificate(transport)
         if not self._server.opened(self):
             self._end(messages.CODE_UNAVAILABLE, "the bookie takes no more connections")
         elif self._server.held:

@@ -23,6 +23,7 @@ from magnetar.bookie.net.messages_v1 import State
 from magnetar.bookie.net.settings import ServerSettings
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.security.tls.transport import Contexts, Factory, server_factory
 
 log = get_logger("magnetar.bookie.net.server")
 
@@ -56,7 +57,10 @@ class BookieServer:
         pressure: Pressure | None = None,
         state: Callable[[], State] = State,
         settings: ServerSettings | None = None,
+        tls: Contexts | None = None,
+        plain: bool = True,
     ) -> None:
+        """With `tls`, clients connect by TLS; `plain` also admits clients without it."""
         self.bookie = bookie
         self.cluster = cluster
         self.settings = settings or ServerSettings()
@@ -70,6 +74,7 @@ class BookieServer:
         self.connections_refused = 0
         self.receiving_bytes = 0
         """Memory that all connections hold for frames under way."""
+        self._tls, self._plain = tls, plain
         self._pressure = pressure
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -92,10 +97,13 @@ class BookieServer:
     ) -> None:
         """Listens on a bound socket, or on an address."""
         loop = asyncio.get_running_loop()
+        accept: Factory = self._accept
+        if self._tls is not None:
+            accept = server_factory(self._tls, self._accept, plain=self._plain)
         if listener is not None:
-            self._server = await loop.create_server(self._accept, sock=listener, backlog=BACKLOG)
+            self._server = await loop.create_server(accept, sock=listener, backlog=BACKLOG)
         else:
-            self._server = await loop.create_server(self._accept, host, port, backlog=BACKLOG)
+            self._server = await loop.create_server(accept, host, port, backlog=BACKLOG)
         self._port = port or int(self._server.sockets[0].getsockname()[1])
         self._sweeper = loop.call_later(self.settings.sweep_s, self._sweep)
 

@@ -231,9 +231,3 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = True
         self._transport.close()
         self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
-
-
-def certificate_of(transport: asyncio.BaseTransport) -> bytes | None:
-    """Returns the client certificate (DER) that TLS verified; None without one."""
-    ssl_object = transport.get_extra_info("ssl_object")
-    return None if ssl_object is None else ssl_object.getpeercert(binary_form=True)

@@ -34,6 +34,10 @@ class ProcessTls:
         opened.start()
         return opened
 
+    def client_if(self, config: ClientTlsConfig | None, name: str) -> ClientTls | None:
+        """Like `client`; None for a client without TLS."""
+        return None if config is None else self.client(config, name)
+
     async def stop(self) -> None:
         """Ends the checks of files; idempotent."""
         for member in self._members:

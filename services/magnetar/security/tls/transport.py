@@ -30,8 +30,13 @@ log = get_logger("magnetar.security.tls")
 
 PLAIN_BYTES: Final = 64 << 10
 """What a protocol without a buffer of its own gets at once."""
-EARLY_BYTES_MAX: Final = 64 << 10
-"""Of an unfinished handshake; certificates of a usual chain take 5 KiB."""
+EARLY_BYTES_MAX: Final = 32 << 10
+"""Received before a handshake is complete; then reading pauses until it is. A chain of certificates
+takes 5 KiB; a client may send data right behind its last message."""
+EARLY_READ_BYTES: Final = 16 << 10
+
+HANDSHAKE_RECORD: Final = 22
+"""The first byte of every TLS connection; no frame of a bookie begins with it."""
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -42,12 +47,14 @@ class TlsSocket(asyncio.BufferedProtocol):
     __slots__ = (
         "_buffered",
         "_contexts",
+        "_early",
         "_factory",
         "_failed",
         "_hostname",
         "_incoming",
         "_outgoing",
         "_pacer",
+        "_plain",
         "_protocol",
         "_pump_scheduled",
         "_queued",
@@ -66,6 +73,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         *,
         server_hostname: str | None = None,
         opened: "asyncio.Future[None] | None" = None,
+        plain: bool = False,
     ) -> None:
         """`contexts` is asked when the handshake begins. A client names the server's host.
 
@@ -75,6 +83,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._factory = factory
         self._hostname = server_hostname
         self._server_side = opened is None
+        self._plain = plain
         self.opened = opened
         self._pacer: Pacer = pacer()
         self._incoming = ssl.MemoryBIO()
@@ -84,6 +93,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._protocol: asyncio.BaseProtocol | None = None
         self._buffered = False
         self._queued = False
+        self._early = False
         self._reading = True
         self._pump_scheduled = False
         self._failed: Exception | None = None
@@ -98,18 +108,40 @@ class TlsSocket(asyncio.BufferedProtocol):
             self._due()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
-        return self._pacer.received
+        received = self._pacer.received
+        return received if self._protocol is not None else received[:EARLY_READ_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
         if self.closing:
             return
+        if self._plain and self._pacer.received[0] != HANDSHAKE_RECORD:
+            self._serve_plain(self._pacer.received[:nbytes])
+            return
+        self._plain = False
         self._incoming.write(self._pacer.received[:nbytes])
         if self._protocol is not None:
             self._pump()
-        elif self._incoming.pending > EARLY_BYTES_MAX:
-            self.give_up("more bytes than a handshake has")
+            return
+        if self._incoming.pending > EARLY_BYTES_MAX and not self._early:
+            self._early = True
+            self._transport().pause_reading()
+        self._due()
+
+    def _serve_plain(self, data: memoryview) -> None:
+        """Hands the connection, and its first bytes, to the protocol without TLS."""
+        self._pacer.end(self)
+        transport, protocol = self._transport(), self._factory()
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if isinstance(protocol, asyncio.BufferedProtocol):
+            while data:
+                into = cast("memoryview", protocol.get_buffer(len(data)))
+                count = min(len(into), len(data))
+                into[:count] = data[:count]
+                protocol.buffer_updated(count)
+                data = data[count:]
         else:
-            self._due()
+            cast("asyncio.Protocol", protocol).data_received(bytes(data))
 
     def eof_received(self) -> bool:
         if self._protocol is not None:
@@ -149,6 +181,15 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._queued = False
         if self.closing or self._protocol is not None:
             return
+        if not self._handshake():
+            return
+        self._pacer.stats.completed += 1
+        self._pacer.end(self)
+        self._send()
+        self._open()
+
+    def _handshake(self) -> bool:
+        """Returns whether the handshake is complete."""
         try:
             if self._tls is None:
                 self._tls = self._contexts.context.wrap_bio(
@@ -160,16 +201,16 @@ class TlsSocket(asyncio.BufferedProtocol):
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self._send()
-            return
+            if self._early:  # all of it belonged to the handshake
+                self._early = False
+                self._transport().resume_reading()
+            return False
         except (ssl.SSLError, ValueError, OSError) as error:
             self._pacer.stats.failed += 1
             self._send()  # the alert, which tells the peer why
             self._fail(error)
-            return
-        self._pacer.stats.completed += 1
-        self._pacer.end(self)
-        self._send()
-        self._open()
+            return False
+        return True
 
     def give_up(self, reason: str) -> None:
         """Ends a connection whose handshake is not complete."""
@@ -185,13 +226,20 @@ class TlsSocket(asyncio.BufferedProtocol):
 
     def _open(self) -> None:
         """Creates the protocol, and gives it what came after the handshake."""
-        assert self._socket is not None  # noqa: S101 - the handshake used it
         self._protocol = protocol = self._factory()
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
-        protocol.connection_made(TlsTransport(self, self._socket, self._tls))
+        protocol.connection_made(TlsTransport(self, self._transport(), self._tls))
         if self.opened is not None and not self.opened.done():
             self.opened.set_result(None)
         self._pump()
+        if self._early:
+            self._early = False
+            if self._reading and not self.closing:
+                self._transport().resume_reading()
+
+    def _transport(self) -> asyncio.Transport:
+        assert self._socket is not None  # noqa: S101 - only a connected socket gets here
+        return self._socket
 
     # The protocol's transport calls these.
 
@@ -380,9 +428,13 @@ class Contexts(Protocol):
     def context(self) -> ssl.SSLContext: ...
 
 
-def server_factory(tls: Contexts, factory: Factory) -> Factory:
-    """Returns the protocol factory of a TLS listener; `factory` creates the protocol within."""
-    return lambda: TlsSocket(tls, factory)
+def server_factory(tls: Contexts, factory: Factory, *, plain: bool = False) -> Factory:
+    """Returns the protocol factory of a TLS listener; `factory` creates the protocol within.
+
+    With `plain`, a client that does not begin with a TLS record is served without TLS. That is for
+    the time in which clients are switched to TLS one after the other.
+    """
+    return lambda: TlsSocket(tls, factory, plain=plain)
 
 
 async def connect(tls: Contexts, factory: Factory, host: str, port: int) -> None:
