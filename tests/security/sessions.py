@@ -68,7 +68,7 @@ def secured(
         authorizer = None
         if authorization:
             rules = Rules(frozenset({ADMIN, PROXY}))
-            authorizer = Authorizer(store, rules, Denials(clock))
+            authorizer = Authorizer(store, rules, Denials())
         fields: dict[str, Any] = {"proxy_roles": frozenset({PROXY, "proxy2"})}
         return BrokerSecurity(
             authenticator=WordOfRoles(), authorizer=authorizer, clock=clock, **(fields | more)

@@ -59,11 +59,14 @@ class RawClient(asyncio.Protocol):
         self.on_receipt = asyncio.Event()
 
     @classmethod
-    async def connect(cls, host: str, port: int) -> "RawClient":
+    async def connect(
+        cls, host: str, port: int, command: pb.CommandConnect | None = None
+    ) -> "RawClient":
+        """A client that is connected, by CONNECT without credentials or by `command`."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             _, client = await loop.create_connection(cls, host, port)
-        connect = pb.CommandConnect(client_version="raw", protocol_version=21)
+        connect = command or pb.CommandConnect(client_version="raw", protocol_version=21)
         client.write(encode_command(CommandType.CONNECT, connect))
         await client._answer(CommandType.CONNECTED)
         return client

@@ -17,7 +17,7 @@ from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
 from magnetar.admin.rights import table as rights
 from magnetar.admin.rights.caller import on_behalf_of_caller
-from magnetar.admin.rights.guard import Admission, GuardedTable
+from magnetar.admin.rights.guard import GuardedTable
 from magnetar.admin.routers import (
     all_policies,
     analytics,
@@ -99,18 +99,18 @@ def create_app(
     metrics_page: MetricsPage | None = None,
     probes: Probes | None = None,
     cluster: ClusterParts | None = None,
-    admission: Admission | None = None,
 ) -> ASGIApp:
     """Builds the admin REST of a broker; `cluster` is set if the broker is one of several.
 
-    With `admission`, every request is authenticated and authorized; without, all are served. A
-    caller that passes `metrics_page` also runs its `keep_windows`.
+    If the broker has security, a guard admits each request. A caller that passes `metrics_page`
+    also runs its `keep_windows`.
     """
     app = Starlette(exception_handlers=answers.HANDLERS)
-    app.router = _TABLE if admission is None else GuardedTable(_TABLE, admission)
+    security = service.security
+    app.router = _TABLE if security is None else GuardedTable(_TABLE, security)
     app.state.openapi = openapi.OpenApi(DESCRIPTIONS, service.version)
     app.state.service = service
-    app.state.authorizer = admission.authorizer if admission else None
+    app.state.authorizer = security.authorizer if security else None
     app.state.metrics = metrics_page or MetricsPage(
         service, balance=cluster.balance if cluster else None
     )
@@ -119,7 +119,7 @@ def create_app(
     app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
         peers = app.state.peers = Peers(
-            cluster.routing, on_behalf_of_caller(outermost), cluster.tls
+            cluster.routing, on_behalf_of_caller(outermost), cluster.credentials, cluster.tls
         )
         cluster.closing.append(peers.close)
         app.state.balance, app.state.bookies = cluster.balance, cluster.bookies

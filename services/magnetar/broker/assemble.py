@@ -207,6 +207,7 @@ def _topic_context(
         message_bytes_max=settings.message_bytes_max,
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
+        encryption_required=settings.encryption_required,
     )
 
 

@@ -8,7 +8,8 @@ topics.
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from magnetar import __version__
@@ -22,18 +23,22 @@ from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session.budget import PublishBudget
+from magnetar.broker.session.caps import ConnectionCaps
 from magnetar.broker.session.connection import SWEEP_S, Connection
 from magnetar.broker.session.handlers import handlers
+from magnetar.broker.session.link import SERVER_REQUEST_ID
 from magnetar.broker.session.recheck import Recheck
-from magnetar.broker.session.session import Session
+from magnetar.broker.session.session import Handler, Session
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.registry import TopicRegistry
-from magnetar.core.errors import MagnetarError
+from magnetar.core.causes import Causes
+from magnetar.core.errors import MagnetarError, ServerError
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
@@ -115,6 +120,8 @@ class BrokerService:
         self.liveness_timeout_s = settings.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
         self.sessions: set[Session] = set()
+        self._caps = ConnectionCaps(settings.connections_max, settings.connections_per_ip_max)
+        self._causes = Causes()
         self.sessions_total = 0
         self._servers: list[asyncio.Server] = []
         self._no_sessions: asyncio.Event | None = None
@@ -149,21 +156,20 @@ class BrokerService:
         await self.follow_policies()
         await publish_defaults(self.store, self.offloading.defaults)
         loop = asyncio.get_running_loop()
-        frame_bytes_max = self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX
-        handling = handlers(self.security)
-
-        def connection() -> Connection:
-            return Connection(Session(self, handling), frame_bytes_max)
-
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
+        accept = partial(
+            self._connection,
+            handlers(self.security),
+            self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
+        )
         if listener is not None:
             self._servers.append(
-                await loop.create_server(connection, sock=listener, backlog=LISTEN_BACKLOG)
+                await loop.create_server(accept, sock=listener, backlog=LISTEN_BACKLOG)
             )
         if secure is not None:
             self._servers.append(
                 await loop.create_server(
-                    server_factory(secure.tls, connection),
+                    server_factory(secure.tls, accept),
                     sock=secure.socket,
                     backlog=LISTEN_BACKLOG,
                 )
@@ -172,6 +178,9 @@ class BrokerService:
             # After the listener opened, so that a registered broker can be reached.
             await self.session.start()
         self._begin_upkeep()
+
+    def _connection(self, handling: Mapping[int, Handler], frame_bytes_max: int) -> Connection:
+        return Connection(Session(self, handling), frame_bytes_max)
 
     def _begin_upkeep(self) -> None:
         self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
@@ -262,16 +271,21 @@ class BrokerService:
 
     def session_opened(self, session: Session) -> None:
         """See `session.Broker.session_opened`."""
-        limit = self.settings.connections_max
         self.sessions.add(session)
         self.sessions_total += 1
-        if self.stopping or (limit and len(self.sessions) > limit):
-            log.warning("connection refused", peer=session.link.address, limit=limit)
+        host = host_of(session.link.address)
+        refusal = self._caps.opened(host)
+        if refusal is not None:
+            if self._causes.is_new(host, refusal):
+                log.warning("connection refused", peer=session.link.address, reason=refusal)
+            session.link.error_code(SERVER_REQUEST_ID, ServerError.NOT_ALLOWED_ERROR, refusal)
+        if refusal is not None or self.stopping:
             session.link.close()
 
     def session_lost(self, session: Session) -> None:
         """See `session.Broker.session_lost`."""
         self.sessions.discard(session)
+        self._caps.closed(host_of(session.link.address))
         if self._no_sessions is not None and not self.sessions:
             self._no_sessions.set()
 

@@ -45,6 +45,7 @@ COMMANDS: Final = {
     "plan": Command(
         "magnetar.cli.plan", "show what manifests would change, and which data they would delete"
     ),
+    "token": Command("magnetar.cli.token", "create keys and tokens, show and validate tokens"),
     "etcd": Command("magnetar.cli.etcd", "list the key ranges that each role needs in etcd"),
     "config": Command("magnetar.cli.config", "list and explain the settings"),
 }

@@ -28,9 +28,12 @@ from magnetar.cluster.membership import Membership, join
 from magnetar.cluster.nodes import Node, Readiness, launch, session_reason
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.observe.health import HealthServer, Probes
+from magnetar.security.credentials import Credentials
+from magnetar.security.secret import Secret
 from magnetar.security.tls.process import ProcessTls
 from magnetar.security.tls.transport import server_factory
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import SettingsError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,6 +83,9 @@ async def start(settings: BrokerProcessSettings) -> BrokerProcess:
 async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> BrokerProcess:
     clock = SystemClock()
     health = _Health(settings)
+    credentials = _own_credentials(settings)
+    if credentials is not None:
+        opened.push_async_callback(credentials.close)
     opened.push_async_callback(health.tls.stop)
     listeners = bind_all(
         settings.host,
@@ -97,7 +103,7 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
     )
     member = await _join(opened, settings, addresses, health, listeners, clock)
     service, balance = await _serve(opened, settings, member, health, addresses, listeners, clock)
-    await _serve_rest(opened, settings, service, balance, health, listeners)
+    await _serve_rest(opened, settings, service, balance, health, listeners, credentials)
     # Last, so that the load that it reports does not include the start.
     opened.push_async_callback(balance.stop)
     balance.start()
@@ -109,6 +115,23 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
         closing=opened,
         service_url=service.service_url,
     )
+
+
+def _own_credentials(settings: BrokerProcessSettings) -> Credentials | None:
+    """Returns what this broker presents to the other brokers; None while authentication is off.
+
+    Raises SettingsError: without it, the other brokers refuse every request of this one.
+    """
+    if not settings.authentication_enabled:
+        return None
+    if not settings.broker_client_auth_plugin:
+        raise SettingsError(
+            "authentication is on, so the other brokers of the cluster need this one's "
+            "credentials: set broker_client_auth_plugin (brokerClientAuthenticationPlugin) and "
+            "broker_client_auth_parameters (brokerClientAuthenticationParameters)"
+        )
+    parameters = settings.broker_client_auth_parameters or Secret("")
+    return Credentials.parse(settings.broker_client_auth_plugin, parameters)
 
 
 async def _join(
@@ -208,6 +231,7 @@ async def _serve_rest(
     balance: Balance,
     health: _Health,
     listeners: BrokerListeners,
+    credentials: Credentials | None,
 ) -> None:
     """Starts the admin REST and waits until it answers."""
     ownership = service.cluster_ownership
@@ -226,6 +250,7 @@ async def _serve_rest(
             OwnershipRouting(ownership),
             balance,
             None if health.ledgers is None else health.ledgers.bookies,
+            credentials,
             health.families,
             tls=health.tls.client_if(settings.broker_client(), "brokers"),
         ),

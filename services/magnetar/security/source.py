@@ -89,8 +89,8 @@ def _inline_data(setting: str, url: str) -> Secret:
     described, comma, data = url.removeprefix("data:").partition(",")
     if not comma:
         raise ConfigurationError(f"{setting} is a data: URL without a comma")
-    # Pulsar's documentation also writes `data:base64,`.
-    if not described.endswith(";base64") and described != "base64":
+    # `data:base64,`, which some pages of Pulsar write, is plain text in Pulsar 4.2, too.
+    if not described.endswith(";base64"):
         return Secret(unquote_to_bytes(data))
     try:
         return Secret(base64.b64decode(data, validate=True))

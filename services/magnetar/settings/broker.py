@@ -17,6 +17,7 @@ from typing import Final
 
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.settings import choices
+from magnetar.settings.connections import ConnectionSettings
 from magnetar.settings.field import UNLIMITED, SettingsError, checked, setting
 
 POLICIES: Final = "Defaults of policies"
@@ -28,7 +29,7 @@ _INTERCEPTORS: Final = "org.apache.pulsar.common.intercept."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class BrokerSettings(ConnectionSettings):
     """The settings of every broker, in a cluster or alone."""
 
     message_ttl_s: int = setting(
@@ -425,38 +426,6 @@ class BrokerSettings:
         unit="entries",
         within=(1, 100_000),
         pulsar="dispatcherMaxRoundRobinBatchSize",
-    )
-    keep_alive_interval_s: int = setting(
-        30,
-        "How often a silent connection is pinged; two silent intervals end it.",
-        group="Connections",
-        unit="s",
-        within=(1, 3_600),
-        pulsar="keepAliveIntervalSeconds",
-    )
-    liveness_check_timeout_ms: int = setting(
-        5_000,
-        "How long an old connection may take to answer before its client is replaced.",
-        group="Connections",
-        unit="ms",
-        within=(100, 600_000),
-        pulsar="connectionLivenessCheckTimeoutMillis",
-    )
-    connections_max: int = setting(
-        0,
-        "Maximum number of client connections of this broker; 0 means no limit.",
-        group="Connections",
-        unit="connections",
-        within=(0, UNLIMITED),
-        pulsar="brokerMaxConnections",
-    )
-    shutdown_timeout_ms: int = setting(
-        10_000,
-        "How long a stopping broker may take to drain (Pulsar: 60000).",
-        group="Connections",
-        unit="ms",
-        within=(100, 600_000),
-        pulsar="brokerShutdownTimeoutMs",
     )
     ledger_entries_max: int = setting(
         50_000,

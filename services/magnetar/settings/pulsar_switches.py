@@ -67,7 +67,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         authorizationEnabled=_AUTHORIZATION,
         bookkeeperClientRegionawarePolicyEnabled="region-aware placement",
         brokerDeduplicationEnabled="deduplication",
-        encryptionRequireOnProducer="the enforcement of end-to-end encryption",
         failureDomainsEnabled="failure domains",
         replicationTlsEnabled="geo-replication",
         strictAuthMethod=_AUTHENTICATION,
@@ -143,7 +142,6 @@ SWITCHES: Final[dict[str, Switch]] = {
     **_switches(
         _is_positive,
         "remove the key or set it to 0",
-        brokerMaxConnectionsPerIp="a cap on connections per IP address",
         maxUnackedMessagesPerBroker="a cap on unacknowledged messages per broker",
     ),
 }

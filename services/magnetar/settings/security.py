@@ -265,6 +265,12 @@ class SecuritySettings:
         group=AUTHORIZATION,
         pulsar="authorizationAllowWildcardsMatching",
     )
+    tenant_admins_update_tenants: bool = setting(
+        False,
+        "Whether admins of a tenant may change and delete it, as in Pulsar; if not, only super "
+        "users may: an admin could otherwise allow its tenant other clusters and other admins.",
+        group=AUTHORIZATION,
+    )
     superuser_roles: tuple[str, ...] = setting(
         (),
         "The roles that may do everything.",

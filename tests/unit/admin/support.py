@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import httpx
@@ -12,6 +12,7 @@ from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.assemble import assemble
 from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.ownership.records import BrokerRecord, Urls
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.sink import Delivery
@@ -19,7 +20,7 @@ from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.producer import AccessMode, Producer, PublishRun
 from magnetar.broker.topic.subscribe import SubscribeRequest
-from magnetar.core.clock import SystemClock
+from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
@@ -27,6 +28,7 @@ from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.store import MetadataStore
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry
@@ -184,15 +186,20 @@ def topic_name(local: str) -> TopicName:
 
 
 async def start_service(
-    settings: BrokerSettings | None = None, store: MemoryStore | None = None
+    settings: BrokerSettings | None = None,
+    store: MemoryStore | None = None,
+    secure: Callable[[MetadataStore, Clock], BrokerSecurity | None] = lambda _store, _clock: None,
 ) -> BrokerService:
-    """Yields a broker with tenant `t1` and namespace `t1/n1`, without a listener."""
+    """Returns a broker with tenant `t1` and namespace `t1/n1`, without a listener."""
     clock = SystemClock()
     store = store or MemoryStore(clock)
     ledgers = LedgerClient(store, LocalBookies([MemoryBookie()]), clock, SINGLE)
     urls = Urls("pulsar://127.0.0.1:6650", f"http://{BROKER}")
     record = BrokerRecord(BROKER, 1, "127.0.0.1", 6650, urls)
-    service = assemble(settings or BrokerSettings(), store, ledgers, clock, record)
+    security = secure(store, clock)
+    service = assemble(
+        settings or BrokerSettings(), store, ledgers, clock, record, security=security
+    )
     data = {"serviceUrl": service.http_url, "brokerServiceUrl": service.service_url}
     await service.resources.create_cluster("standalone", data)
     info = {"adminRoles": [], "allowedClusters": ["standalone"]}

@@ -349,11 +349,40 @@ async def test_a_name_is_taken_over_only_from_a_dead_connection(answers: bool) -
             assert await holder.next() is None
 
 
-async def test_connections_beyond_the_bound_are_closed() -> None:
-    async with (
-        running_broker(BrokerSettings(connections_max=1)) as (_, port),
-        peer_of(port) as first,
-        peer_of(port, connected=False) as second,
-    ):
-        assert await second.next() is None
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (BrokerSettings(connections_max=2), "Reached the maximum number of connections"),
+        (
+            BrokerSettings(connections_per_ip_max=2),
+            "Reached the maximum number of connections on address127.0.0.1",
+        ),
+    ],
+)
+async def test_connections_beyond_the_bound_are_closed(settings: BrokerSettings, text: str) -> None:
+    async with running_broker(settings) as (service, port), peer_of(port) as first:
+        for _ in range(3):  # one that has ended counts no more
+            async with peer_of(port):
+                for _ in range(2):
+                    async with peer_of(port, connected=False) as third:
+                        error = await third.until(CommandType.ERROR)
+                        assert (error.error, error.message) == (pb.NotAllowedError, text)
+                        assert error.request_id == 2**64 - 1
+                        assert await third.next() is None
+            async with asyncio.timeout(WAIT_S):
+                while len(service.sessions) > 1:  # noqa: ASYNC110 - there is no event for it
+                    await asyncio.sleep(0.001)
         assert await first.is_silent()
+
+
+async def test_another_address_is_not_counted_with_the_first() -> None:
+    async with running_broker(BrokerSettings(connections_per_ip_max=1)) as (_, port):
+        sockets = []
+        for address in ("127.0.0.1", "127.0.0.2"):
+            opened = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+            peer = Peer(*opened)
+            await peer.connect()
+            sockets.append(peer)
+        for peer in sockets:
+            assert await peer.is_silent()
+            peer.writer.close()

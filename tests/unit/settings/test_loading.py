@@ -93,7 +93,6 @@ REQUIRING = dict.fromkeys(SWITCHES, "true") | {
     "brokerServicePortTls": "6651",
     "webServicePortTls": "8443",
     "superUserRoles": "admin",
-    "brokerMaxConnectionsPerIp": "10",
     "maxUnackedMessagesPerBroker": "50000",
 }
 
@@ -121,11 +120,11 @@ def test_toml_values_may_require_a_missing_feature(tmp_path: Path) -> None:
     for text in (
         "tlsEnabled = true",
         'superUserRoles = ["admin"]',
-        "brokerMaxConnectionsPerIp = 5",
+        "maxUnackedMessagesPerBroker = 5",
     ):
         with pytest.raises(SettingsError, match="does not support"):
             load_standalone({}, {}, write(tmp_path, text, "m.toml"))
-    off = "tlsEnabled = false\nsuperUserRoles = []\nbrokerMaxConnectionsPerIp = 0\n"
+    off = "tlsEnabled = false\nsuperUserRoles = []\nmaxUnackedMessagesPerBroker = 0\n"
     load_standalone({}, {}, write(tmp_path, off, "m.toml"))
 
 

@@ -33,6 +33,7 @@ from magnetar.admin.http.routes import Handler
 from magnetar.core.backoff import backoff_s
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.security.credentials import Credentials
 from magnetar.security.tls.reload import ClientTls
 
 TRIES_MAX: Final = 4
@@ -45,10 +46,16 @@ TEMPORARY: Final = frozenset({307, 502, 503, 504})
 class Peers:
     """Reaches the brokers of a cluster for the requests of one application."""
 
-    def __init__(self, routing: Routing, app: ASGIApp, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        routing: Routing,
+        app: ASGIApp,
+        credentials: Credentials | None = None,
+        tls: ClientTls | None = None,
+    ) -> None:
         """With `tls`, requests to other brokers are encrypted."""
         self.routing = routing
-        self._sender = Sender(app, tls)
+        self._sender = Sender(app, credentials, tls)
 
     async def close(self) -> None:
         await self._sender.close()

@@ -10,6 +10,7 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import BookieSet
+from magnetar.security.credentials import Credentials
 from magnetar.security.tls.reload import ClientTls
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class ClusterParts:
     balance: "Balance | None" = None
     bookies: BookieSet | None = None
     """The bookies of the cluster."""
+    credentials: Credentials | None = None
+    """What this broker presents to the others; None while authentication is off."""
     families: Callable[[], Iterable[str]] = tuple
     """Further metrics, of the broker's clients of bookies and metadata."""
     tls: ClientTls | None = None

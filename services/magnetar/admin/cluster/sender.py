@@ -16,8 +16,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp
 
 from magnetar.admin.cluster.routing import Peer
-from magnetar.core.errors import MetadataError, ServiceNotReady
+from magnetar.admin.rights.caller import CALLER, headers_of
+from magnetar.core.errors import AuthorizationError, MetadataError, ServiceNotReady
 from magnetar.core.tasks import TaskSet
+from magnetar.security.credentials import Credentials
+from magnetar.security.credentials.plugins import CredentialsUnavailable
 from magnetar.security.tls.reload import ClientTls
 
 if TYPE_CHECKING:
@@ -36,7 +39,7 @@ LOCAL_HEADER: Final = "x-magnetar-local"
 UNDER_HEADER: Final = "x-magnetar-under"
 """A revision and a key: the deletion mark of the namespace or partitioned topic."""
 
-_FORWARDED: Final = ("authorization", "content-type")
+_FORWARDED: Final = ("content-type",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +70,12 @@ class PeerAnswer:
 class Sender:
     """Sends requests to brokers, at most AT_ONCE_MAX at the same time."""
 
-    def __init__(self, app: ASGIApp, tls: ClientTls | None = None) -> None:
-        """With `tls`, requests to other brokers are encrypted."""
+    def __init__(
+        self, app: ASGIApp, credentials: Credentials | None = None, tls: ClientTls | None = None
+    ) -> None:
+        """`credentials` are this broker's own; with `tls`, requests to brokers are encrypted."""
         self._app = app
+        self._credentials = credentials
         self._tls = tls
         self._context: ssl.SSLContext | None = None
         """That of `_remote`: changed certificates need another client."""
@@ -92,12 +98,15 @@ class Sender:
         import httpx
 
         client = self._client(local=peer.local)
+        headers = dict(request.headers or {})
+        if self._credentials is not None and not peer.local:
+            headers |= await self._own_headers(self._credentials)
         raw_path = f"{request.path}?{request.query}".encode()
         url = httpx.URL(self._address(peer)).copy_with(raw_path=raw_path)
         try:
             async with self._slots, asyncio.timeout(REQUEST_TIMEOUT_S):
                 response = await client.request(
-                    request.method, url, content=request.body, headers=dict(request.headers or {})
+                    request.method, url, content=request.body, headers=headers
                 )
         except (httpx.HTTPError, TimeoutError, OSError) as error:
             raise ServiceNotReady(
@@ -106,6 +115,17 @@ class Sender:
         if len(response.content) > ANSWER_BYTES_MAX:
             raise MetadataError(f"The answer of {peer.broker_id} to {request.path} is too large")
         return PeerAnswer(response.status_code, response.content, request.subject)
+
+    async def _own_headers(self, credentials: Credentials) -> dict[str, str]:
+        """Returns this broker's credentials, and the principal that the request is sent for."""
+        caller = CALLER.get()
+        if caller is None:
+            raise AuthorizationError("A request to other brokers needs a role that it is sent for")
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await credentials.headers() | headers_of(caller)
+        except CredentialsUnavailable as error:
+            raise ServiceNotReady(f"This broker has no credentials now: {error}") from error
 
     def _address(self, peer: Peer) -> str:
         """Returns the peer's address; raises ServiceNotReady if it has none of the right kind."""

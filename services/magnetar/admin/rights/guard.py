@@ -6,7 +6,6 @@ Routes that need no credentials are those that the table of rights marks as publ
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from starlette.requests import Request
@@ -14,41 +13,28 @@ from starlette.types import Receive, Scope, Send
 
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
+from magnetar.admin.http.connection import PEER_CERTIFICATE
 from magnetar.admin.http.routes import Found, RouteTable
 from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, demand, principal_in
 from magnetar.admin.rights.right import AnyRole, Public, Right
 from magnetar.admin.rights.table import METRICS, RIGHTS
-from magnetar.broker.security.authorizer import Authorizer
+from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.security.api import (
     AuthenticationFailed,
-    Authenticator,
     Identity,
     Peer,
     ProviderUnavailable,
 )
 
 ORIGINAL_PRINCIPAL: Final = "x-original-principal"
-CERTIFICATE: Final = "certificate"
-"""Key of a connection's client certificate (DER) in the state of its requests."""
 _CHALLENGE: Final = {"www-authenticate": "Bearer"}
 _OF_BROKERS: Final = frozenset({LOCAL_HEADER.encode(), UNDER_HEADER.encode()})
 """Headers that only other brokers may send."""
 
 log = get_logger("magnetar.admin")
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What the guard needs: who authenticates, who authorizes, and the roles of proxies."""
-
-    authenticator: Authenticator
-    authorizer: Authorizer | None
-    """None if every authenticated role may do everything (authorizationEnabled=false)."""
-    proxy_roles: frozenset[str] = frozenset()
-    authenticate_metrics: bool = False
 
 
 class Unauthenticated(Exception):
@@ -58,9 +44,9 @@ class Unauthenticated(Exception):
 class GuardedTable(RouteTable):
     """A table of routes behind a guard."""
 
-    def __init__(self, table: RouteTable, admission: Admission) -> None:
+    def __init__(self, table: RouteTable, security: BrokerSecurity) -> None:
         super().__init__(table.table)
-        self._admission = admission
+        self._security = security
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -85,7 +71,7 @@ class GuardedTable(RouteTable):
         if isinstance(right, Public):
             return None
         principal = await self._principal(scope)
-        authorizer = self._admission.authorizer
+        authorizer = self._security.authorizer
         if authorizer is None or right is None or found is None:
             return principal
         needs = right.needs(Request({**scope, **found.child_scope}))
@@ -98,7 +84,7 @@ class GuardedTable(RouteTable):
             return None
         (method,) = found.route.methods
         route = method, found.route.path
-        if route == METRICS and self._admission.authenticate_metrics:
+        if route == METRICS and self._security.authenticate_metrics:
             return AnyRole()
         return RIGHTS[route]
 
@@ -111,14 +97,15 @@ class GuardedTable(RouteTable):
         headers = Request(scope).headers
         identity = await self._identity(scope, headers)
         forwarded = principal_in(headers)
-        authorizer = self._admission.authorizer
+        authorizer = self._security.authorizer
         if forwarded is not None:
             if authorizer is not None and not authorizer.is_super_user(Principal(identity.role)):
-                log.warning(
-                    "not a broker: it names a role to act for, and is no super user",
-                    role=identity.role,
-                    peer=_address(scope),
-                )
+                if self._security.causes.is_new("acts for others", identity.role):
+                    log.warning(
+                        "no super user, so not a broker: it may not act for other roles",
+                        role=identity.role,
+                        peer=_address(scope),
+                    )
                 raise AuthorizationError("Only brokers act for other roles", http_status=401)
             return forwarded
         scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _OF_BROKERS]
@@ -126,7 +113,7 @@ class GuardedTable(RouteTable):
 
     def _through_proxy(self, role: str, original: str | None) -> Principal:
         """Returns the principal of a client, or of a proxy and its client."""
-        proxies = self._admission.proxy_roles
+        proxies = self._security.proxy_roles
         if role in proxies:
             if original is None:
                 raise AuthorizationError(
@@ -147,14 +134,16 @@ class GuardedTable(RouteTable):
         return Principal(role)
 
     async def _identity(self, scope: Scope, headers: Mapping[str, str]) -> Identity:
-        peer = Peer(_address(scope), scope.get("state", {}).get(CERTIFICATE))
+        peer = Peer(_address(scope), scope.get("state", {}).get(PEER_CERTIFICATE))
         try:
-            return await self._admission.authenticator.authenticate_http(headers, peer)
+            return await self._security.authenticator.authenticate_http(headers, peer)
         except AuthenticationFailed as error:
-            log.info("authentication failed", peer=peer.address, reason=str(error))
+            if self._security.causes.is_new("http", peer.address, str(error)):
+                log.info("authentication failed", peer=peer.address, reason=str(error))
             raise Unauthenticated from None
         except ProviderUnavailable as error:
-            log.warning("authentication unavailable", peer=peer.address, reason=str(error))
+            if self._security.causes.is_new("http", str(error)):
+                log.warning("authentication unavailable", reason=str(error))
             raise ServiceNotReady("The identity provider is not available, retry") from None
 
 

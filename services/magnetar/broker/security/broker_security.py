@@ -41,6 +41,8 @@ class BrokerSecurity:
     clock: Clock
     """The clock by which the authenticator sets expiries."""
     proxy_roles: frozenset[str] = frozenset()
+    authenticate_metrics: bool = False
+    """Whether /metrics needs credentials."""
     verify_original: bool = False
     """Whether the credentials that a proxy forwards are verified; else its word is taken."""
     challenge_answer_s: float = CHALLENGE_ANSWER_S_DEFAULT
@@ -72,13 +74,18 @@ def open_security(
         return None
     authorizer = None
     if settings.authorization_enabled:
-        rules = Rules(frozenset(settings.superuser_roles), settings.authorization_wildcards)
-        authorizer = Authorizer(store, rules, Denials(clock), up_to_date=up_to_date)
+        rules = Rules(
+            frozenset(settings.superuser_roles),
+            wildcards=settings.authorization_wildcards,
+            tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
+        )
+        authorizer = Authorizer(store, rules, Denials(), up_to_date=up_to_date)
     return BrokerSecurity(
         authenticator=open_authenticator(config, clock),
         authorizer=authorizer,
         clock=clock,
         proxy_roles=frozenset(settings.proxy_roles),
+        authenticate_metrics=settings.authenticate_metrics,
         verify_original=settings.authenticate_original,
         challenge_answer_s=settings.auth_challenge_s,
     )

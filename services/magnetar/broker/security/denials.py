@@ -1,7 +1,6 @@
 """Counts refused operations, and logs each cause once in a while."""
 
 from collections import Counter
-from typing import Final
 
 from magnetar.broker.security.needs import (
     AnyRoleNeed,
@@ -15,13 +14,8 @@ from magnetar.broker.security.needs import (
     TopicNeed,
 )
 from magnetar.broker.security.principal import Principal
-from magnetar.core.clock import Clock
+from magnetar.core.causes import Causes
 from magnetar.core.log import get_logger
-
-REPEAT_INTERVAL_MS: Final = 3_600_000
-"""A cause that goes on is logged once an hour."""
-CAUSES_MAX: Final = 1_024
-"""The causes that are remembered. If there are more, the oldest are forgotten."""
 
 log = get_logger("magnetar.authorization")
 
@@ -29,25 +23,17 @@ log = get_logger("magnetar.authorization")
 class Denials:
     """The operations that a broker refused."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.by_kind: Counter[str] = Counter()
         """How many were refused, by the kind of the right: topic, namespace, tenant, …"""
-        self._logged_ms: dict[tuple[str, str], int] = {}
+        self._causes = Causes()
 
     def record(self, principal: Principal, need: Need, address: str) -> None:
-        """Counts a refusal, and logs it unless its cause was logged within the last hour."""
+        """Counts a refusal, and logs it unless its cause was logged lately."""
         self.by_kind[kind_of(need)] += 1
-        cause = str(principal), described(need)
-        now_ms = self._clock.now_ms()
-        logged_ms = self._logged_ms.get(cause)
-        if logged_ms is not None and now_ms - logged_ms < REPEAT_INTERVAL_MS:
-            return
-        self._logged_ms.pop(cause, None)
-        while len(self._logged_ms) >= CAUSES_MAX:
-            del self._logged_ms[next(iter(self._logged_ms))]
-        self._logged_ms[cause] = now_ms
-        log.warning("not authorized", role=cause[0], needs=cause[1], peer=address)
+        role, needs = str(principal), described(need)
+        if self._causes.is_new(role, needs):
+            log.warning("not authorized", role=role, needs=needs, peer=address)
 
 
 def kind_of(need: Need) -> str:

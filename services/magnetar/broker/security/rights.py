@@ -88,10 +88,10 @@ def _of_consumer(operation: TopicOperation) -> Needs:
     """
 
     def needs(command: Any, attached: Attached) -> tuple[Need, ...]:
-        found = attached.subscription_of(command.consumer_id)
-        if found is None:
+        consumed = attached.subscription_of(command.consumer_id)
+        if consumed is None:
             return (AnyRoleNeed(),)
-        return (TopicNeed(found[0], operation, found[1]),)
+        return (TopicNeed(consumed[0], operation, consumed[1]),)
 
     return needs
 
@@ -117,8 +117,8 @@ def _partitions_of_transaction(command: Any, attached: Attached) -> tuple[Need, 
 
 def _subscriptions_of_transaction(command: Any, attached: Attached) -> tuple[Need, ...]:
     return tuple(
-        TopicNeed(parse_topic(each.topic), TopicOperation.CONSUME, each.subscription)
-        for each in command.subscription
+        TopicNeed(parse_topic(used.topic), TopicOperation.CONSUME, used.subscription)
+        for used in command.subscription
     ) or (AnyRoleNeed(),)
 
 

@@ -99,10 +99,8 @@ class Proof:
     @property
     def expires_at_ms(self) -> int | None:
         """When the first of the credentials expires; None if none does."""
-        return min(
-            (each.expires_at_ms for each in self.identities if each.expires_at_ms is not None),
-            default=None,
-        )
+        times_ms = [identity.expires_at_ms for identity in self.identities]
+        return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)
 
 
 def refusal_at(proof: Proof, now_ms: int) -> str | None:

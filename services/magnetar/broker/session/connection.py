@@ -87,7 +87,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.heard = True
         self.peer = Peer(UNKNOWN_PEER[0])
-        """The client's address, and its certificate if TLS verified one."""
+        """The address of the client, and its certificate if TLS verified one."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Opens the session on the connection."""

@@ -28,3 +28,5 @@ class TopicContext:
     message_bytes_max: int
     throttle_tailing: bool = True
     stamp: EntryStamp | None = None
+    encryption_required: bool = False
+    """Whether producers must encrypt, whatever the policies say."""

@@ -160,7 +160,7 @@ class GovernedTopic(ABC):
         largest = self._value(caps.MAX_MESSAGE_SIZE) or 0
         if largest >= self._context.message_bytes_max:
             largest = 0  # the decoder refuses larger messages anyway
-        encrypted = bool(self._value(admission.ENCRYPTION_REQUIRED))
+        encrypted = self._encryption_required
         gate = self.gate
         if gate is None:
             if not (rate.limits or largest or encrypted):
@@ -183,12 +183,13 @@ class GovernedTopic(ABC):
     def check_producer(self, name: str, *, encrypted: bool) -> None:
         """Raises ProducerBusy or MetadataError if policies forbid such a producer."""
         self.check_producers_cap(name)
-        if (
-            not encrypted
-            and self._value(admission.ENCRYPTION_REQUIRED)
-            and not is_system_topic(self.name)
-        ):
+        if not encrypted and self._encryption_required and not is_system_topic(self.name):
             raise MetadataError(f"Encryption is required in {self.full_name}")
+
+    @property
+    def _encryption_required(self) -> bool:
+        """Whether the broker or a policy requires encrypted messages."""
+        return self._context.encryption_required or bool(self._value(admission.ENCRYPTION_REQUIRED))
 
     def check_producers_cap(self, name: str) -> None:
         """Raises ProducerBusy at the cap, unless the producer replaces one of its name."""

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from magnetar.core.clock import SystemClock
 from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials.plugins import (
     BasicCredentials,
@@ -92,6 +93,8 @@ def _plugin(name: str, text: str) -> Plugin:
         return _basic(text)
     if short == "tls":
         return _tls(text)
+    if short == "oauth2":
+        return _oauth2(text)
     supported = ", ".join(f"{key} ({java})" for key, java in PLUGINS.items())
     raise ConfigurationError(f"the plugin {name} is not supported; supported: {supported}")
 
@@ -146,6 +149,18 @@ def _tls(text: str) -> Plugin:
     if set(values) != {"tlsCertFile", "tlsKeyFile"}:
         raise ConfigurationError("the parameters of tls need tlsCertFile and tlsKeyFile")
     return TlsCredentials(values["tlsCertFile"], values["tlsKeyFile"])
+
+
+def _oauth2(text: str) -> Plugin:
+    # These modules import httpx, which a process without OAuth 2.0 need not load.
+    from magnetar.security.credentials.oauth2 import OAuth2Credentials
+    from magnetar.security.credentials.oauth2_parameters import JAVA_NAMES, KNOWN, oauth2_config
+
+    values = _json(text, "oauth2", (*KNOWN, *JAVA_NAMES))
+    by_java_name = {JAVA_NAMES.get(name, name): value for name, value in values.items()}
+    if len(by_java_name) < len(values):
+        raise ConfigurationError("the parameters of oauth2 name a parameter in both spellings")
+    return OAuth2Credentials(oauth2_config(by_java_name), SystemClock())
 
 
 def _pairs(text: str) -> dict[str, str]:

@@ -6,7 +6,6 @@ Source: OpenID Connect Discovery 1.0 sections 3 and 4.3, RFC 7517.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -53,18 +52,6 @@ def keys_by_id(content: bytes, url: str) -> dict[str, Jwk]:
 
 def _signs(jwk: Jwk) -> bool:
     return jwk.get("kty") in ("RSA", "EC") and jwk.get("use", "sig") == "sig"
-
-
-def checked_url(url: str, *, require_https: bool) -> str | None:
-    """Returns the reason why a URL of an issuer is not usable, None if it is."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("https", "http") or not parts.hostname:
-        return f"{url} is not an https URL"
-    if parts.scheme == "http" and require_https:
-        return f"{url} is not https (openIDRequireIssuersUseHttps=false permits that, for tests)"
-    if parts.username is not None or parts.query or parts.fragment:
-        return f"{parts.hostname} is named with a user, a query or a fragment"
-    return None
 
 
 def _object(content: bytes, url: str) -> dict[str, Any]:

@@ -16,15 +16,14 @@ from typing import Final, Protocol
 
 from magnetar.security.api import ProviderUnavailable
 from magnetar.security.configuration import ConfigurationError
+from magnetar.security.fetch import ProviderClient, checked_url
 from magnetar.security.openid.documents import (
     METADATA_PATH,
     Jwk,
     Metadata,
-    checked_url,
     keys_by_id,
     metadata,
 )
-from magnetar.security.openid.fetch import DocumentFetcher
 
 KUBERNETES_KEYS_PATH: Final = "/openid/v1/jwks"
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -51,15 +50,15 @@ class KeyOrigin(Protocol):
 class WebIssuer:
     """An issuer that publishes its keys under its own URL."""
 
-    def __init__(self, issuer: str, fetcher: DocumentFetcher, *, require_https: bool) -> None:
+    def __init__(self, issuer: str, client: ProviderClient, *, require_https: bool) -> None:
         self._issuer = issuer
-        self._fetcher = fetcher
+        self._client = client
         self._require_https = require_https
 
     async def fetch(self) -> IssuerKeys:
         """Returns the keys that the issuer publishes; raises ProviderUnavailable."""
         url = self._issuer.rstrip("/") + METADATA_PATH
-        described = metadata(await self._fetcher.get(url), url)
+        described = metadata(await self._client.get(url), url)
         if described.issuer != self._issuer:
             raise ProviderUnavailable(f"{url} names the issuer {described.issuer[:256]!a}")
         return IssuerKeys(self._issuer, await self._keys(described))
@@ -68,10 +67,10 @@ class WebIssuer:
         url = described.keys_url
         if (reason := checked_url(url, require_https=self._require_https)) is not None:
             raise ProviderUnavailable(f"the jwks_uri of {self._issuer} is refused: {reason}")
-        return keys_by_id(await self._fetcher.get(url), url)
+        return keys_by_id(await self._client.get(url), url)
 
     async def close(self) -> None:
-        """Does nothing: the fetcher is shared."""
+        """Does nothing: the client is shared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +99,8 @@ class KubernetesIssuer:
     def __init__(
         self,
         server: ApiServer,
-        api: DocumentFetcher,
-        web: DocumentFetcher | None,
+        api: ProviderClient,
+        web: ProviderClient | None,
         *,
         require_https: bool,
     ) -> None:

@@ -17,9 +17,9 @@ from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.security.api import AuthenticationFailed, Identity, Peer
 from magnetar.security.configuration import ConfigurationError, OpenIdProviderConfig
+from magnetar.security.fetch import ProviderClient, checked_url, tls_context
 from magnetar.security.openid.cache import CacheAges, KeyCache
-from magnetar.security.openid.documents import Jwk, checked_url
-from magnetar.security.openid.fetch import DocumentFetcher
+from magnetar.security.openid.documents import Jwk
 from magnetar.security.openid.issuers import ApiServer, KeyOrigin, KubernetesIssuer, WebIssuer
 from magnetar.security.secret import Secret
 from magnetar.security.token.claims import (
@@ -54,9 +54,7 @@ class OpenIdProvider:
         self._config = config
         self._clock = clock
         self._tasks = TaskSet("openid")
-        self._fetcher = DocumentFetcher(
-            config.trust_certs_file, config.connect_timeout_ms, config.read_timeout_ms
-        )
+        self._web = self._client(config.trust_certs_file)
         self._caches: dict[str, KeyCache] = {}
         """By issuer, the least recently used first."""
         self._kubernetes = self._kubernetes_cache(server)
@@ -85,7 +83,7 @@ class OpenIdProvider:
         await self._tasks.stop()
         if self._kubernetes is not None:
             await self._kubernetes.close()
-        await self._fetcher.close()
+        await self._web.close()
 
     def _identity(self, claims: Claims) -> Identity:
         config = self._config
@@ -106,7 +104,7 @@ class OpenIdProvider:
         if isinstance(issuer, str) and issuer in config.allowed_issuers:
             cache = self._caches.pop(issuer, None)
             if cache is None:
-                origin = WebIssuer(issuer, self._fetcher, require_https=config.require_https)
+                origin = WebIssuer(issuer, self._web, require_https=config.require_https)
                 cache = self._cache(origin)
             self._caches[issuer] = cache
             while len(self._caches) > config.issuers_cached_max:
@@ -125,16 +123,21 @@ class OpenIdProvider:
         )
         return KeyCache(origin, ages, self._clock, self._tasks)
 
+    def _client(self, trust_certs_file: str) -> ProviderClient:
+        return ProviderClient(
+            tls_context(trust_certs_file),
+            connect_timeout_s=self._config.connect_timeout_ms / 1000,
+            read_timeout_s=self._config.read_timeout_ms / 1000,
+        )
+
     def _kubernetes_cache(self, server: ApiServer | None) -> KeyCache | None:
         config = self._config
         mode = config.fallback_discovery_mode
         if mode == "DISABLED":
             return None
         server = server or ApiServer.of_pod(os.environ)
-        api = DocumentFetcher(
-            str(server.account / "ca.crt"), config.connect_timeout_ms, config.read_timeout_ms
-        )
-        web = self._fetcher if mode == "KUBERNETES_DISCOVER_TRUSTED_ISSUER" else None
+        api = self._client(str(server.account / "ca.crt"))
+        web = self._web if mode == "KUBERNETES_DISCOVER_TRUSTED_ISSUER" else None
         origin = KubernetesIssuer(server, api, web, require_https=config.require_https)
         return self._cache(origin)
 

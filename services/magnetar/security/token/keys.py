@@ -74,10 +74,10 @@ def hmac_key(secret: bytes, what: str) -> VerificationKey:
     return VerificationKey(secret, algorithms)
 
 
-def public_key(content: bytes, algorithm: str, what: str) -> VerificationKey:
+def public_key(content: bytes, algorithm: str | None, what: str) -> VerificationKey:
     """Returns the key of a DER or PEM public key; raises ConfigurationError.
 
-    `algorithm` (tokenPublicAlg) states the kind of key that is expected.
+    `algorithm` states the kind of key that is expected; None: any.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import (
@@ -95,9 +95,9 @@ def public_key(content: bytes, algorithm: str, what: str) -> VerificationKey:
             f"PEM, and looks like {form}"
         ) from None
     algorithms = algorithms_of(key, what)
-    if algorithm not in algorithms:
+    if algorithm is not None and algorithm not in algorithms:
         raise ConfigurationError(
-            f"{what} is a key for {', '.join(algorithms)}, but tokenPublicAlg is {algorithm}"
+            f"{what} is a key for {', '.join(algorithms)}, not for {algorithm} (tokenPublicAlg)"
         )
     return VerificationKey(key, algorithms)
 

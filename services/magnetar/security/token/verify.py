@@ -31,6 +31,7 @@ class UnverifiedToken:
     compact: Secret
     algorithm: str
     kid: str | None
+    header: bytes
     payload: bytes
 
 
@@ -44,7 +45,8 @@ def parsed(compact: Secret) -> UnverifiedToken:
     parts = raw.split(b".")
     if len(parts) != 3:
         raise AuthenticationFailed("the token does not have three parts")
-    header = _object(_base64(parts[0]))
+    header_json, payload = _base64(parts[0]), _base64(parts[1])
+    header = _object(header_json)
     algorithm, kid = header.get("alg"), header.get("kid")
     if not isinstance(algorithm, str):
         raise AuthenticationFailed("the token's header names no algorithm")
@@ -52,7 +54,7 @@ def parsed(compact: Secret) -> UnverifiedToken:
         raise AuthenticationFailed("the token's kid is not text")
     if "crit" in header or header.get("b64", True) is not True:
         raise AuthenticationFailed("the token's header requires an extension (crit or b64)")
-    return UnverifiedToken(compact, algorithm, kid, _base64(parts[1]))
+    return UnverifiedToken(compact, algorithm, kid, header_json, payload)
 
 
 def verified(token: UnverifiedToken, keys: tuple[VerificationKey, ...]) -> Claims:

@@ -11,7 +11,7 @@ from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.policies.namespaces import FollowedNamespaces
 from magnetar.broker.security.authorizer import Authorizer
-from magnetar.broker.security.denials import CAUSES_MAX, REPEAT_INTERVAL_MS, Denials
+from magnetar.broker.security.denials import Denials
 from magnetar.broker.security.needs import (
     AnyRoleNeed,
     NamespaceNeed,
@@ -25,6 +25,7 @@ from magnetar.broker.security.principal import Principal
 from magnetar.broker.security.rules import Rules
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import ServiceNotReady
+from magnetar.core.log import FIELDS
 from magnetar.core.names import NamespaceName, parse_topic
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.memory import MemoryStore
@@ -75,7 +76,7 @@ async def broker() -> AsyncIterator[Broker]:
     await resources.create_tenant("t1", {"adminRoles": ["admin"], "allowedClusters": []})
     await resources.create_namespace(NAMESPACE, default_policies("c"))
     rules = Rules(frozenset({"super"}))
-    authorizer = Authorizer(store, rules, Denials(clock), up_to_date=lambda: this_broker.up_to_date)
+    authorizer = Authorizer(store, rules, Denials(), up_to_date=lambda: this_broker.up_to_date)
     this_broker = Broker(store, resources, authorizer, tasks)
     authorizer.listen(this_broker.note)
     records = FollowedNamespaces(store)
@@ -173,7 +174,7 @@ async def test_a_record_that_cannot_be_read_permits_nothing(
 async def test_before_the_records_are_loaded_only_super_users_are_served() -> None:
     clock = SystemClock()
     store = MemoryStore(clock)
-    authorizer = Authorizer(store, Rules(frozenset({"super"})), Denials(clock))
+    authorizer = Authorizer(store, Rules(frozenset({"super"})), Denials())
     assert authorizer.allowed_now(APP, PRODUCE) is None
     with pytest.raises(ServiceNotReady):
         await authorizer.allowed(APP, PRODUCE)
@@ -209,30 +210,15 @@ async def test_a_failing_listener_stops_no_other(
     unlisten()
 
 
-class Clock(SystemClock):
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.ms = 1_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-
-def test_a_cause_of_refusals_is_counted_always_and_logged_once_an_hour(
+def test_a_refusal_is_counted_always_and_its_cause_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
-    denials = Denials(clock)
+    denials = Denials()
     for _ in range(3):
         denials.record(APP, PRODUCE, "10.0.0.7")
-    assert len(caplog.records) == 1
-    assert "PRODUCE on persistent://t1/n1/a" in caplog.text
-    clock.ms += REPEAT_INTERVAL_MS
-    denials.record(APP, PRODUCE, "10.0.0.7")
-    assert len(caplog.records) == 2
-    for number in range(CAUSES_MAX):
-        denials.record(Principal(f"r{number}"), SuperUserNeed(), "")
-    denials.record(APP, PRODUCE, "10.0.0.7")  # forgotten meanwhile
-    assert len(caplog.records) == 3 + CAUSES_MAX
-    assert denials.by_kind == {"topic": 5, "super_user": CAUSES_MAX}
+    denials.record(Principal("other"), SuperUserNeed(), "")
+    assert [getattr(each, FIELDS) for each in caplog.records] == [
+        {"role": "app", "needs": f"PRODUCE on {TOPIC}", "peer": "10.0.0.7"},
+        {"role": "other", "needs": "super user", "peer": ""},
+    ]
+    assert denials.by_kind == {"topic": 3, "super_user": 1}

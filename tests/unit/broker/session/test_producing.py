@@ -123,12 +123,13 @@ async def test_a_topic_above_its_backlog_quota_admits_no_producer(full: bool) ->
         assert (await client.produces(2, topic=LIGHT)).producer_ready
 
 
+@pytest.mark.parametrize("by", ["policy", "broker"])
 @pytest.mark.parametrize("encrypted", [True, False])
 async def test_required_encryption_admits_only_encrypting_producers(
-    encrypted: bool,
+    encrypted: bool, by: str
 ) -> None:
-    async with client_of() as client:
-        await client.world.set(ENCRYPTION_REQUIRED, True)
+    async with client_of(encryption_required=by == "broker") as client:
+        await client.world.set(ENCRYPTION_REQUIRED, by == "policy")
         command = producer(encrypted=encrypted)
         if encrypted:
             assert (await client.ask(PRODUCER, command, READY)).producer_ready
@@ -432,3 +433,13 @@ async def test_a_producer_whose_schema_does_not_fit_is_refused() -> None:
         error = await client.ask(PRODUCER, producer(5, 2, schema=wrong), ERROR)
         assert (error.request_id, error.error) == (5, ServerError.INCOMPATIBLE_SCHEMA)
         assert set(client.session.producers) == {1}
+
+
+async def test_a_broker_that_requires_encryption_stores_nothing_plain() -> None:
+    async with client_of(encryption_required=True) as client:
+        topic = await loaded(client.world)
+        await client.produces(1, encrypted=True)
+        client.write(frames.send(1, 0))
+        error = await client.hears(CommandType.SEND_ERROR)
+        assert error.message == "Messages must be encrypted"
+        assert topic.managed_ledger.entries_total == 0
