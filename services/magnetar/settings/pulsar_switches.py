@@ -46,7 +46,7 @@ _AUTHORIZATION: Final = "authorization"
 _KEY_STORES: Final = "key stores (JKS, PKCS12)"
 _OWN_OPTIONS: Final = "ciphers and protocols of single ports"
 _CONVERT: Final = (
-    "remove the key and use PEM files (tlsCertificateFilePath, tlsKeyFilePath, "
+    "remove the key or leave it empty, and use PEM files (tlsCertificateFilePath, tlsKeyFilePath, "
     "tlsTrustCertsFilePath). To convert a store: keytool -importkeystore -srckeystore STORE.jks "
     "-destkeystore STORE.p12 -deststoretype PKCS12; openssl pkcs12 -in STORE.p12 -nokeys -out "
     "cert.pem; openssl pkcs12 -in STORE.p12 -nocerts -nodes -out key.pem"
@@ -116,7 +116,7 @@ SWITCHES: Final[dict[str, Switch]] = {
     ),
     **_switches(
         _is_set,
-        "remove the key: tlsCiphers and tlsProtocols are those of all connections",
+        "leave the key empty: tlsCiphers and tlsProtocols are those of all connections",
         brokerClientTlsCiphers=_OWN_OPTIONS,
         brokerClientTlsProtocols=_OWN_OPTIONS,
         webServiceTlsCiphers=_OWN_OPTIONS,
@@ -130,13 +130,13 @@ SWITCHES: Final[dict[str, Switch]] = {
     ),
     **_switches(
         _is_other_than("org.apache.pulsar.common.util.DefaultPulsarSslFactory"),
-        "remove the key",
+        "remove the key or leave it empty",
         brokerClientSslFactoryPlugin="plugins for TLS",
         sslFactoryPlugin="plugins for TLS",
     ),
     **_switches(
         _is_other_than("org.apache.bookkeeper.tls.TLSContextFactory"),
-        "remove the key",
+        "remove the key or leave it empty",
         bookkeeperTLSProviderFactoryClass="plugins for TLS",
     ),
     **_switches(
