@@ -2,9 +2,9 @@
 
 Most keys without effect here are for tuning, so a warning is sufficient. These are different: with
 `brokerDeduplicationEnabled=true`, an operator who sees the server start believes that it removes
-duplicates. A value that requires nothing ("false", 0, empty) is accepted. `delayedDeliveryEnabled` and
-`enableReplicatedSubscriptions` are accepted as well: Pulsar's default is true, they only permit a
-feature, and Magnetar refuses each use of it.
+duplicates. A value that requires nothing ("false", 0, empty) is accepted.
+`delayedDeliveryEnabled` and `enableReplicatedSubscriptions` are accepted as well: Pulsar's default
+is true, they only permit a feature, and Magnetar refuses each use of it.
 """
 
 from collections.abc import Callable
