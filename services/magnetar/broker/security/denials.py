@@ -31,9 +31,15 @@ class Denials:
     def record(self, principal: Principal, need: Need, address: str) -> None:
         """Counts a refusal, and logs it unless its cause was logged lately."""
         self.by_kind[kind_of(need)] += 1
-        role, needs = str(principal), described(need)
-        if self._causes.is_new(role, needs):
-            log.warning("not authorized", role=role, needs=needs, peer=address)
+        needs = described(need)
+        if self._causes.is_new(str(principal), needs):
+            log.warning(
+                "not authorized",
+                role=principal.role,
+                original=principal.original,
+                needs=needs,
+                peer=address,
+            )
 
 
 def kind_of(need: Need) -> str:
