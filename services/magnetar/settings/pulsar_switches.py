@@ -1,10 +1,10 @@
 """Pulsar keys that require a feature that Magnetar does not have: the process does not start.
 
 Most keys without effect here are for tuning, so a warning is sufficient. These are different: with
-`authenticationEnabled=true`, an operator who sees the server start believes that it authenticates
-clients. A value that requires nothing ("false", 0, empty) is accepted. `delayedDeliveryEnabled` and
-`enableReplicatedSubscriptions` are accepted as well: Pulsar's default is true, they only permit a
-feature, and Magnetar refuses each use of it.
+`brokerDeduplicationEnabled=true`, an operator who sees the server start believes that it removes
+duplicates. A value that requires nothing ("false", 0, empty) is accepted.
+`delayedDeliveryEnabled` and `enableReplicatedSubscriptions` are accepted as well: Pulsar's default
+is true, they only permit a feature, and Magnetar refuses each use of it.
 """
 
 from collections.abc import Callable
@@ -49,16 +49,11 @@ SWITCHES: Final[dict[str, Switch]] = {
     **_switches(
         _is_true,
         "remove the key or set it to false",
-        authenticateMetricsEndpoint=_AUTHENTICATION,
-        authenticateOriginalAuthData=_AUTHENTICATION,
-        authenticationEnabled=_AUTHENTICATION,
-        authorizationEnabled=_AUTHORIZATION,
         bookkeeperClientRegionawarePolicyEnabled="region-aware placement",
         brokerClientTlsEnabledWithKeyStore=_TLS,
         brokerDeduplicationEnabled="deduplication",
         failureDomainsEnabled="failure domains",
         replicationTlsEnabled="geo-replication",
-        strictAuthMethod=_AUTHENTICATION,
         strictBookieAffinityEnabled="bookie affinity",
         tlsEnabled=_TLS,
         tlsEnabledWithKeyStore=_TLS,
@@ -68,14 +63,9 @@ SWITCHES: Final[dict[str, Switch]] = {
     **_switches(
         _is_set,
         "remove the key or leave it empty",
-        anonymousUserRole=_AUTHENTICATION,
-        authenticationProviders=_AUTHENTICATION,
         authorizedRoles=_AUTHORIZATION,
         bookieAuthProviderFactoryClass=_AUTHENTICATION,
         bookkeeperClientAuthenticationPlugin=_AUTHENTICATION,
-        brokerClientAuthenticationPlugin=_AUTHENTICATION,
-        proxyRoles=_AUTHORIZATION,
-        superUserRoles=_AUTHORIZATION,
         tokenSettingPrefix="another prefix of the token settings",
     ),
     **_switches(

@@ -267,8 +267,8 @@ class SecuritySettings:
     )
     tenant_admins_update_tenants: bool = setting(
         False,
-        "Whether admins of a tenant may change and delete it, as in Pulsar: name other admins, "
-        "allow it other clusters.",
+        "Whether admins of a tenant may change and delete it, as in Pulsar; else only super users "
+        "may.",
         group=AUTHORIZATION,
     )
     superuser_roles: tuple[str, ...] = setting(

@@ -92,7 +92,6 @@ def test_a_key_without_effect_causes_one_warning(tmp_path: Path) -> None:
 REQUIRING = dict.fromkeys(SWITCHES, "true") | {
     "brokerServicePortTls": "6651",
     "webServicePortTls": "8443",
-    "superUserRoles": "admin",
     "maxUnackedMessagesPerBroker": "50000",
 }
 
@@ -119,12 +118,15 @@ def test_a_key_that_requires_nothing_is_accepted(tmp_path: Path, key: str) -> No
 def test_toml_values_may_require_a_missing_feature(tmp_path: Path) -> None:
     for text in (
         "tlsEnabled = true",
-        'superUserRoles = ["admin"]',
+        'authorizedRoles = ["admin"]',
         "maxUnackedMessagesPerBroker = 5",
     ):
         with pytest.raises(SettingsError, match="does not support"):
             load_standalone({}, {}, write(tmp_path, text, "m.toml"))
-    off = "tlsEnabled = false\nsuperUserRoles = []\nmaxUnackedMessagesPerBroker = 0\n"
+    off = "tlsEnabled = false
+authorizedRoles = []
+maxUnackedMessagesPerBroker = 0
+"
     load_standalone({}, {}, write(tmp_path, off, "m.toml"))
 
 

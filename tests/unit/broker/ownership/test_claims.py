@@ -161,6 +161,36 @@ async def test_nothing_is_claimed_under_a_lease_that_is_lost() -> None:
         await broker.take(FIRST)
 
 
+class Slow:
+    """Holds up what follows a new lease, among it the registration of the broker."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.go.set()
+
+    def suspended(self) -> None:
+        self.go.clear()
+
+    async def established(self, *, renewed: bool) -> None:
+        await self.go.wait()
+
+
+@in_virtual_time
+async def test_nothing_is_claimed_before_the_broker_is_registered_under_its_new_lease() -> None:
+    """The claim would name the former lease, and end with the new one."""
+    async with Stage() as stage:
+        broker = await stage.broker("a", slow := Slow())
+        await broker.lose_lease()
+        await asyncio.sleep(2 * TTL_S)
+        assert broker.session.valid
+        assert await broker.ownership.claims.acquire(FIRST) is None
+        assert await stage.store.owners() == {}
+        slow.go.set()
+        await settle()
+        await broker.take(FIRST)
+        assert await stage.store.owners() == {FIRST.range: broker.record}
+
+
 @in_virtual_time
 async def test_an_answer_that_comes_after_the_lease_was_lost_is_no_claim() -> None:
     async with Stage() as stage:
