@@ -123,10 +123,7 @@ def test_toml_values_may_require_a_missing_feature(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match="does not support"):
             load_standalone({}, {}, write(tmp_path, text, "m.toml"))
-    off = "tlsEnabled = false
-authorizedRoles = []
-maxUnackedMessagesPerBroker = 0
-"
+    off = "tlsEnabled = false\nauthorizedRoles = []\nmaxUnackedMessagesPerBroker = 0\n"
     load_standalone({}, {}, write(tmp_path, off, "m.toml"))
 
 
