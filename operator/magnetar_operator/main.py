@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any, Final
 
+from magnetar.security.tls.reload import open_client_tls
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.engine.context import Context
 from magnetar_operator.engine.health import Health
@@ -58,13 +59,18 @@ async def run(
     leadership = Leadership(lease_kube, settings.lease_namespace, settings.lease_name, identity)
     kube.guard = leadership.check
     queue = ReconcileQueue(settings.workers, settings.resync_s)
-    clients = AdminClients()
+    admin_tls = settings.admin_tls()
+    tls = None if admin_tls is None else open_client_tls(admin_tls, "brokers")
+    clients = AdminClients(tls=tls)
     context = Context(settings, kube, Events(kube), queue, clients)
     health = Health(kube, queue, lambda: leadership.held, context.figures)
     async with contextlib.AsyncExitStack() as opened:
         opened.push_async_callback(lease_kube.close)
         opened.push_async_callback(kube.close)
         opened.push_async_callback(clients.close)
+        if tls is not None:
+            tls.start()
+            opened.push_async_callback(tls.stop)
         port = await health.start(settings.host, settings.port)
         opened.push_async_callback(health.stop)
         for part in parts:

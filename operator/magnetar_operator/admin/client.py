@@ -27,6 +27,7 @@ import msgspec
 
 from magnetar.core.backoff import Backoff
 from magnetar.core.tasks import TaskSet
+from magnetar.security.tls.reload import ClientTls
 from magnetar_operator.clock import SYSTEM, Clock
 
 AT_ONCE_MAX: Final = 16
@@ -86,9 +87,14 @@ class AdminClient:
         url: str,
         monotonic: Callable[[], float] = time.monotonic,
         transport: httpx.AsyncBaseTransport | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`transport` replaces the connections, for tests."""
+        """`transport` replaces the connections, for tests. `tls` verifies brokers.
+
+        Changed certificates are used from the next time on that the client opens connections.
+        """
         self.url = url.rstrip("/")
+        self._tls = tls
         self.requests: Counter[str] = Counter()
         """Requests by method, with followed redirects and repeated attempts."""
         self._monotonic = monotonic
@@ -208,6 +214,7 @@ class AdminClient:
             limits=httpx.Limits(max_connections=AT_ONCE_MAX, keepalive_expiry=30.0),
             trust_env=False,
             transport=self._transport,
+            verify=True if self._tls is None else self._tls.context,
         )
 
     def _down(self, reason: str) -> Unreachable:
@@ -231,9 +238,13 @@ class AdminClients:
     """
 
     def __init__(
-        self, clock: Clock = SYSTEM, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        clock: Clock = SYSTEM,
+        transport: httpx.AsyncBaseTransport | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`transport` replaces the connections, for tests."""
+        """`transport` replaces the connections, for tests. `tls` verifies brokers."""
+        self._tls = tls
         self._clock = clock
         self._transport = transport
         self._clients: OrderedDict[tuple[str, Purpose], AdminClient] = OrderedDict()
@@ -244,7 +255,7 @@ class AdminClients:
         key = (url.rstrip("/"), purpose)
         client = self._clients.get(key)
         if client is None:
-            client = AdminClient(url, self._clock.monotonic, self._transport)
+            client = AdminClient(url, self._clock.monotonic, self._transport, self._tls)
             self._clients[key] = client
         self._clients.move_to_end(key)
         self._limit_connected()
