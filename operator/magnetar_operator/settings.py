@@ -4,10 +4,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-
-from magnetar.security.tls.settings import ClientTlsConfig
 
 FINALIZER: Final = "magnetar.io/cleanup"
 HEALTH_PORT: Final = 8080
@@ -49,21 +46,6 @@ class Settings:
     service: str = "magnetar-operator"
     """The operator's Service, through which the API server reaches the metrics API."""
     metrics_api_port: int = METRICS_API_PORT
-    tls_trust_file: str = ""
-    """The CAs (PEM) of brokers with an https URL; empty: those of the machine."""
-    tls_cert_file: str = ""
-    """The certificate (PEM) that the operator presents to brokers; empty: none."""
-    tls_key_file: str = ""
-
-    def admin_tls(self) -> ClientTlsConfig | None:
-        """Returns the TLS of requests to brokers; None for httpx's defaults."""
-        trust, cert, key = (
-            Path(name) if name else None
-            for name in (self.tls_trust_file, self.tls_cert_file, self.tls_key_file)
-        )
-        if trust is None and cert is None:
-            return None
-        return ClientTlsConfig(trust_file=trust, cert_file=cert, key_file=key)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Settings":
@@ -88,7 +70,4 @@ class Settings:
             autoscaling=text("AUTOSCALING", "true").lower() != "false",
             service=text("SERVICE", "magnetar-operator"),
             metrics_api_port=int(text("METRICS_API_PORT", str(METRICS_API_PORT))),
-            tls_trust_file=text("TLS_TRUST_FILE", ""),
-            tls_cert_file=text("TLS_CERT_FILE", ""),
-            tls_key_file=text("TLS_KEY_FILE", ""),
         )

@@ -99,7 +99,7 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
     addresses = advertised(
         settings.advertised_listeners,
         settings.internal_listener_name,
-        listeners.urls(settings.advertised_host or settings.host),
+        listeners.urls(settings.advertised_name),
     )
     member = await _join(opened, settings, addresses, health, listeners, clock)
     service, balance = await _serve(opened, settings, member, health, addresses, listeners, clock)

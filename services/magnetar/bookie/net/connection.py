@@ -97,7 +97,8 @@ class BookieConnection(FrameSocket):
         self._progress = Progress(server.settings.frame_stall_s)
         self._held_bytes = 0
         """Memory held for a frame under way, as last reported to the server."""
-        self._unread_since = -1.0
+        self._unread_since: float | None = None
+        """When the client fell behind with reading its answers; None while it reads them."""
         self.closed = False
         """Whether the connection has stopped reading and answering."""
         self._draining = False
@@ -120,7 +121,13 @@ class BookieConnection(FrameSocket):
         if not self._server.opened(self):
             self._end(messages.CODE_UNAVAILABLE, "the bookie takes no more connections")
         elif self._server.held:
-            self._loop.call_soon(self.hold)
+            # Its socket is read from the next turn on, and cannot be paused before.
+            self._loop.call_soon(self._hold_if_full)
+
+    def _hold_if_full(self) -> None:
+        """Holds a new connection, unless the bookie has got room since: nothing would resume it."""
+        if self._server.held:
+            self.hold()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
         return self._decoder.get_buffer()
@@ -156,7 +163,7 @@ class BookieConnection(FrameSocket):
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self._unread_since = -1.0
+        self._unread_since = None
         self._update_reading()
         self._requests.begin()
 
@@ -215,7 +222,7 @@ class BookieConnection(FrameSocket):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        rest = self._held or self._draining or self._unread_since >= 0
+        rest = self._held or self._draining or self.unread
         if rest != self._paused:
             self._paused = rest
             if rest:
@@ -282,7 +289,7 @@ class BookieConnection(FrameSocket):
     @property
     def unread(self) -> bool:
         """Whether the client is behind with reading its answers."""
-        return self._unread_since >= 0
+        return self._unread_since is not None
 
     def _request(self, frame: Frame) -> None:
         kind = frame.kind
@@ -360,7 +367,7 @@ class BookieConnection(FrameSocket):
         """Closes the connection if its client was silent, or did not read, for too long."""
         settings = self._server.settings
         silent_s = now - self._heard_at
-        if self._unread_since >= 0:
+        if self._unread_since is not None:
             if now - self._unread_since > settings.unread_timeout_s:
                 log.warning("a client does not read its answers", peer=self.peer)
                 self.abort()
