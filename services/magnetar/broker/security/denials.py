@@ -1,6 +1,7 @@
 """Counts refused operations, and logs each cause once in a while."""
 
 from collections import Counter
+from typing import Final
 
 from magnetar.broker.security.needs import (
     AnyRoleNeed,
@@ -16,6 +17,9 @@ from magnetar.broker.security.needs import (
 from magnetar.broker.security.principal import Principal
 from magnetar.core.causes import Causes
 from magnetar.core.log import get_logger
+
+KINDS: Final = ("topic", "namespace", "tenant", "policy", "super_user")
+"""The kinds of rights that a role may lack, as `kind_of` returns them."""
 
 log = get_logger("magnetar.authorization")
 
