@@ -20,16 +20,15 @@ async def test_connections_and_denials_are_counted() -> None:
         series = await scrape(MetricsPage(w.service))
         assert of(series, "pulsar_connection_create_success_count") == 2
         assert of(series, "pulsar_connection_create_fail_count") == 3
-        assert of(series, "magnetar_authentication_unavailable_total") == 1
-        assert of(series, "magnetar_authentication_refreshes_total") == 0
-        assert of(series, "magnetar_credentials_expired_total") == 0
-        denials = "magnetar_authorization_denials_total"
-        assert of(series, denials, 'right="topic"') == 1
-        assert of(series, denials, 'right="super_user"') == 0
+        connections = ("magnetar_authentications_total", 'of="connection"')
+        assert of(series, *connections, 'result="unavailable"') == 1
+        assert of(series, *connections, 'result="refreshed"') == 0
+        assert of(series, *connections, 'result="expired"') == 0
+        assert of(series, "magnetar_authorization_denied_total", 'right="topic"') == 1
         assert security_of(w).counts.accepted == 2
 
 
 async def test_a_broker_without_authentication_has_none_of_them() -> None:
     async with world() as w:
         series = await scrape(MetricsPage(w.service))
-        assert not [name for name, _ in series if "denials" in name or "credentials" in name]
+        assert not [name for name, _ in series if "authentic" in name or "authoriz" in name]

@@ -15,20 +15,20 @@ from magnetar.policies.policy import Policy, Rest
 from magnetar_operator.admin.client import Exists, NotFound, Refused
 from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
 from magnetar_operator.admin.view import ClusterView
-from magnetar_operator.catalog.desired import (
+from magnetar_operator.catalog.observe import schema_body, schema_path
+from magnetar_operator.catalog.plan import Action, Verb
+from magnetar_operator.catalog.state import (
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
     PARTITIONS,
     PROPERTIES,
     SCHEMA,
     Desired,
+    Observed,
     policy_of,
 )
-from magnetar_operator.catalog.observe import schema_body, schema_path
-from magnetar_operator.catalog.observed import Observed
-from magnetar_operator.catalog.plan import Action, Verb
-from magnetar_operator.engine.executor import Executor
 from magnetar_operator.engine.plan import Outcome
+from magnetar_operator.engine.reconciler import Executor
 
 GLOBAL_CLUSTER: Final = "global"
 METHOD_NOT_ALLOWED: Final = 405

@@ -225,6 +225,8 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
+        if self.security is not None and (audit := self.security.audit) is not None:
+            audit.start()
         if self.security is not None and (authorizer := self.security.authorizer) is not None:
             await authorizer.start(records, self.tasks)
             recheck = Recheck(lambda: self.sessions, authorizer, self.tasks)
@@ -260,7 +262,7 @@ class BrokerService:
             await self.session.stop()
         await self.tasks.stop()
         if self.security is not None:
-            await self.security.authenticator.close()
+            await self.security.close()
 
     async def _sessions_ended(self) -> None:
         if self.sessions:

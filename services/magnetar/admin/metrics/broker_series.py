@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from magnetar.admin.metrics.security_series import security_families
 from magnetar.admin.metrics.windows import Rate
 from magnetar.broker.service import BrokerService
 from magnetar.observe.metrics import label_text, single
@@ -69,4 +68,3 @@ def broker_families(
     yield single("magnetar_clock_apart_seconds", cluster, service.clock.apart_ms / 1000)
     version = label_text([("cluster", service.cluster), ("version", service.version)])
     yield single("pulsar_version_info", version, 1)
-    yield from security_families(service.cluster, service.security)
