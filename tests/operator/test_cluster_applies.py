@@ -163,6 +163,26 @@ def test_a_set_of_bookies_is_put_back_also_while_etcd_and_the_brokers_are_away(
     assert "brokers are created once 2 bookies are ready" not in found.waits
 
 
+def test_brokers_are_kept_and_repaired_also_while_too_few_bookies_are_ready(world: World) -> None:
+    """Only their creation waits for bookies. Deleted, they would serve no reads either."""
+    for name, pod in world.pods.items():
+        if pod.component == "bookie":
+            world.pods[name] = replace(pod, ready=False, ready_since=None)
+    deployment = world.objects["Deployment", "c-broker"]
+    deployment["spec"]["replicas"] += 5
+    found = world.plan()
+    assert "Deployment c-broker" not in [
+        one.step.target for one in found.actions if not isinstance(one, Apply)
+    ]
+    assert not [text for text in found.waits if text.startswith("brokers are created")]
+    (repaired,) = [
+        one for one in found.actions
+        if isinstance(one, Apply) and one.manifest["metadata"]["name"] == "c-broker"
+        and one.manifest["kind"] == "Deployment"
+    ]  # fmt: skip
+    assert repaired.manifest["spec"]["replicas"] == deployment["spec"]["replicas"] - 5
+
+
 def test_a_volume_that_is_on_its_way_out_is_not_grown(world: World) -> None:
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "by hand"
     respec(world, bookie={"storage": {"size": "20Gi"}})

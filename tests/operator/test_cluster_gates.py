@@ -198,6 +198,11 @@ def test_a_refusal_is_told_and_tried_again_after_a_while(waited_s: float, again:
     assert step(view, busy="x").begin == ""
     bare = step(drained(DrainState.REFUSED, refused="no proof", requested_ms=ms(waited_s)))
     assert bare.refused == "no proof"
+    # While the gate is closed, too: people must do what the refusal says.
+    view.change("c-bookie-0", ready=False)
+    closed = step(view)
+    assert closed.refused == found.refused
+    assert (closed.begin, closed.waits) == ("", "c-bookie-0 not ready" if again else "")
 
 
 # -- rolling
