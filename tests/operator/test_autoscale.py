@@ -82,12 +82,14 @@ def test_quantities(value: float, text: str) -> None:
         ("magnetar_subscription_backlog_bytes", "cluster=a,tenant=t,topic=x", "namespace, subscr"),
     ],
 )
-def test_bad_questions_are_told_what_to_ask(metric: str, selector: str, said: str) -> None:
+def test_bad_questions_get_an_error_that_names_the_remedy(
+    metric: str, selector: str, said: str
+) -> None:
     with pytest.raises(MetricRefused, match=said):
         parse_question(metric, "default", selector)
 
 
-def test_the_autoscaler_asks_what_is_answered() -> None:
+def test_the_autoscalers_questions_are_answered() -> None:
     autoscaling = Autoscaling(enabled=True, backlog=BacklogTarget(time_to_drain="5m"))
     cpu, external = hpa.metrics("demo", autoscaling)
     assert cpu["resource"]["target"]["averageUtilization"] == 70
@@ -117,7 +119,7 @@ DRAIN = {
 }  # fmt: skip
 
 
-async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
+async def test_concurrent_requests_for_a_figure_share_one_read() -> None:
     requests: list[str] = []
     go = asyncio.Event()
     now = 0.0
@@ -143,7 +145,7 @@ async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
     await there.close()
 
 
-async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
+async def test_an_analysis_is_served_while_it_is_fresh() -> None:
     """Old, unknown and absent figures are none: an autoscaler then leaves things as they are."""
     asked_for: list[str] = []
     found: dict[str, object] = {"atMs": 1_000_000, "backlogMessages": 70, "oldestAgeSeconds": 12.5,
@@ -181,7 +183,7 @@ async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
     await there.close()
 
 
-async def test_what_cannot_be_told_is_no_zero_and_is_asked_again() -> None:
+async def test_a_missing_figure_is_an_error_and_is_requested_again() -> None:
     codes = iter([503] * ATTEMPTS_MAX + [200])
 
     async def answer(_: httpx.Request) -> httpx.Response:
@@ -268,7 +270,7 @@ def test_nothing_is_ever_removed(used: list[int], writable: bool) -> None:
     assert found.bookies in (3, 4)
 
 
-def test_one_full_disk_is_a_matter_of_its_volume() -> None:
+def test_a_single_full_disk_is_a_problem_of_its_volume() -> None:
     found = advise(CONSENT, 3, disks(90, 20, 20), 1e9, 0)
     assert found.bookies == 3
     assert [kind for kind, _ in found.recommendations] == ["GrowVolume"]

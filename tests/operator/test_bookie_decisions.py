@@ -99,7 +99,7 @@ def ended(found: shrinking.ScaleDown) -> list[str]:
         (4, "x", 4, 4, [], False),
     ],
 )
-def test_no_bookie_goes_that_is_not_emptied_whatever_number_is_changed(
+def test_no_bookie_is_removed_without_a_drain_for_any_change_of_the_number(
     world: World,
     observed: Observed,
     live: int,
@@ -115,7 +115,7 @@ def test_no_bookie_goes_that_is_not_emptied_whatever_number_is_changed(
 
 
 @pytest.mark.parametrize(("wanted", "remembered"), [(2, 4), (4, 2), (3, 3)])
-def test_a_deleted_stateful_set_comes_back_with_all_bookies_there_were(
+def test_a_deleted_stateful_set_is_created_with_all_former_bookies(
     world: World, observed: Observed, wanted: int, remembered: int
 ) -> None:
     del observed.objects[SET]
@@ -123,7 +123,7 @@ def test_a_deleted_stateful_set_comes_back_with_all_bookies_there_were(
     assert (found.replicas, found.actions) == (max(wanted, remembered), [])
 
 
-def test_the_next_bookie_is_emptied_once_the_one_before_has_ended(
+def test_the_next_bookie_is_drained_after_the_one_before_has_ended(
     world: World, observed: Observed
 ) -> None:
     scaled(observed, 3, "3")
@@ -135,7 +135,7 @@ def test_the_next_bookie_is_emptied_once_the_one_before_has_ended(
 
 
 @pytest.mark.parametrize(("wanted", "begins"), [(2, True), (3, False)])
-def test_a_lost_volume_of_a_bookie_that_is_to_go_as_well_keeps_no_other(
+def test_a_lost_volume_of_a_bookie_to_remove_blocks_no_other_removal(
     world: World, observed: Observed, wanted: int, begins: bool
 ) -> None:
     claim = observed.claim("c-bookie-2")
@@ -144,9 +144,7 @@ def test_a_lost_volume_of_a_bookie_that_is_to_go_as_well_keeps_no_other(
     assert begun(shrink(world, observed, wanted)) == (["c-bookie-3"] if begins else [])
 
 
-def test_a_drain_ends_where_its_bookie_stays_or_is_gone_for_good(
-    world: World, observed: Observed
-) -> None:
+def test_a_drain_ends_if_its_bookie_stays_or_was_removed(world: World, observed: Observed) -> None:
     """While the pod or its registration is there the name is not free."""
     names = [f"c-bookie-{number}" for number in range(BOOKIES)]
     drained(observed, *(Drain(name, DrainState.REMOVABLE, reason=OURS) for name in names))
@@ -166,9 +164,7 @@ def test_a_drain_ends_where_its_bookie_stays_or_is_gone_for_good(
 
 
 @pytest.mark.parametrize("reason", ["", "by hand", f"{VOLUME_REASON}v1 of c-bookie-1 is replaced"])
-def test_drains_for_another_purpose_are_left_alone(
-    world: World, observed: Observed, reason: str
-) -> None:
+def test_drains_for_other_purposes_continue(world: World, observed: Observed, reason: str) -> None:
     drained(observed, Drain("c-bookie-1", DrainState.REMOVABLE, reason=reason))
     assert not shrink(world, observed, BOOKIES).actions
 
@@ -225,7 +221,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_bookies_that_disks_call_for(observed: Observed, case: Case) -> None:
+def test_bookies_added_for_full_disks(observed: Observed, case: Case) -> None:
     scale_up = {**CONSENT, "enabled": case.consent}
     replicas = case.also.get("replicas", BOOKIES)
     cluster = cluster_of(bookie={"replicas": replicas, "scaleUp": scale_up})
@@ -254,7 +250,7 @@ def test_bookies_that_disks_call_for(observed: Observed, case: Case) -> None:
         (5, 5, 75, 600, False),
     ],
 )
-def test_a_bookie_is_added_at_the_limit_and_not_beyond_the_most(
+def test_a_bookie_is_added_at_the_limit_up_to_the_maximum(
     now: int, known: int, used: int, since_s: float, added: bool
 ) -> None:
     bookie = Bookie(scale_up=DiskScaleUp(enabled=True, disk_percent=75, max_replicas=4))
@@ -305,7 +301,7 @@ def next_of(found: rolling.Rollout) -> str:
     return found.replace.name if found.replace is not None else ""
 
 
-def test_the_highest_goes_first_and_the_last_of_all_needs_no_pause() -> None:
+def test_the_highest_pod_is_restarted_first_without_a_pause_after_the_last() -> None:
     assert next_of(rolled(pod(0), pod(1), pod(2))) == "c-bookie-2"
     assert next_of(rolled(pod(0), pod(1), pod(2, NEW))) == "c-bookie-1"
     assert not rolled(pod(0, NEW), pod(1, NEW), pod(2, NEW)).under_way
@@ -314,7 +310,7 @@ def test_the_highest_goes_first_and_the_last_of_all_needs_no_pause() -> None:
 
 
 @pytest.mark.parametrize(("rested_s", "goes"), [(PAUSE_S, True), (PAUSE_S - 1, False)])
-def test_the_next_waits_for_the_pause_after_the_pod_that_became_ready_last(
+def test_the_next_restart_waits_for_the_pause_after_the_last_ready_pod(
     rested_s: float, goes: bool
 ) -> None:
     since = BEGAN - datetime.timedelta(seconds=rested_s)
@@ -345,14 +341,14 @@ AGAINST: dict[str, tuple[tuple[Pod, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", AGAINST.values(), ids=AGAINST)
-def test_each_thing_alone_holds_a_restart(case: tuple[tuple[Pod, ...], dict[str, Any]]) -> None:
+def test_each_obstacle_alone_delays_a_restart(case: tuple[tuple[Pod, ...], dict[str, Any]]) -> None:
     pods, given = case
     found = rolled(*pods, **given)
     assert found.replace is None
     assert found.under_way
 
 
-def test_a_pod_that_cannot_start_goes_at_once_and_one_that_hangs_once_all_others_came() -> None:
+def test_a_pod_that_cannot_start_is_replaced_at_once_and_a_hanging_one_last() -> None:
     assert next_of(rolled(pod(0), pod(1), hanging(2))) == "c-bookie-2"
     assert next_of(rolled(pod(0), hanging(1), pod(2), why_not="1 not ready")) == "c-bookie-1"
     assert next_of(rolled(hanging(0), hanging(1), pod(2))) == "c-bookie-1"

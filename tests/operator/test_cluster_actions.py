@@ -36,9 +36,7 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
 
 
 @pytest.mark.parametrize("how", ["no broker", "no answer", "no document"])
-async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
-    on: Stage, how: str
-) -> None:
+async def test_without_the_brokers_answer_no_bookie_is_removed(on: Stage, how: str) -> None:
     spec = {} if how != "no broker" else {"adminUrl": None}
     await on.complete()
     if how == "no broker":
@@ -64,7 +62,7 @@ async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
     assert budget["spec"].get("maxUnavailable", 0) == 0
 
 
-async def test_brokers_that_do_not_answer_in_time_hold_no_look_up(
+async def test_slow_brokers_do_not_delay_a_reconcile(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await on.complete()
@@ -100,7 +98,7 @@ async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage)
     assert images == {"magnetar:2", "etcd:1"}
 
 
-async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> None:
+async def test_a_pod_that_was_replaced_meanwhile_is_not_reported(on: Stage) -> None:
     await on.complete()
     on.apply({"image": "magnetar:2"})
     on.kube.refuse = lambda asked: (
@@ -113,7 +111,7 @@ async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> No
     assert on.condition("Ready")["reason"] != "NotDone"
 
 
-async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) -> None:
+async def test_a_bookie_is_removed_only_after_its_drain(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
@@ -134,7 +132,7 @@ async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) ->
     assert on.kube.get(PVC, "data-c-bookie-3") != {}, "its volume stays"
 
 
-async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
+async def test_a_missing_drain_is_not_a_failure(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
@@ -151,7 +149,7 @@ async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
     assert on.condition("Ready")["reason"] == "NotDone"
 
 
-async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_away(
+async def test_a_volume_is_replaced_after_its_proof_and_the_request_removed(
     on: Stage,
 ) -> None:
     await on.complete(bookie={"replicas": 4})
@@ -176,7 +174,7 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_awa
     assert set(cleared.body["metadata"]) == {"annotations", "resourceVersion"}
 
 
-async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: Stage) -> None:
+async def test_a_changed_request_is_not_removed(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
@@ -193,7 +191,7 @@ async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: S
     assert "c-bookie-2" in on.brokers.drains
 
 
-async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None:
+async def test_a_replaced_volume_is_not_deleted(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
@@ -208,7 +206,7 @@ async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None
     assert on.condition("Ready")["reason"] != "NotDone"
 
 
-async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> None:
+async def test_a_volume_without_our_labels_does_not_count_as_missing(on: Stage) -> None:
     """Its bookie's drain would else count as done, and its record would go."""
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
@@ -223,7 +221,7 @@ async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> N
     assert deleted.body["preconditions"] == {"uid": claim["metadata"]["uid"]}
 
 
-async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(on: Stage) -> None:
+async def test_stateful_sets_without_our_labels_are_repaired_not_recreated(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     for name in ("c-bookie", "c-etcd"):
         one = on.kube.get(STATEFUL_SET, name)
@@ -239,7 +237,7 @@ async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(o
     assert one["metadata"]["labels"]["cluster"] == NAME
 
 
-async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: Stage) -> None:
+async def test_scaling_during_a_waiting_upgrade_changes_only_the_number(on: Stage) -> None:
     await on.complete()
     on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
     on.apply({"image": "magnetar:2", "broker": {"replicas": 4}})
@@ -265,7 +263,7 @@ async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage)
     assert [one["note"] for one in on.kube.all_of(EVENT)] == before
 
 
-async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes(
+async def test_bookies_added_for_full_disks_survive_the_stateful_sets_deletion(
     on: Stage,
 ) -> None:
     spec = {"bookie": {"replicas": 3, "scaleUp": {"enabled": True}}}
@@ -289,7 +287,7 @@ async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes
     assert on.brokers.changes() == [], "none of them is emptied"
 
 
-async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(on: Stage) -> None:
+async def test_a_stateful_set_deleted_during_a_drain_is_created_with_all_bookies(on: Stage) -> None:
     await on.complete(bookie={"replicas": 5})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
@@ -299,7 +297,7 @@ async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(
     assert len(on.pods("bookie")) == 5
 
 
-async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on: Stage) -> None:
+async def test_a_cluster_that_was_ready_is_degraded_while_it_is_not(on: Stage) -> None:
     on.apply()
     on.unready.add("broker")
     await on.settle()
@@ -318,7 +316,7 @@ async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on:
 
 
 @pytest.mark.parametrize("how", ["rolling", "manual", "none works"])
-async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_something(
+async def test_brokers_wait_for_the_bookies_upgrade_only_if_that_prevents_harm(
     on: Stage, how: str
 ) -> None:
     strategy = "Manual" if how == "manual" else "Rolling"
@@ -339,7 +337,7 @@ async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_so
     assert bookies == {"magnetar:1"}
 
 
-async def test_network_policies_and_an_autoscaler_go_when_they_are_switched_off(on: Stage) -> None:
+async def test_network_policies_and_the_autoscaler_are_deleted_when_switched_off(on: Stage) -> None:
     await on.complete(broker={"autoscaling": {"enabled": True}})
     assert on.kube.all_of(HPA) != []
     assert on.kube.all_of(NETWORK_POLICY) != []

@@ -51,7 +51,7 @@ def emptied(state: DrainState = DrainState.REMOVABLE, uid: str = f"v-{ONE}", **h
 # -- new volumes
 
 
-def test_a_new_volume_begins_with_a_drain_and_ends_with_the_deletion_of_the_claim() -> None:
+def test_a_volume_replacement_starts_with_a_drain_and_ends_with_the_claims_deletion() -> None:
     found = decide(asked())
     assert told(found) == ("Draining", ONE, [BeginDrain])
     begin = found.actions[0]
@@ -83,7 +83,7 @@ def test_nothing_is_replaced_unless_asked_for() -> None:
     assert not found.bookie
 
 
-def test_a_volume_that_waits_or_is_refused_says_why() -> None:
+def test_a_waiting_or_refused_replacement_reports_why() -> None:
     view = asked()
     del view.claims[ONE]
     assert decide(view).waits == f"{ONE} has no volume: its StatefulSet creates one"
@@ -102,7 +102,7 @@ def test_a_volume_that_waits_or_is_refused_says_why() -> None:
 
 
 @pytest.mark.parametrize("how", [{"ending": True}, {"phase": "Lost"}])
-def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
+def test_a_bad_volume_is_replaced_automatically_without_waiting(
     how: dict[str, Any],
 ) -> None:
     view = View()
@@ -121,13 +121,13 @@ def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
     assert not decide(view).actions
 
 
-def test_a_volume_in_trouble_comes_before_one_that_is_asked_for() -> None:
+def test_a_bad_volume_is_replaced_before_a_requested_one() -> None:
     view = asked()
     view.claims["c-bookie-2"] = claim("c-bookie-2", phase="Lost")
     assert told(decide(view)) == ("Draining", "c-bookie-2", [BeginDrain])
 
 
-def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> None:
+def test_past_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> None:
     view = emptied(uid="v-before")
     assert told(decide(view)) == ("Registering", ONE, [])
     assert (
@@ -160,7 +160,7 @@ def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> 
     assert told(decide(view)) == ("Draining", ONE, [])
 
 
-def test_of_two_volumes_that_are_gone_each_keeps_its_record_until_its_bookie_is_back() -> None:
+def test_each_of_two_lost_volumes_keeps_its_record_until_its_bookie_returns() -> None:
     view = emptied(uid="v-before")
     reason = f"{VOLUME_REASON}v-before of c-bookie-2 is replaced"
     view.drains.append(
@@ -173,7 +173,7 @@ def test_of_two_volumes_that_are_gone_each_keeps_its_record_until_its_bookie_is_
     assert [one.bookie for one in ended] == [ONE]
 
 
-def test_a_volume_waits_for_every_bookie_that_there_is_also_for_those_that_are_to_go() -> None:
+def test_a_replacement_waits_for_every_bookie_even_for_those_to_remove() -> None:
     view = asked()
     view.grow(5)
     assert told(decide(view)) == ("Draining", ONE, [BeginDrain])
@@ -182,7 +182,7 @@ def test_a_volume_waits_for_every_bookie_that_there_is_also_for_those_that_are_t
     assert (found.waits, found.actions) == ("c-bookie-4 not ready", [])
 
 
-def test_a_bookie_that_is_emptied_for_a_new_volume_is_under_way() -> None:
+def test_a_drain_for_a_new_volume_is_in_progress() -> None:
     for state, name in (
         (DrainState.COPYING, ONE),
         (DrainState.REMOVABLE, ONE),
@@ -261,7 +261,7 @@ def full(**spec: Any) -> View:
     return view
 
 
-def test_the_number_that_disks_called_for_is_kept_apart_from_the_specs() -> None:
+def test_the_number_for_full_disks_is_separate_from_the_specs() -> None:
     found = grown(full())
     assert (found.wanted, found.mark) == (4, "4 2026-01-01T00:00:00Z")
     assert found.added == found.recommendations[0][1]
@@ -304,7 +304,7 @@ def test_quantities_are_amounts(text: object, value: float | None) -> None:
     assert (None if found is None else float(found)) == value
 
 
-def test_only_what_a_manifest_wants_counts() -> None:
+def test_only_the_manifests_fields_count() -> None:
     assert differences({"a": {}}, {"a": None}) == []
     assert differences({"a": {"b": 1}}, {"a": [1]}) == ["a: [1] → {'b': 1}"]
     assert differences({"a": [{"b": 1}]}, {"a": [{"b": 2}]}) == ["a[0].b: 2 → 1"]
@@ -322,7 +322,7 @@ def test_only_what_a_manifest_wants_counts() -> None:
 # -- pods
 
 
-def test_a_pod_is_read_as_kubernetes_shows_it() -> None:
+def test_a_pod_is_parsed_from_its_kubernetes_form() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     labels = {"component": "bookie", "controller-revision-hash": "h"}
     content: dict[str, Any] = {

@@ -92,7 +92,7 @@ CASES: dict[Callable[[World], None], tuple[tuple[str, str], str, str, str]] = {
 
 
 @pytest.mark.parametrize("change", CASES, ids=[one.__name__ for one in CASES])
-def test_an_object_is_made_changed_or_put_back_and_the_event_says_which(
+def test_the_event_distinguishes_creation_update_and_repair(
     world: World, change: Callable[[World], None]
 ) -> None:
     key, verb, reason, text = CASES[change]
@@ -107,7 +107,7 @@ def test_an_object_is_made_changed_or_put_back_and_the_event_says_which(
     assert not world.plan().actions
 
 
-def test_what_is_the_servers_or_somebody_elses_of_an_object_is_left_alone(world: World) -> None:
+def test_fields_of_the_server_and_of_other_managers_are_kept(world: World) -> None:
     one: dict[str, Any] = world.objects[SERVICE]
     one["metadata"]["annotations"]["theirs"] = "kept"
     one["metadata"]["labels"]["theirs"] = "kept"
@@ -117,7 +117,7 @@ def test_what_is_the_servers_or_somebody_elses_of_an_object_is_left_alone(world:
 
 
 @pytest.mark.parametrize("component", ["bookie", "etcd"])
-def test_claims_of_a_set_that_is_stored_never_change(component: str) -> None:
+def test_the_claims_of_a_stored_stateful_set_never_change(component: str) -> None:
     """Kubernetes refuses another template; volumes grow one by one instead."""
     world = made()
     key = ("StatefulSet", f"c-{component}")
@@ -137,7 +137,7 @@ def test_claims_of_a_set_that_is_stored_never_change(component: str) -> None:
     assert "status" not in template, "what the server adds is not ours to say"
 
 
-def test_a_cluster_of_another_owner_loses_nothing_to_a_namesake() -> None:
+def test_objects_of_a_cluster_with_the_same_name_are_not_deleted() -> None:
     """What one MagnetarCluster asks for no more goes only where that very one made it."""
     world = made(autorecovery={"mode": "Separate"})
     deployment = world.objects["Deployment", "c-recovery"]
@@ -148,7 +148,7 @@ def test_a_cluster_of_another_owner_loses_nothing_to_a_namesake() -> None:
     assert removed == [f"{kind} c-recovery" for kind in parts]
 
 
-def test_a_set_of_bookies_is_put_back_also_while_etcd_and_the_brokers_are_away(
+def test_a_stateful_set_is_repaired_while_etcd_and_brokers_are_down(
     world: World,
 ) -> None:
     """It is only made the first time that etcd is waited for."""
@@ -163,7 +163,7 @@ def test_a_set_of_bookies_is_put_back_also_while_etcd_and_the_brokers_are_away(
     assert "brokers are created once 2 bookies are ready" not in found.waits
 
 
-def test_a_volume_that_is_on_its_way_out_is_not_grown(world: World) -> None:
+def test_a_volume_that_is_being_deleted_is_not_grown(world: World) -> None:
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "by hand"
     respec(world, bookie={"storage": {"size": "20Gi"}})
     found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
@@ -171,7 +171,7 @@ def test_a_volume_that_is_on_its_way_out_is_not_grown(world: World) -> None:
     assert grown == ["data-c-bookie-0", "data-c-bookie-2"]
 
 
-def test_bookies_that_somebody_scales_away_are_put_back_before_anything_else(world: World) -> None:
+def test_bookies_scaled_away_by_hand_are_restored_first(world: World) -> None:
     """Each write before it leaves the StatefulSet's controller time to delete pods."""
     scaled_by_hand(world)
     budget_by_hand(world)

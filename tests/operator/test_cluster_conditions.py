@@ -47,7 +47,7 @@ def shown(view: View, remembered: int = 0) -> dict[str, tuple[str, str, str]]:
             told["conditions"]}  # fmt: skip
 
 
-def test_a_part_that_is_not_ready_is_counted_and_its_first_trouble_named() -> None:
+def test_an_unready_component_is_counted_and_its_first_problem_named() -> None:
     view = View()
     view.change("c-bookie-1", ready=False, trouble="ImagePullBackOff: no image")
     found = shown(view)
@@ -60,7 +60,7 @@ def test_a_part_that_is_not_ready_is_counted_and_its_first_trouble_named() -> No
     assert shown(view)["Ready"][1] == "NotEtcdReady", "what others need comes first"
 
 
-def test_etcd_of_somebody_else_is_not_judged() -> None:
+def test_an_external_etcd_is_not_checked() -> None:
     view = View(cluster=cluster_of(etcd={"external": {"endpoints": ["e:2379"]}}))
     assert shown(view)["EtcdReady"][:2] == ("True", "External")
 
@@ -89,13 +89,13 @@ def test_etcd_of_somebody_else_is_not_judged() -> None:
         ),
     ],
 )
-def test_ledgers_are_told_as_the_brokers_tell_them(
+def test_the_ledgers_condition_reports_what_brokers_report(
     health: LedgerHealth | None, condition: tuple[str, str, str]
 ) -> None:
     assert shown(View(health=health))["LedgersHealthy"] == condition
 
 
-def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is_not() -> None:
+def test_a_bookie_with_other_disks_is_data_at_risk_unless_its_volume_is_replaced() -> None:
     view = View()
     wiped = LivingBookie("c-bookie-1", "2", incarnations_before=1)
     view.health = LedgerHealth(False, "1 lacks copies", 1, bookies=(wiped,))
@@ -122,7 +122,7 @@ def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is
     ("how", "text"),
     [({"ending": True}, "is being deleted"), ({"phase": "Lost"}, "is lost")],
 )
-def test_a_volume_in_trouble_is_data_at_risk(how: dict[str, Any], text: str) -> None:
+def test_a_bad_volume_is_data_at_risk(how: dict[str, Any], text: str) -> None:
     view = View()
     view.claims["c-bookie-2"] = claim("c-bookie-2", **how)
     found = shown(view)
@@ -130,7 +130,7 @@ def test_a_volume_in_trouble_is_data_at_risk(how: dict[str, Any], text: str) -> 
     assert found["Degraded"] == ("True", "DataAtRisk", f"volume data-c-bookie-2 {text}")
 
 
-def test_a_bookie_that_is_to_go_is_told_with_what_it_waits_for() -> None:
+def test_a_removal_is_reported_with_what_it_waits_for() -> None:
     view = View()
     view.grow(4)
     found = shown(view)
@@ -147,7 +147,7 @@ def test_a_bookie_that_is_to_go_is_told_with_what_it_waits_for() -> None:
     assert found["ScalingDown"][1] == "Waits"
 
 
-def test_an_upgrade_is_told_with_the_pods_and_what_holds_it() -> None:
+def test_an_upgrade_is_reported_with_its_pods_and_obstacle() -> None:
     world = made()
     world.cluster = cluster_of(image="image:2")
     found = world.plan()
@@ -168,7 +168,7 @@ def test_an_upgrade_is_told_with_the_pods_and_what_holds_it() -> None:
     assert told["phase"] == "Upgrading"
 
 
-def test_a_pod_is_stuck_for_a_reason_or_once_a_start_has_taken_its_time() -> None:
+def test_a_pod_is_stuck_for_a_reason_or_after_the_start_deadline() -> None:
     def one(ready: bool, seconds: float | None, trouble: str = "") -> Pod:
         since = None if seconds is None else NOW - datetime.timedelta(seconds=seconds)
         return Pod("p-1", "u", "bookie", "r", ready, None, False, trouble, since)
@@ -181,7 +181,7 @@ def test_a_pod_is_stuck_for_a_reason_or_once_a_start_has_taken_its_time() -> Non
     assert one(False, STARTUP_S_MAX + 1).stuck(NOW) == f"not ready for {STARTUP_S_MAX + 1:.0f} s"
 
 
-def test_a_pod_that_is_being_deleted_is_not_ready_whatever_it_says() -> None:
+def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     metadata = {"name": "p-1", "uid": "u", "labels": {"component": "bookie"}}
     content = {"metadata": metadata, "status": {"conditions": [ready]}}
@@ -191,14 +191,14 @@ def test_a_pod_that_is_being_deleted_is_not_ready_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "told", "after"), [(3, 5, 5), (7, 5, 7), (3, 0, 3)])
-def test_a_deleted_set_of_bookies_comes_back_with_as_many_as_the_status_tells(
+def test_a_deleted_stateful_set_gets_the_number_of_bookies_in_the_status(
     wanted: int, told: int, after: int
 ) -> None:
     view = View(cluster=cluster_of(bookie={"replicas": wanted}), has_set=False)
     assert plan(view.cluster, seen(view), told, NOW).shrink.replicas == after
 
 
-def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble() -> None:
+def test_a_volume_with_a_drain_in_progress_precedes_other_bad_volumes() -> None:
     """Also where a drain of a third bookie has begun: what is under way is finished first."""
     view = View()
     view.grow(5)
@@ -211,7 +211,7 @@ def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble()
     assert plan(view.cluster, seen(view), 0, NOW).replace.bookie == "c-bookie-3"
 
 
-def test_each_step_says_what_it_does_and_why() -> None:
+def test_each_step_describes_its_action_and_reason() -> None:
     pod = ReplacePod("c-bookie-1", "u", "it is restarted")
     assert pod.step == PlanStep(action="restart", target="Pod c-bookie-1", text="it is restarted")
     removed = Remove(PDB, "x", "u", "no more")
@@ -231,7 +231,7 @@ def test_each_step_says_what_it_does_and_why() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "named"), [("", []), ("op", ["op"])])
-def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_namespace(
+def test_the_operator_may_connect_from_its_namespace_beside_named_clients(
     namespace: str, named: list[str]
 ) -> None:
     spec = cluster_of(networkPolicy={"clients": [{"namespaceSelector": {}}]})
@@ -252,7 +252,7 @@ def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_names
     ("members", "ready", "made_now"),
     [(3, 0, False), (3, 1, False), (3, 2, True), (3, 3, True), (1, 0, False), (1, 1, True)],
 )
-def test_bookies_are_made_once_most_members_of_etcd_are_ready(
+def test_bookies_are_created_once_most_members_of_etcd_are_ready(
     members: int, ready: int, made_now: bool
 ) -> None:
     pods = [
@@ -270,7 +270,7 @@ def test_bookies_are_made_once_most_members_of_etcd_are_ready(
     ("bookies", "ready", "made_now"),
     [(3, 1, False), (3, 2, True), (1, 0, False), (1, 1, True), (5, 1, False), (5, 2, True)],
 )
-def test_brokers_are_made_once_a_ledger_finds_its_bookies(
+def test_brokers_are_created_once_enough_bookies_for_a_ledger_are_ready(
     bookies: int, ready: int, made_now: bool
 ) -> None:
     """With the default ensemble of two, or of one where there is only one bookie."""

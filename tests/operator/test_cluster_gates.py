@@ -39,7 +39,7 @@ def why_not(view: View, count: int = 3, **how: Any) -> str:
     return gate.why_not(view.cluster, view.observed(), count, **how)
 
 
-def test_a_bookie_may_go_if_all_is_well() -> None:
+def test_a_bookie_may_be_removed_if_all_is_healthy() -> None:
     assert why_not(View()) == ""
 
 
@@ -67,7 +67,7 @@ def test_every_bookie_and_member_of_etcd_must_be_ready() -> None:
         ({"phase": "Bound"}, ""),
     ],
 )
-def test_no_volume_may_be_lost_or_going(how: dict[str, Any], text: str) -> None:
+def test_no_volume_may_be_lost_or_in_deletion(how: dict[str, Any], text: str) -> None:
     view = View()
     view.claims["c-bookie-1"] = claim("c-bookie-1", **how)
     wanted = text and f"volume data-c-bookie-1 {text}"
@@ -81,7 +81,7 @@ def test_no_volume_may_be_lost_or_going(how: dict[str, Any], text: str) -> None:
     assert why_not(view) == "", "a volume that no pod uses is nobody's need"
 
 
-def test_what_the_brokers_do_not_say_counts_as_no() -> None:
+def test_missing_answers_of_brokers_close_the_gate() -> None:
     view = View(health=None)
     assert why_not(view) == (
         "it is unknown whether all ledgers have their copies: no broker is ready"
@@ -113,7 +113,7 @@ def drained(state: DrainState, **how: Any) -> View:
     return view
 
 
-def test_a_bookie_is_emptied_once_the_gate_is_open() -> None:
+def test_a_bookie_is_drained_once_the_gate_is_open() -> None:
     assert step(View()) == DrainStep(begin="why: c-bookie-2 is drained, and its copies are proven")
     assert step(View(), busy="x is upgraded") == DrainStep(waits="x is upgraded")
     view = View()
@@ -133,7 +133,7 @@ def test_a_bookie_is_emptied_once_the_gate_is_open() -> None:
 
 
 @pytest.mark.parametrize("state", ["requested", "copying", "proving", "of a newer release"])
-def test_what_is_under_way_is_waited_for(state: str) -> None:
+def test_operations_in_progress_are_waited_for(state: str) -> None:
     assert step(drained(cast("DrainState", state))) == DrainStep(
         waits="c-bookie-2 is being drained"
     )
@@ -149,13 +149,13 @@ def test_what_is_under_way_is_waited_for(state: str) -> None:
         (-PROOF_AGE_S_MAX - 1, False),
     ],
 )
-def test_a_bookie_goes_by_a_young_proof_only(age_s: float, young: bool) -> None:
+def test_a_bookie_is_removed_only_by_a_fresh_proof(age_s: float, young: bool) -> None:
     found = step(drained(DrainState.REMOVABLE, proven_ms=ms(age_s)))
     old = "why: the proof of c-bookie-2 is too old; it is repeated"
     assert found == (DrainStep(is_removable=True) if young else DrainStep(begin=old))
 
 
-def test_a_proof_is_worth_nothing_of_a_bookie_that_takes_ledgers_again() -> None:
+def test_a_proof_is_void_if_the_bookie_takes_ledgers_again() -> None:
     view = drained(DrainState.REMOVABLE)
     view.living[TARGET] = LivingBookie(TARGET, "1")
     assert step(view).begin == (
@@ -167,7 +167,7 @@ def test_a_proof_is_worth_nothing_of_a_bookie_that_takes_ledgers_again() -> None
     assert step(view).is_removable
 
 
-def test_the_gate_must_be_open_as_the_bookie_goes() -> None:
+def test_the_gate_must_be_open_at_the_removal() -> None:
     view = drained(DrainState.REMOVABLE)
     assert step(view, busy="x is upgraded") == DrainStep(
         waits="c-bookie-2 is drained and could be removed, but x is upgraded"
@@ -183,7 +183,7 @@ def test_the_gate_must_be_open_as_the_bookie_goes() -> None:
 @pytest.mark.parametrize(
     ("waited_s", "again"), [(REQUEST_AGAIN_S - 1, False), (REQUEST_AGAIN_S, True)]
 )
-def test_a_refusal_is_told_and_tried_again_after_a_while(waited_s: float, again: bool) -> None:
+def test_a_refusal_is_reported_and_retried_after_a_while(waited_s: float, again: bool) -> None:
     ways = tuple(InTheWay(one, "no copy") for one in range(12))
     view = drained(
         DrainState.REFUSED, refused="no proof", in_the_way=ways, requested_ms=ms(waited_s)
@@ -228,7 +228,7 @@ def replaced(found: rolling.Rollout) -> str:
     return "" if found.replace is None else found.replace.name
 
 
-def test_the_highest_pod_of_an_older_form_is_replaced_first() -> None:
+def test_the_highest_pod_with_an_older_template_is_replaced_first() -> None:
     found = roll(pods("old", "old", "old"))
     assert found.replace is not None
     assert (replaced(found), found.replace.uid) == ("c-bookie-2", "u-c-bookie-2")
@@ -242,7 +242,7 @@ def test_the_highest_pod_of_an_older_form_is_replaced_first() -> None:
     assert (done.replace, done.requeue_s) == (None, None)
 
 
-def test_nothing_is_known_before_the_controller_has_looked() -> None:
+def test_nothing_is_decided_before_the_controller_has_observed_the_object() -> None:
     for status in ({"updateRevision": ""}, {"observedGeneration": 1}):
         found = roll(pods("old", "old", "old"), status=status)
         assert (found.unknown, found.replace, found.requeue_s) == (True, None, rolling.REQUEUE_S)
@@ -253,7 +253,9 @@ def test_nothing_is_known_before_the_controller_has_looked() -> None:
 
 
 @pytest.mark.parametrize(("rested_s", "goes"), [(0, False), (59, False), (60, True), (61, True)])
-def test_the_next_waits_for_the_pause_after_the_one_before(rested_s: float, goes: bool) -> None:
+def test_the_next_restart_waits_for_the_pause_after_the_one_before(
+    rested_s: float, goes: bool
+) -> None:
     found = roll(pods("old", "old", "new", p2={"ready_since": after(-rested_s)}))
     assert (found.replace is not None) is goes
     if not goes:
@@ -263,7 +265,7 @@ def test_the_next_waits_for_the_pause_after_the_one_before(rested_s: float, goes
     assert first.replace is not None, "nothing was replaced before the first"
 
 
-def test_a_restart_waits_for_what_is_against_it_for_pods_that_end_and_for_the_owner() -> None:
+def test_a_restart_waits_for_obstacles_terminating_pods_and_the_owner() -> None:
     assert roll(pods("old", "old", "old"), why_not="the gate").waits == "the gate"
     found = roll(pods("old", "old", "new", p2={"ending": True, "ready": False}))
     assert (found.replace, found.waits) == (None, "c-bookie-2 still ends")
@@ -278,7 +280,7 @@ def test_a_restart_waits_for_what_is_against_it_for_pods_that_end_and_for_the_ow
     assert (deleted.stale, deleted.waits) == ([], "")
 
 
-def test_a_pod_on_its_way_is_waited_for() -> None:
+def test_a_starting_pod_is_waited_for() -> None:
     found = roll(pods("old", "old", "new", p2=away(10)))
     assert (found.replace, found.waits, found.pending) == (None, "c-bookie-2 not ready", True)
     assert roll(pods("new", "new")).pending
@@ -288,7 +290,7 @@ def test_a_pod_on_its_way_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "stuck"), [(STARTUP_S_MAX, False), (STARTUP_S_MAX + 1, True)])
-def test_a_pod_of_an_older_form_that_is_stuck_goes_first_whatever_the_gate_says(
+def test_a_stuck_pod_with_an_older_template_is_replaced_despite_the_gate(
     seconds: float, stuck: bool
 ) -> None:
     found = roll(pods("old", "old", "old", p1=away(seconds)), why_not="the gate")
@@ -303,7 +305,7 @@ def test_a_pod_of_an_older_form_that_is_stuck_goes_first_whatever_the_gate_says(
     assert replaced(roll(pods("old", "new", "new", p1=trouble))) == ""
 
 
-def test_a_pod_that_runs_and_is_stuck_waits_for_those_replaced_before_and_for_metadata() -> None:
+def test_a_stuck_running_pod_waits_for_earlier_replacements_and_metadata() -> None:
     late = away(STARTUP_S_MAX + 1)
     assert replaced(roll(pods("old", "old", "new", p1=late, p2=away(1)))) == ""
     assert replaced(roll(pods("old", "old", p1=late))) == "", "one is still to come"
@@ -322,7 +324,7 @@ def shrink(view: View, wanted: int, remembered: int = 3, **how: Any) -> shrinkin
     return shrinking.decide(view.cluster, view.observed(), wanted, remembered, NOW, **how)
 
 
-def test_more_bookies_are_made_at_once_and_as_many_stay() -> None:
+def test_bookies_are_added_at_once() -> None:
     assert shrink(View(), 5) == shrinking.ScaleDown(5)
     assert shrink(View(), 3) == shrinking.ScaleDown(3)
     view = View(has_set=False)
@@ -330,7 +332,7 @@ def test_more_bookies_are_made_at_once_and_as_many_stay() -> None:
     assert shrink(view, 5, 4) == shrinking.ScaleDown(5)
 
 
-def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
+def test_bookies_are_removed_one_at_a_time_the_highest_first() -> None:
     view = View()
     view.grow(5)
     found = shrink(view, 3)
@@ -365,7 +367,7 @@ def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
     assert (shrink(view, 3).actions, shrink(view, 3).waits) == ([], "c-bookie-4 still ends")
 
 
-def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
+def test_a_removal_waits_for_other_disruptions() -> None:
     found = shrink(View(), 2, busy="x is upgraded")
     assert (found.actions, found.waits) == ([], "x is upgraded")
 
@@ -388,7 +390,7 @@ def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
         (3, "x", 3, ""),
     ],
 )
-def test_a_set_that_was_scaled_by_hand_loses_nothing(
+def test_a_manually_scaled_stateful_set_loses_nothing(
     live: int, written: str, replicas: int, by_hand: str
 ) -> None:
     view = View(annotations={REPLICAS_SET: written} if written else {})
@@ -398,7 +400,7 @@ def test_a_set_that_was_scaled_by_hand_loses_nothing(
     assert (found.replicas, found.by_hand) == (replicas, by_hand)
 
 
-def test_drains_of_ours_end_when_their_bookie_stays_or_has_gone_and_others_never() -> None:
+def test_only_our_drains_end_when_their_bookie_stays_or_was_removed() -> None:
     view = View()
     volume = f"{VOLUME_REASON}v-1 of c-bookie-0"
     view.drains = [

@@ -139,7 +139,9 @@ def plan_all(cluster: Any) -> list[dict[str, Any]]:
     return [one.manifest for one in found.actions if isinstance(one, Apply)]
 
 
-async def test_from_nothing_to_ready_and_then_no_write(on: Rig, tmp_path: Path) -> None:
+async def test_a_new_cluster_becomes_ready_and_then_causes_no_writes(
+    on: Rig, tmp_path: Path
+) -> None:
     async with processes(tmp_path, 3, copies=3) as found:
         await complete(on, found)
         await on.rest()
@@ -160,7 +162,7 @@ async def test_from_nothing_to_ready_and_then_no_write(on: Rig, tmp_path: Path) 
         assert budget["spec"]["maxUnavailable"] == 0
 
 
-async def test_what_others_change_is_put_back_and_told(on: Rig, tmp_path: Path) -> None:
+async def test_changes_by_others_are_repaired_and_reported(on: Rig, tmp_path: Path) -> None:
     async with processes(tmp_path, 3) as found:
         await complete(on, found)
         sets = (STATEFUL_SET, on.namespace, f"{NAME}-bookie")
@@ -179,7 +181,7 @@ async def test_what_others_change_is_put_back_and_told(on: Rig, tmp_path: Path) 
         assert any("spec.ports" in one for one in await on.notes("DriftRepaired"))
 
 
-async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
+async def test_bookies_are_removed_after_their_proof_across_an_operator_restart(
     on: Rig, tmp_path: Path
 ) -> None:
     async with processes(tmp_path, 4) as found:
@@ -210,7 +212,9 @@ async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
         await asyncio.to_thread(read_all, found.service_url, tmp_path)
 
 
-async def test_a_scale_down_is_refused_where_a_bookie_lies(on: Rig, tmp_path: Path) -> None:
+async def test_a_scale_down_is_refused_if_a_bookie_has_damaged_copies(
+    on: Rig, tmp_path: Path
+) -> None:
     # So long that what will lie is not replaced by good copies while it is away.
     async with processes(tmp_path, 3, lost_bookie_delay_s=10) as found:
         await complete(on, found)
@@ -295,7 +299,7 @@ async def test_plan_and_pause_change_nothing(on: Rig, tmp_path: Path) -> None:
         assert "plan" not in await on.status()
 
 
-async def test_what_is_refused_is_told_and_keeps_nothing_else_from_being_done(
+async def test_a_refused_action_is_reported_and_does_not_stop_the_others(
     on: Rig, tmp_path: Path
 ) -> None:
     """The volumes here can never grow: nobody provides them."""
@@ -317,7 +321,7 @@ async def test_what_is_refused_is_told_and_keeps_nothing_else_from_being_done(
         await on.apply(bookie={"storage": {"size": "5Gi"}})
 
 
-async def test_a_plan_from_elsewhere_shows_what_the_operator_would_do(
+async def test_a_plan_from_outside_of_kubernetes_shows_the_operators_actions(
     on: Rig, tmp_path: Path
 ) -> None:
     """Elsewhere other images are the default: that is no change."""

@@ -32,7 +32,7 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
 # -- made, and left alone
 
 
-async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
+async def test_a_clusters_objects_are_owned_by_it(on: Stage) -> None:
     on.apply()
     assert await on.look() == AGAIN_AFTER_ACTING_S
     assert on.status()["phase"] == "Pending"
@@ -54,7 +54,7 @@ async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
     )  # fmt: skip
 
 
-async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
+async def test_a_reconcile_with_nothing_to_do_writes_nothing(on: Stage) -> None:
     await on.complete()
     written = len(on.kube.writes)
     for _ in range(2):
@@ -63,7 +63,7 @@ async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
     assert on.brokers.changes() == []
 
 
-async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
+async def test_foreign_changes_are_repaired_and_reported(on: Stage) -> None:
     await on.complete()
     one = on.kube.get(SERVICE, "c-broker")
     one["spec"]["ports"][0]["port"] = 1
@@ -82,7 +82,7 @@ async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
     assert len(on.pods("broker")) == 3
 
 
-async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: Stage) -> None:
+async def test_only_our_objects_are_deleted_when_the_spec_drops_them(on: Stage) -> None:
     await on.complete(autorecovery={"mode": "Separate"})
     assert on.kube.get(DEPLOYMENT, "c-recovery") != {}
     theirs = on.kube.get(CONFIG_MAP, "c-broker")
@@ -97,7 +97,7 @@ async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: St
     assert any("Deployment c-recovery" in note for note in on.notes("Removed"))
 
 
-async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stage) -> None:
+async def test_a_newer_object_of_the_same_name_is_not_deleted(on: Stage) -> None:
     await on.complete(autorecovery={"mode": "Separate"})
     on.apply()
     uid = on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"]
@@ -115,7 +115,7 @@ async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stag
     assert not [note for note in on.notes("Removed") if "Deployment" in note]
 
 
-async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now_and_then(
+async def test_monitors_are_created_if_their_kind_exists_which_is_checked_at_intervals(
     on: Stage,
 ) -> None:
     await on.complete()
@@ -139,7 +139,7 @@ async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now
 
 
 @pytest.mark.parametrize("how", ["paused", "plan", "spec"])
-async def test_paused_or_only_planned_nothing_is_changed(on: Stage, how: str) -> None:
+async def test_a_paused_or_planned_cluster_is_not_changed(on: Stage, how: str) -> None:
     on.apply({"paused": True} if how == "spec" else {}, **({} if how == "spec" else {how: "true"}))
     await on.look()
     assert {each.path.rpartition("/")[2] for each in on.kube.writes} <= {"status", "events"}
@@ -156,7 +156,7 @@ async def test_paused_or_only_planned_nothing_is_changed(on: Stage, how: str) ->
     assert "plan" not in on.status()
 
 
-async def test_a_cluster_that_is_deleted_or_another_by_now_is_left_alone(on: Stage) -> None:
+async def test_a_deleted_or_replaced_cluster_is_not_changed(on: Stage) -> None:
     seen = on.apply()
     one = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(CLUSTER, NAME)
@@ -169,7 +169,7 @@ async def test_a_cluster_that_is_deleted_or_another_by_now_is_left_alone(on: Sta
     assert on.kube.writes == []
 
 
-async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> None:
+async def test_an_invalid_spec_is_reported_and_nothing_is_done(on: Stage) -> None:
     on.apply({"bookie": {"replicas": "many"}})
     assert await on.look() is None
     (note,) = on.notes("Invalid")
@@ -180,7 +180,7 @@ async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> Non
 # -- what cannot be done
 
 
-async def test_a_cluster_without_a_spec_is_one_with_all_defaults(on: Stage) -> None:
+async def test_a_cluster_without_a_spec_has_all_defaults(on: Stage) -> None:
     one = on.apply()
     on.kube.put({**one, "spec": None})
     await on.look()
@@ -188,7 +188,7 @@ async def test_a_cluster_without_a_spec_is_one_with_all_defaults(on: Stage) -> N
     assert on.status()["adminUrl"] == "http://c-broker.ns.svc:8080"
 
 
-async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage) -> None:
+async def test_a_retained_volume_is_planned_only_if_it_grows(on: Stage) -> None:
     await on.complete(bookie={"storage": {"size": "10Gi"}})
     claim = on.kube.get(PVC, "data-c-bookie-0")
     owner = {"uid": on.owner()["metadata"]["uid"], "kind": CLUSTER.kind, "name": NAME}
@@ -204,7 +204,7 @@ async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage
     assert size == "20Gi"
 
 
-async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Stage) -> None:
+async def test_a_refused_action_does_not_stop_the_others(on: Stage) -> None:
     def refused(asked: Asked) -> Refusal | None:
         ours = asked.method == "PATCH" and asked.path.endswith("services/c-bookie")
         return Refusal(403, "Forbidden", "you may not") if ours else None
@@ -224,7 +224,7 @@ async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Sta
     assert on.condition("Ready")["status"] == "True"
 
 
-async def test_an_api_server_that_does_not_answer_ends_the_look(on: Stage) -> None:
+async def test_a_silent_api_server_ends_the_reconcile(on: Stage) -> None:
     on.apply()
 
     def away(asked: Asked) -> Refusal | None:
@@ -236,7 +236,7 @@ async def test_an_api_server_that_does_not_answer_ends_the_look(on: Stage) -> No
     assert len({each.path for each in on.kube.writes}) == 1, "no further action is tried"
 
 
-async def test_the_status_is_of_that_very_cluster(on: Stage) -> None:
+async def test_the_status_is_written_by_uid(on: Stage) -> None:
     on.apply()
     await on.look()
     uid = on.owner()["metadata"]["uid"]

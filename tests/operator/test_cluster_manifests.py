@@ -48,7 +48,7 @@ def test_bookies_are_evicted_one_at_a_time_and_none_while_the_gate_is_closed() -
         assert f"c-{part}" not in budgets(cluster_of(**{part: off}))
 
 
-def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
+def test_the_budget_follows_the_ledgers_and_the_bookie_being_removed() -> None:
     world = made(bookie={"replicas": 4})
 
     def may_go() -> int:
@@ -79,7 +79,7 @@ def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
     assert may_go() == 0, "its old volume is gone, whatever became of the drain"
 
 
-def test_a_change_is_told_by_what_differs() -> None:
+def test_a_change_is_described_by_its_differences() -> None:
     world = made()
     respec(world, broker={"service": {"type": "NodePort"}})
     (change,) = world.plan().actions
@@ -90,7 +90,7 @@ def test_a_change_is_told_by_what_differs() -> None:
 # -- who reaches whom
 
 
-def test_only_the_clusters_own_pods_and_its_jobs_reach_bookies_and_etcd() -> None:
+def test_only_the_clusters_pods_and_jobs_reach_bookies_and_etcd() -> None:
     cluster = cluster_of(networkPolicy={"enabled": True, "jobNamespaces": ["jobs"]})
     found = by_name(around.network_policies(cluster))
     assert set(found) == {"c-broker", "c-bookie", "c-etcd"}
@@ -117,7 +117,7 @@ def test_only_the_clusters_own_pods_and_its_jobs_reach_bookies_and_etcd() -> Non
     assert reach == {"ports": [{"port": "pulsar"}, {"port": "http"}]}
 
 
-def test_clients_that_are_named_are_the_only_ones_beside_the_cluster_and_its_operator() -> None:
+def test_only_named_clients_the_cluster_and_the_operator_reach_brokers() -> None:
     apps = {"namespaceSelector": {"matchLabels": {"team": "apps"}}}
     cluster = cluster_of(networkPolicy={"enabled": True, "clients": [apps]})
     (reach,) = by_name(around.network_policies(cluster))["c-broker"]["spec"]["ingress"]
@@ -168,7 +168,7 @@ def test_monitors_find_each_pod_once() -> None:
 @pytest.mark.parametrize(
     ("grace", "pause_s"), [("60s", 5), ("9s", 5), ("8s", 5), ("7s", 4), ("4s", 1), ("3s", 0)]
 )
-def test_a_broker_has_time_for_its_goodbye_within_the_grace_period(
+def test_a_broker_can_hand_over_its_bundles_within_the_grace_period(
     grace: str, pause_s: int
 ) -> None:
     cluster = cluster_of(broker={"gracePeriod": grace})
@@ -183,7 +183,7 @@ def test_a_broker_has_time_for_its_goodbye_within_the_grace_period(
     assert 0 < timeout <= (int(grace[:-1]) - pause_s) * 1000
 
 
-def test_brokers_are_replaced_without_a_gap_and_bookies_only_by_the_operator() -> None:
+def test_brokers_roll_without_a_gap_and_bookies_only_by_the_operator() -> None:
     deployment = serving.broker_deployment(cluster_of(upgrade={"pauseBetween": "7s"}))["spec"]
     assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert deployment["minReadySeconds"] == 7
@@ -230,7 +230,7 @@ def test_settings_are_named_after_their_origin_and_a_users_quorum_wins() -> None
 # -- one thing at a time
 
 
-def test_a_new_volume_waits_for_an_upgrade_and_an_upgrade_for_a_bookie_that_leaves() -> None:
+def test_a_volume_replacement_waits_for_an_upgrade_and_that_for_a_drain() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 4, "config": {"x_y": "1"}})
     world.act([one for one in world.plan().actions if isinstance(one, Apply)])

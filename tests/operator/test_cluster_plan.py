@@ -20,7 +20,7 @@ def replicas(world: World) -> int:
     return int(world.objects["StatefulSet", "c-bookie"]["spec"]["replicas"])
 
 
-def test_parts_are_made_in_their_order() -> None:
+def test_components_are_created_in_order() -> None:
     world = World(cluster_of())
     made_in_order = []
     for _ in range(6):
@@ -37,7 +37,7 @@ def test_parts_are_made_in_their_order() -> None:
     assert [names for names in made_in_order if names] == [["c-etcd"], ["c-bookie"], ["c-broker"]]
 
 
-def test_what_is_complete_is_left_alone() -> None:
+def test_a_complete_cluster_is_not_changed() -> None:
     world = made()
     world.turn()
     again = world.plan()
@@ -64,7 +64,7 @@ def test_a_stored_setting_that_has_no_effect_is_named_in_ready() -> None:
     assert not made().plan().problems
 
 
-def test_all_parts_work_below_the_prefix_of_an_external_etcd() -> None:
+def test_all_components_use_the_prefix_of_an_external_etcd() -> None:
     external = {"endpoints": ["e:2379"], "prefix": "/magnetar/b"}
     world = made(etcd={"external": external}, autorecovery={"mode": "Separate"})
     for kind, name in (
@@ -97,12 +97,12 @@ def test_all_parts_work_below_the_prefix_of_an_external_etcd() -> None:
         ),
     ],
 )
-def test_parts_that_work_below_different_paths_are_named(spec: dict[str, Any], named: str) -> None:
+def test_components_with_different_prefixes_are_named(spec: dict[str, Any], named: str) -> None:
     (problem,) = made(**spec).plan().problems
     assert named in problem
 
 
-def test_external_etcd_is_not_made() -> None:
+def test_an_external_etcd_is_not_created() -> None:
     world = made(etcd={"external": {"endpoints": ["e1:2379", "https://e2:2379"]}})
     assert ("StatefulSet", "c-etcd") not in world.objects
     template = world.objects["StatefulSet", "c-bookie"]["spec"]["template"]
@@ -112,7 +112,7 @@ def test_external_etcd_is_not_made() -> None:
     assert environment["MAGNETAR_METADATA_URL"] == "etcd:http://e1:2379,https://e2:2379"
 
 
-def test_bookies_go_one_by_one_each_with_a_proof() -> None:
+def test_bookies_are_removed_one_by_one_each_after_a_proof() -> None:
     world = made(bookie={"replicas": 5})
     respec(world, bookie={"replicas": 3})
     world.settle()
@@ -121,7 +121,7 @@ def test_bookies_go_one_by_one_each_with_a_proof() -> None:
     assert replicas(world) == 3
 
 
-def test_a_bookie_stays_whose_ledgers_cannot_be_proven_and_they_are_named() -> None:
+def test_a_bookie_with_unproven_ledgers_stays_and_they_are_named() -> None:
     world = made(bookie={"replicas": 3, "quorums": {"ensemble": 2}})
     world.liars = {"c-bookie-0"}
     respec(world, bookie={"replicas": 2})
@@ -150,7 +150,7 @@ def test_a_change_of_mind_ends_the_drain() -> None:
 
 
 @pytest.mark.parametrize("by_hand", [1, 2, 6])
-def test_hands_on_the_stateful_set_take_nothing(by_hand: int) -> None:
+def test_a_manual_change_of_the_stateful_set_removes_no_bookie(by_hand: int) -> None:
     world = made(bookie={"replicas": 3})
     stored = world.objects["StatefulSet", "c-bookie"]
     stored["spec"]["replicas"] = by_hand
@@ -164,7 +164,7 @@ def test_hands_on_the_stateful_set_take_nothing(by_hand: int) -> None:
     assert world.removed == [f"c-bookie-{one}" for one in range(by_hand - 1, 2, -1)]
 
 
-def test_a_stateful_set_that_was_deleted_comes_back_as_large_as_it_was() -> None:
+def test_a_deleted_stateful_set_is_created_with_its_former_size() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 3})
     del world.objects["StatefulSet", "c-bookie"]
@@ -191,7 +191,7 @@ def test_volumes_grow_and_never_shrink() -> None:
     assert any("cannot shrink" in one for one in found.volumes)
 
 
-def test_volumes_go_with_the_cluster_only_where_that_is_asked_for() -> None:
+def test_volumes_are_deleted_with_the_cluster_only_on_request() -> None:
     world = made()
     assert not any("ownerReferences" in one["metadata"] for one in world.claims.values())
     respec(world, storageRetention="Delete")
@@ -207,7 +207,7 @@ def test_volumes_go_with_the_cluster_only_where_that_is_asked_for() -> None:
     assert set(policy.values()) == {"Retain"}
 
 
-def test_parts_that_are_not_asked_for_go_and_nothing_else() -> None:
+def test_only_components_that_the_spec_drops_are_deleted() -> None:
     world = made(autorecovery={"mode": "Separate"}, broker={"autoscaling": {"enabled": True}})
     assert ("Deployment", "c-recovery") in world.objects
     world.objects["ConfigMap", "c-notes"] = {
@@ -220,7 +220,7 @@ def test_parts_that_are_not_asked_for_go_and_nothing_else() -> None:
     assert ("ConfigMap", "c-notes") in world.objects
 
 
-def test_drift_is_told_from_changes() -> None:
+def test_drift_is_distinguished_from_changes_of_the_spec() -> None:
     world = made()
     world.objects["Service", "c-broker"]["spec"]["ports"][0]["port"] = 1
     (repair,) = world.plan().actions
@@ -234,7 +234,7 @@ def test_drift_is_told_from_changes() -> None:
     assert (change.verb, change.reason) == ("update", "Updated")
 
 
-def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
+def test_full_disks_add_a_bookie_if_the_spec_allows_it() -> None:
     consent = {"bookie": {"scaleUp": {"enabled": True, "diskPercent": 50, "pause": "10m"}}}
     world = made(**consent)
     whole = world.health
@@ -286,7 +286,7 @@ FAULTS = st.sampled_from(["none", "hand-up", "hand-down", "kill", "delete-set", 
 @example(
     [({}, "hand-down", 0), ({"broker": {"replicas": 0}, "bookie": {"replicas": 2}}, "interrupt", 6)]
 )
-def test_whatever_happens_it_converges_and_no_bookie_goes_unproven(
+def test_any_sequence_converges_and_no_bookie_is_removed_without_proof(
     history: list[tuple[dict[str, Any], str, int]],
 ) -> None:
     world = made(bookie={"replicas": 3})
@@ -327,7 +327,7 @@ def test_amounts_are_compared_as_amounts() -> None:
     assert differences({"a": False, "b": "", "c": []}, {}) == []
 
 
-def test_a_proof_grows_old() -> None:
+def test_a_proof_expires() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 3})
     world.act(world.plan().actions)

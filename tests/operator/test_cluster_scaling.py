@@ -41,7 +41,7 @@ def emptied(found: Plan) -> list[str]:
 
 
 @pytest.mark.parametrize("how", [{"phase": "Lost"}, {"ending": True}], ids=["lost", "ending"])
-def test_a_volume_left_behind_is_not_replaced_before_its_bookie_is_there(
+def test_a_leftover_volume_is_not_replaced_before_its_bookie_exists(
     how: dict[str, Any],
 ) -> None:
     """The spec asks for more bookies, and one of them will find the volume of a former one."""
@@ -65,7 +65,7 @@ def upgrading(**bookie: Any) -> World:
     return world
 
 
-def test_a_bookie_leaves_after_the_upgrade() -> None:
+def test_a_bookie_is_removed_after_the_upgrade() -> None:
     world = upgrading()
     found = world.plan()
     assert emptied(found) == []
@@ -75,7 +75,7 @@ def test_a_bookie_leaves_after_the_upgrade() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["lost", "ending"])
-def test_a_bookie_whose_volume_is_in_trouble_leaves_before_the_upgrade(trouble: str) -> None:
+def test_a_bookie_with_a_bad_volume_is_removed_before_the_upgrade(trouble: str) -> None:
     """Restarts wait for the volume, so that the removal cannot wait for the restarts."""
     world = upgrading()
     volume = world.claims["data-c-bookie-3"]
@@ -90,7 +90,7 @@ def test_a_bookie_whose_volume_is_in_trouble_leaves_before_the_upgrade(trouble: 
 
 
 @pytest.mark.parametrize("state", ["requested", "copying", "proving", "removable"])
-def test_a_bookie_leaves_after_the_new_volume_that_has_begun(state: str) -> None:
+def test_a_bookie_is_removed_after_a_volume_replacement_in_progress(state: str) -> None:
     """A proof counts copies on all other bookies: two that go may take the last copy."""
     replaced = "c-bookie-1"
     view = View(replace(cluster_of(bookie={"replicas": 3}), replace_volume=replaced))
@@ -120,7 +120,7 @@ REPLACED: dict[str, tuple[str, str, bool, str, str]] = {
 @pytest.mark.parametrize(
     ("bookie", "state", "volume", "restarted", "waits"), REPLACED.values(), ids=REPLACED
 )
-def test_a_restart_for_an_upgrade_waits_while_a_bookie_is_emptied(
+def test_a_restart_for_an_upgrade_waits_while_a_bookie_is_drained(
     bookie: str, state: str, volume: bool, restarted: str, waits: str
 ) -> None:
     replicas = 3 if bookie == "c-bookie-3" else 4
@@ -140,7 +140,7 @@ def test_a_restart_for_an_upgrade_waits_while_a_bookie_is_emptied(
 @pytest.mark.parametrize(
     ("uid", "waits"), [("v-c-bookie-3", "c-bookie-3 is being drained"), ("v-before", "")]
 )
-def test_a_bookie_that_cannot_start_is_restarted_with_its_new_volume_and_not_before(
+def test_a_bookie_that_cannot_start_is_restarted_only_with_its_new_volume(
     uid: str, waits: str
 ) -> None:
     """Before, its volume is still proven; with the new one, nothing is lost by another form."""
@@ -179,7 +179,7 @@ def test_no_bookie_may_be_evicted_from_the_request_of_a_drain_to_its_end(
     assert budget["spec"]["maxUnavailable"] == (1 if state == "refused" else 0)
 
 
-def test_a_restart_waits_for_every_bookie_that_there_is_to_be_also_for_one_that_is_to_go() -> None:
+def test_a_restart_waits_for_every_bookie_even_for_one_that_will_be_removed() -> None:
     view = View(cluster_of(bookie={"replicas": 3}))
     view.grow(5)
     del view.pods["c-bookie-4"]
@@ -188,7 +188,7 @@ def test_a_restart_waits_for_every_bookie_that_there_is_to_be_also_for_one_that_
 
 
 @pytest.mark.parametrize("why", ["", "a removal", "a new volume"])
-def test_a_cluster_is_looked_at_again_soon_while_a_bookie_is_on_its_way_out(why: str) -> None:
+def test_a_cluster_is_reconciled_again_soon_while_a_bookie_is_being_removed(why: str) -> None:
     """No watch tells of what the brokers prove."""
     name = "c-bookie-3"
     view = View(cluster_of(bookie={"replicas": 3 if why == "a removal" else 4}))

@@ -20,7 +20,7 @@ def shown(world: Any, **how: Any) -> tuple[dict[str, Any], dict[str, dict[str, A
     return told, {one["type"]: one for one in told["conditions"]}
 
 
-def test_a_cluster_that_is_well_says_so_in_every_condition() -> None:
+def test_every_condition_of_a_healthy_cluster_is_good() -> None:
     world = made()
     told, by_type = shown(world)
     assert told["phase"] == "Running"
@@ -54,7 +54,7 @@ def test_a_cluster_that_is_well_says_so_in_every_condition() -> None:
     )
 
 
-def test_the_phase_follows_what_is_under_way() -> None:
+def test_the_phase_shows_the_operation_in_progress() -> None:
     world = made(bookie={"replicas": 4})
     found = world.plan()
     for was_ready, phase in ((True, "Degraded"), (False, "Creating")):

@@ -51,7 +51,7 @@ def documents(sample: Path) -> list[dict[str, Any]]:
     return [one for one in yaml.safe_load_all(sample.read_text()) if one]
 
 
-def test_nothing_is_stale() -> None:
+def test_generated_files_are_current() -> None:
     stale = [
         path
         for path, text in crdgen.files().items()
@@ -60,7 +60,7 @@ def test_nothing_is_stale() -> None:
     assert not stale, "type: make crds"
 
 
-def test_a_stale_file_is_named_and_made_anew(tmp_path: Path, capsys: Any) -> None:
+def test_a_stale_file_is_named_and_regenerated(tmp_path: Path, capsys: Any) -> None:
     assert crdgen.main(["--root", str(tmp_path)]) == 0
     assert crdgen.main(["--root", str(tmp_path), "--check"]) == 0
     (tmp_path / "crds/topics.yaml").write_text("by hand")
@@ -86,7 +86,7 @@ def test_every_policy_of_the_registry_is_in_the_crd(kind: str, level: Level) -> 
         assert rules == wanted + ([policy.limitation.cel] if policy.limitation else [])
 
 
-def test_a_policy_has_no_schema_where_it_cannot_be_set() -> None:
+def test_a_policy_has_no_schema_at_levels_that_lack_it() -> None:
     only_above = next(one for one in at(Level.NAMESPACE) if one.topic is None)
     with pytest.raises(ValueError, match="is no policy of a topic"):
         of_policy(only_above, Level.TOPIC)
@@ -117,7 +117,7 @@ def test_everything_has_a_bound() -> None:
             assert known, f"{path} would be pruned to nothing"
 
 
-def test_stored_defaults_are_only_those_that_are_decided() -> None:
+def test_only_the_listed_defaults_are_stored() -> None:
     stored = {path for path, schema in everything() if "default" in schema}
     assert stored == {
         "MagnetarCluster.spec.broker",
@@ -140,7 +140,7 @@ def test_short_names_are_ours_alone() -> None:
     assert not set(short) & (KUBERNETES_SHORT | STREAMNATIVE_SHORT)
 
 
-def test_columns_read_fields_that_there_are() -> None:
+def test_columns_name_existing_fields() -> None:
     for kind in KINDS:
         fields = {path for path, _ in walk(crdgen.whole(kind), "")}
         for column in kind.columns:
@@ -148,7 +148,7 @@ def test_columns_read_fields_that_there_are() -> None:
             assert path.startswith(".metadata.") or path in fields, (kind.kind, column.path)
 
 
-def test_rules_name_fields_that_there_are() -> None:
+def test_rules_name_existing_fields() -> None:
     for path, schema in everything():
         for rule in schema.get("x-kubernetes-validations", ()):
             assert rule["message"], path
@@ -157,7 +157,7 @@ def test_rules_name_fields_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_a_sample_is_what_the_models_read(sample: Path) -> None:
+def test_the_models_parse_each_sample(sample: Path) -> None:
     for one in documents(sample):
         spec = BY_KIND[one["kind"]].spec.parse(one["spec"])
         assert BY_KIND[one["kind"]].spec.parse(spec.manifest()) == spec

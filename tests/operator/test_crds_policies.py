@@ -36,7 +36,7 @@ def resources(kube_api: client.ApiClient, kube_namespace: str) -> Resources:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_the_server_takes_the_policies_that_rest_takes(
+def test_the_api_server_accepts_the_policies_that_rest_accepts(
     policy: Policy, level: Level, resources: Resources, data: Any
 ) -> None:
     """Each rule of a record is said twice, in CEL and in Python: both must say the same."""

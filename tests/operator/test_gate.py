@@ -95,7 +95,7 @@ AGAINST = {
 
 @pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
 @pytest.mark.parametrize("besides", ["", TARGET])
-def test_each_thing_alone_keeps_every_bookie(
+def test_each_obstacle_alone_keeps_every_bookie(
     cluster: World, observed: Observed, change: Change, besides: str
 ) -> None:
     assert gate.why_not(cluster.cluster, observed, BOOKIES, besides=besides) == ""
@@ -112,7 +112,7 @@ OF_THE_TARGET = {
 
 
 @pytest.mark.parametrize("change", OF_THE_TARGET.values(), ids=OF_THE_TARGET)
-def test_a_bookie_in_trouble_may_itself_go_and_no_other_one(
+def test_only_the_bookie_in_trouble_may_be_restarted(
     cluster: World, observed: Observed, change: Change
 ) -> None:
     change(observed)
@@ -155,7 +155,7 @@ def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str =
 
 
 @pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX, -PROOF_AGE_S_MAX])
-def test_a_bookie_with_a_young_proof_may_go(
+def test_a_bookie_with_a_fresh_proof_may_be_removed(
     cluster: World, observed: Observed, age_s: float
 ) -> None:
     found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
@@ -163,9 +163,7 @@ def test_a_bookie_with_a_young_proof_may_go(
 
 
 @pytest.mark.parametrize("age_s", [PROOF_AGE_S_MAX + 1, -PROOF_AGE_S_MAX - 1])
-def test_a_proof_that_is_old_or_of_another_clock_is_made_anew(
-    cluster: World, observed: Observed, age_s: float
-) -> None:
+def test_an_expired_proof_is_repeated(cluster: World, observed: Observed, age_s: float) -> None:
     found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
     assert not found.is_removable
     assert "the proof of c-bookie-1 is too old" in found.begin
@@ -173,7 +171,7 @@ def test_a_proof_that_is_old_or_of_another_clock_is_made_anew(
 
 @pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
 @pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX + 1])
-def test_a_proven_bookie_neither_goes_nor_is_emptied_again_while_the_gate_is_closed(
+def test_a_proven_bookie_waits_while_the_gate_is_closed(
     cluster: World, observed: Observed, change: Change, age_s: float
 ) -> None:
     change(observed)
@@ -186,7 +184,7 @@ def test_a_proven_bookie_neither_goes_nor_is_emptied_again_while_the_gate_is_clo
 @pytest.mark.parametrize(
     "drain", [None, drained(DrainState.REMOVABLE), drained(DrainState.REFUSED, requested_s=900)]
 )
-def test_nothing_begins_or_goes_while_something_else_takes_bookies_away(
+def test_no_drain_or_removal_starts_during_another_disruption(
     cluster: World, observed: Observed, drain: Drain | None
 ) -> None:
     found = step_of(cluster, observed, drain, busy="c-bookie-2 is being upgraded")
@@ -195,7 +193,7 @@ def test_nothing_begins_or_goes_while_something_else_takes_bookies_away(
 
 
 @pytest.mark.parametrize("state", [DrainState.REQUESTED, DrainState.COPYING, DrainState.PROVING])
-def test_a_drain_under_way_is_left_to_its_end(
+def test_a_drain_in_progress_continues(
     cluster: World, observed: Observed, state: DrainState
 ) -> None:
     found = step_of(cluster, observed, drained(state))
@@ -205,7 +203,7 @@ def test_a_drain_under_way_is_left_to_its_end(
 @pytest.mark.parametrize(
     ("waited_s", "again"), [(REQUEST_AGAIN_S - 1, False), (REQUEST_AGAIN_S, True)]
 )
-def test_a_refusal_is_shown_and_tried_again_after_a_while(
+def test_a_refusal_is_reported_and_retried_after_a_while(
     cluster: World, observed: Observed, waited_s: float, again: bool
 ) -> None:
     found = step_of(cluster, observed, drained(DrainState.REFUSED, requested_s=waited_s))
@@ -214,7 +212,7 @@ def test_a_refusal_is_shown_and_tried_again_after_a_while(
     assert not found.is_removable
 
 
-def test_a_proof_says_nothing_of_a_bookie_that_takes_new_ledgers(
+def test_a_proof_is_void_if_the_bookie_takes_new_ledgers(
     cluster: World, observed: Observed
 ) -> None:
     """Others that do so change nothing."""
@@ -230,7 +228,7 @@ def test_a_proof_says_nothing_of_a_bookie_that_takes_new_ledgers(
     assert step_of(cluster, observed, drained(DrainState.REMOVABLE)).is_removable
 
 
-def test_a_bookie_is_emptied_before_it_goes(cluster: World, observed: Observed) -> None:
+def test_a_bookie_is_drained_before_its_removal(cluster: World, observed: Observed) -> None:
     found = step_of(cluster, observed, None)
     assert not found.is_removable
     assert found.begin.startswith(WHY)

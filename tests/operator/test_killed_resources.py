@@ -239,7 +239,7 @@ def test_killed_at_every_await_in_the_life_of_resources(lives: Lives) -> None:
     live_and_die(lives, whole(lives, ALL))
 
 
-def test_killed_while_it_creates_and_then_the_manifest_says_something_else(
+def test_killed_during_a_creation_before_the_manifest_changes(
     lives: Lives, steps: list[Step]
 ) -> None:
     """What was set by a process that could not tell of it is taken away all the same."""

@@ -89,7 +89,7 @@ def kept(on: Rig, serving: Serving) -> None:
 # -- the certificate
 
 
-async def test_one_certificate_is_made_and_then_kept(on: Rig) -> None:
+async def test_a_certificate_is_created_once(on: Rig) -> None:
     made = await serving_certificate(on.client, ENDPOINT)
     assert certificates.of_secret(on.secret()) == made
     assert on.secret()["type"] == "kubernetes.io/tls"
@@ -114,7 +114,7 @@ async def test_a_certificate_is_renewed_in_time(on: Rig, days: float, renewed: b
 
 
 @pytest.mark.parametrize("what", ["other names", "no certificate", "no key", "empty"])
-async def test_a_secret_that_cannot_serve_is_replaced(on: Rig, what: str) -> None:
+async def test_an_unusable_secret_is_replaced(on: Rig, what: str) -> None:
     good = aged(0)
     found = {
         "other names": aged(0, ENDPOINT.dns_names[:1]),
@@ -132,9 +132,7 @@ async def test_a_secret_that_cannot_serve_is_replaced(on: Rig, what: str) -> Non
 
 
 @pytest.mark.parametrize("there", [False, True])
-async def test_of_two_operators_that_make_one_both_serve_with_the_first(
-    on: Rig, there: bool
-) -> None:
+async def test_two_operators_that_create_a_certificate_use_the_first(on: Rig, there: bool) -> None:
     if there:
         kept(on, aged(LIFETIME_DAYS))
     others = aged(0)
@@ -152,7 +150,7 @@ async def test_of_two_operators_that_make_one_both_serve_with_the_first(
 # -- the registration
 
 
-async def test_it_is_registered_where_its_service_is_named_and_kept_so(
+async def test_the_api_is_registered_with_its_service_and_stays_registered(
     on: Rig, tmp_path: Path
 ) -> None:
     server = MetricsServer(on.client, app, ENDPOINT)
@@ -180,7 +178,7 @@ async def test_it_is_registered_where_its_service_is_named_and_kept_so(
 # -- serving
 
 
-async def test_only_the_aggregation_layer_may_ask_and_the_socket_is_closed_at_the_end(
+async def test_only_the_aggregation_layer_may_connect_and_stop_closes_the_socket(
     on: Rig, tmp_path: Path
 ) -> None:
     files = on.has_authority(tmp_path)
@@ -217,7 +215,7 @@ async def test_a_server_that_never_served_ends(on: Rig) -> None:
     await MetricsServer(on.client, app, ENDPOINT).stop()
 
 
-async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_comes_back(
+async def test_registration_is_retried_and_repeated_after_a_deletion(
     on: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(service, "RETRY_S", 0.0)
@@ -261,7 +259,7 @@ async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_co
         ({}, {}, "http://c-broker.ns.svc:8080"),
     ],
 )
-async def test_a_clusters_admin_rest_is_where_it_says(
+async def test_the_admin_address_comes_from_the_cluster(
     on: Rig, spec: Object, status: Object, url: str
 ) -> None:
     assert await admin_url(on.client, "ns", "c") is None

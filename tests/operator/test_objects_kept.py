@@ -149,7 +149,7 @@ def digests(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*CLUSTERS, *JOBS])
-def test_objects_are_as_the_release_before_made_them(name: str) -> None:
+def test_objects_equal_those_of_the_previous_release(name: str) -> None:
     recorded = json.loads(RECORDED.read_text())[name]
     found = digests(name)
     changed = [key for key in {**recorded, **found} if recorded.get(key) != found.get(key)]

@@ -135,7 +135,7 @@ async def until(what: str, holds: Callable[[], Any], wait_s: float = 90.0) -> An
         await asyncio.sleep(0.2)
 
 
-async def test_two_operators_one_acts_and_the_other_goes_on_where_it_was_killed(
+async def test_the_second_operator_continues_where_the_first_was_killed(
     on: Rig, tmp_path: Path
 ) -> None:
     """SIGKILL while it works; the other begins, and ends what was begun."""
@@ -201,7 +201,7 @@ async def harm(on: Rig) -> None:
 
 
 @pytest.mark.timeout(600)
-async def test_a_reconcile_that_dies_at_any_request_is_taken_up(on: Rig, tmp_path: Path) -> None:
+async def test_a_reconcile_that_dies_at_any_request_is_continued(on: Rig, tmp_path: Path) -> None:
     """At its first request, its second, …, until it comes through."""
     dying = Dying.connect()
     async with processes(tmp_path, 3) as found:
@@ -264,7 +264,7 @@ async def service_monitors(kube: KubeClient) -> AsyncIterator[None]:
         await kube.delete(CRD, name)
 
 
-async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
+async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
     on: Rig, tmp_path: Path, service_monitors: None
 ) -> None:
     """A cluster made with everything, upgraded and scaled meanwhile, and left with little."""
@@ -334,6 +334,6 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
     assert parts - set(on.asked.requests) - watched == set(), "verbs that nothing needs"
 
 
-def test_the_charts_roles_are_made_from_the_list() -> None:
+def test_the_charts_roles_are_generated_from_the_list() -> None:
     path = Path(__file__).parents[2] / "charts/magnetar/files/operator-rbac.yaml"
     assert path.read_text() == text(), "python -m magnetar_operator.kube.rbac > " + path.name

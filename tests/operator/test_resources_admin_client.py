@@ -64,7 +64,7 @@ class Time:
         return self.now
 
 
-async def test_a_broker_that_comes_back_is_asked_again() -> None:
+async def test_a_recovered_broker_gets_requests_again() -> None:
     answers: list[tuple[int, str, dict[str, str]]] = [(503, "", {}), (0, "", {}), (200, "[1]", {})]
     async with serving(lambda _method, _path: answers.pop(0)) as url:
         client = AdminClient(url)
@@ -90,7 +90,7 @@ async def test_redirects_keep_method_and_query() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(404, NotFound), (409, Exists), (412, Refused)])
-async def test_refusals_are_typed_and_asked_once(status: int, kind: type[Refused]) -> None:
+async def test_refusals_are_typed_and_not_retried(status: int, kind: type[Refused]) -> None:
     asked = 0
 
     def handler(_method: str, _path: str) -> Answer:
@@ -107,7 +107,7 @@ async def test_refusals_are_typed_and_asked_once(status: int, kind: type[Refused
         await client.close()
 
 
-async def test_one_that_is_down_is_left_alone_for_a_while() -> None:
+async def test_a_broker_that_is_down_gets_no_requests_for_a_while() -> None:
     time = Time()
     client = AdminClient("http://127.0.0.1:9", time)
     with pytest.raises(Unreachable, match="cannot be reached"):
@@ -123,7 +123,7 @@ async def test_one_that_is_down_is_left_alone_for_a_while() -> None:
     await client.close()
 
 
-async def test_a_caller_that_is_broken_off_does_not_break_the_request_off() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_request() -> None:
     begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow(_method: str, _path: str) -> Answer:
@@ -144,7 +144,7 @@ async def test_a_caller_that_is_broken_off_does_not_break_the_request_off() -> N
         assert done.is_set()
 
 
-async def test_a_list_is_asked_for_once_while_it_is_fresh() -> None:
+async def test_a_list_is_read_once_while_it_is_fresh() -> None:
     time = Time()
     lists = {
         "/admin/v2/persistent/a/b": '["persistent://a/b/x", "persistent://a/b/p-partition-0",'

@@ -84,7 +84,7 @@ def live(
         yield found
 
 
-def test_it_comes_and_changes_with_analyses_and_goes_with_their_age(
+def test_the_condition_follows_analyses_and_disappears_with_their_age(
     live: Live, brokers: Brokers
 ) -> None:
     live.apply("Topic", "created", {"name": f"{NAMESPACE}/created"})

@@ -23,7 +23,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("there", [{PARTITIONS: 2}, None])
-def test_shape_comes_before_properties_the_schema_and_policies(
+def test_steps_are_ordered_shape_properties_schema_policies(
     there: dict[str, object] | None,
 ) -> None:
     """A schema that a topic refuses is refused before the policies are loosened for it."""
@@ -35,7 +35,7 @@ def test_shape_comes_before_properties_the_schema_and_policies(
     ]  # fmt: skip
 
 
-def test_steps_say_what_they_change_and_nothing_of_a_schemas_digest() -> None:
+def test_steps_describe_changes_without_the_schemas_digest() -> None:
     made = plan(TARGET, Desired(FIELDS, {}), Observed({PARTITIONS: 2, f"{PROPERTIES}team": "blue"}))
     assert [one.text for one in made.steps] == [
         "partitions: 2 → 4",

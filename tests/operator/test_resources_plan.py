@@ -109,7 +109,7 @@ existing = st.none() | st.builds(
 
 
 @given(some_desired(), existing, st.none() | some_desired())
-def test_carried_out_there_is_nothing_left(
+def test_a_plan_that_was_carried_out_leaves_no_action(
     desired: Desired, there: dict[str, Any] | None, before: Desired | None
 ) -> None:
     server = Server(there)
@@ -124,7 +124,7 @@ def test_carried_out_there_is_nothing_left(
 
 
 @given(some_desired(), existing, st.none() | some_desired())
-def test_what_no_manifest_named_is_left_alone(
+def test_fields_without_a_manifest_are_not_changed(
     desired: Desired, there: dict[str, Any] | None, before: Desired | None
 ) -> None:
     applied = None if before is None else applied_after(before)
@@ -142,7 +142,7 @@ def test_what_no_manifest_named_is_left_alone(
 
 
 @given(some_desired(), existing, st.data())
-def test_broken_off_anywhere_it_goes_on_from_there(
+def test_a_plan_interrupted_anywhere_continues(
     desired: Desired, there: dict[str, Any] | None, data: st.DataObject
 ) -> None:
     """... and a field taken out of the manifest after that is removed all the same."""
@@ -162,7 +162,7 @@ def test_broken_off_anywhere_it_goes_on_from_there(
 
 
 @given(some_desired(), some_fields())
-def test_drift_is_what_differs_while_the_manifest_does_not(
+def test_drift_is_a_difference_under_an_unchanged_manifest(
     desired: Desired, changed: dict[str, Any]
 ) -> None:
     applied = applied_after(desired)
@@ -179,7 +179,7 @@ def one(made: Plan) -> Action:
     return action
 
 
-def test_a_new_value_is_no_drift_even_where_drift_is_ignored() -> None:
+def test_a_new_value_is_not_drift_even_if_drift_is_ignored() -> None:
     before = applied_after(Desired({RETENTION: HOUR}, {}))
     made = plan(
         TARGET, Desired({RETENTION: DAY}, {}), Observed({RETENTION: HOUR}), before, ["retention"]
@@ -199,14 +199,14 @@ def test_partitions_only_grow(there: int, wanted: int, why: str) -> None:
     assert why in one(made).text
 
 
-def test_bundles_stay_as_they_were_made() -> None:
+def test_bundles_stay_unchanged() -> None:
     applied = applied_after(Desired({}, {"bundles": 4}))
     made = plan(TARGET, Desired({}, {"bundles": 8}), Observed({}), applied)
     assert "brokers split bundles" in one(made).text
     assert applied_after(Desired({}, {"bundles": 8}), applied)["bundles"] == 4
 
 
-def test_deleted_by_hand_is_made_again_or_left_so() -> None:
+def test_a_target_deleted_by_hand_is_created_again_or_left_deleted() -> None:
     desired = Desired({PARTITIONS: 2}, {})
     made = plan(TARGET, desired, None, applied_after(desired))
     assert one(made).drift
@@ -217,7 +217,7 @@ def test_deleted_by_hand_is_made_again_or_left_so() -> None:
     assert not one(first).drift
 
 
-def test_a_creation_is_recorded_before_it_is_begun() -> None:
+def test_a_creation_is_recorded_before_it_starts() -> None:
     """Deletion after a crash acts on the record: without one the topic would stay for ever."""
     created = plan(TARGET, Desired({PARTITIONS: 0}, {}), None).steps
     before = applied_before(None, created)
@@ -227,7 +227,7 @@ def test_a_creation_is_recorded_before_it_is_begun() -> None:
     assert applied_before(was, created) == not_created(was) == was
 
 
-def test_what_failed_is_tried_again_and_is_no_drift() -> None:
+def test_failed_actions_are_retried_and_are_not_drift() -> None:
     desired = Desired({RETENTION: HOUR}, {})
     applied = applied_after(desired, None, failed=[RETENTION])
     action = one(plan(TARGET, desired, Observed({}), applied))
@@ -254,7 +254,7 @@ def test_what_failed_is_tried_again_and_is_no_drift() -> None:
         (f"{PROPERTIES}team", "red", "blue", False),
     ],
 )
-def test_what_may_delete_messages(field: str, before: Any, after: Any, loses: bool) -> None:
+def test_changes_that_may_delete_messages(field: str, before: Any, after: Any, loses: bool) -> None:
     assert may_delete(field, before, after) is loses
 
 
@@ -268,7 +268,7 @@ def test_ignored_by_name_or_by_group() -> None:
 # -- from manifests and documents ------------------------------------------------------------------
 
 
-def test_a_manifest_s_policies_are_those_of_rest() -> None:
+def test_a_manifests_policies_become_those_of_rest() -> None:
     spec = TopicSpec.parse(
         {
             "name": "shop/orders/created",
@@ -309,7 +309,7 @@ def test_a_manifest_s_policies_are_those_of_rest() -> None:
         (TenantSpec.parse({"allowedClusters": ["there"]}), "here", "allowedClusters"),
     ],
 )
-def test_what_is_not_supported_is_named_with_what_to_do(
+def test_unsupported_policies_are_named_with_the_remedy(
     spec: Placed, cluster: str, named: str
 ) -> None:
     said = unsupported(desired_of(spec), cluster)
@@ -358,5 +358,5 @@ def test_every_policy_s_field_leads_back_to_it() -> None:
         assert found[0] is policy
 
 
-def test_a_tenant_that_names_no_clusters_decides_nothing_about_them() -> None:
+def test_a_tenant_without_clusters_in_its_manifest_does_not_change_them() -> None:
     assert dict(desired_of(TenantSpec.parse({})).fields) == {}

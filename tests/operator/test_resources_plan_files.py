@@ -108,7 +108,7 @@ def command(*args: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(whole, input=stdin, capture_output=True, text=True, timeout=30)
 
 
-async def test_what_a_topic_would_lose_is_what_it_loses(server: ServerProcess) -> None:
+async def test_the_predicted_loss_of_a_topic_is_the_actual_loss(server: ServerProcess) -> None:
     topic = manifest("Topic", "t", {"name": "shop/orders/t"})
     await apply(server.http_url, [topic])
     await publish(server, "orders/t")
@@ -129,7 +129,7 @@ async def test_what_a_topic_would_lose_is_what_it_loses(server: ServerProcess) -
     assert (await planned(server.http_url, [*SETUP, changed])).code == NOTHING
 
 
-async def test_two_backlog_quotas_are_foreseen_each_with_its_own_action(
+async def test_two_backlog_quotas_are_predicted_each_with_its_action(
     server: ServerProcess,
 ) -> None:
     where = {"name": "shop/orders/quotas"}
@@ -160,7 +160,7 @@ def _smaller(server: ServerProcess, topic: str, than: int) -> tuple[int, int] | 
     return found if found[1] < than else None
 
 
-async def test_what_a_namespace_would_lose_is_summed_over_its_topics(server: ServerProcess) -> None:
+async def test_the_predicted_loss_of_a_namespace_sums_its_topics(server: ServerProcess) -> None:
     kept = {"name": "shop/many", "policies": {"retention": KEPT}}
     await apply(server.http_url, [manifest("Namespace", "many", kept)])
     names = ["many/a", "many/b", "many/empty"]
@@ -181,7 +181,7 @@ async def test_what_a_namespace_would_lose_is_summed_over_its_topics(server: Ser
     until("as much is deleted as was foreseen", done)
 
 
-def test_the_command_s_words_and_exit_codes(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_commands_output_and_exit_codes(server: ServerProcess, tmp_path: Path) -> None:
     url = ("--admin-url", server.http_url)
     file = tmp_path / "all.yaml"
     file.write_text(yaml.safe_dump_all([*SETUP, {"apiVersion": "v1", "kind": "ConfigMap"}]))
@@ -217,7 +217,7 @@ def test_documents_are_read_from_files_folders_and_lists(tmp_path: Path) -> None
         read_documents([str(tmp_path / "nowhere")])
 
 
-def test_effects_are_told_in_words() -> None:
+def test_effects_are_described_in_words() -> None:
     found = read(
         {
             "deletes": {"bytes": 83_000_000_000, "ledgers": 3, "entries": 4_000},

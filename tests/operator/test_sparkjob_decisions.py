@@ -50,7 +50,7 @@ def test_a_run_waits_for_a_cluster_whose_metadata_store_is_not_ready() -> None:
     assert [each.reason for each in found.problems] == ["WaitingForCluster"]
 
 
-def test_a_suspended_job_starts_nothing_that_is_asked_for_either() -> None:
+def test_a_suspended_job_starts_no_requested_run() -> None:
     found = plan(job(suspend=True), owner("2", lastRequest=""), Observed())
     assert (starts(found), found.request) == ([], "")
     assert starts(plan(job(), owner("2", lastRequest=""), Observed())) == ["2"]
@@ -60,7 +60,7 @@ def test_a_suspended_job_starts_nothing_that_is_asked_for_either() -> None:
     ("policy", "started", "gone"),
     [("Forbid", [], []), ("Allow", ["2"], []), ("Replace", ["2"], ["running", "beside"])],
 )
-def test_beside_a_run_another_waits_goes_or_takes_its_place(
+def test_a_second_run_waits_is_dropped_or_replaces_the_first(
     policy: str, started: list[str], gone: list[str]
 ) -> None:
     """A run that is over is in nobody's way, and stays in the history.
@@ -76,7 +76,7 @@ def test_beside_a_run_another_waits_goes_or_takes_its_place(
     assert (starts(found), removed(found)) == (["2"], [])
 
 
-def test_a_run_beside_a_schedule_is_the_schedules_own() -> None:
+def test_a_requested_run_belongs_to_the_schedules_cron_job() -> None:
     one = job(**NIGHTLY)
     early = plan(one, owner("2"), Observed())
     assert (starts(early), early.requeue_s) == ([], SOON_S), "the schedule is made first"
@@ -87,7 +87,7 @@ def test_a_run_beside_a_schedule_is_the_schedules_own() -> None:
     assert starts(plan(one, owner(), Observed(cron=cron_of(one)))) == []
 
 
-def test_a_schedule_pauses_once_while_its_cluster_is_away_and_only_its_own() -> None:
+def test_a_schedule_pauses_once_while_its_cluster_does_not_exist() -> None:
     one = job(place=None, **NIGHTLY)
     absent = Problem("WaitingForCluster", "there is none")
     for cron, pauses in (
@@ -101,7 +101,7 @@ def test_a_schedule_pauses_once_while_its_cluster_is_away_and_only_its_own() -> 
         assert found.requeue_s == WAITING_S
 
 
-def test_an_object_of_somebody_else_is_left_alone_and_named() -> None:
+def test_a_foreign_object_is_not_changed_and_is_named() -> None:
     one = job()
     wanted = manifests.rights(one)
     theirs = {
@@ -117,7 +117,7 @@ def test_an_object_of_somebody_else_is_left_alone_and_named() -> None:
 # -- taking away
 
 
-def test_a_job_that_goes_already_is_not_deleted_again() -> None:
+def test_a_job_that_is_being_deleted_is_not_deleted_again() -> None:
     told = [{"name": name, "state": "Succeeded"} for name in ("old", "gone")]
     jobs = [going(made("gone", "Succeeded", at=1)), made("old", "Succeeded", at=0)]
     found = plan(job(historyLimit=0), owner(lastRequest="", runs=told), Observed(jobs=jobs))
@@ -135,7 +135,7 @@ def pod(name: str, role: str, phase: str = "Running", driver: str = "", at: int 
     return {"metadata": metadata, "status": {"phase": phase}}
 
 
-def test_executors_go_with_their_own_driver_and_not_before() -> None:
+def test_executors_are_deleted_with_their_own_driver_only() -> None:
     pods = [
         pod("over", DRIVER, "Succeeded"),
         pod("failed", DRIVER, "Failed"),
@@ -155,14 +155,14 @@ def test_executors_go_with_their_own_driver_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("state", ["Succeeded", "Failed", "Stopped"])
-def test_what_was_told_of_an_ended_run_stays_whatever_becomes_of_its_objects(state: str) -> None:
+def test_the_record_of_an_ended_run_outlives_its_objects(state: str) -> None:
     before = {"name": "j1", "state": state, "message": "as it was", "startedAt": NOW}
     for jobs in ([], [made("j1")], [made("j1", "Failed")], [made("j1", "Succeeded")]):
         (found,) = runs([before], jobs, [], NOW)
         assert (found.state, found.message) == (state, "as it was")
 
 
-def test_a_run_is_told_by_its_newest_pod_and_counts_its_tries() -> None:
+def test_a_run_is_reported_from_its_newest_pod_with_its_attempts() -> None:
     one = made("j1")
     one["status"]["failed"] = 2
     pods = [pod("new", DRIVER, "Running", at=9), pod("old", DRIVER, "Failed", at=1)]

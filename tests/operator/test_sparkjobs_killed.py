@@ -112,7 +112,7 @@ async def test_one_request_is_one_run(on: Rig) -> None:
         assert ([one["name"] for one in status["runs"]], status["lastRequest"]) == ([job], "")
 
 
-async def test_what_a_run_said_is_told_whoever_lives_to_tell_it(on: Rig) -> None:
+async def test_the_result_of_a_run_is_reported_by_any_surviving_operator(on: Rig) -> None:
     async def prepare(name: str) -> None:
         await on.apply({"historyLimit": 0}, name=name)
         assert not await Process(on.namespace).settle(name)
@@ -128,7 +128,7 @@ async def test_what_a_run_said_is_told_whoever_lives_to_tell_it(on: Rig) -> None
         assert not left, "beyond the history"
 
 
-async def test_a_schedule_and_a_run_of_it_for_the_asking(on: Rig) -> None:
+async def test_a_schedule_and_a_requested_run(on: Rig) -> None:
     async def prepare(name: str) -> None:
         await on.apply(NIGHTLY, name=name, run="now")
 

@@ -48,7 +48,7 @@ async def started(on: Rig) -> str:
     return str((await on.job())["metadata"]["name"])
 
 
-async def test_it_runs_once_and_tells_what_came_out(on: Rig) -> None:
+async def test_a_job_runs_once_and_reports_its_result(on: Rig) -> None:
     await on.apply()
     name = await started(on)
     assert (await on.status())["phase"] == "Running"
@@ -69,7 +69,7 @@ async def test_it_runs_once_and_tells_what_came_out(on: Rig) -> None:
     assert await on.notes("RunSucceeded") == [f"{name}: ledgers 3, bytes 12,345"]
 
 
-async def test_what_ran_does_not_run_again_but_for_the_asking(on: Rig) -> None:
+async def test_a_finished_job_runs_again_only_on_request(on: Rig) -> None:
     """Neither when its Job is gone, nor with another spec, nor after the operator's restart."""
     await on.apply({"options": {"deletion-lag": 60}})
     name = await started(on)
@@ -110,7 +110,7 @@ def args_of(job_spec: Object) -> list[str]:
     return found
 
 
-async def test_a_failure_is_explained_after_its_tries(on: Rig) -> None:
+async def test_a_failure_is_explained_after_its_attempts(on: Rig) -> None:
     await on.apply({"retries": {"backoffLimit": 1}})
     name = await started(on)
     await on.fail(name, "bucket demo-cold: access denied")
@@ -131,7 +131,7 @@ async def test_a_failure_is_explained_after_its_tries(on: Rig) -> None:
     assert len(await on.notes("RunFailed")) == 1
 
 
-async def test_wrong_arguments_are_not_tried_again(on: Rig) -> None:
+async def test_wrong_arguments_are_not_retried(on: Rig) -> None:
     await on.apply({"retries": {"backoffLimit": 5}})
     name = await started(on)
     await on.end(name, "submit.py offload: error: unrecognized arguments: --nonsense=1", code=2)
@@ -153,7 +153,7 @@ async def test_wrong_arguments_are_not_tried_again(on: Rig) -> None:
     ],
     ids=["image", "node"],
 )
-async def test_a_run_that_does_not_begin_says_why(
+async def test_a_run_that_does_not_start_reports_why(
     on: Rig, status: dict[str, Any], told: str
 ) -> None:
     await on.apply()
@@ -191,7 +191,7 @@ async def test_out_of_memory_and_out_of_time(on: Rig) -> None:
     assert (await on.status())["runs"][0]["message"].startswith("OOMKilled, exit code 137")
 
 
-async def test_it_waits_for_its_cluster(on: Rig) -> None:
+async def test_a_job_waits_for_its_cluster(on: Rig) -> None:
     await on.apply()
     assert await on.look() == 1.0  # the rights are there by now
     assert await on.look() == 10.0
@@ -246,7 +246,7 @@ def going(one: Object) -> bool:
     return "deletionTimestamp" in one["metadata"]
 
 
-async def test_a_schedule_runs_for_the_asking_too_and_drift_is_repaired(on: Rig) -> None:
+async def test_a_schedule_also_runs_on_request_and_drift_is_repaired(on: Rig) -> None:
     await on.apply(NIGHTLY, run="now")
     await on.apply_cluster()
     await on.settle()
@@ -268,7 +268,7 @@ async def test_a_schedule_runs_for_the_asking_too_and_drift_is_repaired(on: Rig)
     assert f"spec.schedule: * * * * * → {NIGHTLY['schedule']}" in told
 
 
-async def test_replace_takes_the_place_of_what_runs(on: Rig) -> None:
+async def test_replace_stops_the_running_job(on: Rig) -> None:
     spec = {**NIGHTLY, "concurrencyPolicy": "Replace"}
     await on.apply(spec, run="1")
     await on.apply_cluster()
@@ -281,7 +281,7 @@ async def test_replace_takes_the_place_of_what_runs(on: Rig) -> None:
     assert sum(one["state"] in ("Starting", "Running") for one in runs) == 1
 
 
-async def test_suspend_and_a_cluster_that_goes(on: Rig) -> None:
+async def test_suspension_and_a_deleted_cluster(on: Rig) -> None:
     await on.apply({"suspend": True})
     await on.apply_cluster()
     await on.settle()
@@ -301,7 +301,7 @@ async def test_suspend_and_a_cluster_that_goes(on: Rig) -> None:
     assert (await on.cron("nightly"))["spec"]["suspend"] is False
 
 
-async def test_what_the_server_refuses_and_what_is_not_ours(on: Rig) -> None:
+async def test_refusals_of_the_server_and_foreign_objects(on: Rig) -> None:
     await on.apply_cluster()
     await on.apply({**NIGHTLY, "timeZone": "Mars/Olympus"})
     with pytest.raises(Exception, match="unknown time zone"):
@@ -329,7 +329,7 @@ async def test_what_the_server_refuses_and_what_is_not_ours(on: Rig) -> None:
     assert "spark.kubernetes.namespace is set by the operator" in ready["message"]
 
 
-async def test_with_it_goes_all_that_is_its_own(on: Rig) -> None:
+async def test_deleting_a_job_deletes_its_objects(on: Rig) -> None:
     await on.apply(NIGHTLY, run="1")
     await on.apply_cluster()
     await on.settle()
@@ -391,7 +391,7 @@ async def test_a_plan_is_shown_and_a_pause_is_kept(on: Rig) -> None:
     assert (await on.status())["plan"] == []
 
 
-async def test_nothing_is_written_where_nothing_is_new(on: Rig) -> None:
+async def test_nothing_is_written_without_a_change(on: Rig) -> None:
     await on.apply(NIGHTLY)
     await on.apply_cluster()
     await on.settle()
@@ -400,7 +400,9 @@ async def test_nothing_is_written_where_nothing_is_new(on: Rig) -> None:
     assert {verb for verb, _, _ in on.asked.requests} <= {"get", "list"}
 
 
-async def test_rights_are_what_a_whole_life_asks_and_nothing_else(on: Rig, kubectl: Tool) -> None:
+async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
+    on: Rig, kubectl: Tool
+) -> None:
     await on.apply({**NIGHTLY, "historyLimit": 0}, run="1")
     await on.apply_cluster()
     await on.settle()

@@ -92,7 +92,7 @@ def test_the_drivers_command() -> None:
         ({"executor": {"memory": "512Mi"}}, "spec.executor.memory: 512Mi is too little"),
     ],
 )
-def test_what_cannot_be_carried_out_names_the_field(spec: dict[str, Any], told: str) -> None:
+def test_a_refusal_names_the_field(spec: dict[str, Any], told: str) -> None:
     with pytest.raises(submit.BadSpec, match=told):
         submit.arguments(job(**spec), PLACE)
     found = plan(job(**spec), owner(), Observed())
@@ -103,7 +103,7 @@ def test_what_cannot_be_carried_out_names_the_field(spec: dict[str, Any], told: 
 @example("$$")
 @example("$$(POD_NAME)")
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=40))
-def test_users_texts_reach_the_job_as_they_are(text: str) -> None:
+def test_users_texts_reach_the_job_unchanged(text: str) -> None:
     """Kubernetes replaces $(NAME), and turns any $$ into a single $."""
     words = submit.options({"key": text})
     if text in ("true", "false"):
@@ -196,7 +196,7 @@ def test_a_job_reads_the_metadata_that_brokers_read(
         assert given == url | {f"MAGNETAR_{name}": value for name, value in variables.items()}
 
 
-def test_a_volume_of_cold_data_is_mounted_only_where_it_is() -> None:
+def test_a_volume_of_cold_data_is_mounted_only_in_its_namespace() -> None:
     here, elsewhere = placed(FOLDER), placed(FOLDER, "other")
     for place, there in ((here, True), (elsewhere, False)):
         made = manifests.job_spec(job(place), place)["template"]
@@ -238,12 +238,12 @@ def test_when_a_schedule_is_due(text: str, zone: str | None, due: str | None) ->
 @pytest.mark.parametrize(
     "text", ["61 * * * *", "* * * *", "*/0 * * * *", "0 0 5-1 * *", "x * * * *"]
 )
-def test_what_is_no_schedule(text: str) -> None:
+def test_invalid_schedules(text: str) -> None:
     with pytest.raises(BadSchedule):
         Schedule.parse(text)
 
 
-def test_no_such_time_zone() -> None:
+def test_an_unknown_time_zone() -> None:
     with pytest.raises(BadSchedule, match="Mars/Olympus"):
         Schedule.parse("@daily", "Mars/Olympus")
 
@@ -257,7 +257,7 @@ FIELD = st.sampled_from(["*", "0", "5", "*/7", "1-4", "2,5"])
     st.integers(0, 366 * 24 * 3_600),
     st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia", "America/St_Johns"]),
 )  # fmt: skip
-def test_the_next_time_fits_and_none_before_it_does(
+def test_the_next_time_is_the_first_that_matches(
     fields: tuple[str, ...], ahead_s: int, zone: str
 ) -> None:
     schedule = Schedule.parse(" ".join(fields), zone)
@@ -344,13 +344,13 @@ def test_a_request_is_carried_out_once() -> None:
     assert starts(beside) == ["2"]
 
 
-def test_another_of_the_same_name_has_other_runs() -> None:
+def test_another_job_of_the_same_name_has_other_runs() -> None:
     other = Job("cold", "ns", "uid-2", job().spec, "spark:1", PLACE)
     assert other.run_name("") != job().run_name("")
     assert len(Job("n" * 44, "ns", "u", job().spec, "i", PLACE).run_name("x")) <= 63
 
 
-def test_nothing_starts_while_it_waits_or_is_suspended() -> None:
+def test_no_run_starts_while_the_job_waits_or_is_suspended() -> None:
     absent = Problem("WaitingForCluster", "there is none")
     assert starts(plan(job(place=None), owner(), Observed(), absent)) == []
     assert starts(plan(job(suspend=True), owner(), Observed())) == []
@@ -362,7 +362,7 @@ def test_nothing_starts_while_it_waits_or_is_suspended() -> None:
     told=st.integers(0, 12),
     limit=st.integers(0, 6),
 )
-def test_only_what_ended_and_was_told_is_removed(states: list[str], told: int, limit: int) -> None:
+def test_only_ended_and_reported_runs_are_deleted(states: list[str], told: int, limit: int) -> None:
     jobs = [made(f"j{at}", state, at=at) for at, state in enumerate(states)]
     runs = [{"name": f"j{at}", "state": state} for at, state in enumerate(states[:told]) if state]
     found = plan(job(schedule="@daily", historyLimit=limit), owner(runs=runs), Observed(jobs=jobs))
@@ -371,7 +371,7 @@ def test_only_what_ended_and_was_told_is_removed(states: list[str], told: int, l
     assert gone == set(over[limit:]) & {str(one["name"]) for one in runs}
 
 
-def test_what_is_told_of_runs_stays_told() -> None:
+def test_reported_runs_stay_in_the_status() -> None:
     one = job(historyLimit=2)
     before: dict[str, Any] = {}
     for at in range(5):

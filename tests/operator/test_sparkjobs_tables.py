@@ -125,14 +125,14 @@ def test_a_request_is_carried_out_once(
             assert start.manifest["metadata"]["name"] == one.run_name(start.request)
 
 
-def test_a_run_that_is_there_is_not_begun_again_by_an_operator_that_could_not_tell() -> None:
+def test_an_existing_run_is_not_started_again_if_its_record_was_lost() -> None:
     one = job()
     found = planned(one, ran(one.run_name("")))
     assert (started(found), found.request) == ([], "")
     assert one.run_name("") != one.run_name("1")
 
 
-def test_nothing_begins_without_a_cluster_that_is_ready_or_with_a_problem() -> None:
+def test_no_run_starts_without_a_ready_cluster_or_with_a_problem() -> None:
     found = planned(job(UNREADY))
     assert started(found) == []
     assert [(each.reason, each.message) for each in found.problems] == [
@@ -155,9 +155,7 @@ def test_nothing_begins_without_a_cluster_that_is_ready_or_with_a_problem() -> N
     ("policy", "begins", "goes"),
     [("Forbid", [], []), ("Replace", ["2"], ["old"]), ("Allow", ["2"], [])],
 )
-def test_a_run_beside_another_follows_the_policy(
-    policy: str, begins: list[str], goes: list[str]
-) -> None:
+def test_concurrent_runs_follow_the_policy(policy: str, begins: list[str], goes: list[str]) -> None:
     one = job(concurrencyPolicy=policy)
     found = planned(one, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1"))
     assert (started(found), removed(found)) == (begins, goes)
@@ -193,7 +191,7 @@ def test_a_schedule_is_applied_repaired_and_paused_without_its_cluster() -> None
     assert not planned(away, absent=absent).actions
 
 
-def test_rights_are_made_and_kept() -> None:
+def test_rights_are_created_and_repaired() -> None:
     one = job()
     found = plan(one, owner(), Observed())
     kinds = [each.manifest["kind"] for each in found.actions if isinstance(each, Apply)]
@@ -204,7 +202,7 @@ def test_rights_are_made_and_kept() -> None:
 # -- what is removed
 
 
-def test_runs_beyond_the_history_go_once_the_status_has_their_end() -> None:
+def test_runs_beyond_the_history_are_deleted_once_the_status_has_their_end() -> None:
     one = job(historyLimit=1)
     jobs = [
         ran("new", "Complete", at="2026-03-01T12:00:00Z"),
@@ -227,7 +225,7 @@ def test_runs_beyond_the_history_go_once_the_status_has_their_end() -> None:
     assert (remove.uid, remove.text) == ("u-older", "beyond historyLimit 1")
 
 
-def test_executors_that_outlived_their_driver_go() -> None:
+def test_executors_that_outlive_their_driver_are_deleted() -> None:
     driver = pod("d", "r", phase="Succeeded")
     mine = {"ownerReferences": [{"uid": "u-d"}]}
     pods = [
@@ -255,7 +253,7 @@ def ended(message: str = "", reason: str = "Error", code: int = 1) -> dict[str, 
     return {"containerStatuses": [{"state": {}}, {"state": {"terminated": terminated}}]}
 
 
-def test_a_run_is_told_by_its_job_and_its_last_pod() -> None:
+def test_a_run_is_reported_from_its_job_and_its_last_pod() -> None:
     figures = json.dumps({"metrics": {"entries": 1234, "ratio": 0.5, "ok": True, "x": "y"}})
     finished = ran("r", "Complete", completionTime="2026-03-01T12:30:00Z", failed=1)
     finished["metadata"]["annotations"] = {SPEC_DIGEST: "digest"}
@@ -275,7 +273,7 @@ def test_a_run_is_told_by_its_job_and_its_last_pod() -> None:
     assert len(told.message) <= MESSAGE_CHARACTERS_MAX
 
 
-def test_a_failure_is_explained_by_the_jobs_word_or_kubernetes() -> None:
+def test_a_failure_is_explained_by_the_jobs_message_or_by_kubernetes() -> None:
     why = {"reason": "BackoffLimitExceeded", "message": "too many"}
     failed = ran("r", "Failed", failed=3, why=why)
     (told,) = runs([], [failed], [pod("p", "r", **ended('{"error": "no such topic"}'))], AT)
@@ -291,7 +289,7 @@ def test_a_failure_is_explained_by_the_jobs_word_or_kubernetes() -> None:
     assert told.message.endswith(": " + "x" * (MESSAGE_CHARACTERS_MAX // 2))
 
 
-def test_a_run_under_way_says_what_it_waits_for() -> None:
+def test_a_run_in_progress_reports_what_it_waits_for() -> None:
     live = ran("r")
     (told,) = runs([], [live], [], AT)
     assert (told.state, told.message, told.attempt) == ("Starting", "its pod does not exist yet", 1)
@@ -318,7 +316,7 @@ def test_a_run_under_way_says_what_it_waits_for() -> None:
     assert trouble(None) == ""
 
 
-def test_a_run_that_ended_stays_so_and_one_whose_job_went_was_stopped() -> None:
+def test_an_ended_run_stays_ended_and_a_run_without_its_job_was_stopped() -> None:
     before: list[dict[str, Any]] = [
         {"name": "a", "state": "Succeeded", "startedAt": "3", "message": "kept"},
         {"name": "b", "state": "Running", "startedAt": "2", "attempt": 2, "spec": "d"},
@@ -381,7 +379,7 @@ def test_the_phase_and_ready_follow_the_last_run() -> None:
     assert (told["lastRequest"], told["cluster"], told["plan"]) == ("", "demo", [])
 
 
-def test_a_schedule_tells_when_the_next_run_is_due() -> None:
+def test_the_status_of_a_schedule_has_the_time_of_the_next_run() -> None:
     one = job(**SCHEDULED)
     told, by_type = shown(one, cron=cron_of(one))
     assert (told["phase"], told["nextRunAt"]) == ("Scheduled", "2026-03-02T03:00:00Z")
@@ -403,7 +401,7 @@ def test_a_schedule_tells_when_the_next_run_is_due() -> None:
     assert "to run it again" not in by_type["Ready"]["message"]
 
 
-def test_a_job_that_ran_with_another_spec_says_so() -> None:
+def test_a_run_of_an_older_spec_is_marked() -> None:
     one = job()
     finished = ran("r", "Complete")
     for digest, changed in ((one.spec_digest, False), ("other", True), ("", False)):
@@ -437,7 +435,7 @@ def test_a_backlog_report_names_the_worst(
     assert "BacklogGrowing" not in shown(job(), ran("r", "Complete"), pods=(said,))[1]
 
 
-def test_the_status_keeps_as_many_runs_as_the_history_and_those_whose_jobs_are_there() -> None:
+def test_the_status_keeps_the_runs_of_the_history_and_those_whose_jobs_exist() -> None:
     gone = [{"name": f"g{at}", "state": "Succeeded", "startedAt": f"{at}"} for at in range(5)]
     of = owner(lastRequest="", runs=gone)
     told, _ = shown(job(historyLimit=2), of=of)

@@ -83,7 +83,7 @@ OF_PODS: list[tuple[str, Any, str, Any]] = [
 
 @pytest.mark.parametrize("component", PODS)
 @pytest.mark.parametrize(("option", "given", "path", "value"), OF_PODS)
-def test_what_is_said_of_pods_is_so_of_the_components_own(
+def test_pod_options_apply_to_the_components_own_pods(
     component: str, option: str, given: Any, path: str, value: Any
 ) -> None:
     found = objects(cluster_of(**{component: {option: given}}))
@@ -102,9 +102,7 @@ def test_what_is_said_of_pods_is_so_of_the_components_own(
         ("Disabled", None),
     ],
 )
-def test_pods_of_a_component_avoid_each_others_node_as_far_as_the_spec_says(
-    component: str, given: str, rule: str | None
-) -> None:
+def test_anti_affinity_follows_the_spec(component: str, given: str, rule: str | None) -> None:
     found = objects(cluster_of(**{component: {"antiAffinity": given}}))
     affinity = at(found[PODS[component]], POD).get("affinity", {})
     assert [*affinity.get("podAntiAffinity", {})] == ([rule] if rule else [])
@@ -185,7 +183,7 @@ def test_an_option_of_a_cluster_is_in_its_object(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_images_are_the_specs_and_else_the_operators(named: bool) -> None:
+def test_images_come_from_the_spec_or_else_from_the_operator(named: bool) -> None:
     spec = {"image": "mine:2", "etcd": {"image": "my-etcd:2"}} if named else {}
     metadata = {"name": "c", "namespace": "ns", "uid": "u"}
     settings = Settings(image="magnetar:1", etcd_image="etcd:1")
@@ -280,7 +278,7 @@ def test_an_option_of_a_job_is_in_sparks_settings(
         ("far", {"credentials": {"name": "mine"}}, [], ["mine"]),
     ],
 )
-def test_a_job_has_the_secrets_of_its_cluster_in_the_same_namespace_alone(
+def test_a_job_gets_its_clusters_secrets_only_in_the_same_namespace(
     namespace: str, spec: dict[str, Any], pulls: list[str], credentials: list[str]
 ) -> None:
     place = dataclasses.replace(placed(S3, namespace), image_pull_secrets=("of-cluster",))
@@ -302,7 +300,7 @@ def test_a_job_has_the_secrets_of_its_cluster_in_the_same_namespace_alone(
         ({"driver": "filesystem", "volumeClaim": {"name": "c"}}, {}),
     ],
 )
-def test_a_job_is_told_of_the_store_what_the_cluster_says_and_no_more(
+def test_a_job_gets_exactly_the_clusters_store_settings(
     offload: dict[str, Any], variables: dict[str, str]
 ) -> None:
     place = placed(Offload.parse(offload))

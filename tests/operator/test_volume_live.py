@@ -92,7 +92,9 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retire
         await asyncio.to_thread(read_all, found.service_url, tmp_path)
 
 
-async def test_it_is_refused_where_too_few_bookies_would_be_left(on: Rig, tmp_path: Path) -> None:
+async def test_a_replacement_is_refused_if_too_few_bookies_would_be_left(
+    on: Rig, tmp_path: Path
+) -> None:
     async with processes(tmp_path, 2) as found:
         await complete(on, found, bookie={"replicas": 2})
         await asyncio.to_thread(publish, found.service_url, tmp_path)
@@ -123,7 +125,7 @@ class Mortal(KubeClient):
         return answer
 
 
-async def test_an_operator_that_dies_of_its_every_write_replaces_it_all_the_same(
+async def test_an_operator_killed_at_every_write_still_replaces_the_volume(
     on: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process gets one write done, of Kubernetes or of the brokers: all states are met."""

@@ -55,7 +55,7 @@ def told(world: World, found: Plan) -> dict[str, Any]:
     return {**said, "conditions": conditions}
 
 
-def test_a_volume_that_is_asked_for_is_replaced_once() -> None:
+def test_a_requested_volume_is_replaced_once() -> None:
     world = made()
     before = {one: world.disks(one) for one in world.living()}
     world.request = "c-bookie-1"
@@ -78,7 +78,7 @@ def test_a_volume_that_is_asked_for_is_replaced_once() -> None:
     assert all(len(held) == 2 for held in world.ledgers.values())
 
 
-def test_the_annotation_goes_before_the_drain_so_that_nothing_begins_again() -> None:
+def test_the_annotation_is_removed_before_the_drain_ends() -> None:
     world = made()
     world.request = "c-bookie-2"
     order: list[list[type]] = []
@@ -99,7 +99,7 @@ def test_the_annotation_goes_before_the_drain_so_that_nothing_begins_again() -> 
     "registered",
     ["the old disks", "a full disk", "other bookies", "nobody", "a pod that is not ready"],
 )
-def test_a_replaced_bookie_is_back_only_once_its_new_disks_take_entries(registered: str) -> None:
+def test_a_replaced_bookie_counts_only_once_its_new_disk_takes_entries(registered: str) -> None:
     """Its pod is ready before the registration of its former process has expired."""
     world = made()
     world.request = bookie = "c-bookie-1"
@@ -138,7 +138,7 @@ def test_a_replaced_bookie_is_back_only_once_its_new_disks_take_entries(register
     assert world.replaced == [bookie]
 
 
-def test_it_is_refused_where_a_bookie_lies_and_names_the_ledgers() -> None:
+def test_a_replacement_is_refused_for_damaged_copies_and_names_the_ledgers() -> None:
     world = made()
     world.liars = {"c-bookie-0"}
     world.request = "c-bookie-2"
@@ -153,7 +153,7 @@ def test_it_is_refused_where_a_bookie_lies_and_names_the_ledgers() -> None:
     assert world.replaced == ["c-bookie-2"]
 
 
-def test_it_waits_for_the_other_bookies_and_says_so() -> None:
+def test_a_replacement_waits_for_the_other_bookies_and_reports_it() -> None:
     world = made()
     world.ledgers[99] = {"c-bookie-0"}
     world.request = "c-bookie-1"
@@ -172,7 +172,7 @@ def test_it_waits_for_the_other_bookies_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("request_", ["c-bookie-9", "bookie-1", "c-bookie-1,c-bookie-2"])
-def test_a_name_that_is_no_bookies_is_refused(request_: str) -> None:
+def test_a_request_with_an_unknown_bookie_is_refused(request_: str) -> None:
     world = made()
     world.request = request_
     found = world.plan()
@@ -182,7 +182,7 @@ def test_a_name_that_is_no_bookies_is_refused(request_: str) -> None:
     assert told(world, found)["conditions"]["ReplacingVolume"]["status"] == "False"
 
 
-def test_a_request_that_is_withdrawn_ends_the_drain() -> None:
+def test_withdrawing_the_request_ends_the_drain() -> None:
     world = made()
     world.request = "c-bookie-1"
     world.act(world.plan().actions)
@@ -194,7 +194,7 @@ def test_a_request_that_is_withdrawn_ends_the_drain() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["deleted", "lost"])
-def test_a_volume_that_is_lost_or_deleted_is_replaced_unasked(trouble: str) -> None:
+def test_a_lost_or_deleted_volume_is_replaced_automatically(trouble: str) -> None:
     world = made()
     claim = world.claims["data-c-bookie-1"]
     if trouble == "lost":
@@ -210,7 +210,7 @@ def test_a_volume_that_is_lost_or_deleted_is_replaced_unasked(trouble: str) -> N
     assert told(world, world.plan())["conditions"]["Degraded"]["status"] == "False"
 
 
-def test_what_somebody_else_empties_is_left_to_them() -> None:
+def test_drains_of_others_are_not_changed() -> None:
     world = made()
     world.drains["c-bookie-1"] = Drain("c-bookie-1", DrainState.REMOVABLE, reason="by hand")
     world.request = "c-bookie-1"
@@ -254,7 +254,7 @@ def test_a_proof_is_void_once_its_bookie_takes_new_ledgers(leaves: str) -> None:
     assert len(world.ledgers[99] - {bookie}) == 2
 
 
-def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> None:
+def test_no_other_bookie_is_evicted_removed_or_restarted_meanwhile() -> None:
     world = made(bookie={"replicas": 4})
     world.request = "c-bookie-1"
     world.act(world.plan().actions)
@@ -281,7 +281,7 @@ def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> N
     assert budget["spec"]["maxUnavailable"] == 1
 
 
-def test_a_removal_that_has_begun_comes_first() -> None:
+def test_a_removal_in_progress_comes_first() -> None:
     world = made(bookie={"replicas": 4})
     world.cluster = cluster_of(bookie={"replicas": 3})
     world.act(world.plan().actions)
@@ -309,7 +309,7 @@ FAULTS = st.sampled_from(["none", "ask", "withdraw", "claim-deleted", "kill", "i
 @given(
     st.lists(st.tuples(SPECS, FAULTS, st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=7)
 )
-def test_whatever_happens_meanwhile_it_converges_and_no_volume_goes_unproven(
+def test_any_sequence_converges_and_no_volume_is_deleted_without_proof(
     history: list[tuple[dict[str, Any], str, int, int]],
 ) -> None:
     world = made()
