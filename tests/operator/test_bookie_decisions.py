@@ -1,4 +1,4 @@
-"""How many bookies there are to be, which one goes first, and which pod is restarted next."""
+"""The number of bookies, the order of removals, and the next pod to restart."""
 
 import copy
 import dataclasses
@@ -50,13 +50,13 @@ def scaled(seen: Observed, live: int, written: str) -> None:
 
 
 def without_pods(seen: Observed, *names: str) -> None:
-    seen.pods = [one for one in seen.pods if one.name not in names]
+    seen.pods = [pod for pod in seen.pods if pod.name not in names]
 
 
 def without_registration(seen: Observed, *names: str) -> None:
     health = seen.ledgers.health
     assert health is not None
-    left = tuple(one for one in health.bookies if one.bookie_id not in names)
+    left = tuple(bookie for bookie in health.bookies if bookie.bookie_id not in names)
     health = msgspec.structs.replace(health, bookies=left)
     seen.ledgers = dataclasses.replace(seen.ledgers, health=health)
 
@@ -69,12 +69,12 @@ def shrink(world: World, seen: Observed, wanted: int, remembered: int = 0) -> An
     return shrinking.decide(world.cluster, seen, wanted, remembered, BEGAN)
 
 
-def begun(found: shrinking.ScaleDown) -> list[str]:
-    return [one.bookie for one in found.actions if isinstance(one, BeginDrain)]
+def begun(scale_down: shrinking.ScaleDown) -> list[str]:
+    return [action.bookie for action in scale_down.actions if isinstance(action, BeginDrain)]
 
 
-def ended(found: shrinking.ScaleDown) -> list[str]:
-    return [one.bookie for one in found.actions if isinstance(one, EndDrain)]
+def ended(scale_down: shrinking.ScaleDown) -> list[str]:
+    return [action.bookie for action in scale_down.actions if isinstance(action, EndDrain)]
 
 
 # -- how many
@@ -87,14 +87,14 @@ def ended(found: shrinking.ScaleDown) -> list[str]:
         (4, "4", 6, 6, [], False),
         (4, "4", 3, 4, ["c-bookie-3"], False),
         (4, "4", 2, 4, ["c-bookie-3"], False),
-        # Somebody scaled it: no bookie goes that is not emptied.
+        # Scaled by hand: no bookie is removed without a drain.
         (3, "4", 4, 4, [], True),
         (3, "4", 3, 4, ["c-bookie-3"], True),
         (2, "4", 3, 4, ["c-bookie-3"], True),
         (4, "3", 3, 4, ["c-bookie-3"], True),
         (4, "2", 4, 4, [], True),
         (3, "4", 6, 6, [], True),
-        # Nothing is written there: what there is counts.
+        # The status has no number, so the present bookies count.
         (4, "", 3, 4, ["c-bookie-3"], False),
         (4, "x", 4, 4, [], False),
     ],
@@ -110,8 +110,12 @@ def test_no_bookie_is_removed_without_a_drain_for_any_change_of_the_number(
     by_hand: bool,
 ) -> None:
     scaled(observed, live, written)
-    found = shrink(world, observed, wanted)
-    assert (found.replicas, begun(found), bool(found.by_hand)) == (replicas, emptied, by_hand)
+    scale_down = shrink(world, observed, wanted)
+    assert (scale_down.replicas, begun(scale_down), bool(scale_down.by_hand)) == (
+        replicas,
+        emptied,
+        by_hand,
+    )
 
 
 @pytest.mark.parametrize(("wanted", "remembered"), [(2, 4), (4, 2), (3, 3)])
@@ -119,17 +123,17 @@ def test_a_deleted_stateful_set_is_created_with_all_former_bookies(
     world: World, observed: Observed, wanted: int, remembered: int
 ) -> None:
     del observed.objects[SET]
-    found = shrink(world, observed, wanted, remembered)
-    assert (found.replicas, found.actions) == (max(wanted, remembered), [])
+    scale_down = shrink(world, observed, wanted, remembered)
+    assert (scale_down.replicas, scale_down.actions) == (max(wanted, remembered), [])
 
 
 def test_the_next_bookie_is_drained_after_the_one_before_has_ended(
     world: World, observed: Observed
 ) -> None:
     scaled(observed, 3, "3")
-    found = shrink(world, observed, 2)
-    assert (begun(found), found.replicas) == ([], 3)
-    assert "c-bookie-3 still ends" in found.waits
+    scale_down = shrink(world, observed, 2)
+    assert (begun(scale_down), scale_down.replicas) == ([], 3)
+    assert "c-bookie-3 still ends" in scale_down.waits
     without_pods(observed, "c-bookie-3")
     assert begun(shrink(world, observed, 2)) == ["c-bookie-2"]
 
@@ -179,8 +183,8 @@ def disked(seen: Observed, used: int = FULL) -> None:
     health = seen.ledgers.health
     assert health is not None
     bookies = tuple(
-        msgspec.structs.replace(one, disk_bytes_total=100, disk_bytes_free=100 - used)
-        for one in health.bookies
+        msgspec.structs.replace(bookie, disk_bytes_total=100, disk_bytes_free=100 - used)
+        for bookie in health.bookies
     )
     health = msgspec.structs.replace(health, bookies=bookies)
     seen.ledgers = dataclasses.replace(seen.ledgers, health=health)
@@ -297,8 +301,8 @@ def rolled(*pods: Pod, stored: Object | None = None, **given: Any) -> rolling.Ro
     return rolling.decide(stored or stateful_set(), list(pods), now=BEGAN, **options)
 
 
-def next_of(found: rolling.Rollout) -> str:
-    return found.replace.name if found.replace is not None else ""
+def next_of(rollout: rolling.Rollout) -> str:
+    return rollout.replace.name if rollout.replace is not None else ""
 
 
 def test_the_highest_pod_is_restarted_first_without_a_pause_after_the_last() -> None:
@@ -314,9 +318,9 @@ def test_the_next_restart_waits_for_the_pause_after_the_last_ready_pod(
     rested_s: float, goes: bool
 ) -> None:
     since = BEGAN - datetime.timedelta(seconds=rested_s)
-    found = rolled(pod(0), pod(1), pod(2, NEW, ready_since=since))
-    assert next_of(found) == ("c-bookie-1" if goes else "")
-    assert ("the pause" in found.waits) is not goes
+    rollout = rolled(pod(0), pod(1), pod(2, NEW, ready_since=since))
+    assert next_of(rollout) == ("c-bookie-1" if goes else "")
+    assert ("the pause" in rollout.waits) is not goes
 
 
 AGAINST: dict[str, tuple[tuple[Pod, ...], dict[str, Any]]] = {
@@ -343,9 +347,9 @@ AGAINST: dict[str, tuple[tuple[Pod, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("case", AGAINST.values(), ids=AGAINST)
 def test_each_obstacle_alone_delays_a_restart(case: tuple[tuple[Pod, ...], dict[str, Any]]) -> None:
     pods, given = case
-    found = rolled(*pods, **given)
-    assert found.replace is None
-    assert found.under_way
+    rollout = rolled(*pods, **given)
+    assert rollout.replace is None
+    assert rollout.under_way
 
 
 def test_a_pod_that_cannot_start_is_replaced_at_once_and_a_hanging_one_last() -> None:
@@ -354,5 +358,5 @@ def test_a_pod_that_cannot_start_is_replaced_at_once_and_a_hanging_one_last() ->
     assert next_of(rolled(hanging(0), hanging(1), pod(2))) == "c-bookie-1"
     for has_metadata in (False, True):
         broken = hanging(1, trouble="ImagePullBackOff")
-        found = rolled(pod(0), broken, hanging(2, NEW, s=1), has_metadata=has_metadata)
-        assert next_of(found) == "c-bookie-1"
+        rollout = rolled(pod(0), broken, hanging(2, NEW, s=1), has_metadata=has_metadata)
+        assert next_of(rollout) == "c-bookie-1"

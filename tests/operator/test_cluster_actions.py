@@ -1,4 +1,4 @@
-"""What a look at a MagnetarCluster asks of the brokers, and how it acts on pods and volumes."""
+"""A reconcile's requests to brokers, and its actions on pods and volumes."""
 
 from collections.abc import AsyncIterator
 
@@ -32,7 +32,7 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
         yield found
 
 
-# -- what the brokers say
+# -- the brokers' answers
 
 
 @pytest.mark.parametrize("how", ["no broker", "no answer", "no document"])
@@ -48,7 +48,7 @@ async def test_without_the_brokers_answer_no_bookie_is_removed(on: Stage, how: s
         on.brokers.answer = lambda _: httpx.Response(200, json={"healthy": "perhaps"})
     asked = len(on.brokers.asked)
     on.apply({**spec, "image": "magnetar:2"})
-    bookies = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    bookies = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     for _ in range(3):
         await on.look()
         on.controllers()
@@ -56,9 +56,9 @@ async def test_without_the_brokers_answer_no_bookie_is_removed(on: Stage, how: s
     if how == "no broker":
         assert on.condition("LedgersHealthy")["message"] == "no broker is ready"
         assert len(on.brokers.asked) == asked
-    after = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    after = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     assert after == bookies
-    budget = next(one for one in on.kube.all_of(PDB) if "bookie" in one["metadata"]["name"])
+    budget = next(obj for obj in on.kube.all_of(PDB) if "bookie" in obj["metadata"]["name"])
     assert budget["spec"].get("maxUnavailable", 0) == 0
 
 
@@ -76,7 +76,7 @@ async def test_slow_brokers_do_not_delay_a_reconcile(
 
 async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage) -> None:
     await on.complete()
-    before = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    before = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     on.apply({"image": "magnetar:2"})
     order: list[str] = []
     for _ in range(20):
@@ -87,14 +87,16 @@ async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage)
         on.controllers()
         on.pass_s(1)
     assert order == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
-    deleted = [each for each in on.kube.writes if each.method == "DELETE" and "/pods/" in each.path]
+    deleted = [
+        write for write in on.kube.writes if write.method == "DELETE" and "/pods/" in write.path
+    ]
     assert [each.body["preconditions"]["uid"] for each in deleted[-3:]] == [
         before[name] for name in order
     ]
     assert len(on.notes("Restarted")) == len(deleted)
     await on.settle()
     assert on.condition("Upgrading")["status"] == "False"
-    images = {one["spec"]["containers"][0]["image"] for one in on.kube.all_of(POD)}
+    images = {pod["spec"]["containers"][0]["image"] for pod in on.kube.all_of(POD)}
     assert images == {"magnetar:2", "etcd:1"}
 
 
@@ -164,13 +166,13 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_request_removed(
     on.brokers.prove("c-bookie-1")
     await on.settle()
     assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] != old
-    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    (deleted,) = [write for write in on.kube.writes_of(PVC) if write.method == "DELETE"]
     assert deleted.body["preconditions"] == {"uid": old}
     assert len(on.notes("VolumeDeleted")) == 1
     assert len(on.notes("VolumeReplaced")) == 1
     assert on.brokers.drains == {}
     assert REPLACE_VOLUME not in (on.owner()["metadata"].get("annotations") or {})
-    (cleared,) = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c")]
+    (cleared,) = [write for write in on.kube.writes if write.path.endswith("magnetarclusters/c")]
     assert set(cleared.body["metadata"]) == {"annotations", "resourceVersion"}
 
 
@@ -217,24 +219,24 @@ async def test_a_volume_without_our_labels_does_not_count_as_missing(on: Stage) 
     on.brokers.prove("c-bookie-1")
     await on.look()
     assert on.notes("Restarted") == []
-    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    (deleted,) = [write for write in on.kube.writes_of(PVC) if write.method == "DELETE"]
     assert deleted.body["preconditions"] == {"uid": claim["metadata"]["uid"]}
 
 
 async def test_stateful_sets_without_our_labels_are_repaired_not_recreated(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     for name in ("c-bookie", "c-etcd"):
-        one = on.kube.get(STATEFUL_SET, name)
-        one["metadata"]["labels"] = {}
-        on.kube.put(one)
+        obj = on.kube.get(STATEFUL_SET, name)
+        obj["metadata"]["labels"] = {}
+        on.kube.put(obj)
     on.apply({"bookie": {"replicas": 3}})
     await on.look()
     repaired = " ".join(on.notes("DriftRepaired") + on.notes("Updated"))
     assert "StatefulSet c-bookie: " in repaired
     assert "StatefulSet c-etcd: " in repaired
-    one = on.kube.get(STATEFUL_SET, "c-bookie")
-    assert one["spec"]["replicas"] == 4, "no bookie goes for want of a label"
-    assert one["metadata"]["labels"]["cluster"] == NAME
+    obj = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert obj["spec"]["replicas"] == 4, "no bookie goes for want of a label"
+    assert obj["metadata"]["labels"]["cluster"] == NAME
 
 
 async def test_scaling_during_a_waiting_upgrade_changes_only_the_number(on: Stage) -> None:
@@ -244,15 +246,15 @@ async def test_scaling_during_a_waiting_upgrade_changes_only_the_number(on: Stag
     for _ in range(3):
         await on.look()
         on.controllers()
-    one = on.kube.get(DEPLOYMENT, "c-broker")
-    assert one["spec"]["replicas"] == 4
-    assert one["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
-    assert [each for each in on.kube.writes if each.path.endswith("deployments/c-broker/scale")]
+    obj = on.kube.get(DEPLOYMENT, "c-broker")
+    assert obj["spec"]["replicas"] == 4
+    assert obj["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
+    assert [write for write in on.kube.writes if write.path.endswith("deployments/c-broker/scale")]
 
 
 async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage) -> None:
     await on.complete()
-    before = [one["note"] for one in on.kube.all_of(EVENT)]
+    before = [event["note"] for event in on.kube.all_of(EVENT)]
     on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
     await on.look()
     budget = on.kube.get(PDB, "c-bookie")
@@ -260,7 +262,7 @@ async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage)
     on.brokers.trouble = {}
     await on.look()
     assert on.kube.get(PDB, "c-bookie")["spec"]["maxUnavailable"] == 1
-    assert [one["note"] for one in on.kube.all_of(EVENT)] == before
+    assert [event["note"] for event in on.kube.all_of(EVENT)] == before
 
 
 async def test_bookies_added_for_full_disks_survive_the_stateful_sets_deletion(
@@ -281,9 +283,9 @@ async def test_bookies_added_for_full_disks_survive_the_stateful_sets_deletion(
     assert mark.startswith("4 ")
     on.kube.drop(STATEFUL_SET, "c-bookie")
     await on.settle()
-    one = on.kube.get(STATEFUL_SET, "c-bookie")
-    assert one["spec"]["replicas"] == 4
-    assert one["metadata"]["annotations"][SCALED_UP] == mark
+    obj = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert obj["spec"]["replicas"] == 4
+    assert obj["metadata"]["annotations"][SCALED_UP] == mark
     assert on.brokers.changes() == [], "none of them is emptied"
 
 
@@ -333,7 +335,7 @@ async def test_brokers_wait_for_the_bookies_upgrade_only_if_that_prevents_harm(
     template = on.kube.get(DEPLOYMENT, "c-broker")["spec"]["template"]
     image = template["spec"]["containers"][0]["image"]
     assert image == ("magnetar:1" if how == "rolling" else "magnetar:2")
-    bookies = {on.kube.get(POD, one)["spec"]["containers"][0]["image"] for one in on.pods("bookie")}
+    bookies = {on.kube.get(POD, pod)["spec"]["containers"][0]["image"] for pod in on.pods("bookie")}
     assert bookies == {"magnetar:1"}
 
 

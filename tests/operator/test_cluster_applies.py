@@ -1,4 +1,4 @@
-"""An object that differs is made, changed or put back, and an Event says which."""
+"""Objects that differ are created, updated or repaired, and an Event names which."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ def world() -> World:
 
 
 def changed(world: World, key: tuple[str, str]) -> Apply:
-    """The one action that there is, which is of that object."""
+    """The only action, which must be for that object."""
     (found,) = world.plan().actions
     assert isinstance(found, Apply)
     assert (found.manifest["kind"], found.manifest["metadata"]["name"]) == key
@@ -41,7 +41,7 @@ def by_hand(world: World) -> None:
 
 
 def by_an_older_release(world: World) -> None:
-    """Something else was applied last, and nobody has changed it since."""
+    """The last apply differed, and no client has changed the object since."""
     by_hand(world)
     world.objects[SERVICE]["metadata"]["annotations"][APPLIED] = "digest"
 
@@ -91,7 +91,7 @@ CASES: dict[Callable[[World], None], tuple[tuple[str, str], str, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CASES, ids=[one.__name__ for one in CASES])
+@pytest.mark.parametrize("change", CASES, ids=[case.__name__ for case in CASES])
 def test_the_event_distinguishes_creation_update_and_repair(
     world: World, change: Callable[[World], None]
 ) -> None:
@@ -124,13 +124,13 @@ def test_the_claims_of_a_stored_stateful_set_never_change(component: str) -> Non
     stored = world.objects[key]["spec"]["volumeClaimTemplates"]
     stored[0] |= {"status": {"phase": "Pending"}}
     respec(world, **{component: {"storage": {"size": "20Gi"}}})
-    found = [one for one in world.plan().actions if isinstance(one, Apply)]
+    found = [action for action in world.plan().actions if isinstance(action, Apply)]
     assert {one.manifest["kind"] for one in found} == {"PersistentVolumeClaim"}
     respec(world, **{component: {"storage": {"size": "20Gi"}, "podAnnotations": {"a": "b"}}})
     (made_anew,) = [
-        one.manifest
-        for one in world.plan().actions
-        if isinstance(one, Apply) and one.manifest["kind"] == "StatefulSet"
+        action.manifest
+        for action in world.plan().actions
+        if isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet"
     ]
     (template,) = made_anew["spec"]["volumeClaimTemplates"]
     assert template["spec"]["resources"]["requests"]["storage"] == "10Gi"
@@ -138,12 +138,14 @@ def test_the_claims_of_a_stored_stateful_set_never_change(component: str) -> Non
 
 
 def test_objects_of_a_cluster_with_the_same_name_are_not_deleted() -> None:
-    """What one MagnetarCluster asks for no more goes only where that very one made it."""
+    """An object that the spec drops is deleted only if this MagnetarCluster created it."""
     world = made(autorecovery={"mode": "Separate"})
     deployment = world.objects["Deployment", "c-recovery"]
     deployment["metadata"]["ownerReferences"][0]["uid"] = "of another"
     world.cluster = cluster_of()
-    removed = [one.step.target for one in world.plan().actions if one.step.action == "delete"]
+    removed = [
+        action.step.target for action in world.plan().actions if action.step.action == "delete"
+    ]
     parts = ("ConfigMap", "NetworkPolicy", "ServiceAccount")
     assert removed == [f"{kind} c-recovery" for kind in parts]
 
@@ -151,22 +153,22 @@ def test_objects_of_a_cluster_with_the_same_name_are_not_deleted() -> None:
 def test_a_stateful_set_is_repaired_while_etcd_and_brokers_are_down(
     world: World,
 ) -> None:
-    """It is only made the first time that etcd is waited for."""
+    """Only the first creation waits for etcd."""
     for name, pod in world.pods.items():
         if pod.component in ("etcd", "broker"):
             world.pods[name] = replace(pod, ready=False, ready_since=None)
     scaled_by_hand(world)
-    found = world.plan()
-    (back,) = [one for one in found.actions if isinstance(one, Apply) and one.reason]
+    plan = world.plan()
+    (back,) = [action for action in plan.actions if isinstance(action, Apply) and action.reason]
     assert (back.reason, back.manifest["spec"]["replicas"]) == ("ScaledBack", 3)
-    assert "bookies are created once etcd is ready" not in found.waits
-    assert "brokers are created once 2 bookies are ready" not in found.waits
+    assert "bookies are created once etcd is ready" not in plan.waits
+    assert "brokers are created once 2 bookies are ready" not in plan.waits
 
 
 def test_a_volume_that_is_being_deleted_is_not_grown(world: World) -> None:
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "by hand"
     respec(world, bookie={"storage": {"size": "20Gi"}})
-    found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
+    found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
     grown = [one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"]
     assert grown == ["data-c-bookie-0", "data-c-bookie-2"]
 
@@ -176,6 +178,6 @@ def test_bookies_scaled_away_by_hand_are_restored_first(world: World) -> None:
     scaled_by_hand(world)
     budget_by_hand(world)
     respec(world, broker={"config": {"x_y": "1"}, "service": {"type": "NodePort"}})
-    found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
+    found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
     assert len(found) > 3
     assert (found[0]["kind"], found[0]["metadata"]["name"]) == SET

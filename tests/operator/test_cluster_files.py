@@ -1,4 +1,4 @@
-"""`magnetar plan` of a MagnetarCluster: what the operator would do, with its own settings."""
+"""`magnetar plan` of a MagnetarCluster shows the operator's actions, with its settings."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -44,8 +44,8 @@ async def planned(on: Stage, spec: dict[str, Any], **annotations: str) -> Findin
         assert (len(on.kube.writes), len(on.brokers.changes())) == (written, asked)
 
 
-def steps(found: Findings) -> list[tuple[str, str]]:
-    return [(one["action"], one["target"]) for one in found.steps]
+def steps(findings: Findings) -> list[tuple[str, str]]:
+    return [(action["action"], action["target"]) for action in findings.steps]
 
 
 async def test_a_missing_cluster_is_created(on: Stage) -> None:
@@ -53,8 +53,8 @@ async def test_a_missing_cluster_is_created(on: Stage) -> None:
     assert found.code == CHANGES
     assert ("create", "StatefulSet c-etcd") in steps(found)
     assert {action for action, _ in steps(found)} == {"create"}
-    assert all(set(one) == {"action", "target", "text", "losesData", "bytes", "topics"}
-               for one in found.steps)  # fmt: skip
+    assert all(set(action) == {"action", "target", "text", "losesData", "bytes", "topics"}
+               for action in found.steps)  # fmt: skip
 
 
 async def test_a_cluster_that_matches_its_manifest_is_not_changed(on: Stage) -> None:
@@ -81,7 +81,7 @@ async def test_settings_without_effect_cannot_be_planned(on: Stage) -> None:
         await planned(on, spec)
 
 
-# -- what the operator was started with
+# -- the operator's own settings
 
 GIVEN = Settings(image="laptop:1", etcd_image="laptop:2", pod_namespace="laptop")
 
@@ -91,7 +91,7 @@ def objects(kind: str) -> Object:
     clients = replace(
         cluster_of(networkPolicy={"clients": [{"namespaceSelector": {}}]}), operator_namespace="op"
     )
-    policies = {one["metadata"]["name"]: one for one in around.network_policies(clients)}
+    policies = {policy["metadata"]["name"]: policy for policy in around.network_policies(clients)}
     return {
         "brokers": serving.broker_deployment(cluster),
         "etcd": storage.etcd_stateful_set(cluster),
@@ -129,7 +129,7 @@ async def test_the_operators_settings_are_read_from_its_objects(
     assert SETTINGS.image != GIVEN.image
 
 
-# -- where Kubernetes is
+# -- the address of Kubernetes
 
 KUBECONFIG = """
 apiVersion: v1

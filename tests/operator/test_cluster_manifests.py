@@ -1,4 +1,4 @@
-"""What manifests promise: who may reach whom, what may be evicted, how long a stop may take."""
+"""Guarantees of manifests: permitted connections, evictions, and the time to stop."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from magnetar_operator.engine.plan import Apply
 
 
 def by_name(manifests: list[Any]) -> dict[str, Any]:
-    return {one["metadata"]["name"]: one for one in manifests}
+    return {manifest["metadata"]["name"]: manifest for manifest in manifests}
 
 
 # -- evictions
@@ -52,11 +52,11 @@ def test_the_budget_follows_the_ledgers_and_the_bookie_being_removed() -> None:
     world = made(bookie={"replicas": 4})
 
     def may_go() -> int:
-        found = world.plan()
+        plan = world.plan()
         changed = [
-            one.manifest
-            for one in found.actions
-            if isinstance(one, Apply) and one.manifest["kind"] == "PodDisruptionBudget"
+            action.manifest
+            for action in plan.actions
+            if isinstance(action, Apply) and action.manifest["kind"] == "PodDisruptionBudget"
         ]
         live = world.objects["PodDisruptionBudget", "c-bookie"]
         return int((changed[0] if changed else live)["spec"]["maxUnavailable"])
@@ -67,7 +67,7 @@ def test_the_budget_follows_the_ledgers_and_the_bookie_being_removed() -> None:
     del world.ledgers[99]
     respec(world, bookie={"replicas": 3})
     found = world.plan()
-    assert any(isinstance(one, BeginDrain) for one in found.actions)
+    assert any(isinstance(action, BeginDrain) for action in found.actions)
     assert may_go() == 0, "none is evicted beside the one that leaves"
     respec(world, bookie={"replicas": 4})
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "now"
@@ -87,7 +87,7 @@ def test_a_change_is_described_by_its_differences() -> None:
     assert change.text == "spec.type: ClusterIP → NodePort"
 
 
-# -- who reaches whom
+# -- permitted connections
 
 
 def test_only_the_clusters_pods_and_jobs_reach_bookies_and_etcd() -> None:
@@ -176,9 +176,9 @@ def test_a_broker_can_hand_over_its_bundles_within_the_grace_period(
     sleeps = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     assert sleeps == pause_s
     timeout = next(
-        int(one["value"])
-        for one in container["env"]
-        if one["name"] == "MAGNETAR_SHUTDOWN_TIMEOUT_MS"
+        int(variable["value"])
+        for variable in container["env"]
+        if variable["name"] == "MAGNETAR_SHUTDOWN_TIMEOUT_MS"
     )
     assert 0 < timeout <= (int(grace[:-1]) - pause_s) * 1000
 
@@ -233,13 +233,13 @@ def test_settings_are_named_after_their_origin_and_a_users_quorum_wins() -> None
 def test_a_volume_replacement_waits_for_an_upgrade_and_that_for_a_drain() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 4, "config": {"x_y": "1"}})
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     world.turn()
     world.request = "c-bookie-1"
-    found = world.plan()
-    assert found.replace.waits == "c-bookie-0 is being upgraded"
-    assert not any(isinstance(one, BeginDrain) for one in found.actions)
-    assert any(isinstance(one, ReplacePod) for one in found.actions)
+    plan = world.plan()
+    assert plan.replace.waits == "c-bookie-0 is being upgraded"
+    assert not any(isinstance(action, BeginDrain) for action in plan.actions)
+    assert any(isinstance(action, ReplacePod) for action in plan.actions)
     world.request = ""
     world.settle()
     world.turn()
@@ -247,13 +247,13 @@ def test_a_volume_replacement_waits_for_an_upgrade_and_that_for_a_drain() -> Non
     world.act(world.plan().actions)
     assert world.drains["c-bookie-3"].state == "copying"
     respec(world, bookie={"replicas": 3, "config": {"x_y": "2"}})
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     for name, one in world.objects.items():
         if name == ("StatefulSet", "c-bookie"):
             world._stateful_set(one)
-    found = world.plan()
-    assert not any(isinstance(one, ReplacePod) for one in found.actions)
-    assert found.rolls["bookie"].waits == "c-bookie-3 is being drained"
+    plan = world.plan()
+    assert not any(isinstance(action, ReplacePod) for action in plan.actions)
+    assert plan.rolls["bookie"].waits == "c-bookie-3 is being drained"
     world.request = "c-bookie-1"
-    found = world.plan()
-    assert not any(isinstance(one, BeginDrain) for one in found.actions)
+    plan = world.plan()
+    assert not any(isinstance(action, BeginDrain) for action in plan.actions)

@@ -48,7 +48,7 @@ def everything() -> Iterator[tuple[str, Schema]]:
 
 
 def documents(sample: Path) -> list[dict[str, Any]]:
-    return [one for one in yaml.safe_load_all(sample.read_text()) if one]
+    return [manifest for manifest in yaml.safe_load_all(sample.read_text()) if manifest]
 
 
 def test_generated_files_are_current() -> None:
@@ -79,15 +79,15 @@ def test_every_policy_of_the_registry_is_in_the_crd(kind: str, level: Level) -> 
         assert policy.text in there[policy.manifest]["description"]
         if isinstance(policy.type, Record):
             assert set(there[policy.manifest]["properties"]) == {
-                one.manifest_name for one in policy.type.fields
+                field.manifest_name for field in policy.type.fields
             }
         rules = [one["rule"] for one in there[policy.manifest].get("x-kubernetes-validations", ())]
-        wanted = [one.cel for one in getattr(policy.type, "rules", ())]
+        wanted = [rule.cel for rule in getattr(policy.type, "rules", ())]
         assert rules == wanted + ([policy.limitation.cel] if policy.limitation else [])
 
 
 def test_a_policy_has_no_schema_at_levels_that_lack_it() -> None:
-    only_above = next(one for one in at(Level.NAMESPACE) if one.topic is None)
+    only_above = next(policy for policy in at(Level.NAMESPACE) if policy.topic is None)
     with pytest.raises(ValueError, match="is no policy of a topic"):
         of_policy(only_above, Level.TOPIC)
 
@@ -158,16 +158,16 @@ def test_rules_name_existing_fields() -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
 def test_the_models_parse_each_sample(sample: Path) -> None:
-    for one in documents(sample):
-        spec = BY_KIND[one["kind"]].spec.parse(one["spec"])
-        assert BY_KIND[one["kind"]].spec.parse(spec.manifest()) == spec
-        level = {"Namespace": Level.NAMESPACE, "Topic": Level.TOPIC}.get(one["kind"])
+    for manifest in documents(sample):
+        spec = BY_KIND[manifest["kind"]].spec.parse(manifest["spec"])
+        assert BY_KIND[manifest["kind"]].spec.parse(spec.manifest()) == spec
+        level = {"Namespace": Level.NAMESPACE, "Topic": Level.TOPIC}.get(manifest["kind"])
         if level is not None:
-            assert all_to_rest(level, one["spec"]["policies"])
+            assert all_to_rest(level, manifest["spec"]["policies"])
 
 
 def test_there_is_a_sample_of_each_kind() -> None:
-    sampled = {one["kind"] for sample in SAMPLES for one in documents(sample)}
+    sampled = {manifest["kind"] for sample in SAMPLES for manifest in documents(sample)}
     assert sampled == set(BY_KIND)
 
 

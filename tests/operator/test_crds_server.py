@@ -1,4 +1,4 @@
-"""The CRDs on a real API server: accepted, explained, and refusing what they say they refuse."""
+"""The CRDs on a real API server: accepted, explained, and enforcing their rules."""
 
 import copy
 import json
@@ -56,9 +56,9 @@ def test_the_server_accepts_each_sample(sample: Path, kubectl: Tool, kube_namesp
     within = kubectl.within(kube_namespace)
     within("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", sample)
     within("apply", "--validate=strict", "-f", sample)
-    for one in yaml.safe_load_all(sample.read_text()):
-        resource = f"{BY_KIND[one['kind']].short}/{one['metadata']['name']}"
-        assert within("get", resource, "--no-headers").split()[0] == one["metadata"]["name"]
+    for manifest in yaml.safe_load_all(sample.read_text()):
+        resource = f"{BY_KIND[manifest['kind']].short}/{manifest['metadata']['name']}"
+        assert within("get", resource, "--no-headers").split()[0] == manifest["metadata"]["name"]
 
 
 @pytest.mark.parametrize("kind", list(SHORTEST))
@@ -376,7 +376,7 @@ def test_a_status_is_kept_in_full(kind: str, resources: Resources) -> None:
 def test_kubectl_get_shows_the_columns(
     resources: Resources, kubectl: Tool, kube_namespace: str
 ) -> None:
-    ready = {**READY.manifest(), "observedGeneration": 1}  # kubectl wait looks at it
+    ready = {**READY.manifest(), "observedGeneration": 1}  # kubectl wait reads it
     for kind in ("MagnetarCluster", "Topic"):
         resources.create(kind, SHORTEST[kind])
         resources.replace_status(kind, {**STATUS[kind].manifest(), "conditions": [ready]})

@@ -1,4 +1,4 @@
-"""Values of policies from manifests to REST and back: nothing is rounded, what fails says why."""
+"""Values of policies from manifests to REST and back: no rounding, and errors with reasons."""
 
 import re
 from typing import Any
@@ -161,7 +161,7 @@ def integers() -> list[Integer]:
     found: list[Integer] = []
     for policy in (*at(Level.NAMESPACE), *at(Level.TOPIC)):
         types = (
-            [one.type for one in policy.type.fields]
+            [field.type for field in policy.type.fields]
             if isinstance(policy.type, Record)
             else [policy.type]
         )
@@ -174,7 +174,7 @@ def integers() -> list[Integer]:
     st.from_regex(r"-?[0-9]{0,3}(ms|s|m|h|d|w|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|x)?", fullmatch=True),
 )
 def test_the_schemas_pattern_accepts_parsed_values(kind: Integer, text: str) -> None:
-    """But for what the unit cannot hold or the range does not have: OpenAPI cannot say that."""
+    """Except values that the unit or the range excludes: OpenAPI cannot express that."""
     matches = re.search(of_type(kind)["pattern"], text) is not None
     parse = parse_duration if kind.unit.is_duration else parse_size
     refused = ""

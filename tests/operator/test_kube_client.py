@@ -1,4 +1,4 @@
-"""The client of the Kubernetes API: what it repeats, what it raises, and what guards its writes."""
+"""The client of the Kubernetes API: retries, errors, and the guard of its writes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -228,7 +228,7 @@ async def test_without_the_lease_nothing_is_written_but_reads_work(
 
 
 class Recorded(MemoryKube):
-    """Keeps the body and the type of each request."""
+    """Records the body and the content type of each request."""
 
     def request(self, method: str, url: str, *given: Any, **options: Any) -> Answer:
         self.sent = (method, options["body"], options["headers"].get("Content-Type"))

@@ -46,9 +46,9 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     monkeypatch.setattr("magnetar_operator.kube.client.BACKOFF_FIRST_S", 0.0)
     monkeypatch.setattr(leading, "RENEW_INTERVAL_S", 0.0)
     monkeypatch.setattr(leading, "POLL_INTERVAL_S", 0.0)
-    found = Rig()
-    yield found
-    await found.client.close()
+    rig = Rig()
+    yield rig
+    await rig.client.close()
 
 
 async def test_the_first_operator_takes_the_lease_and_acts_only_while_it_holds(on: Rig) -> None:

@@ -28,7 +28,7 @@ TOPIC = "/admin/v2/persistent/t/n/orders"
 
 @dataclass
 class Brokers:
-    """Of the cluster `demo` in any namespace; a test says how they answer."""
+    """The brokers of the cluster `demo` in any namespace; a test sets their answers."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -82,11 +82,11 @@ async def test_the_aggregation_layer_finds_the_group_its_version_and_every_metri
     version = f"{GROUP}/v1beta1"
     assert (group["kind"], group["name"]) == ("APIGroup", GROUP)
     assert group["preferredVersion"]["groupVersion"] == version
-    assert [one["groupVersion"] for one in group["versions"]] == [version]
-    found = (await http.get(f"{ROOT}/v1beta1")).json()
-    assert (found["kind"], found["groupVersion"]) == ("APIResourceList", version)
-    assert {one["name"] for one in found["resources"]} == set(NAMES)
-    assert all(one["namespaced"] and one["verbs"] == ["get"] for one in found["resources"])
+    assert [version["groupVersion"] for version in group["versions"]] == [version]
+    obj = (await http.get(f"{ROOT}/v1beta1")).json()
+    assert (obj["kind"], obj["groupVersion"]) == ("APIResourceList", version)
+    assert {one["name"] for one in obj["resources"]} == set(NAMES)
+    assert all(one["namespaced"] and one["verbs"] == ["get"] for one in obj["resources"])
 
 
 async def test_a_value_is_a_list_of_one_item_with_its_time(

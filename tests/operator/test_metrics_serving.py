@@ -1,4 +1,4 @@
-"""The metrics API's certificate, its registration, who may ask, and that it ends in order."""
+"""The metrics API: certificate, registration, permitted clients, and an orderly end."""
 
 import asyncio
 import base64
@@ -53,8 +53,8 @@ class Rig:
         self._put(API_SERVICE, {"name": API_SERVICE_NAME}, spec={"service": given})
 
     def bundle(self) -> str:
-        found = self.kube.get(API_SERVICE, API_SERVICE_NAME)
-        return str(found.get("spec", {}).get("caBundle", ""))
+        obj = self.kube.get(API_SERVICE, API_SERVICE_NAME)
+        return str(obj.get("spec", {}).get("caBundle", ""))
 
     def secret(self) -> Object:
         return self.kube.get(SECRET, ENDPOINT.secret)
@@ -66,9 +66,9 @@ class Rig:
 
 @pytest.fixture
 async def on() -> AsyncIterator[Rig]:
-    found = Rig()
-    yield found
-    await found.client.close()
+    rig = Rig()
+    yield rig
+    await rig.client.close()
 
 
 async def app(scope: Any, _receive: Any, send: Any) -> None:
@@ -77,7 +77,7 @@ async def app(scope: Any, _receive: Any, send: Any) -> None:
 
 
 def aged(days: float, names: list[str] | None = None) -> Serving:
-    """A certificate that was made so many days ago."""
+    """A certificate of this age in days."""
     then = certificates.utc_now() - datetime.timedelta(days=days)
     return certificates.create(names or ENDPOINT.dns_names, then)
 
@@ -90,10 +90,10 @@ def kept(on: Rig, serving: Serving) -> None:
 
 
 async def test_a_certificate_is_created_once(on: Rig) -> None:
-    made = await serving_certificate(on.client, ENDPOINT)
-    assert certificates.of_secret(on.secret()) == made
+    certificate = await serving_certificate(on.client, ENDPOINT)
+    assert certificates.of_secret(on.secret()) == certificate
     assert on.secret()["type"] == "kubernetes.io/tls"
-    assert await serving_certificate(on.client, ENDPOINT) == made
+    assert await serving_certificate(on.client, ENDPOINT) == certificate
     assert len(on.kube.writes) == 1
 
 
@@ -108,9 +108,9 @@ async def test_a_certificate_is_created_once(on: Rig) -> None:
 async def test_a_certificate_is_renewed_in_time(on: Rig, days: float, renewed: bool) -> None:
     old = aged(days)
     kept(on, old)
-    found = await serving_certificate(on.client, ENDPOINT)
-    assert (found != old) == renewed
-    assert certificates.of_secret(on.secret()) == found
+    certificate = await serving_certificate(on.client, ENDPOINT)
+    assert (certificate != old) == renewed
+    assert certificates.of_secret(on.secret()) == certificate
 
 
 @pytest.mark.parametrize("what", ["other names", "no certificate", "no key", "empty"])
@@ -123,9 +123,9 @@ async def test_an_unusable_secret_is_replaced(on: Rig, what: str) -> None:
         "empty": Serving(b"", b""),
     }[what]
     kept(on, found)
-    made = await serving_certificate(on.client, ENDPOINT)
-    assert certificates.is_usable(made, ENDPOINT.dns_names, certificates.utc_now())
-    assert certificates.of_secret(on.secret()) == made
+    certificate = await serving_certificate(on.client, ENDPOINT)
+    assert certificates.is_usable(certificate, ENDPOINT.dns_names, certificates.utc_now())
+    assert certificates.of_secret(on.secret()) == certificate
     on.kube.put({**on.secret(), "data": None})
     await serving_certificate(on.client, ENDPOINT)
     assert on.secret()["data"]["tls.crt"]
@@ -224,8 +224,8 @@ async def test_registration_is_retried_and_repeated_after_a_deletion(
     registered = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def noted(one: Object, _gone: bool) -> None:
-        if one["kind"] == API_SERVICE.kind and one["spec"].get("caBundle"):
+    def noted(obj: Object, _gone: bool) -> None:
+        if obj["kind"] == API_SERVICE.kind and obj["spec"].get("caBundle"):
             loop.call_soon_threadsafe(registered.set)
 
     def lost() -> None:
@@ -248,7 +248,7 @@ async def test_registration_is_retried_and_repeated_after_a_deletion(
     assert left == []
 
 
-# -- where a cluster's figures are
+# -- the address of a cluster's figures
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ async def until(what: str, holds: Callable[[], Any], wait_s: float = 90.0) -> An
 async def test_the_second_operator_continues_where_the_first_was_killed(
     on: Rig, tmp_path: Path
 ) -> None:
-    """SIGKILL while it works; the other begins, and ends what was begun."""
+    """SIGKILL during a reconcile; the other operator starts and completes it."""
 
     async def holder() -> str:
         lease = await on.kube.find(LEASE, "magnetar-operator", on.namespace)
@@ -164,7 +164,7 @@ async def test_the_second_operator_continues_where_the_first_was_killed(
         assert {first, second} == {"one", "two"}
         owned = await on.kube.list(STATEFUL_SET, on.namespace)
         assert {each["metadata"]["name"] for each in owned} == {f"{NAME}-etcd", f"{NAME}-bookie"}
-        # A polite end gives the lease up and takes nothing away.
+        # A graceful end releases the lease and deletes nothing.
         waiting.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(waiting.wait, 60) == 0
         assert await holder() == ""
@@ -216,7 +216,7 @@ async def test_a_reconcile_that_dies_at_any_request_is_continued(on: Rig, tmp_pa
             look = asyncio.ensure_future(handler.reconcile(await on.owner()))
             await asyncio.wait({look})
             await clients.close()
-            # The next process needs one look, and then there is nothing to do.
+            # The next process needs one reconcile; then nothing is left to do.
             await on.look()
             await on.look()
             assert await on.bookies() == 3
@@ -267,7 +267,7 @@ async def service_monitors(kube: KubeClient) -> AsyncIterator[None]:
 async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
     on: Rig, tmp_path: Path, service_monitors: None
 ) -> None:
-    """A cluster made with everything, upgraded and scaled meanwhile, and left with little."""
+    """A cluster with all options, upgraded and scaled meanwhile, and reduced at the end."""
     everything: dict[str, Any] = {
         "autorecovery": {"mode": "Separate"},
         "broker": {"autoscaling": {"enabled": True}},
@@ -282,7 +282,7 @@ async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
 
         async def first_is_replaced() -> bool:
             pods = await on.kube.list(POD, on.namespace, labels={"component": "bookie"})
-            return "magnetar:next" in {one["spec"]["containers"][0]["image"] for one in pods}
+            return "magnetar:next" in {pod["spec"]["containers"][0]["image"] for pod in pods}
 
         await on.until("the first restart", first_is_replaced)
         # Brokers wait for the bookies, but not with their number.

@@ -1,4 +1,4 @@
-"""The client of the admin REST: what it repeats, what it follows, what it raises."""
+"""The client of the admin REST: retries, redirects and errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ Handler = Callable[[str, str], Answer | Awaitable[Answer]]
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[str]:
-    """An HTTP server of few words: `handler(method, path)` says status, body and headers."""
+    """A minimal HTTP server: `handler(method, path)` returns status, body and headers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -162,10 +162,10 @@ async def test_a_list_is_read_once_while_it_is_fresh() -> None:
         assert view.client.requests["GET"] == 2
         view.created(targets[2])
         view.deleted(targets[0])
-        assert [await view.exists(one) for one in targets] == [False, True, True]
+        assert [await view.exists(target) for target in targets] == [False, True, True]
         assert view.client.requests["GET"] == 2
         time.now += FRESH_S
-        assert [await view.exists(one) for one in targets] == [True, True, False]
+        assert [await view.exists(target) for target in targets] == [True, True, False]
         assert view.client.requests["GET"] == 4
         view.forget(Target(NAMESPACE, "a/b"))
         assert await inhabitants(view, "a/b") == ["persistent://a/b/p", "persistent://a/b/x"]

@@ -1,4 +1,4 @@
-"""BacklogGrowing: what an analysis says of a topic or a subscription, and asking for it."""
+"""BacklogGrowing: the condition from an analysis, and reading the analysis."""
 
 import asyncio
 import datetime
@@ -31,7 +31,7 @@ def behind(topic: str, name: str, trend: str, growth: float | None = None) -> Be
 
 def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> BacklogRecord:
     """An analysis; by default it names all subscriptions that are behind."""
-    trends = [one.trend for one in worst]
+    trends = [row.trend for row in worst]
     counts = {
         "behind": len(worst),
         "growing": trends.count("growing"),
@@ -120,7 +120,7 @@ def test_a_topic_is_healthy_only_if_all_of_its_cursors_are() -> None:
     assert said(A_TOPIC, record(own, behind=9, growing=1)) is None
     assert said(AUDIT, record(own, behind=9, growing=1)) == (False, "NotGrowing")
     assert said(A_TOPIC, record(own)) == (False, "NotGrowing")
-    # One partition says nothing of the subscription's others.
+    # One partition does not determine the subscription's others.
     part = behind(PART, "audit", "draining")
     assert said(AUDIT, record(part, behind=9, growing=1)) is None
     assert said(AUDIT, record(part)) == (False, "NotGrowing")

@@ -1,4 +1,4 @@
-"""What a plan would delete: what the cluster is asked, for which steps, and what it means."""
+"""The effects of a plan: the requests to the cluster, and their meaning."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -49,7 +49,7 @@ def steps(
     policies: dict[str, Any], there: dict[str, Any] | None = None, was: tuple[str, ...] = (),
     target: Target = A,
 ) -> tuple[Action, ...]:  # fmt: skip
-    """That bring a target with these fields to the manifest; `was`: what it said before."""
+    """The steps from these fields to the manifest; `was`: the manifest before."""
     one = {"kind": target.kind, "metadata": {"name": "x"}}
     name = target.name.removeprefix("persistent://")
     desired = desired_of(parse_spec({**one, "spec": {"name": name, "policies": policies}}))
@@ -63,7 +63,7 @@ def steps(
 async def effect(
     on: Stage, made: tuple[Action, ...], above: dict[str, Any] | None = None, target: Target = A
 ) -> tuple[Effect | None, dict[str, str]]:
-    """And what was asked."""
+    """Also returns the requests."""
     on.rest.answers |= {OF_A: {}, OF_N1: {}}
     before = len(on.rest.asked)
     found = await effect_of(on.clusters.at(URL), target, made, above or {})
@@ -146,7 +146,7 @@ async def test_the_effect_is_unknown_if_the_next_limit_is(
 async def test_a_harmless_removal_does_not_hide_the_effect_of_another_limit(
     on: Stage,
 ) -> None:
-    """A quota that is gone deletes nothing, whatever comes in its place."""
+    """A removed quota deletes nothing, whatever replaces it."""
     there = {"backlogQuota.destination_storage": quota(10, EVICTS, size=True)}
     for target in (A, N1):
         made = steps({"messageTTL": "1m"}, there, (*there,), target=target)
@@ -315,7 +315,7 @@ async def test_files_are_planned_in_order_as_if_each_were_applied(on: Stage) -> 
         document("Tenant", "new", {}),
     ]
     found = await planned(on, *given, url=URL, kube=False)
-    texts = [one["text"] for one in found.steps if one["action"] == "create"]
+    texts = [action["text"] for action in found.steps if action["action"] == "create"]
     assert texts == [
         "create tenant new",
         "create namespace new/m",
@@ -335,12 +335,12 @@ async def test_applied_fields_count_and_a_moved_manifest_cannot_be_planned(
     found = await planned(on, document("Topic", "a", same))
     assert (found.steps, found.code) == ([], NOTHING)
     found = await planned(on, document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/a"}))
-    assert [one["action"] for one in found.steps] == ["remove"]
+    assert [action["action"] for action in found.steps] == ["remove"]
     moved = document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/b"})
     with pytest.raises(CannotPlan, match="Topic ns/a: it was created or adopted as"):
         await planned(on, moved)
     found = await planned(on, moved, url=URL)
-    texts = [one["text"] for one in found.steps if one["action"] == "create"]
+    texts = [action["text"] for action in found.steps if action["action"] == "create"]
     assert texts == ["create topic persistent://t1/n1/b"], "what is recorded is of another topic"
 
 

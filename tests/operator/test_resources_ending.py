@@ -1,4 +1,4 @@
-"""The end of a resource: what is deleted in the cluster, what is left, and what holds it up."""
+"""The deletion of a resource: deleted targets, targets that stay, and obstacles."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,7 +43,7 @@ async def topics(on: Stage) -> list[str]:
     return [each.rpartition("/")[2] for each in found]
 
 
-# -- what is deleted
+# -- deletions
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
@@ -88,7 +88,7 @@ async def test_the_finalizer_is_removed_only_after_the_topic(on: Stage) -> None:
     assert held == [True]
 
 
-# -- what is left
+# -- targets that stay
 
 
 async def test_keep_after_deletion_applies_even_if_it_was_set_after_the_finalizer(
@@ -105,7 +105,7 @@ async def test_keep_after_deletion_applies_even_if_it_was_set_after_the_finalize
 
 
 async def test_a_resource_that_created_and_adopted_nothing_deletes_nothing(on: Stage) -> None:
-    """Its creation was refused; somebody else has made a topic of that name since."""
+    """Its creation was refused; another client has created a topic of that name since."""
     on.rest.refuse = lambda method, _: (412, "full") if method == "PUT" else None
     on.apply("Topic", "a", {"name": NAME})
     await on.look("Topic", "a")
@@ -116,18 +116,18 @@ async def test_a_resource_that_created_and_adopted_nothing_deletes_nothing(on: S
 
 
 async def test_a_resource_without_our_finalizer_is_not_finalized(on: Stage) -> None:
-    """Somebody took ours away, and another's holds the resource still."""
+    """Another client removed our finalizer; a foreign one still blocks the deletion."""
     await on.ready("Topic", "a", {"name": NAME})
-    one = on.get("Topic", "a")
-    one["metadata"]["finalizers"] = ["theirs"]
-    on.kube.put(one)
+    obj = on.get("Topic", "a")
+    obj["metadata"]["finalizers"] = ["theirs"]
+    on.kube.put(obj)
     before = on.rest.writes
     assert await on.delete("Topic", "a") is None
     assert on.rest.writes == before
 
 
 async def test_an_interrupted_creation_is_deleted(on: Stage) -> None:
-    """The operator ended between the creation and the status that says so."""
+    """The operator ended between the creation and the write of the status."""
     writes = 0
 
     def cut(asked: Asked) -> Refusal | None:
@@ -200,7 +200,7 @@ async def test_an_older_resource_with_a_recorded_topic_counts_before_its_next_re
     assert await topics(on) == ["a"]
 
 
-# -- what holds it up
+# -- obstacles
 
 
 async def test_a_tenant_and_a_namespace_are_deleted_once_they_are_empty(on: Stage) -> None:
@@ -282,7 +282,7 @@ async def test_a_refusal_blocks_the_deletion_and_is_reported_once(
     held = on.condition("Topic", "a", HELD)
     assert (held["reason"], held["message"]) == ("Refused", "the cluster refuses it: in use")
     assert on.notes(HELD) == [held["message"]]
-    (event,) = [one for one in on.kube.writes if one.path.endswith("/events")]
+    (event,) = [write for write in on.kube.writes if write.path.endswith("/events")]
     assert (event.body["action"], event.body["type"]) == ("Delete", "Warning")
 
 
@@ -406,8 +406,8 @@ async def test_a_cluster_with_a_new_address_is_found_by_name(on: Stage) -> None:
     cluster(on, adminUrl="http://old:8080")
     await on.ready("Topic", "a", {**IN_C, "name": NAME})
     assert on.status("Topic", "a")["adminUrl"] == "http://old:8080"
-    one = on.kube.get(CLUSTER, "c")
-    on.kube.put({**one, "spec": {"adminUrl": "http://new:8080"}})
+    obj = on.kube.get(CLUSTER, "c")
+    on.kube.put({**obj, "spec": {"adminUrl": "http://new:8080"}})
     on.apply("Topic", "a", {**IN_C, "name": NAME, "policies": {"messageTTL": "1h"}})
     assert await on.look("Topic", "a") is None
     assert on.status("Topic", "a")["adminUrl"] == "http://new:8080"

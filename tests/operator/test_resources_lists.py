@@ -36,7 +36,7 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
 async def test_a_topic_waits_for_its_tenant_and_continues_once_it_exists(
     on: Stage,
 ) -> None:
-    """What was read of the tenant before it was there is not believed afterwards."""
+    """A list that was read before the tenant existed is not used afterwards."""
     on.apply("Topic", "a", {"name": "x/y/a"})
     assert await on.look("Topic", "a") is not None
     assert on.reason("Topic", "a") == "WaitingForNamespace"

@@ -13,7 +13,7 @@ from magnetar_operator.kube.kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT,
 from magnetar_operator.kube.rbac import CLUSTER_RULES, WATCH, missing
 
 NOT_HERE = {("patch", "events.k8s.io", "events")}
-"""An event that is told again: `test_operator_process`."""
+"""For repeated events see `test_operator_process`."""
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(240)]
 
@@ -78,7 +78,7 @@ def test_a_topic_follows_changes_of_its_manifest(live: Live) -> None:
     assert retention == {"retentionTimeInMinutes": 10_080, "retentionSizeInMB": 1_024}
     assert live.say("GET", f"{path}/maxProducers") == 3
     assert live.say("GET", f"{path}/properties") == {"team": "red", "x": "1"}
-    live.say("POST", f"{path}/messageTTL", 60)  # somebody else's, and left alone
+    live.say("POST", f"{path}/messageTTL", 60)  # another client's, not changed
     policies = {"retention": {"time": "8d", "size": "1Gi"}}
     live.apply(
         "Topic",
@@ -250,7 +250,7 @@ def test_a_deleted_resource_deletes_its_target_unless_it_keeps_it(live: Live) ->
     live.ready("Topic", "long")
     live.ready("Subscription", "reader")
     assert "finalizers" not in live.get("Topic", "long")["metadata"]
-    live.say("DELETE", "/persistent/shop/orders/short")  # gone already counts as deleted
+    live.say("DELETE", "/persistent/shop/orders/short")  # a missing target counts as deleted
     for kind, name in (("Topic", "short"), ("Subscription", "reader"), ("Topic", "long")):
         live.delete(kind, name)
     assert not live.has("/persistent/shop/orders/short/stats")
@@ -284,7 +284,7 @@ def test_a_namespace_is_deleted_once_it_is_empty(live: Live) -> None:
 
 
 def test_the_role_has_exactly_the_rights_that_resources_use(live: Live) -> None:
-    """Of one of each kind that is made, drifts, is put back and goes."""
+    """The requests of one resource of each kind: created, drifted, repaired, deleted."""
     live.apply("Tenant", "whole", {"adminRoles": ["boss"]})
     policies = {"messageTTL": "1h"}
     # What is referred to and not seen yet is asked for.

@@ -1,4 +1,4 @@
-"""One look at a resource: what it changes in the cluster, what it records first, what it says."""
+"""One reconcile of a resource: changes in the cluster, records before them, the status."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -119,16 +119,16 @@ async def test_a_reconcile_with_nothing_to_do_writes_nothing(on: Stage) -> None:
 
 
 async def test_a_status_that_the_watch_has_not_reported_is_not_written_twice(on: Stage) -> None:
-    one = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
-    await on.reconciler.reconcile(one)
+    obj = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
+    await on.reconciler.reconcile(obj)
     written = len(on.kube.writes_of(TOPIC))
-    stale = {**one, "metadata": {**one["metadata"], "finalizers": [FINALIZER]}}
+    stale = {**obj, "metadata": {**obj["metadata"], "finalizers": [FINALIZER]}}
     await on.reconciler.reconcile(stale)
     assert len(on.kube.writes_of(TOPIC)) == written
     assert on.notes("Adopted") == []
 
 
-# -- the order of a look
+# -- the order of a reconcile
 
 
 async def test_the_finalizer_is_written_before_anything_is_created(on: Stage) -> None:
@@ -140,8 +140,8 @@ async def test_the_finalizer_is_written_before_anything_is_created(on: Stage) ->
             seen.append(on.finalizers("Topic", "a"))
 
     on.rest.refuse = noted
-    one = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
-    on.kube.put({**one, "metadata": {**one["metadata"], "finalizers": ["theirs"]}})
+    obj = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
+    on.kube.put({**obj, "metadata": {**obj["metadata"], "finalizers": ["theirs"]}})
     assert await on.look("Topic", "a") is None
     assert len(seen) == 3
     assert all(each == ["theirs", FINALIZER] for each in seen)
@@ -150,7 +150,7 @@ async def test_the_finalizer_is_written_before_anything_is_created(on: Stage) ->
 
 
 async def test_fields_are_recorded_before_they_are_set(on: Stage) -> None:
-    """An operator that ends in between must know later that it is to take them away again."""
+    """An operator that ends in between must know later that it has to remove them."""
     seen: list[tuple[str, Any]] = []
 
     def noted(method: str, path: str) -> None:
@@ -302,7 +302,7 @@ async def test_drift_is_repaired_and_reported_unless_ignored(on: Stage) -> None:
         f"Repaired drift of topic persistent://{NAME}: "
         "retention: time 1m, size 1Mi → time 7d, size 1Gi."
     )
-    (event,) = [one for one in on.kube.all_of(EVENT) if one["note"] == note]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["note"] == note]
     assert (event["type"], event["regarding"]["name"]) == ("Warning", "a")
     assert event["regarding"]["uid"] == on.get("Topic", "a")["metadata"]["uid"]
     assert (await on.say("GET", f"{A}/retention"))["retentionTimeInMinutes"] == 10_080
@@ -356,7 +356,7 @@ async def test_an_existing_target_is_adopted_once_and_otherwise_unchanged(on: St
 
 
 async def test_an_outdated_list_creates_nothing_twice(on: Stage) -> None:
-    """The topic was made after the namespace's list was read: it is adopted in the same look."""
+    """The topic was created after the namespace's list was read: it is adopted at once."""
     await on.ready("Topic", "b", {"name": "t1/n1/b"})
     await on.say("PUT", f"{A}/partitions", 2)
     await on.ready("Topic", "a", {"name": NAME, "partitions": 3, "policies": HOUR})

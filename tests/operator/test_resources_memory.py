@@ -1,4 +1,4 @@
-"""What reconcilers remember between looks: statuses, pauses, who waits, and who is the elder."""
+"""Memory between reconciles: statuses, pauses, waiting resources, and owners of targets."""
 
 from typing import Any
 

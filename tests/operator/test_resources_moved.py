@@ -1,4 +1,4 @@
-"""A manifest comes to mean another cluster: the operator acts only where the status says."""
+"""A manifest that now means another cluster: the operator acts only in the status's cluster."""
 
 import json
 from collections.abc import Iterator
@@ -143,7 +143,7 @@ def test_a_namespace_resource_recreated_with_another_name(
 def test_a_duplicate_that_was_paused_deletes_nothing(
     new: Live, kube_namespace: str, created_by: str
 ) -> None:
-    """Neither its conditions nor another resource say any longer that it is a duplicate."""
+    """Neither its conditions nor another resource mark it as a duplicate any more."""
     spec = {"name": "shop/orders/twin"}
     with operator(kube_namespace):
         if created_by == "elder":
@@ -178,7 +178,7 @@ def test_a_duplicate_that_was_paused_deletes_nothing(
 def test_another_cluster_gets_the_address_of_one_that_is_deleted(
     new: Live, kube_namespace: str, seen: bool
 ) -> None:
-    """What is at the address now is the other cluster's, and not what these resources created."""
+    """The targets at the address belong to the other cluster, not to these resources."""
     address = {"adminUrl": new.url}
     new.kubectl.apply(manifest("MagnetarCluster", "first", address))
     with operator(kube_namespace):

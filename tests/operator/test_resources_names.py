@@ -1,4 +1,4 @@
-"""Names of resources' targets: what they are in, and what they refer to."""
+"""Names of resources' targets, their parents, and references."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ def test_names_follow_references_and_errors_name_the_missing_object() -> None:
     assert placed_by(subscription, find) is known[NAMESPACE, "ns"]
 
 
-# -- where it is
+# -- addresses
 
 
 def cluster(own: str = "c", namespace: str = "k", **spec: Any) -> dict[str, Any]:

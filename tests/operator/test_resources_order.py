@@ -1,4 +1,4 @@
-"""The order of a plan's steps, and what each says that it does."""
+"""The order of a plan's steps, and their descriptions."""
 
 import pytest
 from tests.operator.test_resources_plan import TARGET
@@ -36,8 +36,10 @@ def test_steps_are_ordered_shape_properties_schema_policies(
 
 
 def test_steps_describe_changes_without_the_schemas_digest() -> None:
-    made = plan(TARGET, Desired(FIELDS, {}), Observed({PARTITIONS: 2, f"{PROPERTIES}team": "blue"}))
-    assert [one.text for one in made.steps] == [
+    planned = plan(
+        TARGET, Desired(FIELDS, {}), Observed({PARTITIONS: 2, f"{PROPERTIES}team": "blue"})
+    )
+    assert [action.text for action in planned.steps] == [
         "partitions: 2 → 4",
         "properties.team: blue → red",
         "register the schema as a version of the topic's",
@@ -45,7 +47,7 @@ def test_steps_describe_changes_without_the_schemas_digest() -> None:
         "messageTTL: not set → 1m",
     ]
     created = plan(TARGET, Desired(FIELDS, {}), None)
-    assert [one.text for one in created.steps] == [
+    assert [action.text for action in created.steps] == [
         f"create topic {TARGET.name} with 4 partitions",
         "set properties.team to red",
         "set schema to the given schema",

@@ -1,4 +1,4 @@
-"""Brokers are down: what is told, what waits, what can be let go, and that nothing hangs."""
+"""Brokers are down: statuses, waiting resources, forced deletions, and no hanging operator."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,7 +85,7 @@ def test_a_restarted_operator_changes_nothing(
             for kind, name in (("Tenant", "shop"), ("Namespace", "orders"), ("Topic", "a")):
                 live.ready(kind, name)
             several_looks(first)  # a topic that was Ready before shows its subscription after
-        one = live.get("Topic", "a")
+        obj = live.get("Topic", "a")
         with operator(kube_namespace, resync_s=0.2) as again:
             several_looks(again)
             written = {
@@ -94,7 +94,7 @@ def test_a_restarted_operator_changes_nothing(
                 if verb not in ("get", "list", "watch") and resource != "leases"
             }
             assert written == {}
-        assert live.get("Topic", "a") == one
+        assert live.get("Topic", "a") == obj
         assert live.say("GET", "/persistent/shop/orders/a/messageTTL") == 7_200
 
 

@@ -1,4 +1,4 @@
-"""Where a resource's target is, what a look reads there, and what is known of lists meanwhile."""
+"""The place of a resource's target, its observation, and cached lists."""
 
 import json
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ def cluster(name: str = "c", namespace: str = NS, **content: Any) -> Object:
     return made
 
 
-# -- where a target is
+# -- the place of a target
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ async def test_a_cluster_is_found_before_the_watch_reports_it(on: Stage, shown: 
     on.kube.put(resource("Tenant", "x", spec={}))
     await on.ready("Tenant", "y", {"clusterRef": {"name": "c"}})
     assert await on.look("Tenant", "x") is None
-    asked = [one.path for one in on.kube.asked if "magnetarclusters" in one.path]
+    asked = [request.path for request in on.kube.asked if "magnetarclusters" in request.path]
     assert bool(asked) != shown
 
 
@@ -168,7 +168,7 @@ def test_a_stored_topic_is_kept_while_inactive_unless_its_manifest_sets_a_policy
     assert (INACTIVE in desired.implied) == kept
 
 
-# -- what a look reads
+# -- observation
 
 
 async def test_a_subscription_starts_at_the_position_of_its_manifest(on: Stage) -> None:
@@ -247,11 +247,11 @@ async def test_a_refused_property_is_not_reported_as_a_policy(on: Stage) -> None
 
 
 async def test_a_duplicate_of_an_older_release_deletes_nothing(on: Stage) -> None:
-    """It recorded the target as if it had made it, and said Duplicate."""
+    """It recorded the target as its own, with the reason Duplicate."""
     await on.ready("Topic", "two", {"name": NAME})
-    one = on.get("Topic", "two")
-    one["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "Duplicate"}]
-    on.kube.put(one)
+    obj = on.get("Topic", "two")
+    obj["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "Duplicate"}]
+    on.kube.put(obj)
     on.restart()
     assert await on.delete("Topic", "two") is None
     assert len(await on.say("GET", "/persistent/t1/n1")) == 1
@@ -260,8 +260,8 @@ async def test_a_duplicate_of_an_older_release_deletes_nothing(on: Stage) -> Non
 async def test_a_topic_of_the_same_name_in_another_cluster_is_another_target(on: Stage) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
     await on.ready("Topic", "a", {"name": "t1/m/a"})
-    one = on.get("Topic", "a")
-    on.kube.put({**one, "status": {**one["status"], "adminUrl": "http://other:8080"}})
+    obj = on.get("Topic", "a")
+    on.kube.put({**obj, "status": {**obj["status"], "adminUrl": "http://other:8080"}})
     await on.delete("Namespace", "m")
     message = on.condition("Namespace", "m", "DeletionBlocked")["message"]
     assert "delete by hand, they have no resources: persistent://t1/m/a" in message
@@ -274,5 +274,5 @@ async def test_a_long_obstacle_to_a_deletion_causes_one_event(on: Stage) -> None
     for _ in range(3):
         on.now = on.now.fromtimestamp(on.now.timestamp() + SERIES_INTERVAL_S, on.now.tzinfo)
         await on.look("Topic", "a")
-    written = [one for one in on.kube.writes if "/events" in one.path]
+    written = [write for write in on.kube.writes if "/events" in write.path]
     assert len(written) == 1

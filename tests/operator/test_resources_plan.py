@@ -1,4 +1,4 @@
-"""The planner of resources: it converges, touches only what manifests name, and says why not."""
+"""The planner of resources: it converges, changes only fields of manifests, explains refusals."""
 
 from typing import Any
 
@@ -114,13 +114,13 @@ def test_a_plan_that_was_carried_out_leaves_no_action(
 ) -> None:
     server = Server(there)
     applied = None if before is None else applied_after(before)
-    made = plan(TARGET, desired, server.observed, applied)
-    for action in made.steps:
+    planned = plan(TARGET, desired, server.observed, applied)
+    for action in planned.steps:
         server.do(action, desired)
     again = plan(TARGET, desired, server.observed, applied_after(desired, applied))
     assert again.steps == ()
     # What is refused is refused as long as it is asked for.
-    assert [one.text for one in again.refused] == [one.text for one in made.refused]
+    assert [one.text for one in again.refused] == [one.text for one in planned.refused]
 
 
 @given(some_desired(), existing, st.none() | some_desired())
@@ -147,9 +147,9 @@ def test_a_plan_interrupted_anywhere_continues(
 ) -> None:
     """... and a field taken out of the manifest after that is removed all the same."""
     server = Server(there)
-    made = plan(TARGET, desired, server.observed, None)
-    applied = applied_before(None, made.steps)
-    done = made.steps[: data.draw(st.integers(0, len(made.steps)))]
+    planned = plan(TARGET, desired, server.observed, None)
+    applied = applied_before(None, planned.steps)
+    done = planned.steps[: data.draw(st.integers(0, len(planned.steps)))]
     for action in done:
         server.do(action, desired)
     without = Desired({PARTITIONS: desired.fields[PARTITIONS]}, {})
@@ -167,25 +167,25 @@ def test_drift_is_a_difference_under_an_unchanged_manifest(
 ) -> None:
     applied = applied_after(desired)
     there = {k: v for k, v in {**desired.fields, **changed}.items() if v is not None}
-    made = plan(TARGET, desired, Observed(there), applied)
-    assert all(one.drift or one.implied for one in made.steps)
-    names = [one.field.removeprefix(POLICIES) for one in made.steps]
+    planned = plan(TARGET, desired, Observed(there), applied)
+    assert all(action.drift or action.implied for action in planned.steps)
+    names = [action.field.removeprefix(POLICIES) for action in planned.steps]
     left = plan(TARGET, desired, Observed(there), applied, names).steps
     assert all(one.implied for one in left)
 
 
-def one(made: Plan) -> Action:
-    (action,) = made.actions
+def one(planned: Plan) -> Action:
+    (action,) = planned.actions
     return action
 
 
 def test_a_new_value_is_not_drift_even_if_drift_is_ignored() -> None:
     before = applied_after(Desired({RETENTION: HOUR}, {}))
-    made = plan(
+    planned = plan(
         TARGET, Desired({RETENTION: DAY}, {}), Observed({RETENTION: HOUR}), before, ["retention"]
     )
-    assert not one(made).drift
-    assert one(made).text == "retention: time 1h, size 100Mi → time 1d, size 100Mi"
+    assert not one(planned).drift
+    assert one(planned).text == "retention: time 1h, size 100Mi → time 1d, size 100Mi"
 
 
 @pytest.mark.parametrize(
@@ -193,24 +193,24 @@ def test_a_new_value_is_not_drift_even_if_drift_is_ignored() -> None:
     [(4, 2, "only grow"), (0, 3, "create a new topic"), (3, 0, "set spec.partitions")],
 )
 def test_partitions_only_grow(there: int, wanted: int, why: str) -> None:
-    made = plan(TARGET, Desired({PARTITIONS: wanted}, {}), Observed({PARTITIONS: there}), {})
-    assert one(made).verb is Verb.REFUSE
-    assert one(made).risk is Risk.REFUSED
-    assert why in one(made).text
+    planned = plan(TARGET, Desired({PARTITIONS: wanted}, {}), Observed({PARTITIONS: there}), {})
+    assert one(planned).verb is Verb.REFUSE
+    assert one(planned).risk is Risk.REFUSED
+    assert why in one(planned).text
 
 
 def test_bundles_stay_unchanged() -> None:
     applied = applied_after(Desired({}, {"bundles": 4}))
-    made = plan(TARGET, Desired({}, {"bundles": 8}), Observed({}), applied)
-    assert "brokers split bundles" in one(made).text
+    planned = plan(TARGET, Desired({}, {"bundles": 8}), Observed({}), applied)
+    assert "brokers split bundles" in one(planned).text
     assert applied_after(Desired({}, {"bundles": 8}), applied)["bundles"] == 4
 
 
 def test_a_target_deleted_by_hand_is_created_again_or_left_deleted() -> None:
     desired = Desired({PARTITIONS: 2}, {})
-    made = plan(TARGET, desired, None, applied_after(desired))
-    assert one(made).drift
-    assert one(made).text.endswith("create it again with 2 partitions, empty")
+    planned = plan(TARGET, desired, None, applied_after(desired))
+    assert one(planned).drift
+    assert one(planned).text.endswith("create it again with 2 partitions, empty")
     left = plan(TARGET, desired, None, applied_after(desired), ["deleted"])
     assert one(left).verb is Verb.REFUSE
     first = plan(TARGET, desired, None, None)

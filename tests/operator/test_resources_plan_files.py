@@ -1,4 +1,4 @@
-"""`magnetar plan` on a real standalone: what it says is what happens, and its exit codes."""
+"""`magnetar plan` on a real standalone: its predictions come true; its exit codes."""
 
 import asyncio
 import json
@@ -23,7 +23,6 @@ from magnetar_operator.catalog.observe import observe
 from magnetar_operator.catalog.plan import plan
 from magnetar_operator.catalog.references import parse_spec, target_of
 from magnetar_operator.catalog.state import desired_of
-from magnetar_operator.engine.queue import key_of
 from magnetar_operator.plan_manifests import (
     CHANGES,
     FAILED,
@@ -61,16 +60,14 @@ async def apply(url: str, documents: list[dict[str, Any]]) -> None:
     """As the operator carries it out."""
     clients = AdminClients()
     clusters = Clusters(clients)
-    found = {key_of(one): one for one in documents}
-    for one in documents:
-        target = target_of(one, lambda kind, name: next(
-            (each for key, each in found.items() if (key.kind, key.name) == (kind, name)), None
-        ))  # fmt: skip
-        desired = desired_of(parse_spec(one))
+    resources = {(obj["kind"], obj["metadata"]["name"]): obj for obj in documents}
+    for obj in documents:
+        target = target_of(obj, lambda kind, name: resources.get((kind, name)))
+        desired = desired_of(parse_spec(obj))
         view = clusters.at(url)
         observed = await observe(view, target, desired, None)
-        made = plan(target, desired, observed, None)
-        outcome = await CatalogExecutor(view, target, desired, observed).carry_out(made.steps)
+        planned = plan(target, desired, observed, None)
+        outcome = await CatalogExecutor(view, target, desired, observed).carry_out(planned.steps)
         assert not outcome.failed
         again = plan(target, desired, await observe(view, target, desired, None), None)
         assert again.actions == ()
@@ -152,7 +149,7 @@ async def test_two_backlog_quotas_are_predicted_each_with_its_action(
     assert "expires" in losing.steps[0]["text"]
     blocking = await found(hold, evict)  # nothing is seven days old
     assert blocking.code == CHANGES
-    assert "blocks producers" in " ".join(one["text"] for one in blocking.steps)
+    assert "blocks producers" in " ".join(action["text"] for action in blocking.steps)
 
 
 def _smaller(server: ServerProcess, topic: str, than: int) -> tuple[int, int] | None:
@@ -210,7 +207,10 @@ def test_documents_are_read_from_files_folders_and_lists(tmp_path: Path) -> None
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(inner))
     (tmp_path / "b.json").write_text(json.dumps(SETUP[1]))
     (tmp_path / "c.txt").write_text("not read")
-    assert [one["kind"] for one in read_documents([str(tmp_path)])] == ["Tenant", "Namespace"]
+    assert [manifest["kind"] for manifest in read_documents([str(tmp_path)])] == [
+        "Tenant",
+        "Namespace",
+    ]
     with pytest.raises(CannotPlan, match="without a known kind"):
         read_documents(["-"], "apiVersion: magnetar.io/v1alpha1\nkind: Topik\n")
     with pytest.raises(CannotPlan, match="nowhere"):

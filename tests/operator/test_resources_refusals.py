@@ -1,4 +1,4 @@
-"""What a look at a resource refuses, leaves undone, and meets on its way."""
+"""Refusals, skipped actions and concurrent changes in a resource's reconcile."""
 
 import datetime
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ async def test_a_refused_policy_is_reported_and_the_others_are_set(on: Stage) ->
 async def test_a_policy_that_cannot_be_unset_gets_its_default(
     on: Stage, status: int, default: bool
 ) -> None:
-    """With 405 a cluster says that the policy always has a value."""
+    """405 means that the policy always has a value."""
     await on.ready("Topic", "a", {"name": NAME, "policies": HOUR})
     on.rest.refuse = lambda method, path: (
         (status, "no") if method == "DELETE" and path.endswith("/messageTTL") else None
@@ -134,7 +134,7 @@ async def test_a_paused_resource_is_not_observed_and_a_plan_changes_nothing(on: 
     assert await on.look("Topic", "a") is None
     assert on.condition("Topic", "a")["status"] == "Unknown"
     assert on.reason("Topic", "a") == "PlanOnly"
-    texts = [one["text"] for one in on.status("Topic", "a")["plan"]]
+    texts = [step["text"] for step in on.status("Topic", "a")["plan"]]
     assert f"create topic persistent://{NAME}" in texts
     assert on.rest.writes == []
     assert on.finalizers("Topic", "a") == []
@@ -144,13 +144,13 @@ async def test_a_paused_resource_is_not_observed_and_a_plan_changes_nothing(on: 
     assert on.condition("Topic", "a", "Paused") == {}
 
 
-# -- what changes meanwhile
+# -- concurrent changes
 
 
 async def test_an_object_that_changed_meanwhile_is_reconciled_again_at_once(on: Stage) -> None:
-    one = on.apply("Topic", "a", {"name": NAME})
+    obj = on.apply("Topic", "a", {"name": NAME})
     on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
-    assert await on.reconciler.reconcile(one) == CHANGED_S
+    assert await on.reconciler.reconcile(obj) == CHANGED_S
     assert on.rest.writes == [], "nothing is made of a manifest that is older"
 
 
@@ -179,13 +179,13 @@ async def test_remembered_events_are_bounded_and_the_oldest_are_dropped(
 ) -> None:
     monkeypatch.setattr("magnetar_operator.kube.events.RECENT_MAX", 2)
     events = Events(on.client, lambda: on.now)
-    one = on.apply("Topic", "a", {"name": NAME})
+    obj = on.apply("Topic", "a", {"name": NAME})
 
     def created() -> list[str]:
-        return [each.body["note"] for each in on.kube.writes_of(EVENT) if each.method == "POST"]
+        return [write.body["note"] for write in on.kube.writes_of(EVENT) if write.method == "POST"]
 
     for note in ("x", "y", "x", "z", "x", "y"):
-        await events.record(one, "Told", note)
+        await events.record(obj, "Told", note)
     assert created() == ["x", "y", "z", "y"], "what is told again is no older than its last time"
 
 
@@ -201,13 +201,13 @@ async def test_remembered_events_are_bounded_and_the_oldest_are_dropped(
 async def test_equal_events_are_counted_within_an_interval(
     on: Stage, after_s: float, made: int, counted: int
 ) -> None:
-    """Kubernetes forgets Events after an hour: one that is never made anew would not be seen."""
+    """Kubernetes deletes Events after an hour: one that is never written again would be lost."""
     events = Events(on.client, lambda: on.now)
-    one = on.apply("Topic", "a", {"name": NAME})
-    await events.record(one, "Told", "x")
+    obj = on.apply("Topic", "a", {"name": NAME})
+    await events.record(obj, "Told", "x")
     on.now += datetime.timedelta(seconds=after_s)
-    await events.record(one, "Told", "x")
-    methods = [each.method for each in on.kube.writes_of(EVENT)]
+    await events.record(obj, "Told", "x")
+    methods = [write.method for write in on.kube.writes_of(EVENT)]
     assert (methods.count("POST"), methods.count("PATCH")) == (made, counted)
 
 
@@ -217,7 +217,7 @@ async def test_repeated_events_are_counted_and_written_at_intervals(on: Stage) -
     for after_s in (0, SERIES_INTERVAL_S - 1, 1):
         on.now = on.now.fromtimestamp(on.now.timestamp() + after_s, on.now.tzinfo)
         await on.look("Topic", "a")
-    written = [one.method for one in on.kube.writes_of(EVENT)]
+    written = [write.method for write in on.kube.writes_of(EVENT)]
     assert written.count("PATCH") == 1
-    (event,) = [one for one in on.kube.all_of(EVENT) if one["reason"] == "Refused"]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["reason"] == "Refused"]
     assert event["series"]["count"] == 3

@@ -1,4 +1,4 @@
-"""Resources decided by tables: steps at their edges, what is remembered, effects, facts, names."""
+"""Tables of decisions about resources: steps, recorded fields, effects, facts, names."""
 
 from typing import Any
 
@@ -53,8 +53,8 @@ def desired(at_birth: dict[str, Any] | None = None, **how: Any) -> Desired:
     return Desired({PARTITIONS: 0, **fields}, at_birth or {}, None, how.pop("implied", {}))
 
 
-def steps(found: Plan) -> list[tuple[Verb, str, Any, Any]]:
-    return [(one.verb, one.field, one.before, one.after) for one in found.actions]
+def steps(planned: Plan) -> list[tuple[Verb, str, Any, Any]]:
+    return [(action.verb, action.field, action.before, action.after) for action in planned.actions]
 
 
 # -- steps
@@ -71,13 +71,13 @@ def steps(found: Plan) -> list[tuple[Verb, str, Any, Any]]:
     ],
 )
 def test_partitions_only_grow(wanted: int, there: int, verb: Verb | None, why: str) -> None:
-    found = plan(TARGET, desired(fields={PARTITIONS: wanted}), Observed({PARTITIONS: there}))
-    assert [one.verb for one in found.actions] == ([verb] if verb else [])
+    planned = plan(TARGET, desired(fields={PARTITIONS: wanted}), Observed({PARTITIONS: there}))
+    assert [action.verb for action in planned.actions] == ([verb] if verb else [])
     if verb is Verb.REFUSE:
-        assert found.refused == found.actions
-        assert found.steps == ()
-        assert found.actions[0].risk is Risk.REFUSED
-    assert all(why in one.text for one in found.actions)
+        assert planned.refused == planned.actions
+        assert planned.steps == ()
+        assert planned.actions[0].risk is Risk.REFUSED
+    assert all(why in action.text for action in planned.actions)
     grows = plan(
         TARGET,
         desired(fields={PARTITIONS: 4}),
@@ -128,29 +128,34 @@ def test_implied_fields_are_set_if_unset_or_set_by_the_manifest_before() -> None
         (7, {TTL: 7}, True),
         (5, {TTL: 7}, False),
     ):
-        found = plan(
+        planned = plan(
             TARGET, wanted, Observed({PARTITIONS: 0, TTL: there}), {APPLIED_FIELDS: applied}
         )
-        assert [one.implied for one in found.actions] == ([True] if sets else []), (there, applied)
+        assert [action.implied for action in planned.actions] == ([True] if sets else []), (
+            there,
+            applied,
+        )
 
 
 def test_a_target_is_created_before_its_fields_are_set() -> None:
     wanted = desired(
         {"bundles": 4}, fields={PARTITIONS: 3, TTL: 60, TEAM: "red", f"{PROPERTIES}a": None}
     )
-    found = plan(TARGET, wanted, None)
-    assert steps(found) == [
+    planned = plan(TARGET, wanted, None)
+    assert steps(planned) == [
         (Verb.CREATE, "", None, {"bundles": 4}),
         (Verb.SET, TEAM, None, "red"),
         (Verb.SET, TTL, None, 60),
     ]
-    assert found.actions[0].text.startswith("create topic persistent://shop/orders/created with 3")
-    assert not found.actions[0].drift
+    assert planned.actions[0].text.startswith(
+        "create topic persistent://shop/orders/created with 3"
+    )
+    assert not planned.actions[0].drift
     again = plan(TARGET, wanted, None, {APPLIED_EXISTS: True})
     assert again.actions[0].drift
     assert "create it again with 3 partitions, empty" in again.actions[0].text
     left = plan(TARGET, wanted, None, {APPLIED_EXISTS: True}, ["deleted"])
-    assert [one.verb for one in left.actions] == [Verb.REFUSE]
+    assert [action.verb for action in left.actions] == [Verb.REFUSE]
     assert plan(TARGET, wanted, None, {}, ["deleted"]).actions[0].verb is Verb.CREATE
     light = Target(TOPIC, "non-persistent://shop/orders/x")
     assert not plan(light, desired(), None, {APPLIED_EXISTS: True}).actions[0].drift
@@ -159,16 +164,16 @@ def test_a_target_is_created_before_its_fields_are_set() -> None:
 def test_bundles_are_set_only_at_creation() -> None:
     target = Target(NAMESPACE, "shop/orders")
     for was, wanted, refused in ((4, 8, True), (4, 4, False), (None, 8, False), (4, None, False)):
-        found = plan(
+        planned = plan(
             target,
             Desired({}, {BUNDLES: wanted}),
             Observed({}),
             {APPLIED_EXISTS: True, **({BUNDLES: was} if was else {})},
         )
-        assert bool(found.refused) is refused
+        assert bool(planned.refused) is refused
 
 
-# -- what is remembered
+# -- recorded fields
 
 
 def set_step(field: str, verb: Verb = Verb.SET, *, implied: bool = False) -> Action:
@@ -217,7 +222,7 @@ def test_an_annotation_ignores_a_field_or_its_group() -> None:
     assert not is_ignored(TTL, [])
 
 
-# -- what may delete
+# -- changes that may delete
 
 
 def retention(minutes: int, size: int) -> dict[str, int]:

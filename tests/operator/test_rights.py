@@ -124,7 +124,7 @@ async def test_lease_certificate_and_registration_need_each_right_and_no_other(
     async def app(*_: object) -> None:
         """Nobody asks."""
 
-    # With other names than before the certificate is made anew.
+    # With other names than before the certificate is created again.
     for endpoint in (
         Endpoint(service="before", namespace=kube_namespace),
         Endpoint(namespace=kube_namespace),

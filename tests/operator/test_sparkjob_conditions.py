@@ -1,4 +1,4 @@
-"""What a SparkJob's conditions say, word for word: people and their alerts read them."""
+"""A SparkJob's conditions, word for word: people and alerts depend on them."""
 
 import json
 from typing import Any
@@ -84,9 +84,9 @@ WAITING: dict[str, Any] = {
 def test_ready_has_the_state_and_the_remedy(
     spec: dict[str, Any], jobs: list[Any], how: dict[str, Any], ready: tuple[str, str, str]
 ) -> None:
-    one = job(**spec)
-    cron = {"cron": cron_of(one)} if spec.get("schedule") else {}
-    _, by_type = shown(one, *jobs, **how, **cron)
+    spark_job = job(**spec)
+    cron = {"cron": cron_of(spark_job)} if spec.get("schedule") else {}
+    _, by_type = shown(spark_job, *jobs, **how, **cron)
     found = by_type["Ready"]
     assert (found["status"], found["reason"], found["message"]) == ready
 
@@ -208,13 +208,13 @@ def test_a_pod_of_the_driver_that_is_not_an_executor_delays_no_run() -> None:
 
 
 def test_the_next_run_follows_the_time_zone_of_the_schedule() -> None:
-    one = job(**SCHEDULED, timeZone="America/New_York")
-    assert shown(one, cron=cron_of(one))[0]["nextRunAt"] == "2026-03-02T08:00:00Z"
+    spark_job = job(**SCHEDULED, timeZone="America/New_York")
+    assert shown(spark_job, cron=cron_of(spark_job))[0]["nextRunAt"] == "2026-03-02T08:00:00Z"
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
 def test_the_status_has_at_most_the_runs_that_its_schema_allows(more: int) -> None:
-    """The API server would refuse the whole status; the newest runs are told of."""
+    """The API server would refuse the whole status, so it has only the newest runs."""
     jobs = [ran(f"r{at:03}", at=f"2026-03-01T{at // 60:02}:{at % 60:02}:00Z")
             for at in range(RUNS_MAX + more)]  # fmt: skip
     told, _ = shown(job(), *jobs)

@@ -1,4 +1,4 @@
-"""One look at a SparkJob: what it makes and starts, what it says, and what holds it up."""
+"""One reconcile of a SparkJob: created objects, started runs, the status, obstacles."""
 
 from collections.abc import AsyncIterator
 
@@ -89,7 +89,7 @@ async def test_each_request_is_one_further_run(on: Stage) -> None:
     await on.look()
     on.apply(run="2")
     await on.look()
-    names = {one["metadata"]["name"] for one in on.kube.all_of(BATCH_JOB)}
+    names = {job["metadata"]["name"] for job in on.kube.all_of(BATCH_JOB)}
     assert len(names) == 2
     assert first in names
     assert on.status()["lastRequest"] == "2"
@@ -187,7 +187,7 @@ async def test_a_schedule_pauses_while_its_cluster_does_not_exist(on: Stage) -> 
     assert not on.kube.get(CRON_JOB, NAME)["spec"].get("suspend")
 
 
-# -- what it waits for
+# -- waiting
 
 
 async def test_it_waits_for_the_only_cluster_of_its_namespace(on: Stage) -> None:
@@ -206,8 +206,8 @@ async def test_it_waits_for_the_only_cluster_of_its_namespace(on: Stage) -> None
     ready = on.condition()
     assert ready["reason"] == "InvalidSpec"
     assert "(m, other)" in ready["message"]
-    one = on.kube.get(CLUSTER, "other")
-    on.kube.put({**one, "metadata": {**one["metadata"], "finalizers": ["theirs"]}})
+    obj = on.kube.get(CLUSTER, "other")
+    on.kube.put({**obj, "metadata": {**obj["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(CLUSTER, "other")
     on.cluster()
     await on.look()
@@ -247,7 +247,7 @@ async def test_a_specified_account_gets_no_rights(on: Stage) -> None:
     on.cluster()
     on.apply({"serviceAccountName": "mine"})
     await on.look()
-    assert [one for kind in RIGHTS for one in on.kube.all_of(kind)] == []
+    assert [obj for kind in RIGHTS for obj in on.kube.all_of(kind)] == []
     assert on.job()["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
 
 
@@ -260,14 +260,14 @@ async def test_a_paused_or_planned_job_keeps_its_request(on: Stage, how: str) ->
     assert on.kube.all_of(ROLE) == []
     assert "lastRequest" not in on.status()
     if how == "plan":
-        assert [one["action"] for one in on.status()["plan"]][-1] == "start"
+        assert [step["action"] for step in on.status()["plan"]][-1] == "start"
     on.apply()
     await on.look()
     assert len(on.kube.all_of(BATCH_JOB)) == 1
     assert not on.status().get("plan")
 
 
-# -- what cannot be done
+# -- refusals
 
 
 async def test_a_run_without_its_rights_is_not_started_and_stays_requested(
@@ -285,7 +285,7 @@ async def test_a_run_without_its_rights_is_not_started_and_stays_requested(
     assert on.kube.all_of(ROLE_BINDING) != [], "others are made meanwhile"
     assert "lastRequest" not in on.status()
     assert on.condition()["reason"] == "NotDone"
-    assert [one["type"] for one in on.events("NotDone")] == ["Warning"]
+    assert [event["type"] for event in on.events("NotDone")] == ["Warning"]
     on.kube.refuse = lambda _: None
     await on.look()
     assert len(on.kube.all_of(BATCH_JOB)) == 1
@@ -311,7 +311,7 @@ async def test_a_silent_server_ends_the_reconcile(on: Stage) -> None:
     on.kube.refuse = lambda asked: Refusal(503, "Unavailable") if asked.method == "PATCH" else None
     with pytest.raises(Unreachable):
         await on.look()
-    assert len({one.path for one in on.kube.writes}) == 1
+    assert len({write.path for write in on.kube.writes}) == 1
 
 
 async def test_an_operator_without_the_lease_does_nothing(on: Stage) -> None:
@@ -332,21 +332,21 @@ async def test_the_status_is_written_by_uid(on: Stage) -> None:
     on.apply()
     await on.look()
     uid = on.owner()["metadata"]["uid"]
-    written = [each for each in on.kube.writes if each.path.endswith(f"sparkjobs/{NAME}/status")]
-    assert [each.body["metadata"]["uid"] for each in written] == [uid]
+    written = [write for write in on.kube.writes if write.path.endswith(f"sparkjobs/{NAME}/status")]
+    assert [write.body["metadata"]["uid"] for write in written] == [uid]
 
 
 async def test_deleted_and_replaced_jobs_are_not_changed(on: Stage) -> None:
     on.cluster()
     seen = on.apply()
-    one = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    obj = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(SPARK_JOB, NAME)
     assert await on.look() is None
-    assert await on.handler.reconcile(one) is None, "the watch has not shown that it goes"
+    assert await on.handler.reconcile(obj) is None, "the watch has not shown that it goes"
     on.kube.drop(SPARK_JOB, NAME)
-    assert await on.handler.reconcile(one) is None
+    assert await on.handler.reconcile(obj) is None
     on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
-    assert await on.handler.reconcile(one) is None, "another has its name"
+    assert await on.handler.reconcile(obj) is None, "another has its name"
     assert on.kube.writes == []
 
 
@@ -362,7 +362,7 @@ async def test_an_invalid_spec_is_reported_and_nothing_is_done(on: Stage) -> Non
     assert on.kube.all_of(ROLE) == []
 
 
-# -- what goes
+# -- deletions
 
 
 async def test_runs_beyond_the_history_are_deleted_once_the_status_has_their_end(on: Stage) -> None:
@@ -374,15 +374,15 @@ async def test_runs_beyond_the_history_are_deleted_once_the_status_has_their_end
     await on.look()
     on.apply({"historyLimit": 1}, run="2")
     await on.look()
-    (new,) = [one for one in on.kube.all_of(BATCH_JOB) if one["metadata"] != old["metadata"]
-              and one["metadata"]["name"] != old["metadata"]["name"]]  # fmt: skip
+    (new,) = [job for job in on.kube.all_of(BATCH_JOB) if job["metadata"] != old["metadata"]
+              and job["metadata"]["name"] != old["metadata"]["name"]]  # fmt: skip
     on.end(new, {"state": "succeeded"})
     await on.look()
     await on.look()
     assert on.job()["metadata"]["name"] == new["metadata"]["name"]
     (told,) = on.events("Removed")
     assert told["note"].startswith(f"Job {old['metadata']['name']}: beyond historyLimit 1")
-    (asked,) = [one for one in on.kube.writes_of(BATCH_JOB) if one.method == "DELETE"]
+    (asked,) = [write for write in on.kube.writes_of(BATCH_JOB) if write.method == "DELETE"]
     assert asked.body["preconditions"] == {"uid": old["metadata"]["uid"]}
 
 

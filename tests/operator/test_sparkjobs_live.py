@@ -70,7 +70,7 @@ async def test_a_job_runs_once_and_reports_its_result(on: Rig) -> None:
 
 
 async def test_a_finished_job_runs_again_only_on_request(on: Rig) -> None:
-    """Neither when its Job is gone, nor with another spec, nor after the operator's restart."""
+    """Neither without its Job, nor with another spec, nor after the operator's restart."""
     await on.apply({"options": {"deletion-lag": 60}})
     name = await started(on)
     await on.succeed(name)
@@ -93,9 +93,9 @@ async def test_a_finished_job_runs_again_only_on_request(on: Rig) -> None:
     await on.succeed(again["metadata"]["name"])
     await on.settle()
     status = await on.status()
-    assert [one["state"] for one in status["runs"]] == ["Succeeded", "Succeeded"]
+    assert [run["state"] for run in status["runs"]] == ["Succeeded", "Succeeded"]
     assert await on.condition("SpecChanged") == {}
-    # The annotation is taken away: nothing was asked for.
+    # The annotation is removed: no run is requested.
     await on.apply({"options": {"deletion-lag": 90}})
     await on.settle()
     assert len(await on.jobs()) == 1
@@ -184,7 +184,7 @@ async def test_out_of_memory_and_out_of_time(on: Rig) -> None:
     assert "DeadlineExceeded" in run["message"]
     await on.apply({"timeout": "1h"}, run="2")
     await on.settle()
-    second = next(one for one in await on.jobs() if one["metadata"]["name"] != name)
+    second = next(job for job in await on.jobs() if job["metadata"]["name"] != name)
     await on.end(second["metadata"]["name"], "", code=137, reason="OOMKilled")
     await on.until_over(second["metadata"]["name"])
     await on.settle()
@@ -233,17 +233,17 @@ async def test_a_schedule_is_a_cron_job_with_a_bounded_history(on: Rig) -> None:
         assert (await on.status())["phase"] == "Running"
         await on.succeed(names[-1], number=count)
         await on.settle()
-    kept = [one["metadata"]["name"] for one in await on.jobs() if not going(one)]
+    kept = [job["metadata"]["name"] for job in await on.jobs() if not going(job)]
     assert sorted(kept) == names[-2:]
     runs = (await on.status())["runs"]
-    assert [(one["name"], one["result"]) for one in runs] == [
+    assert [(run["name"], run["result"]) for run in runs] == [
         (names[3], {"number": 3}), (names[2], {"number": 2})
     ]  # fmt: skip
     assert (await on.status())["phase"] == "Scheduled"
 
 
-def going(one: Object) -> bool:
-    return "deletionTimestamp" in one["metadata"]
+def going(obj: Object) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
 
 
 async def test_a_schedule_also_runs_on_request_and_drift_is_repaired(on: Rig) -> None:
@@ -277,8 +277,8 @@ async def test_replace_stops_the_running_job(on: Rig) -> None:
     await on.apply(spec, run="2")
     await on.settle()
     runs = (await on.status())["runs"]
-    assert {one["name"]: one["state"] for one in runs}[first] == "Stopped"
-    assert sum(one["state"] in ("Starting", "Running") for one in runs) == 1
+    assert {run["name"]: run["state"] for run in runs}[first] == "Stopped"
+    assert sum(run["state"] in ("Starting", "Running") for run in runs) == 1
 
 
 async def test_suspension_and_a_deleted_cluster(on: Rig) -> None:
@@ -379,7 +379,7 @@ async def test_a_plan_is_shown_and_a_pause_is_kept(on: Rig) -> None:
     await on.settle()
     assert await on.jobs() == []
     steps = (await on.status())["plan"]
-    kinds = [(one["action"], one["target"].partition(" ")[0]) for one in steps]
+    kinds = [(action["action"], action["target"].partition(" ")[0]) for action in steps]
     assert kinds == [("create", "ServiceAccount"), ("create", "Role"), ("create", "RoleBinding"),
                      ("start", "Job")]  # fmt: skip
     await on.apply(paused="true")
@@ -409,7 +409,7 @@ async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
     name = (await on.job())["metadata"]["name"]
     await on.succeed(name)
     await on.settle()
-    assert all(going(one) for one in await on.jobs())
+    assert all(going(job) for job in await on.jobs())
     assert (await on.status())["runs"][0]["state"] == "Succeeded"
     await on.kube.delete(CLUSTER, CLUSTER_NAME, on.namespace)
     await on.settle()
@@ -424,8 +424,8 @@ async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
     assert granted - set(on.asked.requests) - watched == set(), "verbs that nothing needs"
     # What is given on: no more than the driver's role has, and the operator has it.
     role = await on.kube.get(ROLE, f"{NAME}-spark", on.namespace)
-    assert role["rules"] == [dict(one) for one in DRIVER_RIGHTS]
-    assert {"pods"} == {name for one in DRIVER_RIGHTS for name in one["resources"]}
+    assert role["rules"] == [dict(rule) for rule in DRIVER_RIGHTS]
+    assert {"pods"} == {name for rule in DRIVER_RIGHTS for name in rule["resources"]}
     account = f"--as=system:serviceaccount:{on.namespace}:{NAME}-spark"
     mine = kubectl.within(on.namespace)
     for verb in DRIVER_RULE.verbs:

@@ -29,14 +29,14 @@ SEPARATE = {"mode": "Separate"}
 
 
 def objects(cluster: Cluster) -> dict[str, Object]:
-    """All that a new cluster is made of, by kind and name."""
+    """All objects of a new cluster, by kind and name."""
     pods = [
         Pod(f"c-{component}-{at}", "u", component, "", True, NOW, False)
         for component in ("etcd", "bookie")
         for at in range(3)
     ]
-    found = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
-    manifests_ = [one.manifest for one in found.actions if isinstance(one, Apply)]
+    planned = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
+    manifests_ = [action.manifest for action in planned.actions if isinstance(action, Apply)]
     return {f"{one['kind']} {one['metadata']['name']}": one for one in manifests_}
 
 
@@ -47,7 +47,7 @@ def at(document: Any, path: str) -> Any:
         word = words.pop(0)
         if word == "env":
             name = words.pop(0)
-            (document,) = [one for one in document["env"] if one["name"] == name]
+            (document,) = [variable for variable in document["env"] if variable["name"] == name]
         else:
             document = document[int(word) if isinstance(document, list) else word]
     return document
@@ -305,5 +305,5 @@ def test_a_job_gets_exactly_the_clusters_store_settings(
 ) -> None:
     place = placed(Offload.parse(offload))
     container = at(manifests.run(job(place), place, "", None), CONTAINER)
-    given = {one["name"]: one.get("value") for one in container["env"]}
+    given = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert {name: one for name, one in given.items() if name.startswith("AWS_")} == variables

@@ -1,4 +1,4 @@
-"""The queue of looks: one look at an object at a time, again when it changed, and how soon."""
+"""The work queue: one reconcile of an object at a time, repeated after changes, and when."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ def one(name: str = "a", generation: int = 1, **status: object) -> Object:
 
 
 class Looks:
-    """A reconciler that notes when it looks at what."""
+    """A reconciler that records which object it reconciles when."""
 
     def __init__(self, workers: int = 4) -> None:
         self.work = ReconcileQueue(workers, RESYNC_S)
@@ -41,15 +41,15 @@ class Looks:
     async def _nothing(self, _: Object) -> float | None:
         return None
 
-    async def _look(self, found: Object) -> float | None:
-        name = found["metadata"]["name"]
+    async def _look(self, obj: Object) -> float | None:
+        name = obj["metadata"]["name"]
         at = asyncio.get_running_loop().time() - self._began
-        self.seen.append((round(at, 1), name, found["metadata"]["generation"]))
+        self.seen.append((round(at, 1), name, obj["metadata"]["generation"]))
         assert name not in self.under_way, "one look at an object at a time"
         self.under_way.append(name)
         self.most = max(self.most, len(self.under_way))
         try:
-            return await self.answer(found)
+            return await self.answer(obj)
         finally:
             self.under_way.remove(name)
 
@@ -230,8 +230,8 @@ async def test_a_hanging_reconcile_is_cancelled_and_retried() -> None:
 async def test_a_deleted_object_is_not_reconciled() -> None:
     async with Looks() as on:
 
-        async def again(found: Object) -> float | None:
-            if found["metadata"]["name"] == "b":
+        async def again(obj: Object) -> float | None:
+            if obj["metadata"]["name"] == "b":
                 on.work.deleted(B)
             return 1.0
 
