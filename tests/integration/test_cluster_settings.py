@@ -103,14 +103,13 @@ def test_different_directories_are_refused(tmp_path: Path) -> None:
 
 def test_the_error_names_a_store_that_does_not_answer(tmp_path: Path) -> None:
     config = tmp_path / "m.conf"
-    config.write_text("metadata_wait_s=3\n")
+    config.write_text("metadata_wait_s=1\n")
     (nobody,) = free_ports(1)
     url = f"etcd:http://127.0.0.1:{nobody}"
     code, text = magnetar(
         *("autorecovery", "--metadata-url", url, "--http-port", "0", "--config", str(config))
     )
     assert code == 1
-    assert "waiting for the metadata store" in text
     assert f"{url} (metadata_url) could not be reached" in text
     assert "Traceback" not in text
 

@@ -38,9 +38,10 @@ def page_of(page: str, scores: list[Score], sample: str, known: Open) -> str:
 
 
 def _section(score: Score, sample: str, known: Open) -> str:
+    found = score.tried - score.survived_first
     head = (
-        f"{score.killed} of {score.tried} mutants killed ({sample}), "
-        f"without {score.equivalent} equivalent."
+        f"The tests of that time killed {found} of {score.tried} mutants ({sample}; without "
+        f"{score.equivalent} equivalent); {len(score.survivors) or 'none'} survive today."
     )
     lines = [_line(mutation, known) for mutation, _ in score.survivors]
     return "\n".join([head, *([""] if lines else []), *sorted(lines)])

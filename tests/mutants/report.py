@@ -18,6 +18,8 @@ class Score:
     tried: int
     """Without the equivalent ones."""
     survivors: tuple[tuple[Mutation, Tried], ...]
+    survived_first: int
+    """How many survived when they were tried first, before the tests that they led to."""
     minimum: float
 
     @property
@@ -63,10 +65,16 @@ def scores_of(
                 equivalent=len(chosen[suite.name]) - len(mutations),
                 tried=len(valid),
                 survivors=tuple(pair for pair in valid if pair[1].outcome not in KILLED),
+                survived_first=sum(_survived_first(results, each) for each, _ in valid),
                 minimum=suite.score_min,
             )
         )
     return scores
+
+
+def _survived_first(results: Results, mutation: Mutation) -> bool:
+    first = results.first(mutation)
+    return first is not None and first.outcome not in KILLED
 
 
 def show(scores: list[Score], *, as_json: bool) -> None:

@@ -40,21 +40,30 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._tried: dict[str, Tried] = {}
+        self._first: dict[str, Tried] = {}
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             for line in path.read_text().splitlines():
                 one = Tried(**json.loads(line))
                 if one.version != FORMAT_VERSION:
                     raise ValueError(f"{path} has version {one.version}: delete it")
-                self._tried[one.key] = one
+                self._keep(one)
+
+    def _keep(self, one: Tried) -> None:
+        self._tried[one.key] = one
+        self._first.setdefault(one.key, one)
 
     def add(self, one: Tried) -> None:
-        self._tried[one.key] = one
+        self._keep(one)
         with self._path.open("a") as file:
             print(json.dumps(asdict(one)), file=file)
 
     def get(self, mutation: Mutation) -> Tried | None:
         return self._tried.get(mutation.key)
+
+    def first(self, mutation: Mutation) -> Tried | None:
+        """The mutant's first result, before the tests that it led to."""
+        return self._first.get(mutation.key)
 
     def of(self, mutations: Iterable[Mutation]) -> list[Tried]:
         return [one for each in mutations if (one := self.get(each)) is not None]

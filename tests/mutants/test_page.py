@@ -52,13 +52,24 @@ def test_each_survivor_has_a_line_with_its_reason(
     scores = tried(results, mutants, "survived", "uncovered", "killed")
     page = page_of("", scores, "a sample of 9, seed s", Open(path))
     assert page.startswith(HEAD)
-    assert "1 of 3 mutants killed (a sample of 9, seed s), without 0 equivalent." in page
+    assert "killed 1 of 3 mutants (a sample of 9, seed s; without 0 equivalent); 2 survive" in page
     lines = [line for line in page.splitlines() if line.startswith("- ")]
     assert len(lines) == 2
     assert all(line.startswith(f"- `{FILE}::f`: ") for line in lines)
     assert sorted(line.rpartition("`. ")[2] for line in lines) == ["Costs a minute.", NOT_YET]
     for mutant in mutants[:2]:
         assert any(f": {mutant.kind}: `" in line for line in lines)
+
+
+def test_a_survivor_that_a_new_test_kills_counts_in_the_sample_and_has_no_line(
+    results: Results, mutants: list[Mutation]
+) -> None:
+    tried(results, mutants, "survived", "killed")
+    (score,) = tried(results, mutants, "killed")
+    assert (score.killed, score.survived_first) == (2, 1)
+    page = page_of("", [score], "all", Open())
+    assert "killed 1 of 2 mutants (all; without 0 equivalent); none survive today." in page
+    assert not [line for line in page.splitlines() if line.startswith("- ")]
 
 
 def test_code_in_a_line_is_no_link_of_the_page(results: Results, mutants: list[Mutation]) -> None:

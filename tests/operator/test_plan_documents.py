@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from magnetar_operator import plan_manifests
 from magnetar_operator.kube.kinds import API_VERSION
-from magnetar_operator.plan_manifests import DOCUMENTS_MAX, CannotPlan, read_documents
+from magnetar_operator.plan_manifests import CannotPlan, read_documents
 
 Document = dict[str, Any]
 
@@ -84,9 +85,9 @@ def test_what_cannot_be_read_names_its_file(tmp_path: Path) -> None:
         read_documents([str(tmp_path / "binary.yaml")])
 
 
-def test_a_plan_has_a_bound_of_documents() -> None:
-    item = json.dumps(document("x"))
-    text = f'{{"apiVersion": "v1", "kind": "List", "items": [{", ".join([item] * DOCUMENTS_MAX)}]}}'
-    assert len(read_documents(["-"], text)) == DOCUMENTS_MAX
-    with pytest.raises(CannotPlan, match=f"{DOCUMENTS_MAX + 1} documents are more than"):
-        read_documents(["-"], f"{text}\n---\n{item}")
+def test_a_plan_has_a_bound_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_manifests, "DOCUMENTS_MAX", 3)
+    documents = [document(name) for name in "abcd"]
+    assert names(read(*documents[:3])) == ["a", "b", "c"]
+    with pytest.raises(CannotPlan, match="4 documents are more than 3"):
+        read(*documents)

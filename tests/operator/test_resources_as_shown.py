@@ -62,5 +62,5 @@ def test_a_topic_s_policy(policy: Policy, data: st.DataObject) -> None:
             value = {**(value or {}), found[1]: part} if found[1] else part
     held = {policy.name: forms.shown(policy, value)}
     seen = Observed(topic_fields(desired.fields.get(PARTITIONS, 0), None, held))
-    made = plan(Target(TOPIC, "persistent://a/b/c"), desired, seen)
-    assert not [one for one in made.actions if one.field in desired.fields]
+    planned = plan(Target(TOPIC, "persistent://a/b/c"), desired, seen)
+    assert not [action for action in planned.actions if action.field in desired.fields]

@@ -95,7 +95,8 @@ def hunt(arguments: argparse.Namespace) -> int:
             continue
         seeds = range(arguments.base, arguments.base + arguments.seeds)
         begun, tried, found = time.monotonic(), 0, None
-        for result in run_forked(seeds, partial(simulate, bug=bug), jobs=arguments.jobs):
+        search = partial(simulate, bug=bug, only_first=True)
+        for result in run_forked(seeds, search, jobs=arguments.jobs):
             tried += 1
             if result.violations:
                 found = result
@@ -122,7 +123,7 @@ def prove(jobs: int, only: str) -> int:
     controls: dict[Task, tuple[Bug, Result]] = {}
 
     def search(bug: Bug, seed: int) -> None:
-        task = Task(seed, partial(simulate, bug=bug))
+        task = Task(seed, partial(simulate, bug=bug, only_first=True))
         searches[task] = bug
         queue.add(task)
 

@@ -7,9 +7,9 @@ Failures are retried with exponential back-off and jitter.
 
 Why kopf's queues do not do this: kopf handles each event of an object in turn and merges none, so a
 StatefulSet that starts a hundred pods would cost a hundred reconciles of its cluster
-(`tests/operator/test_work.py`). kopf can call a handler later only by a timer, which puts kopf's
+(`tests/operator/test_queue.py`). kopf can call a handler later only by a timer, which puts kopf's
 finalizer on every object, or after a `TemporaryError`, which patches the object itself at each
-retry. Here a reconcile with nothing to do writes nothing (`test_resources_looks.py`), and no
+retry. Here a reconcile with nothing to do writes nothing (`test_resources_reconcile.py`), and no
 MagnetarCluster or SparkJob has a finalizer that could hang. A reconcile also enqueues other objects
 (an owner, a resource that waits for this one). kopf has one queue per watched object and cannot
 express that.

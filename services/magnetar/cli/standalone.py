@@ -107,8 +107,10 @@ messaging service is ready
   admin     {http_url}   (OpenAPI: {http_url}/docs)
   data      {data_dir.absolute()}
 
-Try next, in another terminal:
+Try next, in another terminal, in the same folder:
   {first_message(service_url)}
   curl {http_url}/admin/v2/persistent/public/default
+With Pulsar's own tools, if you have them:
   pulsar-admin --admin-url {http_url} topics stats persistent://public/default/hello
+Ctrl+C drains and stops the server; the data stays.
 """
