@@ -202,7 +202,7 @@ def test_a_refusal_is_reported_and_retried_after_a_while(waited_s: float, again:
     # While the gate is closed, too: people must do what the refusal says.
     view.change("c-bookie-0", ready=False)
     closed = step(view)
-    assert closed.refused == found.refused
+    assert closed.refused == next_step.refused
     assert (closed.begin, closed.waits) == ("", "c-bookie-0 not ready" if again else "")
 
 

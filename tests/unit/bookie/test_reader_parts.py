@@ -213,7 +213,7 @@ async def test_log_that_is_removed_with_its_views_during_a_read_is_reported(want
             result = super().last_at_or_before(key)
             rig.disk.inodes.pop(LOGS / file_name(1), None)
             rig.logs.close()
-            self._data, self._keys = {}, []  # type: ignore[assignment]
+            self._data, self._keys = {}, []
             return result
 
     store = Collected()

@@ -48,7 +48,7 @@ async def test_an_ack_during_the_first_write_of_a_new_ledger_is_written_behind_i
     second = receipt(cursor)
     await turns(30)
     stage.bookie.hold = False
-    held, stage.bookie._held = stage.bookie._held, []
+    held, stage.bookie.held = stage.bookie.held, []
     stage.bookie.hold = True
     for on_added, error in held:
         on_added(error)
@@ -71,7 +71,7 @@ async def test_a_record_does_not_claim_acks_that_its_ledger_does_not_have() -> N
     first = receipt(cursor)
     await turns(30)
     cursor.ack(ledger_id, 1)
-    held, stage.bookie._held = stage.bookie._held, []
+    held, stage.bookie.held = stage.bookie.held, []
     for on_added, error in held:
         on_added(error)
     await turns(30)
