@@ -45,7 +45,6 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore
-from magnetar.security.tls.transport import server_factory
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
 
@@ -167,6 +166,9 @@ class BrokerService:
                 await loop.create_server(accept, sock=listener, backlog=LISTEN_BACKLOG)
             )
         if secure is not None:
+            # Imported here: an open process does not need it.
+            from magnetar.security.tls.transport import server_factory
+
             self._servers.append(
                 await loop.create_server(
                     server_factory(secure.tls, accept),

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from magnetar.security.tls.contexts import check_options
 from magnetar.security.tls.settings import (
     PROTOCOLS,
     REFRESH_S_DEFAULT,
@@ -274,6 +273,8 @@ def check_tls(tls: TlsSettings) -> None:
     """Raises SettingsError if a suite does not exist, or a certificate has no key."""
     try:
         if tls.tls_ciphers:  # the protocols are checked by their type
+            from magnetar.security.tls.contexts import check_options
+
             check_options(tls.tls_options)
     except ValueError as error:
         raise SettingsError(f"tls_ciphers, tls_protocols: {error}") from error
