@@ -1,5 +1,6 @@
 """A cluster whose bookies and brokers authenticate each other by certificates."""
 
+import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -12,7 +13,7 @@ import pytest
 from tests.support.certificates import Authority, Files
 from tests.support.cluster_processes import bookies, brokers, get_json, metric, running_cluster
 
-from magnetar.bookie.api import BookieIdentity, BookieUnavailable
+from magnetar.bookie.api import BookieError, BookieIdentity, BookieUnavailable
 from magnetar.bookie.net.client import RemoteBookie
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.security.tls.reload import open_client_tls
@@ -53,6 +54,8 @@ def closed(
         tls_trust_file=ca.file,
         tls_require_client_cert=True,
         bookie_tls="required",
+        bookie_member_roles="member",
+        bookie_reader_roles="job,analyst",
         bookkeeper_tls=True,
         broker_client_tls=True,
         broker_client_cert_file=own.cert,
@@ -141,6 +144,40 @@ async def test_a_bookie_serves_nobody_else(closed: Closed, tmp_path: Path, which
         with pytest.raises(BookieUnavailable):
             await bookie.ping()
         assert not bookie.connected
+
+
+def as_role(closed: Closed, role: str) -> ClientTlsConfig:
+    own = closed.ca.issue(role)
+    return ClientTlsConfig(trust_file=closed.ca.file, cert_file=own.cert, key_file=own.key)
+
+
+async def test_a_reader_of_ledgers_changes_nothing(closed: Closed) -> None:
+    async with remote(closed, as_role(closed, "job")) as bookie:
+        end = await bookie.ledger_end(1, fence=False)
+        assert await bookie.read_entries(1, 0, 0, bytes_max=1 << 20)
+        changes = [
+            bookie.ledger_end(1, fence=True),
+            bookie.read_entries(1, 0, 0, bytes_max=1 << 20, fence=True),
+            bookie.delete_ledger(1),
+            bookie.list_ledgers(),
+            bookie.prove_entries(1, 0, 0, count_max=1),
+        ]
+        for change in changes:
+            with pytest.raises(BookieError, match="may only read"):
+                await change
+        added: asyncio.Future[BookieError | None] = asyncio.get_running_loop().create_future()
+        bookie.add_entries(
+            1, [1 << 40], [b"forged"], last_add_confirmed=-1, on_added=added.set_result
+        )
+        async with asyncio.timeout(30):
+            assert "may only read" in str(await added)
+        assert await bookie.ledger_end(1, fence=False) == end
+
+
+async def test_a_certificate_of_the_authority_is_not_enough(closed: Closed) -> None:
+    async with remote(closed, as_role(closed, "someone")) as bookie:
+        with pytest.raises(BookieUnavailable, match="does not serve the client's role"):
+            await bookie.ping()
 
 
 def test_the_tls_ports_of_brokers_refuse_a_client_without_a_certificate(closed: Closed) -> None:
