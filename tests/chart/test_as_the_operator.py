@@ -51,6 +51,7 @@ CLOSING: dict[str, Any] = {
     "tls": {
         "enabled": True,
         "broker": {"keepPlain": True, "dnsNames": ["pulsar.example.org"]},
+        "bookie": {"keepPlain": True},
         "etcd": {"plain": True, "peers": False},
     },
     "auth": {

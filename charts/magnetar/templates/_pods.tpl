@@ -65,7 +65,7 @@ securityContext:
   httpGet:
     path: {{ $path }}
     port: {{ $top.port }}
-    {{- if eq $top.port "https" }}
+    {{- if $top.tls }}
     scheme: HTTPS
     {{- end }}
   failureThreshold: {{ $probe.failureThreshold }}

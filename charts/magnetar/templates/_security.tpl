@@ -17,6 +17,11 @@
 {{- if and .Values.auth.authentication.enabled .Values.auth.authentication.jwt.enabled -}}true{{- end -}}
 {{- end -}}
 
+{{/* "true" if there are tokens: roles that are listed have theirs before brokers ask for them. */}}
+{{- define "magnetar.issuesTokens" -}}
+{{- if and .Values.auth.authentication.jwt.enabled (or .Values.auth.authentication.enabled .Values.auth.authentication.jwt.roles) -}}true{{- end -}}
+{{- end -}}
+
 {{/* Where certificates come from: own (the operator, or a Job of the chart), cert-manager, existing. */}}
 {{- define "magnetar.issuer" -}}
 {{- if .Values.certs.existingSecrets -}}existing
@@ -28,7 +33,7 @@
 {{/* "true" if a Job of the chart issues Secrets: the operator does so for its own clusters. */}}
 {{- define "magnetar.issuesSecrets" -}}
 {{- $certificates := and .Values.tls.enabled (eq (include "magnetar.issuer" .) "own") -}}
-{{- $tokens := and (include "magnetar.tokens" .) .Values.auth.authentication.jwt.generateSecrets.enabled -}}
+{{- $tokens := and (include "magnetar.issuesTokens" .) .Values.auth.authentication.jwt.generateSecrets.enabled -}}
 {{- if and (include "magnetar.plain" .) (or $certificates $tokens) -}}true{{- end -}}
 {{- end -}}
 
@@ -86,6 +91,8 @@ tls:
       {{- toYaml $tls.broker.dnsNames | nindent 6 }}
     ipAddresses:
       {{- toYaml $tls.broker.ipAddresses | nindent 6 }}
+  bookie:
+    plain: {{ $tls.bookie.keepPlain }}
   {{- if not .Values.etcd.external.endpoints }}
   etcd:
     enabled: {{ $tls.etcd.enabled }}
@@ -93,10 +100,10 @@ tls:
     peers: {{ $tls.etcd.peers }}
   {{- end }}
 {{- end }}
-{{- if $auth.authentication.enabled }}
+{{- if include "magnetar.issuesTokens" . }}
 auth:
   authentication:
-    enabled: true
+    enabled: {{ $auth.authentication.enabled }}
     jwt:
       usingSecretKey: {{ $jwt.usingSecretKey }}
       generateSecrets: {{ $jwt.generateSecrets.enabled }}
@@ -133,7 +140,16 @@ auth:
 {{- if $values.tls.enabled -}}
 {{- $files := dict "tlsCertificateFilePath" "/etc/magnetar/tls/tls.crt" "tlsKeyFilePath" "/etc/magnetar/tls/tls.key" "tlsTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" "tlsRequireTrustedClientCertOnConnect" (eq .component "bookie" | toString) -}}
 {{- $ledgers := dict "bookkeeperTLSClientAuthentication" "true" "bookkeeperTLSCertificateFilePath" "/etc/magnetar/tls-client/tls.crt" "bookkeeperTLSKeyFilePath" "/etc/magnetar/tls-client/tls.key" "bookkeeperTLSTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" -}}
-{{- $settings = merge $settings $files $ledgers -}}
+{{- $settings = merge $settings $files -}}
+{{- if $values.tls.bookie.clients -}}
+{{- $settings = merge $settings $ledgers -}}
+{{- end -}}
+{{- if has .component (list "bookie" "recovery") -}}
+{{- $_ := set $settings "httpServerTlsEnable" "true" -}}
+{{- end -}}
+{{- if eq .component "bookie" -}}
+{{- $_ := set $settings "bookie_tls" (ternary "optional" "required" $values.tls.bookie.keepPlain) -}}
+{{- end -}}
 {{- if eq .component "broker" -}}
 {{- $broker := dict "brokerServicePortTls" ($values.broker.ports.pulsarssl | toString) "webServicePortTls" ($values.broker.ports.https | toString) "brokerClientTlsEnabled" "true" "brokerClientTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" "brokerClientCertificateFilePath" "/etc/magnetar/tls-client/tls.crt" "brokerClientKeyFilePath" "/etc/magnetar/tls-client/tls.key" -}}
 {{- $settings = merge $settings $broker -}}
@@ -281,7 +297,7 @@ auth:
 {{- $names = append $names (printf "%s-tls-%s" $name $part) -}}
 {{- end -}}
 {{- end -}}
-{{- if include "magnetar.tokens" . -}}
+{{- if include "magnetar.issuesTokens" . -}}
 {{- $auth := .Values.auth -}}
 {{- $names = append $names (include "magnetar.tokenKeySecret" .) -}}
 {{- range $role := concat (list $auth.superUsers.broker $auth.superUsers.operator $auth.superUsers.client) $auth.authentication.jwt.roles | uniq -}}

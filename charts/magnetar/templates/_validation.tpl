@@ -206,6 +206,9 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if or $values.etcd.external.secretName $values.etcd.external.username -}}
 {{- $errors = append $errors "etcd.external.secretName: clusters of the operator reach an external etcd without TLS and password only; set operator.cluster to false" -}}
 {{- end -}}
+{{- if not $values.tls.bookie.clients -}}
+{{- $errors = append $errors "tls.bookie.clients: the operator restarts bookies before brokers by itself; leave it true" -}}
+{{- end -}}
 {{- if and $values.offload (not $values.offload.driver) -}}
 {{- $errors = append $errors "offload.driver: name one of aws-s3, S3, google-cloud-storage, azureblob, filesystem; or leave offload empty" -}}
 {{- end -}}

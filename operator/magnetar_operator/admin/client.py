@@ -236,7 +236,7 @@ class AdminClient:
             self._outdated.clear()
         return self._http
 
-    def _open(self, access: Access) -> httpx.AsyncClient:
+    def _open(self, access: Access = OPEN) -> httpx.AsyncClient:
         verify: ssl.SSLContext | bool = True
         if self._scheme == "https":
             try:

@@ -85,6 +85,10 @@ class ClusterView:
     async def is_partitioned(self, name: TopicName) -> bool:
         return str(name) in (await self.partitioned(str(name.namespace), name.domain) or ())
 
+    def exclusive(self, target: Target) -> asyncio.Lock:
+        """The lock for changes of a document that several resources share."""
+        return self._locks[f"changes of {target.permissions_path}"]
+
     def created(self, target: Target, partitions: int = 0) -> None:
         """Adds a created target to the lists."""
         for key in self._keys(target, partitions):

@@ -13,7 +13,15 @@ from typing import Any, Final
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import at
 from magnetar_operator.admin.client import NotFound, Refused
-from magnetar_operator.admin.target import ADMIN, NAMESPACE, TENANT, TOPIC, Target, target_token
+from magnetar_operator.admin.target import (
+    ADMIN,
+    NAMESPACE,
+    PERMISSION,
+    TENANT,
+    TOPIC,
+    Target,
+    target_token,
+)
 from magnetar_operator.admin.view import ClusterView
 from magnetar_operator.catalog import state
 from magnetar_operator.catalog.plan import remembered
@@ -36,6 +44,8 @@ async def observe(
     if target.kind == TENANT:
         return await _tenant(view, target)
     await require_above(view, target)
+    if target.kind == PERMISSION:
+        return await _permission(view, target)
     fields = {*desired.fields, *desired.implied, *remembered(applied)}
     if target.kind == NAMESPACE:
         return await _namespace(view, target)
@@ -84,6 +94,20 @@ async def _namespace(view: ClusterView, target: Target) -> Observed | None:
     clusters = await view.clusters()
     own = next(iter(clusters)) if len(clusters) == 1 else ""
     return state.namespace(document, topics, own)
+
+
+async def _permission(view: ClusterView, target: Target) -> Observed | None:
+    """Reads the grants of one role, each on its own level: a topic's list has its namespace's."""
+    document = await view.client.find(f"{ADMIN}/namespaces/{target.namespace}")
+    if document is None:
+        view.forget(Target(NAMESPACE, target.namespace))
+        return None
+    return state.permission(document, target)
+
+
+async def subscription_roles(view: ClusterView, target: Target) -> Mapping[str, list[str]]:
+    """The roles of the subscriptions of a namespace, by subscription."""
+    return dict(await view.client.get(target.permissions_path.rpartition("/")[0]) or {})
 
 
 async def _topic(

@@ -321,10 +321,16 @@ class CatalogReconciler(Reconciler[Resource, Observed | None, Plan]):
 
 
 def register(context: Context) -> None:
-    """Watches Tenants, Namespaces, Topics and Subscriptions."""
+    """Watches Tenants, Namespaces, Topics, Subscriptions and Permissions."""
     clusters = Clusters(context.clients, context.clock)
     reconciler = CatalogReconciler(
         context.kube, context.events, context.queue, clusters, lambda: utc(context.clock)
     )
-    for kind in (kinds.TENANT, kinds.NAMESPACE, kinds.TOPIC, kinds.SUBSCRIPTION):
+    for kind in (
+        kinds.TENANT,
+        kinds.NAMESPACE,
+        kinds.TOPIC,
+        kinds.SUBSCRIPTION,
+        kinds.PERMISSION,
+    ):
         context.watch(kind, reconciler.reconcile)

@@ -17,13 +17,21 @@ from typing import Any, Final, Protocol, cast
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, parse_topic
 from magnetar_operator.admin.access import ClusterKey
-from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
+from magnetar_operator.admin.target import (
+    NAMESPACE,
+    PERMISSION,
+    SUBSCRIPTION,
+    TENANT,
+    TOPIC,
+    Target,
+)
 from magnetar_operator.engine.queue import ObjectKey
 from magnetar_operator.kube.client import Forbidden, KubeClient
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, KINDS, Kind, Object
 from magnetar_operator.models.kinds import BY_KIND
 from magnetar_operator.models.resources import (
     NamespaceSpec,
+    PermissionSpec,
     Placed,
     SubscriptionSpec,
     TenantSpec,
@@ -33,8 +41,8 @@ from magnetar_operator.models.resources import (
 ADMIN_PORT: Final = 8080
 ADMIN_TLS_PORT: Final = 8443
 _REFERENCES: Final = (("namespaceRef", NAMESPACE), ("topicRef", TOPIC))
-ORDER: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
-"""The order of dependence: each kind needs the kind before it."""
+ORDER: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, PERMISSION)
+"""The order of dependence: a kind needs kinds before it."""
 Lookup = Callable[[str, str], Object | None]
 """Finds a resource of the same Kubernetes namespace, by kind and name."""
 
@@ -257,7 +265,24 @@ def _target_of(obj: Object, find: Lookup) -> Target:
             if not topic:
                 raise BadSpec("set spec.topic or spec.topicRef")
             return Target(SUBSCRIPTION, str(parse_topic(topic).base), spec.name or own_name)
+        case PermissionSpec():
+            return Target(
+                PERMISSION, _permitted(obj, spec, find), spec.subscription or "", spec.role
+            )
     raise BadSpec(f"{obj['kind']} is not a kind of the catalog")
+
+
+def _permitted(obj: Object, spec: PermissionSpec, find: Lookup) -> str:
+    """The full name of the namespace or topic of a permission."""
+    if spec.topic is not None:
+        return str(parse_topic(spec.topic).base)
+    if spec.topic_ref is not None:
+        return target_of(_referred(obj, TOPIC, spec.topic_ref.name, find), find).name
+    if spec.namespace_ref is not None:
+        return target_of(_referred(obj, NAMESPACE, spec.namespace_ref.name, find), find).name
+    if not spec.namespace:
+        raise BadSpec("set spec.namespace, spec.namespaceRef, spec.topic or spec.topicRef")
+    return spec.namespace
 
 
 def _topic_name(obj: Object, spec: TopicSpec, find: Lookup) -> TopicName:

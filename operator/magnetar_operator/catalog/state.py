@@ -1,8 +1,9 @@
 """The desired and the observed state of a target, as fields in the form of the admin REST. Pure.
 
 Fields have paths: `policies.retention`, `policies.backlogQuota.message_age` (for policies that are
-set entry by entry), `properties.team`, `partitions`, `schema`, `adminRoles`. Settings that the
-manifest does not name are not managed and have no desired field. The value None unsets a policy.
+set entry by entry), `properties.team`, `partitions`, `schema`, `adminRoles`, `actions`. Settings
+that the manifest does not name are not managed and have no desired field. The value None unsets a
+policy.
 """
 
 import hashlib
@@ -14,10 +15,12 @@ from magnetar.policies.admission import replicates
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import BY_MANIFEST, BY_NAME, at
 from magnetar.policies.types import PolicyInvalid
+from magnetar_operator.admin.target import Target
 from magnetar_operator.catalog.references import BadSpec
 from magnetar_operator.models.resources import (
     ONE_CLUSTER,
     NamespaceSpec,
+    PermissionSpec,
     Placed,
     SubscriptionSpec,
     TenantSpec,
@@ -32,6 +35,7 @@ PARTITIONS: Final = "partitions"
 SCHEMA: Final = "schema"
 ADMIN_ROLES: Final = "adminRoles"
 ALLOWED_CLUSTERS: Final = "allowedClusters"
+ACTIONS: Final = "actions"
 INACTIVE: Final = f"{POLICIES}inactiveTopicPolicies"
 KEPT_WHILE_INACTIVE: Final = {
     "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
@@ -69,6 +73,10 @@ def desired_of(spec: Placed) -> Desired:
             case SubscriptionSpec():
                 at_birth = {"initialPosition": spec.initial_position}
                 return Desired(_properties(spec.properties), at_birth)
+            case PermissionSpec():
+                # To use a subscription is all that a permission on it permits.
+                actions = {} if spec.subscription else {ACTIONS: sorted(set(spec.actions))}
+                return Desired(actions, {})
     except PolicyInvalid as error:
         raise BadSpec(str(error)) from error
     raise BadSpec(f"{type(spec).__name__} is not a spec of the catalog")
@@ -193,6 +201,19 @@ def namespace(document: Document, topics: int, cluster: str) -> Observed:
             fields |= policy_fields(policy, value)
     bundles = (document.get("bundles") or {}).get("numBundles", 0)
     return Observed(fields, {"topics": topics, "bundles": bundles})
+
+
+def permission(document: Document, target: Target) -> Observed | None:
+    """Parses a role's permission from its namespace's document; None if it has none."""
+    auth = document.get("auth_policies") or {}
+    if target.subscription:
+        roles = (auth.get("subscription_auth_roles") or {}).get(target.subscription) or ()
+        return Observed({}) if target.role in roles else None
+    grants = auth.get("namespace_auth") or {}
+    if "://" in target.name:
+        grants = (auth.get("destination_auth") or {}).get(target.name) or {}
+    actions = grants.get(target.role)
+    return None if actions is None else Observed({ACTIONS: sorted(actions)})
 
 
 def topic_fields(

@@ -73,6 +73,18 @@ class TlsBroker(Model, frozen=True, kw_only=True):
     ] = []
 
 
+class TlsBookie(Model, frozen=True, kw_only=True):
+    """TLS of bookies."""
+
+    plain: Annotated[
+        bool,
+        Meta(
+            description="Whether bookies accept clients without TLS, too: for the step of an "
+            "upgrade in which some brokers do not use TLS yet."
+        ),
+    ] = False
+
+
 class TlsEtcd(Model, frozen=True, kw_only=True):
     """TLS of the etcd that the operator runs."""
 
@@ -123,6 +135,7 @@ class Tls(Model, frozen=True, kw_only=True):
         TlsAuthority()
     )
     broker: Annotated[TlsBroker, Meta(description="The certificate of brokers.")] = TlsBroker()
+    bookie: Annotated[TlsBookie, Meta(description="TLS of bookies.")] = TlsBookie()
     etcd: Annotated[TlsEtcd, Meta(description="TLS of etcd.")] = TlsEtcd()
 
 

@@ -74,8 +74,8 @@ def plan(
 ) -> Issuance:
     """Plans the Secrets of a cluster.
 
-    `secrets` has every name of `wanted.secrets`. `deployed`: every process that reads its trust
-    only at its start has started with the present one.
+    A name of `wanted.secrets` that `secrets` lacks does not exist. `deployed`: every process that
+    reads its trust only at its start has started with the present one.
     """
     planner = _Planner(wanted, secrets, now)
     planner.certificates(deployed=deployed)
@@ -88,7 +88,7 @@ class _Planner:
         self, wanted: Wanted, secrets: Mapping[str, Object | None], now: datetime.datetime
     ) -> None:
         self._wanted = wanted
-        self._secrets = secrets
+        self._secrets = {name: secrets.get(name) for name in wanted.secrets}
         self._now = now
         self._actions: list[Issue] = []
         self._problems: list[str] = []

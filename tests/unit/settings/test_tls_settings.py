@@ -132,7 +132,7 @@ def test_a_bookie_by_bookkeepers_keys(tmp_path: Path) -> None:
 def test_a_bookie_with_tls_needs_its_files() -> None:
     for settings in ({"bookie_tls": "optional"}, {"http_tls": True}):
         with pytest.raises(SettingsError, match="tls_cert_file"):
-            BookieProcessSettings(**settings)  # type: ignore[arg-type]
+            BookieProcessSettings(**settings)
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def broker_deployment(cluster: Cluster) -> Object:
         },
         mounts=[*mounts, *secret_mounts],
         probed="https" if cluster.has_tls else "http",
+        scheme=cluster.health_scheme,
     )
     offload = cluster.spec.offload
     if offload is not None and offload.credentials is not None:
@@ -142,6 +143,7 @@ def recovery_settings(cluster: Cluster) -> dict[str, str]:
     """The settings of autorecovery in separate pods."""
     return of_pods.settings_data(
         security.server_settings(cluster, mutual=False),
+        security.health_settings(cluster),
         security.ledger_client_settings(cluster),
         cluster.spec.autorecovery.config,
     )
@@ -163,6 +165,7 @@ def recovery_deployment(cluster: Cluster) -> Object:
             "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(given),
         },
         mounts=mounts,
+        scheme=cluster.health_scheme,
     )
     return _deployment(
         cluster,

@@ -23,7 +23,7 @@ def arguments(cluster: Cluster) -> list[str]:
     )
     listen = f"{clients}://0.0.0.0:{ETCD_CLIENT_PORT}"
     if cluster.etcd_has_tls and cluster.spec.tls.etcd.plain:
-        # etcd serves both on one port, so that its clients change to TLS one by one.
+        # etcd 3.5 serves both on one port, so that its clients change to TLS one by one.
         listen = f"http://0.0.0.0:{ETCD_CLIENT_PORT},{listen}"
     return [
         "--name=$(POD_NAME)",

@@ -97,6 +97,11 @@ class Cluster:
         return not self.has_tls or self.spec.tls.keep_plain
 
     @property
+    def health_scheme(self) -> str:
+        """The scheme of probes and metrics of our own processes."""
+        return "HTTPS" if self.has_tls else "HTTP"
+
+    @property
     def etcd_has_tls(self) -> bool:
         """Whether the operator's own etcd has TLS."""
         return self.has_tls and self.spec.tls.etcd.enabled and self.etcd_members > 0

@@ -124,6 +124,7 @@ def container(
     environment: Mapping[str, str],
     mounts: list[Object],
     probed: str = "http",
+    scheme: str = "HTTP",
 ) -> Object:
     """The container of one of our own processes; `probed` is the port of its health."""
     return {
@@ -148,7 +149,7 @@ def container(
             *({"name": name, "value": value} for name, value in environment.items()),
         ],
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],  # noqa: S108
-        **probes(probed, live="/healthz", ready="/readyz"),
+        **probes(probed, live="/healthz", ready="/readyz", scheme=scheme),
     }
 
 
@@ -173,14 +174,14 @@ def tmp_volume() -> Object:
     return {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}}
 
 
-def probes(port: str, *, live: str, ready: str) -> Object:
+def probes(port: str, *, live: str, ready: str, scheme: str = "HTTP") -> Object:
     """HTTP probes: a start may take five minutes (journal replay), a hang is detected in one."""
     # The kubelet does not verify the certificate: it reaches pods by their addresses.
-    scheme = {"scheme": "HTTPS"} if port == "https" else {}
+    secured = {"scheme": scheme} if scheme != "HTTP" else {}
 
     def probe(path: str, failures: int, period_s: int, timeout_s: int) -> Object:
         return {
-            "httpGet": {"path": path, "port": port, **scheme},
+            "httpGet": {"path": path, "port": port, **secured},
             "failureThreshold": failures,
             "periodSeconds": period_s,
             "timeoutSeconds": timeout_s,

@@ -48,6 +48,7 @@ KEY_FILE: Final = f"{TLS_DIR}/tls.key"
 TRUST_FILE: Final = f"{TLS_DIR}/ca.crt"
 CLIENT_CERTIFICATE_FILE: Final = f"{CLIENT_DIR}/tls.crt"
 CLIENT_KEY_FILE: Final = f"{CLIENT_DIR}/tls.key"
+CLIENT_TRUST_FILE: Final = f"{CLIENT_DIR}/ca.crt"
 
 PROVIDERS: Final = "org.apache.pulsar.broker.authentication"
 TOKEN_PROVIDER: Final = f"{PROVIDERS}.AuthenticationProviderToken"
@@ -76,7 +77,11 @@ def _issues_certificates(cluster: Cluster) -> bool:
 
 
 def _issues_tokens(cluster: Cluster) -> bool:
-    return cluster.authenticates and cluster.spec.auth.authentication.jwt.generate_secrets
+    # Roles that are listed have tokens before brokers ask for them, so that clients can prepare.
+    authentication = cluster.spec.auth.authentication
+    return authentication.jwt.generate_secrets and (
+        authentication.enabled or bool(authentication.jwt.roles)
+    )
 
 
 def _certificates(cluster: Cluster) -> Certificates:
@@ -192,6 +197,23 @@ def server_settings(cluster: Cluster, *, mutual: bool) -> dict[str, str]:
     }
 
 
+def health_settings(cluster: Cluster) -> dict[str, str]:
+    """TLS of the port of health and metrics of bookies and autorecovery."""
+    return {"httpServerTlsEnable": "true"} if cluster.has_tls else {}
+
+
+def bookie_settings(cluster: Cluster) -> dict[str, str]:
+    """The bookies' settings: clients need a certificate of the cluster."""
+    if not cluster.has_tls:
+        return {}
+    return {
+        **server_settings(cluster, mutual=True),
+        **health_settings(cluster),
+        **ledger_client_settings(cluster),
+        "bookie_tls": "optional" if cluster.spec.tls.bookie.plain else "required",
+    }
+
+
 def ledger_client_settings(cluster: Cluster) -> dict[str, str]:
     """The TLS of connections to bookies."""
     if not cluster.has_tls:
@@ -201,6 +223,16 @@ def ledger_client_settings(cluster: Cluster) -> dict[str, str]:
         "bookkeeperTLSCertificateFilePath": CLIENT_CERTIFICATE_FILE,
         "bookkeeperTLSKeyFilePath": CLIENT_KEY_FILE,
         "bookkeeperTLSTrustCertsFilePath": TRUST_FILE,
+    }
+
+
+def job_settings() -> dict[str, str]:
+    """The variables by which a Spark job reaches bookies with TLS."""
+    return {
+        "MAGNETAR_BOOKKEEPER_TLS": "true",
+        "MAGNETAR_BOOKKEEPER_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
+        "MAGNETAR_BOOKKEEPER_TLS_KEY_FILE": CLIENT_KEY_FILE,
+        "MAGNETAR_BOOKKEEPER_TLS_TRUST_FILE": CLIENT_TRUST_FILE,
     }
 
 
@@ -283,7 +315,7 @@ def metadata_files(cluster: Cluster) -> dict[str, str]:
     if not cluster.etcd_has_tls:
         return {}
     return {
-        "MAGNETAR_METADATA_TLS_CA_FILE": f"{CLIENT_DIR}/ca.crt",
+        "MAGNETAR_METADATA_TLS_CA_FILE": CLIENT_TRUST_FILE,
         "MAGNETAR_METADATA_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
         "MAGNETAR_METADATA_TLS_KEY_FILE": CLIENT_KEY_FILE,
     }

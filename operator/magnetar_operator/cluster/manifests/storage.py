@@ -33,8 +33,7 @@ def bookie_settings(cluster: Cluster) -> dict[str, str]:
     spec = cluster.spec
     recovery = {} if cluster.separate_recovery else spec.autorecovery.config
     return of_pods.settings_data(
-        security.server_settings(cluster, mutual=True),
-        security.ledger_client_settings(cluster),
+        security.bookie_settings(cluster),
         recovery,
         spec.bookie.config,
     )
@@ -81,6 +80,7 @@ def bookie_stateful_set(
         ports={"bookie": BOOKIE_PORT, "http": BOOKIE_HTTP_PORT},
         environment=environment,
         mounts=[{"name": "data", "mountPath": "/data"}, *mounts],
+        scheme=cluster.health_scheme,
     )
     template = of_pods.template(
         cluster, BOOKIE, spec, container, data=data, volumes=[of_pods.tmp_volume(), *volumes]

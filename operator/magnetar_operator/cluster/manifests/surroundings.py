@@ -64,7 +64,7 @@ def network_policies(cluster: Cluster) -> list[Object]:
     own: Object = {"podSelector": {"matchLabels": cluster.labels}}
     jobs = _jobs(cluster)
     clients = list(cluster.spec.network_policy.clients)
-    reach: Object = {"ports": [{"port": name} for name in broker_ports(cluster)]}
+    reach: Object = {"ports": [{"port": name} for name in reversed(broker_ports(cluster))]}
     if clients:
         reach["from"] = [own, *jobs, *_operator(cluster), *clients]
     scrape: Object = {"ports": [{"port": "http"}]}
@@ -127,12 +127,13 @@ def _scraped(cluster: Cluster, component: str) -> Object:
     """The port of a component's metrics, and how Prometheus verifies it."""
     if component == ETCD:
         return {"port": "health" if cluster.etcd_has_tls else "client"}
-    if component != BROKER or not cluster.has_tls:
+    if not cluster.has_tls:
         return {"port": "http"}
     # Prometheus reaches pods by their addresses; their certificate has the name of the Service.
-    name = f"{cluster.object_name(BROKER)}.{cluster.namespace}.svc"
-    authority = {"secret": {"name": tls_secret(cluster, BROKER), "key": TRUST}}
-    return {"port": "https", "scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
+    name = f"{cluster.object_name(component)}.{cluster.namespace}.svc"
+    authority = {"secret": {"name": tls_secret(cluster, component), "key": TRUST}}
+    port = "https" if component == BROKER else "http"
+    return {"port": port, "scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
 
 
 def _jobs(cluster: Cluster) -> list[Object]:
