@@ -55,6 +55,8 @@ def pods(manifests: tuple[Manifest, ...]) -> Iterator[tuple[str, Manifest]]:
             yield name, each["spec"]
         elif "template" in each.get("spec", {}):
             yield name, each["spec"]["template"]["spec"]
+        elif each["kind"] == "CronJob":
+            yield name, each["spec"]["jobTemplate"]["spec"]["template"]["spec"]
 
 
 def environment(container: Manifest) -> dict[str, str | None]:

@@ -42,6 +42,33 @@ VALUES: dict[str, Any] = {
     },
     "etcd": {"priorityClassName": "high", "resources": {"limits": {"memory": "1Gi"}}},
 }
+CLOSED: dict[str, Any] = {
+    "tls": {"enabled": True},
+    "auth": {"authentication": {"enabled": True}, "authorization": {"enabled": True}},
+}
+CLOSING: dict[str, Any] = {
+    "components": {"autorecovery": True},
+    "tls": {
+        "enabled": True,
+        "broker": {"keepPlain": True, "dnsNames": ["pulsar.example.org"]},
+        "bookie": {"keepPlain": True},
+        "etcd": {"plain": True, "peers": False},
+    },
+    "auth": {
+        "authentication": {
+            "enabled": True,
+            "jwt": {"usingSecretKey": True, "generateSecrets": {"enabled": False}},
+            "openid": {
+                "enabled": True,
+                "openIDAllowedTokenIssuers": "https://issuer.example.org",
+                "openIDAllowedAudiences": "pulsar",
+            },
+        },
+        "authorization": {"enabled": True},
+        "superUsers": {"manager": "manager-admin"},
+    },
+}
+"""On the way from an open cluster: plain ports stay, and some Secrets are brought along."""
 QUORUMS = {
     "PULSAR_PREFIX_managedLedgerDefaultEnsembleSize": "MAGNETAR_ENSEMBLE_SIZE",
     "PULSAR_PREFIX_managedLedgerDefaultWriteQuorum": "MAGNETAR_WRITE_QUORUM",
@@ -75,9 +102,10 @@ def test_the_path_of_metadata_is_the_operators_too() -> None:
     assert found.prefix == "/magnetar/orders"
 
 
-@pytest.fixture(scope="module", params=["defaults", "many values"])
+@pytest.fixture(scope="module", params=["defaults", "many values", "closed", "closing"])
 def both(request: pytest.FixtureRequest) -> tuple[tuple[Manifest, ...], Cluster]:
-    values = {} if request.param == "defaults" else VALUES
+    every = {"defaults": {}, "many values": VALUES, "closed": CLOSED, "closing": CLOSING}
+    values = every[request.param]
     return rendered(values=json.dumps(values)), made_by_operator(values)
 
 

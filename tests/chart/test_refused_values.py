@@ -29,6 +29,15 @@ SCHEMA = [
         "'/broker/restartPodsOnConfigMapChange'",
         "must be true",
     ),
+    ({"tls": {"enabled": True, "bookie": {"enabled": False}}}, "'/tls/bookie/enabled'", "must be"),
+    ({"tls": {"common": {"keyAlgorithm": "DSA"}}}, "'/tls/common/keyAlgorithm'", "must be one of"),
+    ({"tls": {"common": {"duration": "soon"}}}, "'/tls/common/duration'", "does not match pattern"),
+    (
+        {"auth": {"authentication": {"openid": {"issuer": "x"}}}},
+        "'/auth/authentication/openid'",
+        "not allowed",
+    ),
+    ({"auth": {"superUsers": {"client": "Admin!"}}}, "'/auth/superUsers/client'", "match pattern"),
     ({"broker": {"component": "bee"}}, "'/broker/component'", "must be 'broker'"),
     ({"etcd": {"external": {"endpoints": ["etcd:2379"]}}}, "'/etcd/external/endpoints/0'", "match"),
     ({"fullnameOverride": "Big"}, "'/fullnameOverride'", "does not match pattern"),
@@ -41,15 +50,57 @@ REFUSALS = [
     ({"components": {"oxia": True}}, "components.oxia: ", "etcd.external.endpoints"),
     ({"components": {"proxy": True}}, "components.proxy: ", "broker.service.type"),
     ({"components": {"functions": True}}, "components.functions: ", "a Deployment of your own"),
-    ({"components": {"pulsar_manager": True}}, "components.pulsar_manager: ", "on its own"),
-    ({"components": {"dekaf": True}}, "components.dekaf: ", "on its own"),
+    ({"components": {"pulsar_manager": True}}, "components.pulsar_manager: ", "separately"),
+    ({"components": {"dekaf": True}}, "components.dekaf: ", "separately"),
     ({"standalone": {"enabled": True}}, "standalone: ", "examples/one-node.yaml"),
     ({"namespace": "pulsar"}, "namespace: ", "--namespace"),
-    ({"tls": {"enabled": True}}, "tls.enabled: ", "later version; set it to false"),
-    ({"tls": {"broker": {"enabled": True}}}, "tls.broker.enabled: ", "later version"),
-    ({"auth": {"authentication": {"enabled": True}}}, "auth.authentication.enabled: ", "later"),
-    ({"auth": {"authorization": {"enabled": True}}}, "auth.authorization.enabled: ", "later"),
-    ({"certs": {"internal_issuer": {"enabled": True}}}, "certs.internal_issuer.enabled: ", "later"),
+    ({"tls": {"proxy": {"enabled": True}}}, "tls.proxy.enabled: ", "Service of the brokers"),
+    (
+        {"tls": {"enabled": True, "common": {"keySize": 2048}}},
+        "tls.common.keySize: ",
+        "256 or 384 with ECDSA",
+    ),
+    ({"certs": {"internal_issuer": {"enabled": True}}}, "certs: ", "for tls.enabled"),
+    (
+        {
+            "tls": {"enabled": True},
+            "certs": {"existingSecrets": True, "issuers": {"ca": {"name": "corp"}}},
+        },
+        "certs: ",
+        "choose one of",
+    ),
+    (
+        {"auth": {"authorization": {"enabled": True}}},
+        "auth.authorization.enabled: ",
+        "needs auth.authentication.enabled",
+    ),
+    (
+        {"auth": {"authentication": {"enabled": True, "jwt": {"enabled": False}}}},
+        "auth.authentication.jwt.enabled: ",
+        "leave it true",
+    ),
+    (
+        {"auth": {"authentication": {"enabled": True, "openid": {"enabled": True}}}},
+        "auth.authentication.openid: ",
+        "openIDAllowedTokenIssuers",
+    ),
+    ({"auth": {"superUsers": {"proxy": "proxy-admin"}}}, "auth.superUsers.proxy: ", "no proxy"),
+    (
+        {
+            "auth": {"authentication": {"enabled": True}},
+            "broker": {"configData": {"PULSAR_PREFIX_tokenPublicKey": "file:///x"}},
+        },
+        "broker.configData.PULSAR_PREFIX_tokenPublicKey: ",
+        "use tls and auth",
+    ),
+    (
+        {
+            "tls": {"enabled": True},
+            "bookkeeper": {"configData": {"tlsCertificateFilePath": "/x"}},
+        },
+        "bookkeeper.configData.tlsCertificateFilePath: ",
+        "use tls and auth",
+    ),
     ({"kube-prometheus-stack": {"enabled": True}}, "kube-prometheus-stack: ", "podMonitor"),
     ({"broker": {"configData": {"PULSAR_MEM": "-Xmx1g"}}}, "PULSAR_MEM: ", "broker.resources"),
     (
@@ -129,5 +180,7 @@ def test_what_has_no_place_here_says_what_to_use(
 
 
 def test_all_that_is_wrong_is_told_at_once() -> None:
-    said = refused({"zookeeper": {}, "tls": {"enabled": True}, "components": {"proxy": True}})
+    said = refused(
+        {"zookeeper": {}, "tls": {"proxy": {"enabled": True}}, "components": {"proxy": True}}
+    )
     assert sum(line.startswith("- ") for line in said.splitlines()) == 3

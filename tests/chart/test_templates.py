@@ -32,6 +32,17 @@ EVERYTHING = json.dumps(
         "networkPolicy": {"clients": [{"namespaceSelector": {}}]},
     }
 )
+CLOSED = json.dumps(
+    {
+        "components": {"autorecovery": True, "toolset": True},
+        "tls": {"enabled": True},
+        "auth": {
+            "authentication": {"enabled": True, "jwt": {"roles": ["shop"]}},
+            "authorization": {"enabled": True},
+        },
+    }
+)
+CLOSED_BY_OPERATOR = json.dumps({**json.loads(CLOSED), "operator": {"enabled": True}})
 FOREIGN = {"PodMonitor", "PrometheusRule"}
 """Kinds of Prometheus' operator, which no cluster for tests has."""
 INFORMATION = re.compile(r"I\d{4} ")
@@ -47,8 +58,9 @@ def test_an_api_server_takes_them(example: str, kubectl: Tool, crds: list[str]) 
     taken_by_server(kubectl, rendered(example))
 
 
-def test_an_api_server_takes_everything(kubectl: Tool, crds: list[str]) -> None:
-    taken_by_server(kubectl, rendered(values=EVERYTHING))
+@pytest.mark.parametrize("values", [EVERYTHING, CLOSED, CLOSED_BY_OPERATOR])
+def test_an_api_server_takes_everything(values: str, kubectl: Tool, crds: list[str]) -> None:
+    taken_by_server(kubectl, rendered(values=values))
 
 
 def taken_by_server(kubectl: Tool, manifests: tuple[dict[str, Any], ...]) -> None:
@@ -64,11 +76,18 @@ def taken_by_server(kubectl: Tool, manifests: tuple[dict[str, Any], ...]) -> Non
     assert (done.returncode, said) == (0, []), done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("example", ["", *EXAMPLES, "everything"])
+@pytest.mark.parametrize("example", ["", *EXAMPLES, "everything", "closed", "closed by operator"])
 def test_pods_are_secure(example: str) -> None:
-    manifests = rendered(values=EVERYTHING) if example == "everything" else rendered(example)
+    named = {"everything": EVERYTHING, "closed": CLOSED, "closed by operator": CLOSED_BY_OPERATOR}
+    manifests = rendered(values=named[example]) if example in named else rendered(example)
+    talks_to_kubernetes = {
+        f"Deployment/{RELEASE}-operator",
+        f"Job/{RELEASE}-crds",
+        f"Job/{RELEASE}-secrets-hook",
+        f"CronJob/{RELEASE}-secrets",
+    }
     for name, spec in pods(manifests):
-        token = name in {f"Deployment/{RELEASE}-operator", f"Job/{RELEASE}-crds"}
+        token = name in talks_to_kubernetes
         assert spec["automountServiceAccountToken"] is token, name
         assert spec["enableServiceLinks"] is False, name
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), name

@@ -32,6 +32,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_metrics_answers.py",
     "tests/operator/test_metrics_serving.py",
     "tests/operator/test_objects_kept.py",
+    "tests/operator/test_plan_documents.py",
     "tests/operator/test_resources_admin_client.py",
     "tests/operator/test_resources_as_shown.py",
     "tests/operator/test_resources_backlog.py",
@@ -261,7 +262,16 @@ SUITES: Final = (
         "operator",
         tuple(
             f"{OPERATOR}/{part}"
-            for part in ("admin", "autoscale", "catalog", "cluster", "engine", "kube", "sparkjobs")
+            for part in (
+                "admin",
+                "autoscale",
+                "catalog",
+                "cluster",
+                "engine",
+                "kube",
+                "plan_manifests.py",
+                "sparkjobs",
+            )
         ),
         OPERATOR_PLANS,
         0.90,

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from magnetar_operator.clock import SYSTEM, utc
-from magnetar_operator.engine.conditions import timestamp
+from magnetar_operator.engine.status import timestamp
 from magnetar_operator.kube.client import KubeClient, NotFound
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import (

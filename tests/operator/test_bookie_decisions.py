@@ -16,14 +16,9 @@ from magnetar_operator.cluster import rollout as rolling
 from magnetar_operator.cluster import scale_down as shrinking
 from magnetar_operator.cluster import scale_up as growing
 from magnetar_operator.cluster.actions import BeginDrain, EndDrain
+from magnetar_operator.cluster.manifests.pods import STARTUP_S_MAX
 from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
-from magnetar_operator.cluster.observed import (
-    REASON_OF_OURS,
-    STARTUP_S_MAX,
-    VOLUME_REASON,
-    Observed,
-    Pod,
-)
+from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON, Observed, Pod
 from magnetar_operator.kube.kinds import Object
 from magnetar_operator.models.cluster import Bookie, DiskScaleUp
 

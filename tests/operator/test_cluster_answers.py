@@ -20,7 +20,8 @@ from magnetar_operator.cluster.actions import (
     ReplacePod,
 )
 from magnetar_operator.cluster.manifests.names import REPLACE_VOLUME
-from magnetar_operator.cluster.observed import REASON_OF_OURS, STARTUP_S_MAX, VOLUME_REASON, pod_of
+from magnetar_operator.cluster.manifests.pods import STARTUP_S_MAX
+from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON, pod_of
 from magnetar_operator.engine.differences import DIFFERENCES_MAX, amount, differences
 from magnetar_operator.models.cluster import ClusterSpec
 

@@ -17,8 +17,9 @@ from magnetar_operator.cluster.actions import (
     ReplacePod,
     Scale,
 )
+from magnetar_operator.cluster.manifests.pods import STARTUP_S_MAX
 from magnetar_operator.cluster.manifests.surroundings import network_policies
-from magnetar_operator.cluster.observed import STARTUP_S_MAX, Observed, Pod, pod_of
+from magnetar_operator.cluster.observed import Observed, Pod, pod_of
 from magnetar_operator.cluster.plan import plan
 from magnetar_operator.cluster.status import status
 from magnetar_operator.engine.plan import Remove

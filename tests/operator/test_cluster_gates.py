@@ -21,8 +21,9 @@ from magnetar_operator.cluster import rollout as rolling
 from magnetar_operator.cluster import scale_down as shrinking
 from magnetar_operator.cluster.actions import BeginDrain, EndDrain
 from magnetar_operator.cluster.bookie_drain import PROOF_AGE_S_MAX, REQUEST_AGAIN_S, DrainStep
+from magnetar_operator.cluster.manifests.pods import STARTUP_S_MAX
 from magnetar_operator.cluster.manifests.storage import REPLICAS_SET
-from magnetar_operator.cluster.observed import REASON_OF_OURS, STARTUP_S_MAX, VOLUME_REASON, Pod
+from magnetar_operator.cluster.observed import REASON_OF_OURS, VOLUME_REASON, Pod
 
 TARGET = "c-bookie-2"
 OURS = f"{REASON_OF_OURS}bookies 3 → 2"

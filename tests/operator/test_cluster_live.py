@@ -9,9 +9,9 @@ import pulsar
 import pytest
 from tests.operator.cluster_rig import NAME, Processes, Rig, processes, rig
 
+from magnetar_operator.cluster.manifests.names import cluster_of
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.cluster.plan import plan
-from magnetar_operator.cluster.reconciler import cluster_of
 from magnetar_operator.kube.client import Invalid, KubeError
 from magnetar_operator.kube.kinds import (
     CLUSTER,

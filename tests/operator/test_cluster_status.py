@@ -9,7 +9,7 @@ from tests.operator.cluster_world import made
 
 from magnetar.documents.bookies import Drain, DrainState, InTheWay, LedgerHealth, LivingBookie
 from magnetar_operator.cluster.status import status
-from magnetar_operator.engine.conditions import is_worth_writing
+from magnetar_operator.engine.status import is_worth_writing
 
 
 def shown(world: Any, **how: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

@@ -9,7 +9,8 @@ from tests.operator.cluster_world import World, cluster_of, made, respec
 
 from magnetar_operator.cluster.actions import ReplacePod
 from magnetar_operator.cluster.manifests.names import digest
-from magnetar_operator.cluster.observed import STARTUP_S_MAX, pod_of, when
+from magnetar_operator.cluster.manifests.pods import STARTUP_S_MAX
+from magnetar_operator.cluster.observed import pod_of, when
 from magnetar_operator.cluster.plan import Plan
 from magnetar_operator.engine.plan import Apply
 from magnetar_operator.kube.kinds import DEPLOYMENT

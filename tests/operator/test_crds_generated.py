@@ -131,12 +131,13 @@ def test_stored_defaults_are_only_those_that_are_decided() -> None:
         "Namespace.spec.lifecyclePolicy",
         "Topic.spec.lifecyclePolicy",
         "Subscription.spec.lifecyclePolicy",
+        "Permission.spec.lifecyclePolicy",
     }
 
 
 def test_short_names_are_ours_alone() -> None:
     short = [kind.short for kind in KINDS]
-    assert short == ["mcluster", "mtenant", "mns", "mtopic", "msub", "mspark"]
+    assert short == ["mcluster", "mtenant", "mns", "mtopic", "msub", "mperm", "mspark"]
     assert not set(short) & (KUBERNETES_SHORT | STREAMNATIVE_SHORT)
 
 

@@ -153,18 +153,19 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "Tenant", {"clusterRef": {"name": "demo"}, "adminUrl": "http://a:8080"},
         "clusterRef and adminUrl exclude each other"),
     "an unknown lifecycle": ("Tenant", {"lifecyclePolicy": "Keep"}, "supported values"),
-    "the tenant twice": ("Namespace", {"tenant": "shop", "name": "shop/orders"}, "tenant once"),
-    "the tenant never": ("Namespace", {"name": "orders"}, "tenant once"),
-    "the namespace never": ("Topic", {"name": "created"}, "namespace once"),
+    "the tenant twice": (
+        "Namespace", {"tenant": "shop", "name": "shop/orders"}, "tenant in exactly"),
+    "the tenant never": ("Namespace", {"name": "orders"}, "tenant in exactly"),
+    "the namespace never": ("Topic", {"name": "created"}, "namespace in exactly"),
     "the namespace twice": (
         "Topic", {"name": "shop/orders/created", "namespaceRef": {"name": "orders"}},
-        "namespace once"),
+        "namespace in exactly"),
     "a name with spaces": ("Topic", {"name": "shop/orders/my topic"}, "should match"),
     "one partition": (
         "Topic", {"name": "shop/orders/created-partition-3"}, "name is that of one partition"),
     "two domains": (
         "Topic", {"name": "non-persistent://shop/orders/created", "persistent": True},
-        "persistent says otherwise than name"),
+        "persistent contradicts name"),
     "fewer partitions than none": (
         "Topic", {**SHORTEST["Topic"], "partitions": -1}, "greater than or equal to 0"),
     "an unknown policy": (
@@ -179,8 +180,8 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "Topic", {**SHORTEST["Topic"], "policies": {"messageTTL": "-1"}}, "should match"),
     "the topic twice": (
         "Subscription", {**SHORTEST["Subscription"], "topicRef": {"name": "created"}},
-        "topic once"),
-    "the topic never": ("Subscription", {}, "topic once"),
+        "topic in exactly"),
+    "the topic never": ("Subscription", {}, "topic in exactly"),
     "no position": (
         "Subscription", {**SHORTEST["Subscription"], "initialPosition": "earliest"},
         "supported values"),

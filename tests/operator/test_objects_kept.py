@@ -30,6 +30,11 @@ NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 CLAIM = {"name": "cold"}
 CLUSTERS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "closed": {
+        "tls": {"enabled": True},
+        "auth": {"authentication": {"enabled": True}, "authorization": {"enabled": True}},
+        "autorecovery": {"mode": "Separate"},
+    },
     "all_set": {
         "clusterName": "west",
         "imagePullSecrets": [{"name": "pull"}],

@@ -107,6 +107,18 @@ async def test_refusals_are_typed_and_asked_once(status: int, kind: type[Refused
         await client.close()
 
 
+@pytest.mark.parametrize("body", ["<html>signed out</html>", '{"reason": ', "\x00"])
+async def test_an_answer_that_is_no_json_is_a_refusal_that_names_the_request(body: str) -> None:
+    """A proxy in between answers 200 with a page of its own: nothing is known of the cluster."""
+    async with serving(lambda _method, _path: (200, body, {})) as url:
+        client = AdminClient(url)
+        with pytest.raises(Refused, match="the answer is no JSON: ") as raised:
+            await client.get("/x")
+        assert raised.value.status == 200
+        assert "/x" in str(raised.value)
+        await client.close()
+
+
 async def test_one_that_is_down_is_left_alone_for_a_while() -> None:
     time = Time()
     client = AdminClient("http://127.0.0.1:9", time)

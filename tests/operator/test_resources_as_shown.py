@@ -13,9 +13,16 @@ from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import at
 from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
-from magnetar_operator.catalog.desired import PARTITIONS, Desired, desired_of, policy_of
-from magnetar_operator.catalog.observed import Observed, namespace, topic_fields
 from magnetar_operator.catalog.plan import plan
+from magnetar_operator.catalog.state import (
+    PARTITIONS,
+    Desired,
+    Observed,
+    desired_of,
+    namespace,
+    policy_of,
+    topic_fields,
+)
 from magnetar_operator.models.resources import NamespaceSpec, TopicSpec
 
 CLUSTER = "c1"

@@ -11,11 +11,11 @@ from tests.support.rest_cluster import RestCluster
 
 from magnetar.documents.backlog import BacklogRecord, Behind, Noticed
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar_operator.admin.analyses import FRESH_S, Analyses
 from magnetar_operator.admin.client import AdminClient
 from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TOPIC, Target
-from magnetar_operator.catalog.backlog_condition import ANALYSIS_AGE_S_MAX, backlog_growing
-from magnetar_operator.engine.conditions import Condition
+from magnetar_operator.admin.view import ANALYSIS_FRESH_S, Analyses
+from magnetar_operator.catalog.status import ANALYSIS_AGE_S_MAX, backlog_growing
+from magnetar_operator.engine.status import Condition
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 AT_MS = int(NOW.timestamp() * 1000) - 300_000
@@ -175,7 +175,7 @@ async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes(
         for record in (None, BacklogRecord(5), BacklogRecord(5), None):
             assert await read() == [record] * 9
             assert await read() == [record] * 9
-            time.now += FRESH_S
+            time.now += ANALYSIS_FRESH_S
         await client.close()
     assert asked == ["/admin/v2/magnetar/analytics/backlog/shop/orders"] * 4
 

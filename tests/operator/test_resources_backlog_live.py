@@ -15,7 +15,7 @@ from tests.support.rest_cluster import RestCluster
 
 from magnetar.documents.backlog import BacklogRecord, Behind
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar_operator.admin import analyses
+from magnetar_operator.admin import view
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(240)]
 
@@ -74,7 +74,7 @@ def live(
     brokers: Brokers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Live]:
-    monkeypatch.setattr(analyses, "FRESH_S", 0.2)
+    monkeypatch.setattr(view, "ANALYSIS_FRESH_S", 0.2)
     url = str(brokers.cluster.members[0].http.base_url)
     with (
         Live(kubectl.within(kube_namespace), url) as found,

@@ -9,11 +9,10 @@ from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 from magnetar_operator.admin import client as admin_client
 from magnetar_operator.admin.client import Refused
 from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
-from magnetar_operator.catalog.desired import desired_of
 from magnetar_operator.catalog.effects import Effect, effect_of, read
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.catalog.plan import Action, plan
 from magnetar_operator.catalog.references import parse_spec
+from magnetar_operator.catalog.state import Observed, desired_of
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
 from magnetar_operator.plan_manifests import (
     CHANGES,

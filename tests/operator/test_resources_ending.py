@@ -438,4 +438,4 @@ async def test_a_manifest_that_means_another_cluster_deletes_where_the_status_sa
     assert on.reason("Topic", "a") == "Moved"
     on.restart()
     assert await on.delete("Topic", "a") is None
-    assert [url for url, _ in on.opened[-1]._clients] == [URL]
+    assert [url for url, *_ in on.opened[-1]._clients] == [URL]

@@ -9,6 +9,7 @@ import pytest
 from tests.operator.resource_stage import URL, Stage, resource_stage
 
 from magnetar_operator.admin import client as admin_client
+from magnetar_operator.admin.access import OPEN
 from magnetar_operator.admin.client import (
     ANSWER_TIMEOUT_S,
     AT_ONCE_MAX,
@@ -255,5 +256,5 @@ async def test_a_client_asks_with_a_deadline_and_so_many_at_once() -> None:
     client = AdminClient("http://a/")
     assert client.url == "http://a"
     assert client._slots._value == AT_ONCE_MAX
-    async with client._open() as http:
+    async with client._open(OPEN) as http:
         assert http.timeout.read == ANSWER_TIMEOUT_S

@@ -10,8 +10,7 @@ from tests.support.kube import Tool
 from tests.support.server_process import ServerProcess
 
 from magnetar_operator.admin.target import TOPIC, Target
-from magnetar_operator.catalog.claims import moved, owns, same_cluster
-from magnetar_operator.catalog.references import Place
+from magnetar_operator.catalog.references import Place, moved, owns, same_cluster
 
 RESOURCES = (("Subscription", "audit"), ("Topic", "created"), ("Namespace", "orders"),
              ("Tenant", "shop"))  # fmt: skip

@@ -3,9 +3,15 @@
 import pytest
 from tests.operator.test_resources_plan import TARGET
 
-from magnetar_operator.catalog.desired import PARTITIONS, POLICIES, PROPERTIES, SCHEMA, Desired
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.catalog.plan import Verb, plan
+from magnetar_operator.catalog.state import (
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    Observed,
+)
 
 FIELDS = {
     f"{POLICIES}maxProducersPerTopic": 3,

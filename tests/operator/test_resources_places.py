@@ -10,8 +10,8 @@ from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 from tests.unit.admin.support import Admin, entry
 
 from magnetar_operator.admin import client as admin_client
-from magnetar_operator.catalog.desired import INACTIVE, desired_of
-from magnetar_operator.catalog.references import admin_url, parse_spec
+from magnetar_operator.catalog.references import References, admin_url, parse_spec
+from magnetar_operator.catalog.state import INACTIVE, desired_of
 from magnetar_operator.kube.events import SERIES_INTERVAL_S
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
 
@@ -149,6 +149,29 @@ async def test_a_status_without_the_clusters_namespace_means_that_of_the_manifes
     on.kube.remove(CLUSTER, "c", "elsewhere")
     on.kube.put(cluster())
     assert await on.delete("Topic", "two") is None, "its cluster is gone, another is not it"
+
+
+@pytest.mark.parametrize("referred", ["own", "Namespace", "Topic"])
+async def test_a_status_without_the_clusters_namespace_means_that_of_what_the_manifest_refers_to(
+    on: Stage, referred: str
+) -> None:
+    """Otherwise the deletion of a topic of a cluster that is there would be skipped."""
+    far = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
+    on.kube.put(resource("Namespace", "n", spec={**far, "tenant": "t1", "name": "n1"}))
+    on.kube.put(resource("Topic", "a", spec={"namespaceRef": {"name": "n"}}))
+    kind, spec = {
+        "own": ("Topic", {"name": NAME}),
+        "Namespace": ("Topic", {"namespaceRef": {"name": "n"}}),
+        "Topic": ("Subscription", {"topicRef": {"name": "a"}}),
+    }[referred]
+    on.kube.put(resource(kind, "x", spec=spec))
+    references = References(on.client, on.watches)
+    status = {"cluster": "c"}
+    there = (NS, "elsewhere") if referred == "own" else ("elsewhere", NS)
+    on.kube.put(cluster(namespace=there[1]))
+    assert await references.is_cluster_deleted(on.get(kind, "x"), status)
+    on.kube.put(cluster(namespace=there[0]))
+    assert not await references.is_cluster_deleted(on.get(kind, "x"), status)
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,6 @@ from hypothesis import strategies as st
 
 from magnetar.policies.registry import BY_MANIFEST
 from magnetar_operator.admin.target import TOPIC, Target
-from magnetar_operator.catalog.desired import (
-    INACTIVE,
-    KEPT_WHILE_INACTIVE,
-    PARTITIONS,
-    POLICIES,
-    PROPERTIES,
-    SCHEMA,
-    Desired,
-    desired_of,
-    policy_fields,
-    policy_of,
-    unsupported,
-)
-from magnetar_operator.catalog.observed import Observed, namespace
 from magnetar_operator.catalog.plan import (
     Action,
     Plan,
@@ -36,6 +22,21 @@ from magnetar_operator.catalog.plan import (
     remembered,
 )
 from magnetar_operator.catalog.references import BadSpec
+from magnetar_operator.catalog.state import (
+    INACTIVE,
+    KEPT_WHILE_INACTIVE,
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    Observed,
+    desired_of,
+    namespace,
+    policy_fields,
+    policy_of,
+    unsupported,
+)
 from magnetar_operator.models.resources import NamespaceSpec, Placed, TenantSpec, TopicSpec
 
 TARGET = Target(TOPIC, "persistent://shop/orders/created")

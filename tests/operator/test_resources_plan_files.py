@@ -18,11 +18,11 @@ from tests.support.server_process import ServerProcess
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.admin.view import Clusters
 from magnetar_operator.catalog.act import CatalogExecutor
-from magnetar_operator.catalog.desired import desired_of
 from magnetar_operator.catalog.effects import Effect, human_bytes, read
 from magnetar_operator.catalog.observe import observe
 from magnetar_operator.catalog.plan import plan
 from magnetar_operator.catalog.references import parse_spec, target_of
+from magnetar_operator.catalog.state import desired_of
 from magnetar_operator.engine.queue import key_of
 from magnetar_operator.plan_manifests import (
     CHANGES,

@@ -5,24 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
-from magnetar_operator.catalog.desired import (
-    ADMIN_ROLES,
-    ALLOWED_CLUSTERS,
-    PARTITIONS,
-    POLICIES,
-    PROPERTIES,
-    SCHEMA,
-    Desired,
-)
 from magnetar_operator.catalog.effects import Effect, count, human_bytes, read
-from magnetar_operator.catalog.observed import (
-    Observed,
-    namespace,
-    subscription_facts,
-    tenant,
-    topic_facts,
-    topic_fields,
-)
 from magnetar_operator.catalog.plan import (
     APPLIED_CREATING,
     APPLIED_EXISTS,
@@ -43,6 +26,21 @@ from magnetar_operator.catalog.plan import (
     plan,
     remembered,
     shown,
+)
+from magnetar_operator.catalog.state import (
+    ADMIN_ROLES,
+    ALLOWED_CLUSTERS,
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    Observed,
+    namespace,
+    subscription_facts,
+    tenant,
+    topic_facts,
+    topic_fields,
 )
 
 TARGET = Target(TOPIC, "persistent://shop/orders/created")

@@ -77,8 +77,34 @@ def test_the_drivers_command() -> None:
     assert conf["spark.authenticate"] == "true"
     assert conf[f"spark.kubernetes.executor.label.{SPARK_OF}"] == "demo"
     assert "--all" in submit.arguments(job(), PLACE)
-    compact = job(type="Compact", executor={"instances": 2, "cores": 2})
-    assert "--parallelism=4" in submit.arguments(compact, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"type": "Compact"}, ["--parallelism=6"]),
+        ({"type": "Compact", "options": {"max-topics": 1}}, ["--parallelism=6"]),
+        ({"type": "Compact", "options": {"parallelism": 5}}, ["--parallelism=5"]),
+        ({"type": "Offload"}, []),
+        ({"type": "Offload", "options": {"parallelism": 5}}, ["--parallelism=5"]),
+    ],
+    ids=str,
+)
+def test_a_compaction_uses_all_cores_of_its_executors_unless_told_otherwise(
+    spec: dict[str, Any], words: list[str]
+) -> None:
+    arguments = submit.job_arguments(job(**spec, executor={"instances": 3, "cores": 2}), PLACE)
+    assert [word for word in arguments if word.startswith("--parallelism")] == words
+
+
+def test_the_event_log_is_written_to_the_claim_that_the_spec_names() -> None:
+    one = job(eventLogClaim={"name": "history"})
+    pod = manifests.run(one, PLACE, "1", None)["spec"]["template"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    assert volume["persistentVolumeClaim"] == {"claimName": "history"}
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    assert mounts[volume["name"]] == submit.EVENT_LOG_DIR
+    assert f"--event-log={submit.EVENT_LOG_DIR}" in submit.job_arguments(one, PLACE)
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from tests.operator.cluster_world import cluster_of
 from tests.operator.test_sparkjobs_plan import PLACE, S3, conf_of, job, placed
 
 from magnetar_operator.cluster.manifests.names import Cluster
+from magnetar_operator.cluster.manifests.names import cluster_of as read_cluster
 from magnetar_operator.cluster.observed import Observed, Pod
 from magnetar_operator.cluster.plan import plan
-from magnetar_operator.cluster.reconciler import cluster_of as read_cluster
 from magnetar_operator.engine.plan import Apply
 from magnetar_operator.kube.kinds import Object
 from magnetar_operator.models.cluster_parts import Offload

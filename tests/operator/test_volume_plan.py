@@ -193,6 +193,36 @@ def test_a_request_that_is_withdrawn_ends_the_drain() -> None:
     assert world.replaced == []
 
 
+def test_a_replacement_past_its_point_of_no_return_ends_before_another_begins() -> None:
+    """Otherwise two bookies would be without their copies at once."""
+    world = made()
+    world.request = bookie = "c-bookie-1"
+    while not any(isinstance(each, DeleteVolume) for each in world.plan().actions):
+        turn(world)
+    world.act(world.plan().actions)
+    seen = world.observed()
+    (claim,) = [each for each in seen.claims if each["metadata"]["name"] == "data-c-bookie-0"]
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = decide(world.cluster, seen, 3, world.now)
+    assert found.bookie == bookie
+    assert found.active
+    assert {each.name for each in found.actions if isinstance(each, ReplacePod)} <= {bookie}
+    assert not any(isinstance(each, DeleteVolume | BeginDrain) for each in found.actions)
+
+
+def test_a_drain_for_a_new_volume_serves_the_removal_of_a_bookie_that_is_to_go() -> None:
+    """Ended, the drain would begin again for the removal, and so on for ever."""
+    world = made()
+    world.request = "c-bookie-2"
+    world.act(world.plan().actions)
+    assert set(world.drains) == {"c-bookie-2"}
+    for request in ("", "c-bookie-2"):
+        cluster = dataclasses.replace(world.cluster, replace_volume=request)
+        found = decide(cluster, world.observed(), 2, world.now)
+        assert found.actions == []
+        assert found.bookie == ""
+
+
 @pytest.mark.parametrize("trouble", ["deleted", "lost"])
 def test_a_volume_that_is_lost_or_deleted_is_replaced_unasked(trouble: str) -> None:
     world = made()

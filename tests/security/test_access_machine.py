@@ -104,7 +104,7 @@ async def play(plan: list[tuple[Any, ...]]) -> None:
             elif step[0] == "connect":
                 first = not was_connected and not was_closed
                 assert (CommandType.CONNECTED in kinds) == (first and sound)
-                assert model.connected == (first and sound)
+                assert model.connected <= (first and sound)  # perhaps expired at once
             elif step[0] in ("respond", "incomplete") and was_connected:
                 assert model.connected <= (was_challenged and sound)
             proof = client.session.access._proof if client.session.access else None

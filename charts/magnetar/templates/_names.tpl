@@ -51,6 +51,19 @@ app.kubernetes.io/component: {{ .component }}
 {{ .Release.Namespace }}.svc{{ with .Values.clusterDomain }}.{{ . }}{{ end }}
 {{- end -}}
 
+{{/* The domain in which the name of each pod is its address, with dashes. */}}
+{{- define "magnetar.podDomain" -}}
+{{ .Release.Namespace }}.pod{{ with .Values.clusterDomain }}.{{ . }}{{ end }}
+{{- end -}}
+
+{{/* The names of the brokers' ports, as a list. */}}
+{{- define "magnetar.brokerPorts" -}}
+{{- $ports := list -}}
+{{- if include "magnetar.plainPorts" . -}}{{- $ports = concat $ports (list "http" "pulsar") -}}{{- end -}}
+{{- if include "magnetar.tls" . -}}{{- $ports = concat $ports (list "https" "pulsarssl") -}}{{- end -}}
+{{- toYaml $ports -}}
+{{- end -}}
+
 {{/* metadata_url: every member of etcd by its own name, so that any of them may be down. */}}
 {{- define "magnetar.metadataUrl" -}}
 {{- $root := . -}}
@@ -62,7 +75,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- else -}}
 {{- range $i := until (int .Values.etcd.replicaCount) -}}
 {{- $name := include "magnetar.name" $root -}}
-{{- $urls = append $urls (printf "http://%s-etcd-%d.%s-etcd.%s:%d" $name $i $name (include "magnetar.domain" $root) (int $root.Values.etcd.ports.client)) -}}
+{{- $urls = append $urls (printf "%s://%s-etcd-%d.%s-etcd.%s:%d" (ternary "https" "http" (eq (include "magnetar.etcdTls" $root) "true")) $name $i $name (include "magnetar.domain" $root) (int $root.Values.etcd.ports.client)) -}}
 {{- end -}}
 {{- end -}}
 etcd:{{ join "," $urls }}
@@ -70,9 +83,17 @@ etcd:{{ join "," $urls }}
 
 {{/* The address of the admin REST inside the Kubernetes cluster. */}}
 {{- define "magnetar.adminUrl" -}}
+{{- if include "magnetar.tls" . -}}
+https://{{ include "magnetar.name" . }}-broker.{{ .Release.Namespace }}.svc:{{ .Values.broker.ports.https }}
+{{- else -}}
 http://{{ include "magnetar.name" . }}-broker.{{ .Release.Namespace }}.svc:{{ .Values.broker.ports.http }}
+{{- end -}}
 {{- end -}}
 
 {{- define "magnetar.serviceUrl" -}}
+{{- if include "magnetar.tls" . -}}
+pulsar+ssl://{{ include "magnetar.name" . }}-broker.{{ .Release.Namespace }}.svc:{{ .Values.broker.ports.pulsarssl }}
+{{- else -}}
 pulsar://{{ include "magnetar.name" . }}-broker.{{ .Release.Namespace }}.svc:{{ .Values.broker.ports.pulsar }}
+{{- end -}}
 {{- end -}}

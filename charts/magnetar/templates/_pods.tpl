@@ -65,6 +65,9 @@ securityContext:
   httpGet:
     path: {{ $path }}
     port: {{ $top.port }}
+    {{- if $top.tls }}
+    scheme: HTTPS
+    {{- end }}
   failureThreshold: {{ $probe.failureThreshold }}
   initialDelaySeconds: {{ $probe.initialDelaySeconds }}
   periodSeconds: {{ $probe.periodSeconds }}
@@ -90,6 +93,14 @@ securityContext:
 {{- with .root.Values.metadataPrefix }}
 - name: MAGNETAR_METADATA_ROOT
   value: {{ . | quote }}
+{{- end }}
+{{- if include "magnetar.etcdTls" .root }}
+- name: MAGNETAR_METADATA_TLS_CA_FILE
+  value: /etc/magnetar/tls-client/ca.crt
+- name: MAGNETAR_METADATA_TLS_CERT_FILE
+  value: /etc/magnetar/tls-client/tls.crt
+- name: MAGNETAR_METADATA_TLS_KEY_FILE
+  value: /etc/magnetar/tls-client/tls.key
 {{- end }}
 {{- $external := .root.Values.etcd.external }}
 {{- if $external.endpoints }}
@@ -161,7 +172,7 @@ metadata:
   labels:
     {{- include "magnetar.labels" . | nindent 4 }}
 data:
-  {{- include "magnetar.configData" .values.configData | nindent 2 }}
+  {{- include "magnetar.settings" . | nindent 2 }}
 {{- end -}}
 
 {{- define "magnetar.podDisruptionBudget" -}}

@@ -5,20 +5,20 @@ their replacement, and values that exclude each other. One error lists all probl
 {{- define "magnetar.refusals" -}}
 zookeeper: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
 oxia: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
-proxy: "a proxy comes with a later version; remove this, clients connect to the Service of the brokers (broker.service.type)"
+proxy: "a later version has a proxy; remove this: clients connect to the brokers' Service (broker.service.type)"
 functions: "there are no functions; remove this and run such code as an ordinary client, in a Deployment of your own"
 function_worker: "there are no functions; remove this and run such code as an ordinary client, in a Deployment of your own"
-pulsar_manager: "it is not part of this chart; remove this and install it on its own, with the brokers' http port as its service URL"
-dekaf: "it is not part of this chart; remove this and install it on its own, with the brokers' http port as its service URL"
+pulsar_manager: "it is not part of this chart; remove this and install it separately, with the brokers' http port as its service URL"
+dekaf: "it is not part of this chart; remove this and install it separately, with the brokers' http port as its service URL"
 {{- end -}}
 
 {{- define "magnetar.refusedBlocks" -}}
 standalone: "remove this and install with -f examples/one-node.yaml, or run `magnetar standalone` without Kubernetes"
-pulsar_metadata: "nothing has to be initialised; remove this (an etcd of your own goes to etcd.external.endpoints)"
+pulsar_metadata: "nothing has to be initialized; remove this (for your own etcd, set etcd.external.endpoints)"
 namespaceCreate: "remove this and use `helm install --create-namespace`"
 namespace: "remove this and use `helm install --namespace NAME`"
-kube-prometheus-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
-victoria-metrics-k8s-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
+kube-prometheus-stack: "install it separately, and remove this; broker.podMonitor and dashboards.enabled work with it"
+victoria-metrics-k8s-stack: "install it separately, and remove this; broker.podMonitor and dashboards.enabled work with it"
 {{- end -}}
 
 {{/* Settings that the chart sets itself, and where to set them. */}}
@@ -38,10 +38,10 @@ port: the component's ports
 http_port: the component's ports.http
 bindAddress: nothing; pods listen on all of their addresses
 host: nothing; pods listen on all of their addresses
-advertisedAddress: nothing; pods tell their own address
-advertised_host: nothing; pods tell their own address
-bookieId: nothing; a bookie is called like its pod
-bookie_id: nothing; a bookie is called like its pod
+advertisedAddress: nothing; each pod advertises its own address
+advertised_host: nothing; each pod advertises its own address
+bookieId: nothing; a bookie has the name of its pod
+bookie_id: nothing; a bookie has the name of its pod
 data_dir: nothing; it is the volume of bookkeeper.volumes
 ledgerDirectories: nothing; it is the volume of bookkeeper.volumes
 journalDirectory: nothing; it is the volume of bookkeeper.volumes
@@ -65,20 +65,8 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if kindIs "map" $block -}}{{- $block = dig "enabled" true $block -}}{{- end -}}
 {{- if $block -}}{{- $errors = append $errors (printf "%s: %s" $name $text) -}}{{- end -}}
 {{- end -}}
-{{- range $name, $block := $values.tls -}}
-{{- if or (and (kindIs "bool" $block) $block) (and (kindIs "map" $block) (dig "enabled" false $block)) -}}
-{{- $errors = append $errors (printf "tls.%s: TLS between clients and brokers comes with a later version; set it to false (TLS towards an etcd of your own: etcd.external.secretName)" (ternary "enabled" (printf "%s.enabled" $name) (kindIs "bool" $block))) -}}
-{{- end -}}
-{{- end -}}
-{{- range $name := list "authentication" "authorization" -}}
-{{- if dig $name "enabled" false $values.auth -}}
-{{- $errors = append $errors (printf "auth.%s.enabled: it comes with a later version; set it to false, and keep clients apart with networkPolicy.clients" $name) -}}
-{{- end -}}
-{{- end -}}
-{{- if dig "internal_issuer" "enabled" false ($values.certs | default dict) -}}
-{{- $errors = append $errors "certs.internal_issuer.enabled: TLS comes with a later version; set it to false" -}}
-{{- end -}}
 {{- $errors = concat $errors (include "magnetar.validateSettings" . | fromYamlArray) -}}
+{{- $errors = concat $errors (include "magnetar.validateSecurity" . | fromYamlArray) -}}
 {{- $errors = concat $errors (include "magnetar.validateTogether" . | fromYamlArray) -}}
 {{- $errors = concat $errors (include "magnetar.validateOperator" . | fromYamlArray) -}}
 {{- $errors = concat $errors (include "magnetar.validateChange" . | fromYamlArray) -}}
@@ -87,7 +75,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- end -}}
 {{- end -}}
 
-{{/* configData: no JVM's variables, nothing that the chart sets itself. */}}
+{{/* configData must have no variables of a JVM, and no settings that the chart sets itself. */}}
 {{- define "magnetar.validateSettings" -}}
 {{- $errors := list -}}
 {{- $reserved := fromYaml (include "magnetar.reservedKeys" .) -}}
@@ -113,7 +101,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $write := int ($data.managedLedgerDefaultWriteQuorum | default $data.write_quorum | default 2) -}}
 {{- $ack := int ($data.managedLedgerDefaultAckQuorum | default $data.ack_quorum | default 2) -}}
 {{- if and $values.components.bookkeeper (gt $ensemble (int $values.bookkeeper.replicaCount)) -}}
-{{- $errors = append $errors (printf "broker.configData.managedLedgerDefaultEnsembleSize: a ledger on %d bookies cannot be made with bookkeeper.replicaCount %d; lower the one or raise the other" $ensemble (int $values.bookkeeper.replicaCount)) -}}
+{{- $errors = append $errors (printf "broker.configData.managedLedgerDefaultEnsembleSize: a ledger on %d bookies cannot be created with bookkeeper.replicaCount %d; lower the first or raise the second" $ensemble (int $values.bookkeeper.replicaCount)) -}}
 {{- end -}}
 {{- if or (gt $write $ensemble) (gt $ack $write) -}}
 {{- $errors = append $errors (printf "broker.configData: ack quorum %d, write quorum %d, ensemble size %d: each must be at most the next (managedLedgerDefaultAckQuorum, …WriteQuorum, …EnsembleSize)" $ack $write $ensemble) -}}
@@ -129,7 +117,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $errors = append $errors "etcd.external.passwordKey: a username needs a password; name its key in the Secret" -}}
 {{- end -}}
 {{- if lt (int $values.broker.gracePeriod) (add 5 $values.broker.preStopSeconds | int) -}}
-{{- $errors = append $errors (printf "broker.gracePeriod: it must be at least preStopSeconds + 5, here %d: topics are handed over in what is left" (add 5 $values.broker.preStopSeconds)) -}}
+{{- $errors = append $errors (printf "broker.gracePeriod: it must be at least preStopSeconds + 5, here %d: topics are handed over in the remaining time" (add 5 $values.broker.preStopSeconds)) -}}
 {{- end -}}
 {{- $scaling := $values.broker.autoscaling -}}
 {{- if $scaling.enabled -}}
@@ -146,12 +134,54 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- toYaml $errors -}}
 {{- end -}}
 
+{{/* TLS, authentication and authorization: nothing half closed is installed. */}}
+{{- define "magnetar.validateSecurity" -}}
+{{- $errors := list -}}
+{{- $values := .Values -}}
+{{- $tls := $values.tls -}}
+{{- $auth := $values.auth -}}
+{{- if $tls.proxy.enabled -}}
+{{- $errors = append $errors "tls.proxy.enabled: there is no proxy; set it to false, clients connect to the Service of the brokers" -}}
+{{- end -}}
+{{- if $auth.superUsers.proxy -}}
+{{- $errors = append $errors "auth.superUsers.proxy: there is no proxy; leave it empty" -}}
+{{- end -}}
+{{- $issuers := list $values.certs.existingSecrets $values.certs.internal_issuer.enabled (not (empty $values.certs.issuers.ca.name)) -}}
+{{- if gt (len (without $issuers false)) 1 -}}
+{{- $errors = append $errors "certs: choose one of existingSecrets, internal_issuer.enabled and issuers.ca.name" -}}
+{{- end -}}
+{{- if and (has true $issuers) (not $tls.enabled) -}}
+{{- $errors = append $errors "certs: certificates are for tls.enabled; set it to true, or leave certs as it is" -}}
+{{- end -}}
+{{- if and $tls.enabled (ne (eq $tls.common.keyAlgorithm "ECDSA") (lt (int $tls.common.keySize) 2048)) -}}
+{{- $errors = append $errors "tls.common.keySize: it must be 256 or 384 with ECDSA, and 2048, 3072 or 4096 with RSA" -}}
+{{- end -}}
+{{- if and $auth.authorization.enabled (not $auth.authentication.enabled) -}}
+{{- $errors = append $errors "auth.authorization.enabled: it needs auth.authentication.enabled" -}}
+{{- end -}}
+{{- if and $auth.authentication.enabled (not $auth.authentication.jwt.enabled) -}}
+{{- $errors = append $errors "auth.authentication.jwt.enabled: brokers and the operator prove their own roles by tokens; leave it true (auth.authentication.openid may be used beside it)" -}}
+{{- end -}}
+{{- if and $auth.authentication.enabled $auth.authentication.openid.enabled (not (and $auth.authentication.openid.openIDAllowedTokenIssuers $auth.authentication.openid.openIDAllowedAudiences)) -}}
+{{- $errors = append $errors "auth.authentication.openid: set openIDAllowedTokenIssuers and openIDAllowedAudiences" -}}
+{{- end -}}
+{{- range $part, $component := dict "broker" "broker" "bookkeeper" "bookie" "autorecovery" "recovery" -}}
+{{- $reserved := keys (fromYaml (include "magnetar.securitySettings" (dict "root" $ "component" $component))) -}}
+{{- range $key, $value := (index $values $part).configData -}}
+{{- if has ($key | trimPrefix "PULSAR_PREFIX_") $reserved -}}
+{{- $errors = append $errors (printf "%s.configData.%s: the chart sets it; use tls and auth" $part $key) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $errors -}}
+{{- end -}}
+
 {{/* Values that a MagnetarCluster does not support. */}}
 {{- define "magnetar.validateOperator" -}}
 {{- $errors := list -}}
 {{- $values := .Values -}}
 {{- if not (include "magnetar.plain" .) -}}
-{{- range $part, $ports := dict "broker" (dict "http" 8080 "pulsar" 6650) "bookkeeper" (dict "http" 8000 "bookie" 3181) "autorecovery" (dict "http" 8000) "etcd" (dict "client" 2379 "peer" 2380) -}}
+{{- range $part, $ports := dict "broker" (dict "http" 8080 "pulsar" 6650 "https" 8443 "pulsarssl" 6651) "bookkeeper" (dict "http" 8000 "bookie" 3181) "autorecovery" (dict "http" 8000) "etcd" (dict "client" 2379 "peer" 2380 "health" 2381) -}}
 {{- range $port, $number := $ports -}}
 {{- if ne (int $number) (int (index $values $part "ports" $port)) -}}
 {{- $errors = append $errors (printf "%s.ports.%s: clusters of the operator have fixed ports; leave it at %d" $part $port (int $number)) -}}
@@ -171,16 +201,19 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $errors = append $errors "persistence: clusters of the operator have volumes; set it to true, or operator.cluster to false" -}}
 {{- end -}}
 {{- if and $values.metadataPrefix (not $values.etcd.external.endpoints) -}}
-{{- $errors = append $errors "metadataPrefix: it is for an external etcd that several clusters share; clusters of the operator have an etcd of their own, leave it empty or set etcd.external.endpoints" -}}
+{{- $errors = append $errors "metadataPrefix: it is for an external etcd that several clusters share; clusters of the operator have their own etcd: leave it empty or set etcd.external.endpoints" -}}
 {{- end -}}
 {{- if or $values.etcd.external.secretName $values.etcd.external.username -}}
 {{- $errors = append $errors "etcd.external.secretName: clusters of the operator reach an external etcd without TLS and password only; set operator.cluster to false" -}}
+{{- end -}}
+{{- if not $values.tls.bookie.clients -}}
+{{- $errors = append $errors "tls.bookie.clients: the operator restarts bookies before brokers by itself; leave it true" -}}
 {{- end -}}
 {{- if and $values.offload (not $values.offload.driver) -}}
 {{- $errors = append $errors "offload.driver: name one of aws-s3, S3, google-cloud-storage, azureblob, filesystem; or leave offload empty" -}}
 {{- end -}}
 {{- if $values.broker.autoscaling.metrics -}}
-{{- $errors = append $errors "broker.autoscaling.metrics: the operator makes the autoscaler; use cpuUtilization and backlog, or set operator.cluster to false" -}}
+{{- $errors = append $errors "broker.autoscaling.metrics: the operator creates the autoscaler; use cpuUtilization and backlog, or set operator.cluster to false" -}}
 {{- end -}}
 {{- else if $values.offload -}}
 {{- $errors = append $errors "offload: it is for clusters of the operator; set operator.enabled and operator.cluster, or use broker.configData (managedLedgerOffloadDriver and the like) and broker.extraEnvs" -}}
@@ -199,7 +232,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- range $i := untilStep (int $values.bookkeeper.replicaCount) (int $bookies.spec.replicas) 1 -}}
 {{- $bookie := printf "%s-bookie-%d" $name $i -}}
 {{- if not (has $bookie $values.bookkeeper.decommissioned) -}}
-{{- $errors = append $errors (printf "bookkeeper.replicaCount: %s would go with what it holds; first `magnetar bookie decommission --bookie-id %s` in a pod of the cluster, then name it in bookkeeper.decommissioned (with operator.enabled this is done for you)" $bookie $bookie) -}}
+{{- $errors = append $errors (printf "bookkeeper.replicaCount: %s has data that would be lost; first run `magnetar bookie decommission --bookie-id %s` in a pod of the cluster, then list it in bookkeeper.decommissioned (the operator does this automatically)" $bookie $bookie) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -207,8 +240,14 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- if and $etcd $values.components.etcd (not $values.etcd.external.endpoints) (ne (int $etcd.spec.replicas) (int $values.etcd.replicaCount)) -}}
 {{- $errors = append $errors (printf "etcd.replicaCount: the members of a running etcd cannot be changed here; leave it at %d" (int $etcd.spec.replicas)) -}}
 {{- end -}}
+{{- if and $etcd (include "magnetar.etcdTls" .) -}}
+{{- $args := join " " (first $etcd.spec.template.spec.containers).args -}}
+{{- if ne $values.tls.etcd.peers (contains "--listen-peer-urls=https:" $args) -}}
+{{- $errors = append $errors (printf "tls.etcd.peers: the members' addresses are recorded in the running etcd; set it to %t" (not $values.tls.etcd.peers)) -}}
+{{- end -}}
+{{- end -}}
 {{- else if and .Release.IsUpgrade (not (.Capabilities.APIVersions.Has "magnetar.io/v1alpha1/MagnetarCluster")) -}}
-{{- $errors = append $errors "operator.enabled: its CustomResourceDefinitions are not there; `kubectl apply --server-side -f` the folder charts/crds/crds of this chart first" -}}
+{{- $errors = append $errors "operator.enabled: its CustomResourceDefinitions do not exist; run `kubectl apply --server-side -f` the folder charts/crds/crds of this chart first" -}}
 {{- end -}}
 {{- toYaml $errors -}}
 {{- end -}}

@@ -11,15 +11,20 @@ usable. `close` waits for such requests, at most CLOSE_S_MAX.
 If a cluster does not answer, the client fails all requests at once for DOWN_S: a thousand resources
 must not each wait for the deadline.
 
+Every attempt uses the credentials that the cluster's Secrets have then, so a renewed token or a
+new authority needs no restart. A redirect gets them only if it keeps to TLS.
+
 `AdminClients` owns the connections to all clusters. Bound: CONNECTED_MAX clients with connections.
 """
 
 import asyncio
 import random
+import ssl
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -27,6 +32,7 @@ import msgspec
 
 from magnetar.core.backoff import Backoff
 from magnetar.core.tasks import TaskSet
+from magnetar_operator.admin.access import OPEN, Access, AccessSource, ClusterKey, no_access
 from magnetar_operator.clock import SYSTEM, Clock
 
 AT_ONCE_MAX: Final = 16
@@ -86,14 +92,19 @@ class AdminClient:
         url: str,
         monotonic: Callable[[], float] = time.monotonic,
         transport: httpx.AsyncBaseTransport | None = None,
+        access: Callable[[], Awaitable[Access]] | None = None,
     ) -> None:
-        """`transport` replaces the connections, for tests."""
+        """`access` returns the credentials; `transport` replaces the connections, for tests."""
         self.url = url.rstrip("/")
+        self._access = access
+        self._trust = b""
+        """The authorities of the open connections."""
         self.requests: Counter[str] = Counter()
         """Requests by method, with followed redirects and repeated attempts."""
         self._monotonic = monotonic
         self._transport = transport
         self._http: httpx.AsyncClient | None = None
+        self._outdated: list[httpx.AsyncClient] = []
         self._running: set[asyncio.Task[Any]] = set()
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
         self._down_until = float("-inf")
@@ -114,6 +125,8 @@ class AdminClient:
         http, self._http = self._http, None
         if http is not None:
             await http.aclose()
+        while self._outdated:
+            await self._outdated.pop().aclose()
 
     def detach_idle(self) -> httpx.AsyncClient | None:
         """Gives up the connections if no request uses them; the caller closes what is returned."""
@@ -188,13 +201,15 @@ class AdminClient:
     async def _attempt(
         self, method: str, path: str, content: bytes, query: Mapping[str, str]
     ) -> httpx.Response:
-        http = self._http = self._http or self._open()
+        access = OPEN if self._access is None else await self._access()
+        http = await self._connected(access)
         headers = {"content-type": "application/json"} if content else {}
         url, parameters = httpx.URL(f"{self.url}{path}"), dict(query) or None
         for _ in range(REDIRECTS_MAX):
             self.requests[method] += 1
+            sent = headers | (access.headers(str(url)) if url.scheme == self._scheme else {})
             answer = await http.request(
-                method, url, content=content, headers=headers, params=parameters
+                method, url, content=content, headers=sent, params=parameters
             )
             if answer.status_code != _REDIRECT:
                 return answer
@@ -202,8 +217,34 @@ class AdminClient:
             url, parameters = url.join(answer.headers["location"]), None
         raise httpx.TooManyRedirects(f"more than {REDIRECTS_MAX} redirects", request=answer.request)
 
-    def _open(self) -> httpx.AsyncClient:
+    @property
+    def _scheme(self) -> str:
+        return httpx.URL(self.url).scheme
+
+    async def _connected(self, access: Access) -> httpx.AsyncClient:
+        """The connections, opened again if the trusted authorities have changed."""
+        if self._http is not None and access.trust != self._trust:
+            outdated, self._http = self._http, None
+            # Requests in progress keep their connections, and close them when they end.
+            self._outdated.append(outdated)
+        if self._http is None:
+            self._trust = access.trust
+            self._http = self._open(access)
+        if self._outdated and len(self._running) <= 1:
+            for http in self._outdated:
+                await http.aclose()
+            self._outdated.clear()
+        return self._http
+
+    def _open(self, access: Access = OPEN) -> httpx.AsyncClient:
+        verify: ssl.SSLContext | bool = True
+        if self._scheme == "https":
+            try:
+                verify = access.context()
+            except ssl.SSLError as error:
+                raise httpx.ConnectError(f"the trusted authorities are unusable: {error}") from None
         return httpx.AsyncClient(
+            verify=verify,
             timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=AT_ONCE_MAX, keepalive_expiry=30.0),
             trust_env=False,
@@ -231,20 +272,30 @@ class AdminClients:
     """
 
     def __init__(
-        self, clock: Clock = SYSTEM, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        clock: Clock = SYSTEM,
+        transport: httpx.AsyncBaseTransport | None = None,
+        access: AccessSource = no_access,
     ) -> None:
         """`transport` replaces the connections, for tests."""
         self._clock = clock
         self._transport = transport
-        self._clients: OrderedDict[tuple[str, Purpose], AdminClient] = OrderedDict()
+        self._access = access
+        self._clients: OrderedDict[tuple[str, Purpose, ClusterKey | None], AdminClient] = (
+            OrderedDict()
+        )
         self._tasks = TaskSet("admin clients")
 
-    def at(self, url: str, purpose: Purpose) -> AdminClient:
-        """The client of a cluster, by the address of its admin REST; created on first use."""
-        key = (url.rstrip("/"), purpose)
+    def at(self, url: str, purpose: Purpose, cluster: ClusterKey | None = None) -> AdminClient:
+        """The client of a cluster, by the address of its admin REST; created on first use.
+
+        It has the credentials for `cluster`; without it, none.
+        """
+        key = (url.rstrip("/"), purpose, cluster)
         client = self._clients.get(key)
         if client is None:
-            client = AdminClient(url, self._clock.monotonic, self._transport)
+            access = None if cluster is None else partial(self._access, cluster)
+            client = AdminClient(url, self._clock.monotonic, self._transport, access)
             self._clients[key] = client
         self._clients.move_to_end(key)
         self._limit_connected()

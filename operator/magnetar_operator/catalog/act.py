@@ -13,22 +13,30 @@ from urllib.parse import quote
 
 from magnetar.policies.policy import Policy, Rest
 from magnetar_operator.admin.client import Exists, NotFound, Refused
-from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
+from magnetar_operator.admin.target import (
+    NAMESPACE,
+    PERMISSION,
+    SUBSCRIPTION,
+    TENANT,
+    TOPIC,
+    Target,
+)
 from magnetar_operator.admin.view import ClusterView
-from magnetar_operator.catalog.desired import (
+from magnetar_operator.catalog.observe import schema_body, schema_path, subscription_roles
+from magnetar_operator.catalog.plan import Action, Verb
+from magnetar_operator.catalog.state import (
+    ACTIONS,
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
     PARTITIONS,
     PROPERTIES,
     SCHEMA,
     Desired,
+    Observed,
     policy_of,
 )
-from magnetar_operator.catalog.observe import schema_body, schema_path
-from magnetar_operator.catalog.observed import Observed
-from magnetar_operator.catalog.plan import Action, Verb
-from magnetar_operator.engine.executor import Executor
 from magnetar_operator.engine.plan import Outcome
+from magnetar_operator.engine.reconciler import Executor
 
 GLOBAL_CLUSTER: Final = "global"
 METHOD_NOT_ALLOWED: Final = 405
@@ -80,6 +88,8 @@ class CatalogExecutor(Executor[Action]):
             await self._register_schema()
         elif name.startswith(PROPERTIES):
             await self._set_property(name.removeprefix(PROPERTIES), action.after)
+        elif name == ACTIONS:
+            await self._client.call("POST", self._target.path, action.after)
         elif name in (ADMIN_ROLES, ALLOWED_CLUSTERS):
             await self._set_tenant(name, action.after)
         elif (field := policy_of(name)) is not None:
@@ -100,6 +110,8 @@ class CatalogExecutor(Executor[Action]):
                 await self._client.call("PUT", target.path)
             elif target.kind == SUBSCRIPTION:
                 await self._client.call("PUT", target.path, self._start())
+            elif target.kind == PERMISSION:
+                await self._grant()
         except Exists as error:
             # Another client, or our own first attempt, created it: the cached lists are outdated.
             self._view.forget(target)
@@ -111,6 +123,17 @@ class CatalogExecutor(Executor[Action]):
             raise
         self._view.created(target, partitions)
         return None
+
+    async def _grant(self) -> None:
+        """Grants the permission. The REST replaces all roles of a subscription at once."""
+        target = self._target
+        if not target.subscription:
+            await self._client.call("POST", target.path, self._desired.fields[ACTIONS])
+            return
+        async with self._view.exclusive(target):
+            granted = await subscription_roles(self._view, target)
+            roles = sorted({*granted.get(target.subscription, ()), target.role})
+            await self._client.call("POST", target.permissions_path, roles)
 
     def _namespace_document(self) -> dict[str, Any]:
         bundles = self._desired.at_birth.get("bundles")

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from magnetar.policies.policy import UNLIMITED
 from magnetar_operator.admin.target import Target
-from magnetar_operator.catalog.desired import (
+from magnetar_operator.catalog.state import (
+    ACTIONS,
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
     PARTITIONS,
@@ -23,9 +24,9 @@ from magnetar_operator.catalog.desired import (
     PROPERTIES,
     SCHEMA,
     Desired,
+    Observed,
     policy_of,
 )
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.engine import plan as engine
 from magnetar_operator.models.base import PlanStep
 from magnetar_operator.models.values import from_rest
@@ -195,6 +196,9 @@ def _from_nothing(
         text = f"{target} was deleted in the cluster, and stays deleted (ignore-drift: deleted)"
         return Plan((Action(Verb.REFUSE, target, text, risk=Risk.REFUSED),))
     text = f"create {target}{shape}"
+    if target.role:
+        shape = f": {_flat(desired.fields.get(ACTIONS, ['use']))}"
+        text = f"grant {target}{shape}"
     if existed:
         text = f"{target} was deleted in the cluster: create it again{shape}, empty"
     # A non-persistent topic exists only while clients use it: its absence is not drift.
@@ -202,7 +206,8 @@ def _from_nothing(
     actions = [Action(Verb.CREATE, target, text, drift=drift, after=dict(desired.at_birth))]
     for field in _in_order(desired.fields):
         value = desired.fields[field]
-        if field != PARTITIONS and value is not None:
+        # The creation itself sets these.
+        if field not in (PARTITIONS, ACTIONS) and value is not None:
             text = f"set {label(field)} to {shown(field, value)}"
             actions.append(Action(Verb.SET, target, text, field, None, value))
     actions += _implied(target, desired, Observed({}), {})

@@ -5,6 +5,9 @@ a referenced object does not exist yet, `NotYet` says what the resource waits fo
 
 Referenced objects come from the watches. Other objects (not reported yet, or in a Kubernetes
 namespace that is not watched) are read from the API server, unless the caller has none.
+
+A resource acts only on the target that its status records, or on a new one if it records none:
+`moved` compares the resolved place with the recorded one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,13 +16,22 @@ from typing import Any, Final, Protocol, cast
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, parse_topic
-from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
+from magnetar_operator.admin.access import ClusterKey
+from magnetar_operator.admin.target import (
+    NAMESPACE,
+    PERMISSION,
+    SUBSCRIPTION,
+    TENANT,
+    TOPIC,
+    Target,
+)
 from magnetar_operator.engine.queue import ObjectKey
 from magnetar_operator.kube.client import Forbidden, KubeClient
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, KINDS, Kind, Object
 from magnetar_operator.models.kinds import BY_KIND
 from magnetar_operator.models.resources import (
     NamespaceSpec,
+    PermissionSpec,
     Placed,
     SubscriptionSpec,
     TenantSpec,
@@ -27,9 +39,10 @@ from magnetar_operator.models.resources import (
 )
 
 ADMIN_PORT: Final = 8080
+ADMIN_TLS_PORT: Final = 8443
 _REFERENCES: Final = (("namespaceRef", NAMESPACE), ("topicRef", TOPIC))
-ORDER: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION)
-"""The order of dependence: each kind needs the kind before it."""
+ORDER: Final = (TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, PERMISSION)
+"""The order of dependence: a kind needs kinds before it."""
 Lookup = Callable[[str, str], Object | None]
 """Finds a resource of the same Kubernetes namespace, by kind and name."""
 
@@ -91,6 +104,11 @@ class Place:
     """The cluster's name among Pulsar's clusters; empty for an address."""
 
     @property
+    def key(self) -> ClusterKey | None:
+        """The cluster whose credentials are used; None for an address."""
+        return cluster_key(self.cluster, self.cluster_namespace)
+
+    @property
     def status(self) -> dict[str, str]:
         """The fields of a status that record the place."""
         return {
@@ -99,6 +117,11 @@ class Place:
             "clusterNamespace": self.cluster_namespace,
             "adminUrl": self.url,
         }
+
+
+def cluster_key(name: str, namespace: str) -> ClusterKey | None:
+    """The MagnetarCluster of a place or a status; None if it is an address."""
+    return ClusterKey(namespace, name) if namespace else None
 
 
 def kind_named(name: str) -> Kind:
@@ -123,6 +146,7 @@ class References:
             return Place(address, address, target)
         cluster = await self._cluster(owner)
         metadata = cluster["metadata"]
+        require_admitted(cluster, obj["metadata"].get("namespace", ""))
         return Place(
             admin_url(cluster),
             str(metadata["name"]),
@@ -206,10 +230,7 @@ class References:
 
     async def _namespace_by_reference(self, obj: Object) -> str:
         """The cluster's namespace, for a status of a release that did not record it."""
-        try:
-            owner = placed_by(obj, await self._references(obj))
-        except BadSpec:
-            owner = obj
+        owner = placed_by(obj, await self._references(obj))
         reference = (owner.get("spec") or {}).get("clusterRef") or {}
         return str(reference.get("namespace") or obj["metadata"].get("namespace", ""))
 
@@ -244,7 +265,24 @@ def _target_of(obj: Object, find: Lookup) -> Target:
             if not topic:
                 raise BadSpec("set spec.topic or spec.topicRef")
             return Target(SUBSCRIPTION, str(parse_topic(topic).base), spec.name or own_name)
+        case PermissionSpec():
+            return Target(
+                PERMISSION, _permitted(obj, spec, find), spec.subscription or "", spec.role
+            )
     raise BadSpec(f"{obj['kind']} is not a kind of the catalog")
+
+
+def _permitted(obj: Object, spec: PermissionSpec, find: Lookup) -> str:
+    """The full name of the namespace or topic of a permission."""
+    if spec.topic is not None:
+        return str(parse_topic(spec.topic).base)
+    if spec.topic_ref is not None:
+        return target_of(_referred(obj, TOPIC, spec.topic_ref.name, find), find).name
+    if spec.namespace_ref is not None:
+        return target_of(_referred(obj, NAMESPACE, spec.namespace_ref.name, find), find).name
+    if not spec.namespace:
+        raise BadSpec("set spec.namespace, spec.namespaceRef, spec.topic or spec.topicRef")
+    return spec.namespace
 
 
 def _topic_name(obj: Object, spec: TopicSpec, find: Lookup) -> TopicName:
@@ -289,10 +327,97 @@ def placed_by(obj: Object, find: Lookup) -> Object:
     return obj
 
 
+def require_admitted(cluster: Object, namespace: str) -> None:
+    """Raises BadSpec if a closed cluster does not admit resources of the Kubernetes namespace.
+
+    The operator acts with its own rights: without this check, any author of a resource, in any
+    namespace, would be a super user of every cluster.
+    """
+    metadata, auth = cluster["metadata"], (cluster.get("spec") or {}).get("auth") or {}
+    is_closed = bool((auth.get("authentication") or {}).get("enabled"))
+    admitted = (metadata["namespace"], *(auth.get("resourceNamespaces") or ()))
+    if is_closed and namespace not in admitted:
+        raise BadSpec(
+            f"spec.clusterRef: MagnetarCluster {metadata['namespace']}/{metadata['name']} does not "
+            f"admit resources of namespace {namespace}: its spec.auth.resourceNamespaces must name "
+            "it"
+        )
+
+
 def admin_url(cluster: Object) -> str:
     """The address of the admin REST of a MagnetarCluster."""
     metadata = cluster["metadata"]
-    specified = (cluster.get("spec") or {}).get("adminUrl")
+    spec = cluster.get("spec") or {}
+    specified = spec.get("adminUrl")
     reported = (cluster.get("status") or {}).get("adminUrl")
-    default = f"http://{metadata['name']}-broker.{metadata['namespace']}.svc:{ADMIN_PORT}"
+    has_tls = bool((spec.get("tls") or {}).get("enabled"))
+    scheme, port = ("https", ADMIN_TLS_PORT) if has_tls else ("http", ADMIN_PORT)
+    default = f"{scheme}://{metadata['name']}-broker.{metadata['namespace']}.svc:{port}"
     return str(specified or reported or default).rstrip("/")
+
+
+KEEP: Final = "KeepAfterDeletion"
+MOVED: Final = "Moved"
+DUPLICATE: Final = "Duplicate"
+
+
+def applied_there(status: Mapping[str, Any], place: Place) -> Mapping[str, Any] | None:
+    """`status.applied`, if the status records this target."""
+    return None if moved(status, place) else status.get("applied") or None
+
+
+def same_cluster(status: Mapping[str, Any], place: Place) -> bool:
+    """Whether the status records the cluster of the place.
+
+    A MagnetarCluster that moves to a new address stays the same cluster, and another one may get
+    its old address.
+    """
+    cluster = str(status.get("cluster") or "")
+    if not place.cluster_namespace or not cluster or "://" in cluster:
+        return bool(status.get("adminUrl") == place.url)
+    namespace = cluster_namespace(status) or place.cluster_namespace
+    return (cluster, namespace) == (place.cluster, place.cluster_namespace)
+
+
+def cluster_namespace(status: Mapping[str, Any]) -> str:
+    """The Kubernetes namespace of the MagnetarCluster in the status; empty if unknown.
+
+    An older release did not record it; it is then taken from the cluster's default address.
+    """
+    if recorded := status.get("clusterNamespace"):
+        return str(recorded)
+    start, end = f"http://{status.get('cluster')}-broker.", f".svc:{ADMIN_PORT}"
+    url = str(status.get("adminUrl") or "")
+    return url[len(start) : -len(end)] if url.startswith(start) and url.endswith(end) else ""
+
+
+def moved(status: Mapping[str, Any], place: Place) -> str:
+    """Why the place differs from the one that the status records; empty if it does not.
+
+    A manifest may resolve to another cluster or name than before: `adminUrl` is changed,
+    `clusterRef` is added, the only MagnetarCluster of the namespace is replaced by another one, or
+    a referenced Namespace resource is deleted and created again.
+    """
+    name = status.get("resolvedName")
+    if not status.get("applied") or not name:
+        return ""
+    if same_cluster(status, place) and name == place.target.full_name:
+        return ""
+    return (
+        f"it was created or adopted as {name} in cluster {status.get('cluster')}, and its manifest "
+        f"now means {place.target.full_name} in cluster {place.cluster}: nothing is changed in "
+        "either. Restore what its manifest refers to, or delete this resource (with "
+        f"lifecyclePolicy: {KEEP} to keep its data) and create it again"
+    )
+
+
+def owns(obj: Object, url: str, target: Target) -> bool:
+    """Whether the resource's status records that it created or adopted the target."""
+    status = obj.get("status") or {}
+    return bool(status.get("applied")) and target_in(status, obj["kind"]) == (url, target)
+
+
+def target_in(status: Mapping[str, Any], kind: str) -> tuple[str, Target] | None:
+    """The address and the target that the status records."""
+    url, name = status.get("adminUrl"), status.get("resolvedName")
+    return (url, Target.parse(kind, name)) if url and name else None

@@ -1,25 +1,30 @@
 """Carries out the actions of a cluster's plan, and records Events."""
 
+from collections.abc import Mapping
 from typing import ClassVar, assert_never
 
-from magnetar_operator.admin.client import AdminClients, AdminError, NotFound
+from magnetar_operator.admin.client import AdminClient, AdminError, NotFound
 from magnetar_operator.cluster.actions import (
     Action,
     BeginDrain,
     ClearRequest,
     DeleteVolume,
     EndDrain,
+    IssueSecret,
     ReplacePod,
     Scale,
 )
 from magnetar_operator.cluster.manifests.names import Cluster
-from magnetar_operator.cluster.observe import PREFIX, admin_of
+from magnetar_operator.cluster.manifests.security import wanted_of
+from magnetar_operator.cluster.observe import PREFIX
 from magnetar_operator.cluster.observed import REASON_OF_OURS
-from magnetar_operator.engine.executor import Executor, ObjectWriter
+from magnetar_operator.engine.objects import ObjectWriter
 from magnetar_operator.engine.plan import Apply, Outcome, Remove
+from magnetar_operator.engine.reconciler import Executor
 from magnetar_operator.kube.client import Conflict, KubeClient, KubeError
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import CLUSTER, POD, PVC, Kind, Object
+from magnetar_operator.security.issuer import SecretIssuer
 
 
 class ClusterExecutor(Executor[Action]):
@@ -35,13 +40,17 @@ class ClusterExecutor(Executor[Action]):
         self,
         kube: KubeClient,
         events: Events,
-        clients: AdminClients,
+        admin: AdminClient,
         cluster: Cluster,
         owner: Object,
+        issuer: SecretIssuer,
+        secrets: Mapping[str, Object | None],
     ) -> None:
         self._kube = kube
-        self._clients = clients
+        self._admin = admin
         self._cluster = cluster
+        self._issuer = issuer
+        self._secrets = secrets
         self._writer = ObjectWriter(kube, events, owner)
 
     async def execute(self, action: Action, outcome: Outcome[Action]) -> None:  # noqa: ARG002
@@ -59,12 +68,13 @@ class ClusterExecutor(Executor[Action]):
             case DeleteVolume():
                 await self._delete(PVC, action.name, action.uid, "VolumeDeleted", action.text)
             case BeginDrain():
-                client = admin_of(self._clients, self._cluster)
                 body = {"reason": f"{REASON_OF_OURS}{action.text}"}
-                await client.call("POST", f"{PREFIX}/bookies/{action.bookie}/drain", body)
+                await self._admin.call("POST", f"{PREFIX}/bookies/{action.bookie}/drain", body)
                 await self._writer.record("DrainBegins", action.text)
             case EndDrain():
                 await self._end_drain(action)
+            case IssueSecret():
+                await self._issue(action)
             case ClearRequest():
                 await self._clear(action.annotation)
             case _:
@@ -78,12 +88,20 @@ class ClusterExecutor(Executor[Action]):
         await self._writer.record(reason, text)
 
     async def _end_drain(self, action: EndDrain) -> None:
-        client = admin_of(self._clients, self._cluster)
         try:
-            await client.call("DELETE", f"{PREFIX}/bookies/{action.bookie}/drain")
+            await self._admin.call("DELETE", f"{PREFIX}/bookies/{action.bookie}/drain")
         except NotFound:
             return
         await self._writer.record(action.reason, action.text)
+
+    async def _issue(self, action: IssueSecret) -> None:
+        wanted = wanted_of(self._cluster)
+        assert wanted is not None  # noqa: S101  the plan issues Secrets
+        try:
+            await self._issuer.carry_out(action.issue, wanted, self._secrets)
+        except Conflict:
+            return  # another writer was first: the next reconcile plans from its Secret
+        await self._writer.record("Issued", f"Secret {action.issue.secret}: {action.text}")
 
     async def _clear(self, annotation: str) -> None:
         """Removes the annotation from the very version of the MagnetarCluster that was read."""

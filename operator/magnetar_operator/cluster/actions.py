@@ -1,10 +1,11 @@
 """The actions of a cluster's plan; `act` carries them out. Pure: no IO."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from magnetar_operator.engine.plan import Apply, Remove
 from magnetar_operator.kube.kinds import Kind
 from magnetar_operator.models.base import PlanStep
+from magnetar_operator.security.plan import Issue
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,21 @@ class DeleteVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class IssueSecret:
+    """Writes one Secret of the cluster. Its text has nothing of the content."""
+
+    issue: Issue = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        return self.issue.text
+
+    @property
+    def step(self) -> PlanStep:
+        return self.issue.plan_step
+
+
+@dataclass(frozen=True, slots=True)
 class ClearRequest:
     """Removes an annotation of the MagnetarCluster once its request is fulfilled."""
 
@@ -86,4 +102,14 @@ class ClearRequest:
         return PlanStep(action="clear", target=f"Annotation {self.annotation}", text=self.text)
 
 
-Action = Apply | Remove | Scale | ReplacePod | BeginDrain | EndDrain | DeleteVolume | ClearRequest
+Action = (
+    Apply
+    | Remove
+    | Scale
+    | ReplacePod
+    | BeginDrain
+    | EndDrain
+    | DeleteVolume
+    | ClearRequest
+    | IssueSecret
+)

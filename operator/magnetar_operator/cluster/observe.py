@@ -5,16 +5,26 @@ REST, with a short deadline; if the brokers do not answer, the observation gives
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from magnetar.documents.bookies import Drain, LedgerHealth
 from magnetar_operator.admin.client import AdminClient, AdminClients, AdminError, Purpose
-from magnetar_operator.clock import SYSTEM, Clock
+from magnetar_operator.clock import SYSTEM, Clock, utc
 from magnetar_operator.cluster.manifests.names import BROKER, Cluster
-from magnetar_operator.cluster.observed import Ledgers, Observed, Pod, claim_name, pod_of, volume_of
-from magnetar_operator.kube.client import KubeClient
+from magnetar_operator.cluster.manifests.security import wanted_of
+from magnetar_operator.cluster.observed import (
+    Ledgers,
+    Observed,
+    Pod,
+    claim_name,
+    pod_of,
+    present_admin_url,
+    volume_of,
+)
+from magnetar_operator.kube.client import Forbidden, KubeClient
 from magnetar_operator.kube.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -28,6 +38,7 @@ from magnetar_operator.kube.kinds import (
     SERVICE_MONITOR,
     STATEFUL_SET,
 )
+from magnetar_operator.security.issuer import SecretIssuer
 
 KINDS: Final = (
     STATEFUL_SET,
@@ -44,9 +55,9 @@ MONITORS_FRESH_S: Final = 60.0
 PREFIX: Final = "/admin/v2/magnetar"
 
 
-def admin_of(clients: AdminClients, cluster: Cluster) -> AdminClient:
+def admin_of(clients: AdminClients, cluster: Cluster, brokers: Sequence[Pod]) -> AdminClient:
     """The client of the cluster's admin REST."""
-    return clients.at(cluster.admin_url, Purpose.CLUSTERS)
+    return clients.at(present_admin_url(cluster, brokers), Purpose.CLUSTERS, cluster.key)
 
 
 class Observer:
@@ -56,6 +67,7 @@ class Observer:
         self._clock = clock
         self._kube = kube
         self._clients = clients
+        self._issuer = SecretIssuer(kube, lambda: utc(clock))
         self._monitors = False
         self._monitors_until = float("-inf")
 
@@ -73,6 +85,7 @@ class Observer:
         observed.pods = [pod_of(obj) for obj in lists[-2]]
         observed.claims = lists[-1]
         await self._add_namesakes(cluster, observed)
+        await self._add_secrets(cluster, observed)
         observed.ledgers = await self._ledgers(cluster, observed.of(BROKER))
         await self._add_claims(cluster, observed)
         return observed
@@ -95,6 +108,15 @@ class Observer:
             if stateful_set is not None:
                 observed.objects[STATEFUL_SET.kind, name] = stateful_set
 
+    async def _add_secrets(self, cluster: Cluster, observed: Observed) -> None:
+        wanted = wanted_of(cluster)
+        if wanted is None:
+            return
+        try:
+            observed.secrets = await self._issuer.read(wanted)
+        except Forbidden as error:
+            observed.secrets_unknown = error.message
+
     async def _has_monitors(self) -> bool:
         if self._clock.monotonic() >= self._monitors_until:
             self._monitors = await self._kube.serves(SERVICE_MONITOR)
@@ -106,7 +128,7 @@ class Observer:
             return Ledgers(unknown="no broker is ready")
         try:
             async with asyncio.timeout(ADMIN_TIMEOUT_S):
-                client = admin_of(self._clients, cluster)
+                client = admin_of(self._clients, cluster, brokers)
                 health: Any = await client.get(f"{PREFIX}/ledgers/health")
                 drains: Any = await client.get(f"{PREFIX}/bookies/drains")
             return Ledgers(

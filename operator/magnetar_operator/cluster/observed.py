@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from magnetar.documents.bookies import Drain, LedgerHealth
+from magnetar_operator.cluster.manifests.names import Cluster
+from magnetar_operator.cluster.manifests.pods import STARTUP_S_MAX
 from magnetar_operator.kube.kinds import Kind, Object
 
 REASON_OF_OURS: Final = "magnetar-operator: "
 """The prefix of the reasons of the operator's own drains; it does not touch other drains."""
 VOLUME_REASON: Final = f"{REASON_OF_OURS}volume "
 """The prefix of the reasons of drains for a new volume; the uid of the old claim follows."""
-STARTUP_S_MAX: Final = 300.0
-"""The time that a pod may take to become ready, as in its startup probe."""
 REVISION_LABEL: Final = "controller-revision-hash"
 
 
@@ -46,6 +46,8 @@ class Pod:
     """Why the pod does not become ready, if Kubernetes reports it."""
     unready_since: datetime.datetime | None = None
     """None while the pod is ready, or if Kubernetes does not report it."""
+    ports: frozenset[str] = frozenset()
+    """The names of its container's ports."""
 
     def stuck(self, now: datetime.datetime) -> str:
         """Why the pod will not become ready; empty if it is ready or may still be starting."""
@@ -72,6 +74,10 @@ class Observed:
     ledgers: Ledgers = field(default_factory=Ledgers)
     has_service_monitors: bool = False
     """Whether the CRD of ServiceMonitors is installed."""
+    secrets: Mapping[str, Object | None] = field(default_factory=dict, repr=False)
+    """The Secrets that the operator issues, by name; None: it does not exist."""
+    secrets_unknown: str = ""
+    """Why the Secrets could not be read."""
 
     def get(self, kind: Kind, name: str) -> Object | None:
         return self.objects.get((kind.kind, name))
@@ -125,6 +131,12 @@ def pod_of(content: Mapping[str, Any]) -> Pod:
         ending="deletionTimestamp" in metadata,
         trouble=_trouble(status),
         unready_since=None if ready else since,
+        ports=frozenset(
+            port["name"]
+            for container in (content.get("spec") or {}).get("containers") or ()
+            for port in container.get("ports") or ()
+            if "name" in port
+        ),
     )
 
 
@@ -142,6 +154,21 @@ def _trouble(status: Mapping[str, Any]) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return f"{condition.get('reason', '')}: {condition.get('message', '')}".rstrip(": ")
     return ""
+
+
+def present_admin_url(cluster: Cluster, brokers: Sequence[Pod]) -> str:
+    """The address of the admin REST that the brokers of now serve.
+
+    While brokers are restarted with TLS, or without it, the address of the spec is not served yet:
+    the gates would wait for it, and the restarts for the gates.
+    """
+    if cluster.spec.admin_url is not None:
+        return cluster.spec.admin_url
+    ready = [pod for pod in brokers if pod.ready and pod.ports]
+    preferred = "https" if cluster.has_tls else "http"
+    if not ready or any(preferred in pod.ports for pod in ready):
+        return cluster.admin_url
+    return cluster.admin_url_of(has_tls=not cluster.has_tls)
 
 
 def first_trouble(pods: Sequence[Pod]) -> str:

@@ -12,9 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from magnetar.documents.bookies import DrainState
-from magnetar_operator.cluster import gate, rollout, scale_down, scale_up, volume_replacement
-from magnetar_operator.cluster.actions import Action, BeginDrain, Scale
-from magnetar_operator.cluster.manifests import brokers, storage, surroundings
+from magnetar_operator.cluster import (
+    gate,
+    rollout,
+    scale_down,
+    scale_up,
+    secrets,
+    volume_replacement,
+)
+from magnetar_operator.cluster.actions import Action, BeginDrain, IssueSecret, Scale
+from magnetar_operator.cluster.manifests import brokers, security, storage, surroundings
 from magnetar_operator.cluster.manifests.names import (
     APPLIED,
     BOOKIE,
@@ -43,6 +50,7 @@ from magnetar_operator.kube.kinds import (
     kind_of,
 )
 from magnetar_operator.models.values import seconds
+from magnetar_operator.security.plan import Issuance
 
 WAIT_S: Final = 5.0
 REMOVABLE: Final = (
@@ -77,6 +85,8 @@ class Plan(engine.Plan[Action]):
     """(kind, text)"""
     volumes: Sequence[str] = ()
     """Problems of volumes."""
+    issuance: Issuance = field(default_factory=Issuance)
+    """The Secrets to issue."""
 
 
 @dataclass(slots=True)
@@ -92,6 +102,7 @@ class _Draft:
     waits: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
+    issuance: Issuance = field(default_factory=Issuance)
     requeue_s: float | None = None
 
     def requeue(self, after_s: float | None) -> None:
@@ -127,6 +138,7 @@ class _Planner:
         cluster, draft = self._cluster, self._draft
         draft.problems += refusals(cluster)
         etcd = self._roll(ETCD, "")
+        self._secrets(etcd)
         restarts = "etcd is being restarted" if etcd.stale or etcd.unknown else ""
         bookies = self._roll(BOOKIE, restarts or self._closed())
         busy = f"{bookies.stale[0].name} is being upgraded" if bookies.stale else ""
@@ -160,7 +172,19 @@ class _Planner:
             scaled_up=grow.mark,
             recommendations=grow.recommendations,
             volumes=tuple(draft.volumes),
+            issuance=draft.issuance,
         )
+
+    def _secrets(self, etcd: rollout.Rollout) -> None:
+        """Issues Secrets first: pods do not start without those that they mount."""
+        draft = self._draft
+        issuance = draft.issuance = secrets.decide(self._cluster, self._observed, etcd, self._now)
+        draft.problems += issuance.problems
+        draft.actions += [IssueSecret(issue) for issue in issuance.actions]
+        draft.requeue(secrets.REPLAN_S if issuance.actions else issuance.requeue_s)
+        bundle = secrets.trust_bundle(self._cluster, self._observed)
+        if bundle:
+            self._apply(security.trust_config_map(self._cluster, bundle))
 
     def _removals(self, wanted: int, recorded: int, busy: str) -> scale_down.ScaleDown:
         """Decides on a removal and on a new volume: the one in progress, else the removal first."""
@@ -232,7 +256,8 @@ class _Planner:
             return
         for manifest in storage.etcd_services(cluster):
             self._apply(manifest)
-        self._apply(storage.etcd_stateful_set(cluster, self._claims(ETCD)))
+        trust = secrets.trust_digest(cluster, self._observed)
+        self._apply(storage.etcd_stateful_set(cluster, self._claims(ETCD), trust))
 
     def _bookies(self, shrink: scale_down.ScaleDown, grow: scale_up.ScaleUp) -> None:
         cluster = self._cluster
@@ -257,7 +282,6 @@ class _Planner:
         ready = sum(pod.ready for pod in observed.of(BOOKIE))
         ensemble = min(cluster.spec.bookie.quorums.ensemble, cluster.spec.bookie.replicas)
         if stored is None and ready < ensemble:
-            self._wanted.add((DEPLOYMENT.kind, cluster.object_name(BROKER)))
             self._wait(f"brokers are created once {ensemble} bookies are ready")
             return
         self._deployment(BROKER, brokers.broker_deployment(cluster), bookies)

@@ -13,8 +13,8 @@ from magnetar import __version__
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.clock import SYSTEM, Clock, utc
 from magnetar_operator.cluster.act import ClusterExecutor
-from magnetar_operator.cluster.manifests.names import CLUSTER_LABEL, REPLACE_VOLUME, Cluster
-from magnetar_operator.cluster.observe import Observer
+from magnetar_operator.cluster.manifests.names import BROKER, CLUSTER_LABEL, Cluster, cluster_of
+from magnetar_operator.cluster.observe import Observer, admin_of
 from magnetar_operator.cluster.observed import Observed
 from magnetar_operator.cluster.plan import Plan, plan
 from magnetar_operator.cluster.status import status
@@ -26,7 +26,7 @@ from magnetar_operator.engine.status import StatusWriter
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import CLUSTER, DEPLOYMENT, POD, STATEFUL_SET, Object
-from magnetar_operator.models.cluster import ClusterSpec
+from magnetar_operator.security.issuer import SecretIssuer
 from magnetar_operator.settings import Settings
 
 AGAIN_AFTER_ACTING_S: Final = 1.0
@@ -78,9 +78,15 @@ class ClusterReconciler(Reconciler[Subject, Observed, Plan]):
         scaled_up = str(before.get("scaledUp", ""))
         return plan(subject.cluster, observed, recorded, utc(self._clock), scaled_up)
 
-    async def act(self, subject: Subject, observed: Observed, plan: Plan) -> Outcome[Any]:  # noqa: ARG002
+    async def act(self, subject: Subject, observed: Observed, plan: Plan) -> Outcome[Any]:
         executor = ClusterExecutor(
-            self.kube, self._events, self._clients, subject.cluster, subject.owner
+            self.kube,
+            self._events,
+            admin_of(self._clients, subject.cluster, observed.of(BROKER)),
+            subject.cluster,
+            subject.owner,
+            SecretIssuer(self.kube, lambda: utc(self._clock)),
+            observed.secrets,
         )
         return await executor.run(plan.actions)
 
@@ -105,26 +111,6 @@ class ClusterReconciler(Reconciler[Subject, Observed, Plan]):
         )
         requeue_s = AGAIN_AFTER_ACTING_S if attempt.acted and created else plan.requeue_s
         return Report(document, requeue_s, errors[0] if errors else None)
-
-
-def cluster_of(owner: Object, settings: Settings) -> Cluster:
-    """A MagnetarCluster in the form that the builders of manifests use.
-
-    Raises msgspec.ValidationError, which names the field.
-    """
-    metadata = owner["metadata"]
-    spec = ClusterSpec.parse(owner.get("spec") or {})
-    return Cluster(
-        name=metadata["name"],
-        namespace=metadata["namespace"],
-        uid=metadata.get("uid", ""),
-        spec=spec,
-        image=spec.image or settings.image,
-        etcd_image=spec.etcd.image or settings.etcd_image,
-        operator_namespace=settings.pod_namespace,
-        replace_volume=(metadata.get("annotations") or {}).get(REPLACE_VOLUME, "").strip(),
-        resource_version=metadata.get("resourceVersion", ""),
-    )
 
 
 def register(context: Context) -> None:

@@ -3,6 +3,9 @@
 The API server refuses most of them in new objects; an object that was stored before may have them.
 """
 
+from collections.abc import Mapping
+
+from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import Cluster
 from magnetar_operator.cluster.manifests.pods import METADATA_ROOT, settings_data
 from magnetar_operator.models.switches import switched_on
@@ -21,6 +24,8 @@ def refusals(cluster: Cluster) -> list[str]:
         for part, config in configs.items()
         for key in switched_on(config)
     ]
+    texts += _overrides("broker", spec.broker.config, security.broker_settings(cluster))
+    texts += _overrides("bookie", spec.bookie.config, security.bookie_settings(cluster))
     external = spec.etcd.external
     if external is not None:
         secrets = {"tls": external.tls, "auth": external.auth}
@@ -32,6 +37,16 @@ def refusals(cluster: Cluster) -> list[str]:
     if not cluster.separate_recovery:  # it runs in the bookies, whose config has precedence
         configs["bookie"] = {**configs.pop("autorecovery"), **configs["bookie"]}
     return texts + _roots(cluster, configs)
+
+
+def _overrides(part: str, config: Mapping[str, object], closed: Mapping[str, str]) -> list[str]:
+    """Settings in `config` that spec.tls and spec.auth set: they would open what these close."""
+    own = settings_data(closed)
+    return [
+        f"spec.{part}.config.{key} is set by spec.tls and spec.auth: remove it"
+        for key in sorted(config)
+        if settings_data({key: ""}).keys() & own.keys()
+    ]
 
 
 def _roots(cluster: Cluster, configs: dict[str, dict[str, int | str]]) -> list[str]:

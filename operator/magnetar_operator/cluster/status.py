@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from magnetar.documents.bookies import DrainState
-from magnetar_operator.cluster import gate
+from magnetar_operator.cluster import gate, secrets
 from magnetar_operator.cluster.manifests.names import BOOKIE, BROKER, ETCD, Cluster
-from magnetar_operator.cluster.observed import Observed, first_trouble
+from magnetar_operator.cluster.observed import Observed, first_trouble, present_admin_url
 from magnetar_operator.cluster.plan import Plan
 from magnetar_operator.cluster.scale_down import ScaleDown
 from magnetar_operator.cluster.volume_replacement import LEAVING, VolumeReplacement
-from magnetar_operator.engine.conditions import Condition, condition_of, conditions, timestamp
+from magnetar_operator.engine.status import Condition, condition_of, conditions, timestamp
 from magnetar_operator.kube.kinds import DEPLOYMENT, STATEFUL_SET, Object
 
 READY_BEFORE: Final = ("Running", "Degraded", "Upgrading", "ScalingDown", "ReplacingVolume")
@@ -56,7 +56,7 @@ def status(
         "version": version,
         "image": cluster.image,
         "clusterName": cluster.cluster_name,
-        "adminUrl": cluster.admin_url,
+        "adminUrl": present_admin_url(cluster, observed.of(BROKER)),
         "serviceUrl": cluster.service_url,
         "brokers": _replicas(cluster, observed, BROKER, cluster.spec.broker.replicas),
         "bookies": _replicas(cluster, observed, BOOKIE, plan.shrink.replicas),
@@ -90,6 +90,9 @@ def _conditions(
         _ledgers(observed),
         _volumes(plan),
     ]
+    issued = secrets.condition(cluster, plan.issuance)
+    if issued is not None:
+        parts.append(issued)
     failing = next((part for part in parts if not part.holds), None)
     if problems:
         ready = Condition("Ready", False, "NotDone", "; ".join(problems))

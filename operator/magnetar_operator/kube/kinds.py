@@ -46,6 +46,7 @@ TENANT: Final = Kind(API_VERSION, "Tenant", "tenants")
 NAMESPACE: Final = Kind(API_VERSION, "Namespace", "namespaces")
 TOPIC: Final = Kind(API_VERSION, "Topic", "topics")
 SUBSCRIPTION: Final = Kind(API_VERSION, "Subscription", "subscriptions")
+PERMISSION: Final = Kind(API_VERSION, "Permission", "permissions")
 SPARK_JOB: Final = Kind(API_VERSION, "SparkJob", "sparkjobs")
 
 STATEFUL_SET: Final = Kind("apps/v1", "StatefulSet", "statefulsets")

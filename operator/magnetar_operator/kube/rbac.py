@@ -44,7 +44,13 @@ class Rule:
 _APPLY: Final = ("get", "list", "create", "patch")
 _OWNED: Final = "part of a cluster"
 _REMOVABLE: Final = "part of a cluster; deleted once the spec does not need it"
-_RESOURCES: Final = (kinds.TENANT, kinds.NAMESPACE, kinds.TOPIC, kinds.SUBSCRIPTION)
+_RESOURCES: Final = (
+    kinds.TENANT,
+    kinds.NAMESPACE,
+    kinds.TOPIC,
+    kinds.SUBSCRIPTION,
+    kinds.PERMISSION,
+)
 
 DRIVER_RIGHTS: Final = (
     {

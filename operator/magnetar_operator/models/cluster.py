@@ -30,6 +30,7 @@ from magnetar_operator.models.cluster_parts import (
     Offload,
     Upgrade,
 )
+from magnetar_operator.models.cluster_security import Auth, Tls
 from magnetar_operator.models.pods import STORAGE_DEFAULT, Config, Pods, Storage
 
 BROKERS_MIN_DEFAULT: Final = 2
@@ -124,7 +125,7 @@ class Broker(Pods, frozen=True, kw_only=True):
 
 
 class Quorums(Model, frozen=True, kw_only=True):
-    """The copies of each entry, unless a policy says otherwise."""
+    """The copies of each entry, unless a policy sets them."""
 
     ensemble: Annotated[
         int, Meta(ge=1, le=64, description="The bookies of a ledger (ensemble).")
@@ -196,7 +197,7 @@ class Bookie(Pods, frozen=True, kw_only=True):
         ),
     ] = BOOKIES_DEFAULT
     quorums: Annotated[
-        Quorums, Meta(description="The copies of each entry, unless a policy says otherwise.")
+        Quorums, Meta(description="The copies of each entry, unless a policy sets them.")
     ] = Quorums()
     storage: Annotated[
         Storage,
@@ -245,7 +246,8 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
         Url | None,
         Meta(
             description="The address of the admin REST, if the operator runs outside of "
-            "Kubernetes. Default: http://NAME-broker.NAMESPACE.svc:8080."
+            "Kubernetes. Default: http://NAME-broker.NAMESPACE.svc:8080, with TLS "
+            "https://NAME-broker.NAMESPACE.svc:8443."
         ),
     ] = None
     paused: Annotated[
@@ -282,6 +284,8 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
         Offload | None,
         Meta(description="The cold store of brokers and Spark jobs. Default: none."),
     ] = None
+    tls: Annotated[Tls, Meta(description="TLS of all connections.")] = Tls()
+    auth: Annotated[Auth, Meta(description="Authentication and authorization.")] = Auth()
     metrics: Annotated[Metrics, Meta(description="Metrics for Prometheus.")] = Metrics()
     network_policy: Annotated[
         NetworkPolicies, Meta(description="Which pods may connect to which.")
@@ -291,6 +295,13 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     ] = Upgrade()
 
     rules: ClassVar[tuple[Cel, ...]] = (
+        Cel(
+            "self.?tls.?etcd.?peers.orValue(true) == oldSelf.?tls.?etcd.?peers.orValue(true)"
+            " || !oldSelf.?tls.?enabled.orValue(false)",
+            "tls.etcd.peers cannot be changed while the cluster has TLS: the members' addresses "
+            "are recorded in etcd",
+            ".tls",
+        ),
         constant("clusterName", "clusterName cannot be changed: ledgers and clients know it"),
         Cel(
             "(has(self.etcd) && has(self.etcd.external)) == "

@@ -1,4 +1,4 @@
-"""The table of our six kinds: short names, models, columns of `kubectl get`, and rules.
+"""The table of our seven kinds: short names, models, columns of `kubectl get`, and rules.
 
 Short names begin with `m` to avoid those of Kubernetes (`ns`) and of StreamNative's operator
 (`ptenant`, `pns`, `ptopic`, `psub…`).
@@ -15,6 +15,8 @@ from magnetar_operator.models.cluster_status import ClusterStatus
 from magnetar_operator.models.resources import (
     NamespaceSpec,
     NamespaceStatus,
+    PermissionSpec,
+    PermissionStatus,
     SubscriptionSpec,
     SubscriptionStatus,
     TenantSpec,
@@ -193,6 +195,21 @@ SUBSCRIPTION: Final = CustomKind(
     ),
 )
 
+PERMISSION: Final = CustomKind(
+    api=kinds.PERMISSION,
+    short="mperm",
+    text="A permission of a role on a namespace, a topic or a subscription.",
+    spec=PermissionSpec,
+    status=PermissionStatus,
+    columns=(
+        Column("Role", ".spec.role", "The role."),
+        NAME_COLUMN,
+        CLUSTER_COLUMN,
+        Column("Actions", ".spec.actions", "What the role may do."),
+        *TAIL,
+    ),
+)
+
 SPARK_JOB: Final = CustomKind(
     api=kinds.SPARK_JOB,
     short="mspark",
@@ -220,5 +237,5 @@ SPARK_JOB: Final = CustomKind(
     ),
 )
 
-KINDS: Final = (CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, SPARK_JOB)
+KINDS: Final = (CLUSTER, TENANT, NAMESPACE, TOPIC, SUBSCRIPTION, PERMISSION, SPARK_JOB)
 BY_KIND: Final = {custom.kind: custom for custom in KINDS}

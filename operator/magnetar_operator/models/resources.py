@@ -1,4 +1,4 @@
-"""The models of Tenant, Namespace, Topic and Subscription.
+"""The models of Tenant, Namespace, Topic, Subscription and Permission.
 
 Names are full names, or composed of references, which the operator's `catalog` resolves.
 `spec.policies` is a plain dict: the registry defines its schema and its conversion (`values`).
@@ -90,9 +90,7 @@ class TenantSpec(Placed, frozen=True, kw_only=True):
     admin_roles: Annotated[
         list[ShortText],
         Meta(
-            description="Roles that may administer the tenant. Brokers do not authorize requests: "
-            "roles are stored for tools and have no effect, as in Pulsar without "
-            "authorization.",
+            description="Roles that may administer the tenant, if brokers authorize requests.",
             max_length=256,
         ),
     ] = []
@@ -148,7 +146,7 @@ class NamespaceSpec(Placed, frozen=True, kw_only=True):
         *Placed.rules,
         Cel(
             "has(self.tenant) != (has(self.name) && self.name.contains('/'))",
-            "say the tenant once: tenant: shop, or name: shop/orders",
+            "set the tenant in exactly one field: tenant: shop, or name: shop/orders",
             ".tenant",
         ),
         constant("tenant", "tenant cannot be changed"),
@@ -234,19 +232,19 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
         *Placed.rules,
         Cel(
             "has(self.namespaceRef) != (has(self.name) && self.name.contains('/'))",
-            "say the namespace once: name: persistent://shop/orders/created, or namespaceRef with "
-            "name: created",
+            "set the namespace in exactly one field: name: persistent://shop/orders/created, or "
+            "namespaceRef with name: created",
             ".name",
         ),
         Cel(
             "!has(self.name) || !self.name.matches('-partition-[0-9]+$')",
-            "name is that of one partition: name the topic, and say partitions",
+            "name is that of one partition: name the topic, and set partitions",
             ".name",
         ),
         Cel(
             "!has(self.persistent) || !has(self.name) || !self.name.contains('://') || "
             "self.persistent == self.name.startsWith('persistent://')",
-            "persistent says otherwise than name: leave it out",
+            "persistent contradicts name: leave it out",
             ".persistent",
         ),
         Cel(
@@ -301,7 +299,8 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
         *Placed.rules,
         Cel(
             "has(self.topic) != has(self.topicRef)",
-            "say the topic once: topic: persistent://shop/orders/created, or topicRef",
+            "set the topic in exactly one field: topic: persistent://shop/orders/created, or "
+            "topicRef",
             ".topic",
         ),
         constant("topic", "topic cannot be changed"),
@@ -310,10 +309,86 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
         Cel(
             "(has(self.initialPosition) && self.initialPosition == 'Earliest') == "
             "(has(oldSelf.initialPosition) && oldSelf.initialPosition == 'Earliest')",
-            "initialPosition cannot be changed: it says where the subscription began; reset the "
-            "cursor instead",
+            "initialPosition cannot be changed: it applies to the creation of the subscription; "
+            "reset the cursor instead",
             ".initialPosition",
         ),
+    )
+
+
+class PermissionSpec(Placed, frozen=True, kw_only=True):
+    """The desired permission of a role on a namespace, a topic or a subscription."""
+
+    role: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1_024)],
+        Meta(description="The role. It cannot be changed.", examples=["shop"]),
+    ]
+    namespace: Annotated[
+        Annotated[str, Meta(pattern=r"^[-=:.\w]+/[-=:.\w]+$", max_length=1_024)] | None,
+        Meta(
+            description="The namespace, as TENANT/NAME. It cannot be changed.",
+            examples=["shop/orders"],
+        ),
+    ] = None
+    namespace_ref: Annotated[
+        LocalRef | None,
+        Meta(description="The Namespace resource of the namespace. It cannot be changed."),
+    ] = None
+    topic: Annotated[
+        Annotated[
+            str,
+            Meta(pattern=r"^((non-)?persistent://)?[-=:.\w]+/[-=:.\w]+/[^/\s]+$", max_length=2_048),
+        ]
+        | None,
+        Meta(
+            description="The topic, with its partitions. It cannot be changed.",
+            examples=["persistent://shop/orders/created"],
+        ),
+    ] = None
+    topic_ref: Annotated[
+        LocalRef | None, Meta(description="The Topic resource of the topic. It cannot be changed.")
+    ] = None
+    subscription: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=1_024)] | None,
+        Meta(
+            description="A subscription name in all topics of the namespace: once any role is "
+            "named for it, only such roles may use it. They need the action consume, too. It "
+            "cannot be changed."
+        ),
+    ] = None
+    actions: Annotated[
+        list[Literal["produce", "consume", "functions", "sources", "sinks", "packages"]],
+        Meta(
+            description="What the role may do. Brokers decide by produce and consume, and store "
+            "the others.",
+            max_length=6,
+            examples=[["produce", "consume"]],
+        ),
+    ] = []
+
+    rules: ClassVar[tuple[Cel, ...]] = (
+        *Placed.rules,
+        Cel(
+            "[has(self.namespace), has(self.namespaceRef), has(self.topic), has(self.topicRef)]"
+            ".filter(given, given).size() == 1",
+            "say the object once: namespace, namespaceRef, topic or topicRef",
+            ".namespace",
+        ),
+        Cel(
+            "!has(self.subscription) || has(self.namespace) || has(self.namespaceRef)",
+            "subscription is for a namespace: roles of a subscription count in all of its topics",
+            ".subscription",
+        ),
+        Cel(
+            "has(self.subscription) != (self.?actions.orValue([]).size() > 0)",
+            "say actions, or for a subscription none: to use it is all that it permits",
+            ".actions",
+        ),
+        *(
+            constant(name, f"{name} cannot be changed: delete this resource and make a new one")
+            for name in ("namespace", "namespaceRef", "topic", "topicRef", "subscription")
+        ),
+        Cel("self.role == oldSelf.role", "role cannot be changed", ".role"),
     )
 
 
@@ -365,6 +440,10 @@ class NamespaceStatus(PlacedStatus, frozen=True, kw_only=True):
         int, Meta(description="The number of its topics, each partition counted.")
     ] = 0
     bundles: Annotated[int, Meta(description="The number of its bundles now.")] = 0
+
+
+class PermissionStatus(PlacedStatus, frozen=True, kw_only=True):
+    """The observed state of a permission."""
 
 
 class TopicStatus(PlacedStatus, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
-"""Detects Pulsar settings in a `config` for features that Magnetar lacks. Pure: no IO.
+"""Detects Pulsar settings that do not belong into a `config`. Pure: no IO.
 
-A broker only warns about them, and starts without authentication, TLS or deduplication. The CRD
-therefore refuses them, and the operator reports them for a cluster that was stored before.
+Some are for features that Magnetar lacks; TLS, authentication and authorization need certificates
+and tokens beside settings, and are fields of the spec. The CRD refuses them, and the operator
+reports them for a cluster that was stored before.
 """
 
 from collections.abc import Mapping
@@ -27,9 +28,9 @@ OFF: Final = ("", "false")
 """Values, in lower case, that request nothing."""
 PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 MESSAGE: Final = (
-    "config has a setting that is not supported: Magnetar has no authentication, authorization or "
-    "TLS for clients, no deduplication, delayed delivery or transactions; leave out or set to "
-    f"false: {', '.join(SWITCHES)}"
+    "config has a setting that is not supported there: TLS, authentication and authorization are "
+    "spec.tls and spec.auth; there is no deduplication, delayed delivery or transactions; leave "
+    f"out or set to false: {', '.join(SWITCHES)}"
 )
 _KEYS: Final = tuple(f"{prefix}{key}" for key in SWITCHES for prefix in ("", PULSAR_PREFIX))
 

@@ -4,8 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from magnetar_operator.cluster.manifests.names import MANAGED_BY, SPARK_OF, Cluster, digest
+from magnetar_operator.cluster.manifests.names import (
+    JOBS,
+    MANAGED_BY,
+    SPARK_OF,
+    Cluster,
+    digest,
+)
 from magnetar_operator.cluster.manifests.pods import metadata_settings
+from magnetar_operator.cluster.manifests.security import tls_secret
 from magnetar_operator.kube.kinds import GROUP, SPARK_JOB, Kind, Object
 from magnetar_operator.models.cluster_parts import Offload
 from magnetar_operator.models.sparkjob import SparkJobSpec
@@ -40,6 +47,8 @@ class Place:
     """Whether its metadata store answers."""
     offload: Offload | None = None
     image_pull_secrets: tuple[str, ...] = ()
+    tls_secret: str = ""
+    """The Secret with the certificate of jobs; empty: bookies have no TLS."""
 
 
 def place_in(cluster: Cluster, *, is_ready: bool) -> Place:
@@ -54,6 +63,7 @@ def place_in(cluster: Cluster, *, is_ready: bool) -> Place:
         is_ready=is_ready,
         offload=spec.offload,
         image_pull_secrets=tuple(secret.name for secret in spec.image_pull_secrets),
+        tls_secret=tls_secret(cluster, JOBS) if cluster.has_tls else "",
     )
 
 

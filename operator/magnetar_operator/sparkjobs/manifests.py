@@ -10,9 +10,10 @@ are writable, no capability. Only drivers have a Kubernetes token, with the role
 import json
 from typing import Any, Final
 
+from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import sealed
 from magnetar_operator.cluster.manifests.offload import offload_volume, store_environment
-from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
+from magnetar_operator.cluster.manifests.pods import field_variable, pod_security
 from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CRON_JOB,
@@ -206,6 +207,11 @@ def _container(job: Job, place: Place, role: str) -> Object:
         if place.namespace == job.namespace:
             credentials = credentials or place.offload.credentials
             mounts += offload_volume(place.offload)[1]
+    if place.tls_secret:
+        environment += [
+            {"name": name, "value": value} for name, value in security.job_settings().items()
+        ]
+        mounts.append({"name": "tls-client", "mountPath": security.CLIENT_DIR, "readOnly": True})
     container: Object = {
         "name": role,
         "workingDir": TMP,
@@ -227,6 +233,14 @@ def _pod(job: Job, place: Place, process: Process, container: Object) -> Object:
     same_namespace = place.namespace == job.namespace
     if place.offload is not None and same_namespace:
         volumes += offload_volume(place.offload)[0]
+    if place.tls_secret:
+        if not same_namespace:
+            raise submit.BadSpec(
+                f"spec.clusterRef: MagnetarCluster {place.namespace}/{place.name} has TLS, and its "
+                f"certificate for jobs is in namespace {place.namespace}: create the SparkJob there"
+            )
+        source = {"secretName": place.tls_secret, "defaultMode": security.FILE_MODE}
+        volumes.append({"name": "tls-client", "secret": source})
     secrets = [secret.name for secret in job.spec.image_pull_secrets]
     if not secrets and same_namespace:
         secrets = list(place.image_pull_secrets)
@@ -234,14 +248,7 @@ def _pod(job: Job, place: Place, process: Process, container: Object) -> Object:
         # Kubernetes' variables for Services (MAGNETAR_BROKER_PORT) would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [container],
         "volumes": volumes,
     }

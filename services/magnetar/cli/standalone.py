@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     except SettingsError as error:
         return run_loop.refuse(str(error), code=2)
     settings = loaded.settings
-    configure(settings.log_format, settings.log_level)
+    configure(settings.log_format, settings.log_level, role_log=settings.role_log)
     for warning in loaded.warnings:
         log.warning(warning)
     ports = [(getattr(settings, name), flag) for name, flag in _PORT_FLAGS]

@@ -52,6 +52,13 @@ class BrokerProcessSettings(
         group=BROKER,
         pulsar="advertisedAddress",
     )
+    advertised_domain: str = setting(
+        "",
+        "The domain of a host name that is made of the advertised address, with dashes: "
+        "`10-1-0-7.NAMESPACE.pod` in Kubernetes. A certificate can have such names, and not the "
+        "address of a pod that does not exist yet (empty: the address itself).",
+        group=BROKER,
+    )
     advertised_listeners: tuple[str, ...] = setting(
         (),
         "Addresses by the name of their listener: `name:pulsar://host:port`, separated by commas.",
@@ -135,6 +142,14 @@ class BrokerProcessSettings(
         within=(1, 86_400),
         pulsar="bookkeeperClientHealthCheckQuarantineTimeInSeconds",
     )
+
+    @property
+    def advertised_name(self) -> str:
+        """The host name that clients and brokers connect to."""
+        host = self.advertised_host or self.host
+        if not self.advertised_domain:
+            return host
+        return f"{host.replace('.', '-').replace(':', '-')}.{self.advertised_domain}"
 
     def __post_init__(self) -> None:
         # Not super(): a dataclass with slots replaces the class that super() refers to.

@@ -10,6 +10,7 @@ from typing import Final
 
 from magnetar.security.tls.contexts import check_options
 from magnetar.security.tls.settings import (
+    PROTOCOLS,
     REFRESH_S_DEFAULT,
     ClientTlsConfig,
     ServerTlsConfig,
@@ -70,8 +71,8 @@ class TlsSettings:
         pulsar="tlsHostnameVerificationEnabled",
     )
     tls_protocols: tuple[TlsProtocol, ...] = setting(
-        ("TLSv1.2", "TLSv1.3"),
-        "The protocols of all TLS connections.",
+        (),
+        "The protocols of all TLS connections; unset: TLSv1.2 and TLSv1.3.",
         group=TLS,
         pulsar="tlsProtocols",
         aliases=("tlsEnabledProtocols",),
@@ -97,7 +98,7 @@ class TlsSettings:
     def tls_options(self) -> TlsOptions:
         """The protocols, ciphers and refresh of all contexts."""
         return TlsOptions(
-            protocols=tuple(self.tls_protocols) or ("TLSv1.2", "TLSv1.3"),
+            protocols=tuple(self.tls_protocols) or PROTOCOLS,
             ciphers=self.tls_ciphers,
             refresh_s=self.tls_refresh_s,
         )

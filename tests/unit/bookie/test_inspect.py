@@ -169,6 +169,8 @@ async def test_a_cut_log_is_damage_and_a_cut_tail_is_torn(data_dir: Path) -> Non
     log.write_bytes(content[:-10])
     result = inspect(OsFiles(), data_dir)
     assert [item[0] for item in of_kind(result, "damage")] == [log.name]
+    texts = [found.text for found in result.findings if Path(found.file).name == log.name]
+    assert any("the file ends within a block" in text for text in texts), texts
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,38 @@ async def test_the_reserve_is_used_to_its_last_byte_for_fences(spare_bytes: int)
     assert rig.journal.failure is None
 
 
+@pytest.mark.parametrize("refused", [False, True], ids=["records", "records and gaps"])
+async def test_a_commit_reserves_the_room_that_it_writes_before_it_writes(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """A disk that gets full in the middle of a write would end the journal."""
+    rig = Rig(SimDisk())
+    room: list[int] = []
+    reserve, write = rig.writer.reserve, rig.writer.write
+
+    def reserved(size_bytes: int) -> None:
+        room.append(size_bytes)
+        reserve(size_bytes)
+
+    def written(buffers: list[bytes], seq: int, *, durable: bool) -> None:
+        room[-1] -= sum(map(len, buffers))
+        write(buffers, seq, durable=durable)
+
+    monkeypatch.setattr(rig.writer, "reserve", reserved)
+    monkeypatch.setattr(rig.writer, "write", written)
+    for size_bytes in range(1, 40):
+        rig.journal.hold()
+        for number in range(20):
+            rig.add(b"x" * size_bytes)
+            if refused and number % 2:
+                rig.fence(1)
+        rig.journal.release(BookieReadOnly("no room") if refused else None)
+        await rig.settle()
+    assert len(room) >= 39
+    assert min(room) >= 0, "more was written than reserved"
+    assert rig.journal.failure is None
+
+
 async def test_preallocation_error_other_than_full_disk_is_final() -> None:
     rig = Rig(SimDisk())
     rig.disk.fault = lambda kind, _: BROKEN if kind == "preallocate" else None

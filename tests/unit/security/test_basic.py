@@ -40,6 +40,10 @@ def users_file(tmp_path: Path) -> Path:
     return path
 
 
+def replace(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
 async def refusal(provider: BasicProvider, data: bytes) -> str:
     with pytest.raises(AuthenticationFailed) as refused:
         await provider.authenticate(Secret(data), PEER)
@@ -110,12 +114,12 @@ async def test_a_changed_file_takes_effect_without_a_restart(users_file: Path) -
     clock = FakeClock()
     provider = opened(users_file, clock)
     await provider.authenticate(Secret("admin:secret"), PEER)
-    users_file.write_text(f"new:{BCRYPT}\n")
+    replace(users_file, f"new:{BCRYPT}\n")
     clock.elapsed_s += RELOAD_CHECK_S
     # The password that was right before is not remembered.
     await refusal(provider, b"admin:secret")
     await provider.authenticate(Secret("new:secret"), PEER)
-    users_file.write_text("new:plain\n")
+    replace(users_file, "new:plain\n")
     clock.elapsed_s += RELOAD_CHECK_S
     await provider.authenticate(Secret("new:secret"), PEER)
 
@@ -170,7 +174,7 @@ async def test_a_flood_of_passwords_is_told_to_retry(
 
     waiting = [asyncio.create_task(attempt(number)) for number in range(CHECKS_WAITING_MAX)]
     async with asyncio.timeout(20):
-        while len(running) < CHECKS_AT_ONCE_MAX:
+        while len(running) < CHECKS_AT_ONCE_MAX:  # noqa: ASYNC110 (threads count)
             await asyncio.sleep(0.01)
     assert await attempt(-1) is ProviderUnavailable
     assert len(running) == CHECKS_AT_ONCE_MAX

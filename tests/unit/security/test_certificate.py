@@ -34,14 +34,14 @@ def certificate(clock: FakeClock, *names: tuple[x509.ObjectIdentifier, str]) -> 
     return built.sign(key, SHA256()).public_bytes(Encoding.DER)
 
 
-CN, OU, O = NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.ORGANIZATION_NAME
+CN, OU, ORG = NameOID.COMMON_NAME, NameOID.ORGANIZATIONAL_UNIT_NAME, NameOID.ORGANIZATION_NAME
 
 
 @pytest.mark.parametrize(
     ("names", "role"),
     [
         ([(CN, "client")], "client"),
-        ([(O, "org"), (CN, "client"), (OU, "unit")], "client"),
+        ([(ORG, "org"), (CN, "client"), (OU, "unit")], "client"),
         # RFC 2253 writes the last attribute first, so this is "CN=last,CN=first".
         ([(CN, "first"), (CN, "last")], "last"),
         ([(OU, "x,CN=admin"), (CN, "client")], "client"),

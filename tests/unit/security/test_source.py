@@ -75,5 +75,5 @@ def test_any_text_is_a_source_or_refused(raw: bytes) -> None:
     try:
         source = KeySource.parse("k", Secret(raw))
         source.read()
-    except ConfigurationError as error:
-        assert "k" in str(error)
+    except ConfigurationError:
+        pass

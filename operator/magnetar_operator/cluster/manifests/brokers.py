@@ -5,10 +5,13 @@ from typing import Any, Final
 
 from magnetar_operator.autoscale import hpa as autoscaling
 from magnetar_operator.cluster.manifests import pods as of_pods
+from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import (
     BROKER,
     HTTP_PORT,
+    HTTPS_PORT,
     PULSAR_PORT,
+    PULSAR_TLS_PORT,
     RECOVERY,
     RECOVERY_HTTP_PORT,
     Cluster,
@@ -21,6 +24,8 @@ from magnetar_operator.models.values import seconds
 PRE_STOP_S: Final = 5
 """Lets service proxies remove the pod before the broker closes its connections."""
 REVISIONS_KEPT: Final = 3
+OFF: Final = "none"
+"""The setting of a port that is not served."""
 
 _QUORUM_KEYS: Final = {
     "ensemble_size": "managedLedgerDefaultEnsembleSize",
@@ -41,15 +46,20 @@ def broker_settings(cluster: Cluster) -> dict[str, str]:
         if name in config or pulsar_key in config:
             del wanted[name]
     # The store in config has precedence over spec.offload.
-    return of_pods.settings_data(wanted, offload_settings(cluster.spec.offload), config)
+    return of_pods.settings_data(
+        wanted,
+        offload_settings(cluster.spec.offload),
+        security.broker_settings(cluster),
+        config,
+    )
 
 
 def broker_services(cluster: Cluster) -> list[Object]:
     """The Services for clients and the admin REST."""
     service_spec = cluster.spec.broker.service
     ports = [
-        {"name": "http", "port": HTTP_PORT, "targetPort": "http"},
-        {"name": "pulsar", "port": PULSAR_PORT, "targetPort": "pulsar"},
+        {"name": name, "port": port, "targetPort": name}
+        for name, port in broker_ports(cluster).items()
     ]
     spec = {"type": service_spec.type, "selector": cluster.selector(BROKER), "ports": ports}
     service = cluster.object(SERVICE, BROKER, spec=spec)
@@ -58,24 +68,38 @@ def broker_services(cluster: Cluster) -> list[Object]:
     return [service]
 
 
+def broker_ports(cluster: Cluster) -> dict[str, int]:
+    """The ports of brokers by name."""
+    plain = {"http": HTTP_PORT, "pulsar": PULSAR_PORT} if cluster.has_plain_ports else {}
+    tls = {"https": HTTPS_PORT, "pulsarssl": PULSAR_TLS_PORT} if cluster.has_tls else {}
+    return plain | tls
+
+
 def broker_deployment(cluster: Cluster) -> Object:
     """The brokers' Deployment: a new pod starts before an old one unloads its bundles and ends."""
     spec = cluster.spec.broker
     volumes, mounts = offload_volume(cluster.spec.offload)
+    secret_volumes, secret_mounts = security.files(cluster, BROKER)
+    ports = broker_ports(cluster)
+    # A certificate can name a pod's name in DNS, not its address, which is not known before.
+    named = {"MAGNETAR_ADVERTISED_DOMAIN": cluster.pod_domain} if cluster.has_tls else {}
     pause_s = min(PRE_STOP_S, max(0, of_pods.grace_s(spec) - of_pods.STOP_RESERVE_S - 1))
     container = of_pods.container(
         cluster,
         BROKER,
         "broker",
-        ports={"http": HTTP_PORT, "pulsar": PULSAR_PORT},
+        ports=ports,
         environment={
             # Brokers redirect clients to each other, and a pod of a Deployment has no DNS name.
             "MAGNETAR_ADVERTISED_HOST": "$(POD_IP)",
-            "MAGNETAR_PORT": str(PULSAR_PORT),
-            "MAGNETAR_HTTP_PORT": str(HTTP_PORT),
+            **named,
+            "MAGNETAR_PORT": str(ports.get("pulsar", OFF)),
+            "MAGNETAR_HTTP_PORT": str(ports.get("http", OFF)),
             "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(spec, pause_s),
         },
-        mounts=mounts,
+        mounts=[*mounts, *secret_mounts],
+        probed="https" if cluster.has_tls else "http",
+        scheme=cluster.health_scheme,
     )
     offload = cluster.spec.offload
     if offload is not None and offload.credentials is not None:
@@ -95,7 +119,7 @@ def broker_deployment(cluster: Cluster) -> Object:
             "rollingUpdate": {"maxUnavailable": 0, "maxSurge": upgrade.max_unavailable},
         },
         ready_s=round(seconds(upgrade.pause_between)),
-        volumes=volumes,
+        volumes=[*volumes, *secret_volumes],
     )
 
 
@@ -117,13 +141,19 @@ def broker_autoscaler(cluster: Cluster) -> Object | None:
 
 def recovery_settings(cluster: Cluster) -> dict[str, str]:
     """The settings of autorecovery in separate pods."""
-    return of_pods.settings_data(cluster.spec.autorecovery.config)
+    return of_pods.settings_data(
+        security.server_settings(cluster, mutual=False),
+        security.health_settings(cluster),
+        security.ledger_client_settings(cluster),
+        cluster.spec.autorecovery.config,
+    )
 
 
 def recovery_deployment(cluster: Cluster) -> Object:
     """Autorecovery's Deployment: any number of pods share the work, and continue each other's."""
     spec = cluster.spec.autorecovery
     given = Pods(resources=spec.resources)
+    volumes, mounts = security.files(cluster, RECOVERY)
     container = of_pods.container(
         cluster,
         RECOVERY,
@@ -134,7 +164,8 @@ def recovery_deployment(cluster: Cluster) -> Object:
             "MAGNETAR_HTTP_PORT": str(RECOVERY_HTTP_PORT),
             "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(given),
         },
-        mounts=[],
+        mounts=mounts,
+        scheme=cluster.health_scheme,
     )
     return _deployment(
         cluster,
@@ -147,6 +178,7 @@ def recovery_deployment(cluster: Cluster) -> Object:
             "type": "RollingUpdate",
             "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 1},
         },
+        volumes=volumes,
     )
 
 

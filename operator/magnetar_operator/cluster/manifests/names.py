@@ -5,8 +5,10 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from magnetar_operator.admin.access import ClusterKey
 from magnetar_operator.kube.kinds import CLUSTER, Kind, Object
 from magnetar_operator.models.cluster import ClusterSpec
+from magnetar_operator.settings import Settings
 
 MANAGED_BY: Final = "magnetar-operator"
 CLUSTER_LABEL: Final = "magnetar.io/cluster"
@@ -24,14 +26,20 @@ BROKER: Final = "broker"
 BOOKIE: Final = "bookie"
 ETCD: Final = "etcd"
 RECOVERY: Final = "recovery"
+JOBS: Final = "jobs"
+"""Spark jobs: they have a certificate, and no pods of the cluster's."""
 
 PULSAR_PORT: Final = 6650
+PULSAR_TLS_PORT: Final = 6651
 HTTP_PORT: Final = 8080
+HTTPS_PORT: Final = 8443
 BOOKIE_PORT: Final = 3181
 BOOKIE_HTTP_PORT: Final = 8000
 RECOVERY_HTTP_PORT: Final = 8000
 ETCD_CLIENT_PORT: Final = 2379
 ETCD_PEER_PORT: Final = 2380
+ETCD_HEALTH_PORT: Final = 2381
+"""Health and metrics of an etcd whose clients need certificates, which the kubelet has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +54,17 @@ class Cluster:
     """The image of the spec, or the operator's own."""
     etcd_image: str
     operator_namespace: str = ""
+    domain: str = ""
+    """The end of names in the Kubernetes cluster; empty: pods complete `.svc` themselves."""
     replace_volume: str = ""
     """The value of the annotation: the pod of a bookie."""
     resource_version: str = ""
     """The version of the MagnetarCluster that was read; empty if it comes from a file."""
+
+    @property
+    def key(self) -> ClusterKey:
+        """Identifies the cluster whose credentials are used."""
+        return ClusterKey(self.namespace, self.name)
 
     @property
     def cluster_name(self) -> str:
@@ -73,14 +88,50 @@ class Cluster:
         return self.spec.autorecovery.mode == "Separate"
 
     @property
+    def has_tls(self) -> bool:
+        return self.spec.tls.enabled
+
+    @property
+    def has_plain_ports(self) -> bool:
+        """Whether brokers serve clients without TLS."""
+        return not self.has_tls or self.spec.tls.keep_plain
+
+    @property
+    def health_scheme(self) -> str:
+        """The scheme of probes and metrics of our own processes."""
+        return "HTTPS" if self.has_tls else "HTTP"
+
+    @property
+    def etcd_has_tls(self) -> bool:
+        """Whether the operator's own etcd has TLS."""
+        return self.has_tls and self.spec.tls.etcd.enabled and self.etcd_members > 0
+
+    @property
+    def authenticates(self) -> bool:
+        return self.spec.auth.authentication.enabled
+
+    @property
+    def pod_domain(self) -> str:
+        """The domain in which the name of each pod is its address, with dashes."""
+        return f"{self.namespace}.pod" + (f".{self.domain}" if self.domain else "")
+
+    @property
     def admin_url(self) -> str:
         """The address at which the operator reaches the admin REST."""
-        return self.spec.admin_url or f"http://{self.object_name(BROKER)}.{self.host(HTTP_PORT)}"
+        return self.spec.admin_url or self.admin_url_of(has_tls=self.has_tls)
+
+    def admin_url_of(self, *, has_tls: bool) -> str:
+        """The address of the admin REST inside Kubernetes."""
+        scheme, port = ("https", HTTPS_PORT) if has_tls else ("http", HTTP_PORT)
+        return f"{scheme}://{self.object_name(BROKER)}.{self.host(port)}"
 
     @property
     def service_url(self) -> str:
         """The address for clients inside Kubernetes."""
-        return f"pulsar://{self.object_name(BROKER)}.{self.host(PULSAR_PORT)}"
+        scheme, port = ("pulsar", PULSAR_PORT)
+        if self.has_tls:
+            scheme, port = ("pulsar+ssl", PULSAR_TLS_PORT)
+        return f"{scheme}://{self.object_name(BROKER)}.{self.host(port)}"
 
     @property
     def metadata_url(self) -> str:
@@ -93,8 +144,9 @@ class Cluster:
             ]
         else:
             name = self.object_name(ETCD)
+            scheme = "https" if self.etcd_has_tls else "http"
             urls = [
-                f"http://{name}-{index}.{name}.{self.host(ETCD_CLIENT_PORT)}"
+                f"{scheme}://{name}-{index}.{name}.{self.host(ETCD_CLIENT_PORT)}"
                 for index in range(self.etcd_members)
             ]
         return "etcd:" + ",".join(urls)
@@ -123,11 +175,12 @@ class Cluster:
 
     def metadata(self, component: str, name: str = "") -> Object:
         """The metadata of an object that is deleted with the MagnetarCluster."""
+        owned = {"ownerReferences": [self.owner_reference]} if self.uid else {}
         return {
             "name": name or self.object_name(component),
             "namespace": self.namespace,
             "labels": {**self.pod_labels(component), "app.kubernetes.io/managed-by": MANAGED_BY},
-            "ownerReferences": [self.owner_reference],
+            **owned,
         }
 
     @property
@@ -149,6 +202,26 @@ class Cluster:
             "metadata": self.metadata(component, name),
             **content,
         }
+
+
+def cluster_of(owner: Object, settings: Settings) -> Cluster:
+    """A MagnetarCluster in the form that the builders of manifests use.
+
+    Raises msgspec.ValidationError, which names the field.
+    """
+    metadata = owner["metadata"]
+    spec = ClusterSpec.parse(owner.get("spec") or {})
+    return Cluster(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata.get("uid", ""),
+        spec=spec,
+        image=spec.image or settings.image,
+        etcd_image=spec.etcd.image or settings.etcd_image,
+        operator_namespace=settings.pod_namespace,
+        replace_volume=(metadata.get("annotations") or {}).get(REPLACE_VOLUME, "").strip(),
+        resource_version=metadata.get("resourceVersion", ""),
+    )
 
 
 def digest(content: object) -> str:

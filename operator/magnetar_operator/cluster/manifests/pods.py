@@ -8,8 +8,8 @@ of the pods, so that new settings cause new pods.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import CONFIG_CHECKSUM, Cluster, digest
-from magnetar_operator.cluster.observed import STARTUP_S_MAX
 from magnetar_operator.kube.kinds import CONFIG_MAP, SERVICE_ACCOUNT, Object
 from magnetar_operator.models.pods import Pods, Resources, Storage
 from magnetar_operator.models.values import seconds
@@ -29,6 +29,8 @@ METADATA_SETTINGS: Final = (
     "MAGNETAR_METADATA_TLS_KEY_FILE",
 )
 """The variables that locate the cluster's metadata, apart from the URL."""
+STARTUP_S_MAX: Final = 300.0
+"""The time that a pod may take to become ready."""
 STARTUP_PERIOD_S: Final = 2
 """Seconds between two startup probes."""
 
@@ -53,7 +55,8 @@ def settings_data(*configs: Mapping[str, object]) -> dict[str, str]:
 def metadata_settings(cluster: Cluster, config: Mapping[str, object]) -> dict[str, str]:
     """The variables that locate the metadata, apart from the URL, for a component's `config`."""
     data = settings_data(config)
-    located: dict[str, str] = {name: data[name] for name in METADATA_SETTINGS if name in data}
+    located = security.metadata_files(cluster)
+    located |= {name: data[name] for name in METADATA_SETTINGS if name in data}
     external = cluster.spec.etcd.external
     if external is not None and external.prefix is not None:
         located[METADATA_ROOT] = external.prefix
@@ -68,6 +71,18 @@ def config_map(cluster: Cluster, component: str, data: Mapping[str, str]) -> Obj
 def service_account(cluster: Cluster, component: str) -> Object:
     """A ServiceAccount without rights."""
     return cluster.object(SERVICE_ACCOUNT, component, automountServiceAccountToken=False)
+
+
+def pod_security() -> Object:
+    """The security context of every pod: a numeric user that is not root."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
 
 
 def template(
@@ -86,14 +101,7 @@ def template(
         # Kubernetes' variables for Services (MAGNETAR_BROKER_PORT) would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_s(pods),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [_secured(container, pods)],
         "volumes": volumes,
         **_placement(cluster, component, pods),
@@ -115,8 +123,10 @@ def container(
     ports: Mapping[str, int],
     environment: Mapping[str, str],
     mounts: list[Object],
+    probed: str = "http",
+    scheme: str = "HTTP",
 ) -> Object:
-    """The container of one of our own processes; `ports` must contain `http`."""
+    """The container of one of our own processes; `probed` is the port of its health."""
     return {
         "name": component,
         "image": cluster.image,
@@ -130,12 +140,16 @@ def container(
             {"name": "MAGNETAR_CLUSTER_NAME", "value": cluster.cluster_name},
             {"name": "MAGNETAR_METADATA_URL", "value": cluster.metadata_url},
             *_shared_metadata(cluster),
+            *(
+                {"name": name, "value": value}
+                for name, value in security.metadata_files(cluster).items()
+            ),
             {"name": "MAGNETAR_LOG_FORMAT", "value": "json"},
             {"name": "MAGNETAR_HOST", "value": "0.0.0.0"},  # noqa: S104  a pod's own network
             *({"name": name, "value": value} for name, value in environment.items()),
         ],
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, *mounts],  # noqa: S108
-        **probes("http", live="/healthz", ready="/readyz"),
+        **probes(probed, live="/healthz", ready="/readyz", scheme=scheme),
     }
 
 
@@ -160,12 +174,14 @@ def tmp_volume() -> Object:
     return {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}}
 
 
-def probes(port: str, *, live: str, ready: str) -> Object:
+def probes(port: str, *, live: str, ready: str, scheme: str = "HTTP") -> Object:
     """HTTP probes: a start may take five minutes (journal replay), a hang is detected in one."""
+    # The kubelet does not verify the certificate: it reaches pods by their addresses.
+    secured = {"scheme": scheme} if scheme != "HTTP" else {}
 
     def probe(path: str, failures: int, period_s: int, timeout_s: int) -> Object:
         return {
-            "httpGet": {"path": path, "port": port},
+            "httpGet": {"path": path, "port": port, **secured},
             "failureThreshold": failures,
             "periodSeconds": period_s,
             "timeoutSeconds": timeout_s,

@@ -8,6 +8,7 @@ spec says so, the MagnetarCluster (`claim`).
 from collections.abc import Sequence
 from typing import Final
 
+from magnetar_operator.cluster.manifests import etcd_arguments, security
 from magnetar_operator.cluster.manifests import pods as of_pods
 from magnetar_operator.cluster.manifests.names import (
     BOOKIE,
@@ -16,6 +17,7 @@ from magnetar_operator.cluster.manifests.names import (
     CLIENTS_ONLY,
     ETCD,
     ETCD_CLIENT_PORT,
+    ETCD_HEALTH_PORT,
     ETCD_PEER_PORT,
     Cluster,
 )
@@ -30,7 +32,11 @@ def bookie_settings(cluster: Cluster) -> dict[str, str]:
     """The bookies' settings, with those of autorecovery if it runs in the bookies."""
     spec = cluster.spec
     recovery = {} if cluster.separate_recovery else spec.autorecovery.config
-    return of_pods.settings_data(recovery, spec.bookie.config)
+    return of_pods.settings_data(
+        security.bookie_settings(cluster),
+        recovery,
+        spec.bookie.config,
+    )
 
 
 def bookie_service(cluster: Cluster) -> Object:
@@ -66,16 +72,18 @@ def bookie_stateful_set(
         "MAGNETAR_AUTORECOVERY": str(not cluster.separate_recovery).lower(),
         "MAGNETAR_SHUTDOWN_TIMEOUT_MS": of_pods.shutdown_ms(spec),
     }
+    volumes, mounts = security.files(cluster, BOOKIE)
     container = of_pods.container(
         cluster,
         BOOKIE,
         "bookie",
         ports={"bookie": BOOKIE_PORT, "http": BOOKIE_HTTP_PORT},
         environment=environment,
-        mounts=[{"name": "data", "mountPath": "/data"}],
+        mounts=[{"name": "data", "mountPath": "/data"}, *mounts],
+        scheme=cluster.health_scheme,
     )
     template = of_pods.template(
-        cluster, BOOKIE, spec, container, data=data, volumes=[of_pods.tmp_volume()]
+        cluster, BOOKIE, spec, container, data=data, volumes=[of_pods.tmp_volume(), *volumes]
     )
     return _stateful_set(cluster, BOOKIE, replicas, template, spec.storage, claims)
 
@@ -85,11 +93,15 @@ def etcd_services(cluster: Cluster) -> list[Object]:
     client = {"name": "client", "port": ETCD_CLIENT_PORT, "targetPort": "client"}
     peer = {"name": "peer", "port": ETCD_PEER_PORT, "targetPort": "peer"}
     selector = cluster.selector(ETCD)
+    # ServiceMonitors name a Service's port.
+    health: list[Object] = []
+    if cluster.etcd_has_tls:
+        health.append({"name": "health", "port": ETCD_HEALTH_PORT, "targetPort": "health"})
     headless = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
         "selector": selector,
-        "ports": [client, peer],
+        "ports": [client, peer, *health],
     }
     clients = {"selector": selector, "ports": [client]}
     client_name = f"{cluster.object_name(ETCD)}-client"
@@ -98,49 +110,36 @@ def etcd_services(cluster: Cluster) -> list[Object]:
     return [cluster.object(SERVICE, ETCD, spec=headless), for_clients]
 
 
-def etcd_stateful_set(cluster: Cluster, claims: Sequence[Object] | None = None) -> Object:
-    """The StatefulSet of etcd; its members have fixed names, and their number never changes."""
+def etcd_stateful_set(
+    cluster: Cluster, claims: Sequence[Object] | None = None, trust: str = ""
+) -> Object:
+    """The StatefulSet of etcd; its members have fixed names, and their number never changes.
+
+    `trust` is a digest of the trusted authorities: etcd reads them at its start only.
+    """
     spec = cluster.spec.etcd
-    name = cluster.object_name(ETCD)
-    peers = cluster.host(ETCD_PEER_PORT)
-    host = f"$(POD_NAME).{name}"
-    members = ",".join(
-        f"{name}-{index}=http://{name}-{index}.{name}.{peers}"
-        for index in range(cluster.etcd_members)
-    )
-    arguments = (
-        "--name=$(POD_NAME)",
-        "--data-dir=/data/etcd",
-        f"--listen-client-urls=http://0.0.0.0:{ETCD_CLIENT_PORT}",
-        f"--advertise-client-urls=http://{host}.{cluster.host(ETCD_CLIENT_PORT)}",
-        f"--listen-peer-urls=http://0.0.0.0:{ETCD_PEER_PORT}",
-        f"--initial-advertise-peer-urls=http://{host}.{peers}",
-        f"--initial-cluster={members}",
-        "--initial-cluster-state=new",
-        f"--initial-cluster-token={cluster.name}",
-        "--snapshot-count=10000",
-        "--auto-compaction-mode=periodic",
-        "--auto-compaction-retention=1h",
-    )
+    volumes, mounts = security.files(cluster, ETCD)
+    ports = {"client": ETCD_CLIENT_PORT, "peer": ETCD_PEER_PORT}
+    if cluster.etcd_has_tls:
+        ports["health"] = ETCD_HEALTH_PORT
     container: Object = {
         "name": ETCD,
         "image": cluster.etcd_image,
         "imagePullPolicy": cluster.spec.image_pull_policy,
         "command": ["etcd"],
-        "args": list(arguments),
-        "ports": [
-            {"name": "client", "containerPort": ETCD_CLIENT_PORT},
-            {"name": "peer", "containerPort": ETCD_PEER_PORT},
-        ],
+        "args": etcd_arguments.arguments(cluster),
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
         "env": [of_pods.field_variable("POD_NAME", "metadata.name")],
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}, *mounts],
         **of_pods.probes(
-            "client",
+            "health" if cluster.etcd_has_tls else "client",
             live="/health?exclude=NOSPACE&serializable=true",
             ready="/health?serializable=false",
         ),
     }
-    template = of_pods.template(cluster, ETCD, spec, container, data={}, volumes=[])
+    template = of_pods.template(cluster, ETCD, spec, container, data={}, volumes=volumes)
+    if cluster.etcd_has_tls and trust:
+        template["metadata"]["annotations"][security.TRUST_DIGEST] = trust
     return _stateful_set(cluster, ETCD, cluster.etcd_members, template, spec.storage, claims)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any, Final
 
+from magnetar_operator.cluster.manifests.brokers import broker_ports
 from magnetar_operator.cluster.manifests.names import (
     BOOKIE,
     BROKER,
@@ -11,9 +12,11 @@ from magnetar_operator.cluster.manifests.names import (
     SPARK_OF,
     Cluster,
 )
+from magnetar_operator.cluster.manifests.security import tls_secret
 from magnetar_operator.kube.kinds import NETWORK_POLICY, PDB, SERVICE_MONITOR, Object
 from magnetar_operator.models.pods import Pdb
 from magnetar_operator.models.values import seconds
+from magnetar_operator.security.wanted import TRUST
 
 RELABELINGS: Final[list[dict[str, Any]]] = [
     {"action": "labelmap", "regex": "__meta_kubernetes_pod_label_(app|cluster|component|release)"},
@@ -61,7 +64,7 @@ def network_policies(cluster: Cluster) -> list[Object]:
     own: Object = {"podSelector": {"matchLabels": cluster.labels}}
     jobs = _jobs(cluster)
     clients = list(cluster.spec.network_policy.clients)
-    reach: Object = {"ports": [{"port": "pulsar"}, {"port": "http"}]}
+    reach: Object = {"ports": [{"port": name} for name in reversed(broker_ports(cluster))]}
     if clients:
         reach["from"] = [own, *jobs, *_operator(cluster), *clients]
     scrape: Object = {"ports": [{"port": "http"}]}
@@ -77,6 +80,8 @@ def network_policies(cluster: Cluster) -> list[Object]:
             {"from": [own, *jobs], "ports": [{"port": "client"}]},
             {"from": [members], "ports": [{"port": "peer"}]},
         ]
+        if cluster.etcd_has_tls:
+            rules.append({"ports": [{"port": "health"}]})
         policies.append(_policy(cluster, ETCD, rules))
     return policies
 
@@ -102,7 +107,7 @@ def service_monitors(cluster: Cluster) -> list[Object]:
                 "namespaceSelector": {"matchNames": [cluster.namespace]},
                 "endpoints": [
                     {
-                        "port": "client" if component == ETCD else "http",
+                        **_scraped(cluster, component),
                         "path": "/metrics",
                         "interval": f"{max(1, round(seconds(metrics.interval)))}s",
                         # The label `namespace` of a metric is a topic's, so it has precedence
@@ -116,6 +121,19 @@ def service_monitors(cluster: Cluster) -> list[Object]:
         monitor["metadata"]["labels"] |= metrics.labels
         monitors.append(monitor)
     return monitors
+
+
+def _scraped(cluster: Cluster, component: str) -> Object:
+    """The port of a component's metrics, and how Prometheus verifies it."""
+    if component == ETCD:
+        return {"port": "health" if cluster.etcd_has_tls else "client"}
+    if not cluster.has_tls:
+        return {"port": "http"}
+    # Prometheus reaches pods by their addresses; their certificate has the name of the Service.
+    name = f"{cluster.object_name(component)}.{cluster.namespace}.svc"
+    authority = {"secret": {"name": tls_secret(cluster, component), "key": TRUST}}
+    port = "https" if component == BROKER else "http"
+    return {"port": port, "scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
 
 
 def _jobs(cluster: Cluster) -> list[Object]:

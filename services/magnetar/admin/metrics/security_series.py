@@ -13,6 +13,10 @@ def security_families(service: BrokerService) -> Iterator[str]:
     if security is None:
         return
     cluster = service.cluster
+    own = label_text([("cluster", cluster)])
+    connections = security.counts
+    yield single("pulsar_connection_create_success_count", own, connections.accepted, "counter")
+    yield single("pulsar_connection_create_fail_count", own, connections.refused, "counter")
     labels, values = [], []
     for of, counts in (("connection", security.counts), ("request", security.http_counts)):
         for result, count in asdict(counts).items():
@@ -25,6 +29,5 @@ def security_families(service: BrokerService) -> Iterator[str]:
         counted = [count for _, count in denied]
         yield family("magnetar_authorization_denied_total", kinds, counted, "counter")
     if (audit := security.audit) is not None:
-        own = label_text([("cluster", cluster)])
         yield single("magnetar_audit_records_total", own, audit.written, "counter")
         yield single("magnetar_audit_records_dropped_total", own, audit.dropped, "counter")

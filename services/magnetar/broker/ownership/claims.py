@@ -127,7 +127,11 @@ class Claims:
         return same and owner.lease_id != own.lease_id
 
     async def acquire(self, bundle: Bundle) -> Claim | None:
-        """Claims an unowned bundle; None if it is owned, might be, or does not exist."""
+        """Claims an unowned bundle; None if it is owned, might be, or does not exist.
+
+        Claims nothing while the broker is not registered under its present lease: the record would
+        name a lease other than the one that it ends with.
+        """
         policies = await self._rings.read(bundle.namespace)
         if policies is None or bundle not in Ring.of(bundle.namespace, policies_of(policies)):
             return None
@@ -136,12 +140,15 @@ class Claims:
             for record in claimed:
                 self._seen(record)
             return await self.confirm(bundle)
-        key, value = ownership_key(bundle), encode(OwnershipRecord.of(self._own()))
+        own = OwnershipRecord.of(self._own())
+        key, value = ownership_key(bundle), encode(own)
         try:
+            if own.lease_id != self._session.lease_id:
+                return None
             revision = await self._store.transact(
                 [
                     Check(policies.key, policies.revision),
-                    Put(key, value, ABSENT, self._session.lease_id),
+                    Put(key, value, ABSENT, own.lease_id),
                 ]
             )
         except (BadRevision, MetadataUnavailable):

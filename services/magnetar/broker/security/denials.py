@@ -37,6 +37,7 @@ class Denials:
         `action` is the request or the command, for the audit log.
         """
         self.by_kind[kind_of(need)] += 1
+        needs = described(need)
         if self._audit is not None:
             self._audit.record(
                 AuditRecord(
@@ -46,12 +47,17 @@ class Denials:
                     original=principal.original or "",
                     address=address,
                     allowed=False,
-                    reason=f"needs {described(need)}",
+                    reason=f"needs {needs}",
                 )
             )
-        role, needs = str(principal), described(need)
-        if self._causes.is_new(role, needs):
-            log.warning("not authorized", role=role, needs=needs, peer=address)
+        if self._causes.is_new(str(principal), needs):
+            log.warning(
+                "not authorized",
+                role=principal.role,
+                original=principal.original,
+                needs=needs,
+                peer=address,
+            )
 
 
 def kind_of(need: Need) -> str:

@@ -193,7 +193,8 @@ class Access:
 
     def _close_for(self, reason: str) -> None:
         self._security.counts.expired += 1
-        self._log("connection closed", reason, role=str(self.principal))
+        principal = self.principal
+        self._log("connection closed", reason, role=principal.role, original=principal.original)
         self._link.close()
 
     def _audited(

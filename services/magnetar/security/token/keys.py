@@ -63,14 +63,20 @@ class KeyRing:
 
 def hmac_key(secret: bytes, what: str) -> VerificationKey:
     """Returns the key of raw secret bytes; raises ConfigurationError if it is too short."""
-    if secret.lstrip().startswith(b"-----BEGIN"):
-        raise ConfigurationError(f"{what} is a PEM key pair or certificate, not a secret key")
     algorithms = tuple(name for name, least in _HMAC.items() if len(secret) >= least)
     if not algorithms:
         raise ConfigurationError(
             f"{what} has {len(secret)} bytes; a secret key needs {HMAC_KEY_BYTES_MIN} or more "
             "(`magnetar token create-secret-key`)"
         )
+    import jwt
+
+    try:
+        jwt.get_algorithm_by_name("HS256").prepare_key(secret)
+    except jwt.InvalidKeyError:
+        raise ConfigurationError(
+            f"{what} is a public or private key or a certificate, not a secret key"
+        ) from None
     return VerificationKey(secret, algorithms)
 
 

@@ -29,7 +29,7 @@ from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.metadata.records import encode
-from magnetar.metadata.session import MetadataSession
+from magnetar.metadata.session import MetadataSession, SessionListener
 
 TTL_S: Final = 8.0
 NAMESPACE: Final = NamespaceName("public", "default")
@@ -236,13 +236,15 @@ class Stage:
             await broker.stop()
         await self.store.close()
 
-    async def broker(self, host: str) -> Broker:
-        """Starts one; returns when all know of it."""
+    async def broker(self, host: str, before: SessionListener | None = None) -> Broker:
+        """Starts one; returns when all know of it. The session tells `before` first."""
         self._starts += 1
         view, clock, topics = View(self.store), LoopClock(), Topics()
         session = MetadataSession(view, TTL_S, clock, host)
         urls = Urls(f"pulsar://{host}:6650", f"http://{host}:8080")
         own = BrokerRecord(f"{host}:8080", self._starts, host, 6650, urls)
+        if before is not None:
+            session.add_listener(before)
         ownership = ClusterOwnership(view, session, own, topics, clock)
         await ownership.start()
         await session.start()

@@ -1,0 +1,58 @@
+"""What the operator presents to a cluster's admin REST: its token, and the authorities it trusts.
+
+Credentials belong to a MagnetarCluster, never to an address: the author of a resource with an
+address must not receive another cluster's token, nor act with it.
+"""
+
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from magnetar.security.secret import Secret
+
+NOTHING: Final = Secret(b"")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClusterKey:
+    """A MagnetarCluster, by Kubernetes namespace and name."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Credentials for one cluster."""
+
+    token: Secret = NOTHING
+    """Empty: the cluster does not authenticate."""
+    trust: bytes = b""
+    """The authorities (PEM) that verify brokers; empty: the machine's."""
+    only_tls: bool = False
+    """Whether the token is sent by TLS only."""
+
+    def headers(self, url: str) -> dict[str, str]:
+        """The headers of a request to `url`."""
+        if not self.token or (self.only_tls and urlsplit(url).scheme != "https"):
+            return {}
+        return {"authorization": f"Bearer {self.token.reveal_text().strip()}"}
+
+    def context(self) -> ssl.SSLContext:
+        """Verifies brokers: their certificate, and that it names the host. Raises ssl.SSLError."""
+        trust = self.trust.decode("ascii", errors="replace")
+        return ssl.create_default_context(cadata=trust or None)
+
+
+OPEN: Final = Access()
+"""Of clusters without authentication."""
+
+AccessSource = Callable[[ClusterKey], Awaitable[Access]]
+"""Reads the credentials for a cluster; the source caches them."""
+
+
+async def no_access(_cluster: ClusterKey) -> Access:
+    """A source for processes that know no credentials."""
+    return OPEN
