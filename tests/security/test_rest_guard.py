@@ -1,5 +1,6 @@
 """The guard of the REST: proxies, other brokers, forged headers, and what a refusal reveals."""
 
+import asyncio
 import json
 import re
 import time
@@ -366,3 +367,28 @@ async def test_an_audit_log_needs_authentication(tmp_path: Path) -> None:
             authentication_enabled=False, authorization_enabled=False, audit_log_file=tmp_path / "a"
         ):
             pass
+
+
+async def test_the_prefix_mode_binds_the_names_of_subscriptions(closed: Closed) -> None:
+    """Pulsar's text; the mode is refused where no role is known (`test_policies.py`)."""
+    await closed.done("ta", "POST", "~/namespaces/t1/n1/subscriptionAuthMode", "Prefix")
+    path = "~/persistent/t1/n1/a/subscription/{}"
+    async with asyncio.timeout(30):
+        while (await closed.call("cons", "PUT", path.format("s1"))).status_code != 403:
+            await closed.done("ta", "DELETE", path.format("s1"))
+    refused = await closed.call("cons", "PUT", path.format("s1"))
+    assert reason_of(refused) == (
+        "Failed to create consumer - The subscription name needs to be prefixed by the "
+        "authentication role, like cons-xxxx for topic: persistent://t1/n1/a"
+    )
+    await closed.done("cons", "PUT", path.format("cons-1"))
+    await closed.done("ta", "PUT", path.format("s1"))
+
+
+async def test_the_prefix_mode_needs_authorization() -> None:
+    async with closed_rest(authorization_enabled=False) as closed:
+        path = "~/namespaces/t1/n1/subscriptionAuthMode"
+        refused = await closed.call("nobody", "POST", path, "Prefix")
+        assert refused.status_code == 405
+        assert "needs authorization" in reason_of(refused)
+        await closed.done("nobody", "POST", path, "None")

@@ -74,7 +74,7 @@ def authorization_page() -> str:
     routes = "".join(f"| {request} | {right} |\n" for request, right in _routes())
     commands = "".join(
         f"| {command_name(kind)} | {right.words} | {right.refusal if right.checked else ''} |\n"
-        for kind, right in sorted(OF_COMMANDS.items(), key=lambda each: command_name(each[0]))
+        for kind, right in sorted(OF_COMMANDS.items(), key=lambda entry: command_name(entry[0]))
     )
     return f"{_INTRO}{_REST}{routes}{_BINARY}{commands}"
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
 from magnetar.admin.http.connection import PEER_CERTIFICATE
-from magnetar.admin.http.routes import Found, RouteTable
+from magnetar.admin.http.routes import RouteMatch, RouteTable
 from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, demand, principal_in
 from magnetar.admin.rights.right import AnyRole, Public, Right
 from magnetar.admin.rights.table import METRICS, RIGHTS
@@ -57,30 +57,30 @@ class GuardedTable(RouteTable):
         if scope["type"] != "http":
             await super().app(scope, receive, send)
             return
-        found = self.find(scope)
+        match = self.find(scope)
         try:
-            caller = await self._admit(scope, found)
+            caller = await self._admit(scope, match)
         except Unauthenticated:
             response = reason(401, "Authentication required", dict(_CHALLENGE))
             await response(scope, receive, send)
             return
         CALLER.set(caller)
-        await self.serve(found, scope, receive, send)
+        await self.serve(match, scope, receive, send)
 
-    async def _admit(self, scope: Scope, found: Found | None) -> Principal | None:
+    async def _admit(self, scope: Scope, match: RouteMatch | None) -> Principal | None:
         """Returns the principal of an admitted request; None if it needs no credentials.
 
         Raises Unauthenticated, AuthorizationError, PreconditionFailed and ServiceNotReady.
         """
-        right = self._right(found)
+        right = self._right(match)
         if isinstance(right, Public):
             return None
         principal = await self._principal(scope)
         authorizer = self._security.authorizer
-        if right is None or found is None:
+        if right is None or match is None:
             return principal
         if authorizer is not None:
-            needs = right.needs(Request({**scope, **found.child_scope}))
+            needs = right.needs(Request({**scope, **match.child_scope}))
             await demand(authorizer, principal, needs, _address(scope), _action(scope))
         if SCOPE_KEY not in scope and (scope["method"] != READS or self._security.audit_reads):
             self._audited(scope, principal)
@@ -101,12 +101,12 @@ class GuardedTable(RouteTable):
                 )
             )
 
-    def _right(self, found: Found | None) -> Right | None:
+    def _right(self, match: RouteMatch | None) -> Right | None:
         """Returns what the route needs; None if no route serves the request."""
-        if found is None or not found.full:
+        if match is None or not match.full:
             return None
-        (method,) = found.route.methods
-        route = method, found.route.path
+        (method,) = match.route.methods
+        route = method, match.route.path
         if route == METRICS and self._security.authenticate_metrics:
             return AnyRole()
         return RIGHTS[route]
