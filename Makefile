@@ -180,10 +180,11 @@ proto: $(DEV_STAMP) ## the generated classes of Pulsar's protocol and of etcd's 
 	  --mypy_out=$(ETCD_PROTO) magnetar_etcd.proto
 
 .PHONY: docs
-docs: $(RUN_STAMP) ## docs/run/configuration.md and docs/use/policies.md, from the settings and the registry
-	@$(call took,docs/run/configuration.md$(comma) docs/use/policies.md)
+docs: $(RUN_STAMP) ## the pages of settings, policies and rights, from the code
+	@$(call took,docs/run/configuration.md$(comma) docs/use/policies.md$(comma) docs/run/authorization.md)
 	$(BIN)/magnetar config markdown > docs/run/configuration.md
 	$(BIN)/magnetar config policies > docs/use/policies.md
+	$(BIN)/magnetar config authorization > docs/run/authorization.md
 
 .PHONY: crds
 crds: $(RUN_STAMP) ## crds/*.yaml and docs/run/crds.md, from the operator's models and the policies

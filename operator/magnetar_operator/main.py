@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Any, Final
 
+from magnetar.core.tasks import TaskScope
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.cluster.access import ClusterAccess
 from magnetar_operator.engine.context import Context
@@ -35,6 +36,10 @@ PARTS: Final = (
 )
 """Modules with `register(context)`, which may return an asynchronous context manager of a server
 that runs beside the reconcilers."""
+OWNER: Final = "operator"
+"""The name of the process's own tasks."""
+END_S_MAX: Final = 10.0
+"""The wait for the watches to close; the lease is released after it at the latest."""
 QUIET_LIBRARIES: Final = ("kopf", "httpx", "httpcore")
 """Libraries whose INFO lines, one per event or request, are not logged."""
 
@@ -81,45 +86,37 @@ async def run(
 
 async def _first(coroutine: Coroutine[None, None, None], stop: asyncio.Event) -> bool:
     """Runs the coroutine until `stop` is set; returns whether it ended before."""
-    task = asyncio.create_task(coroutine, name="until stopped")
-    stopping = asyncio.create_task(stop.wait(), name="stop")
-    try:
+    async with TaskScope(OWNER, END_S_MAX) as scope:
+        task = scope.start(coroutine, "until stopped")
+        stopping = scope.start(stop.wait(), "stop")
         await asyncio.wait({task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             return False
         task.result()
         return True
-    finally:
-        await _end(task, stopping)
 
 
 async def _lead(
     context: Context, leadership: Leadership, stop: asyncio.Event, on_ready: Callable[[], None]
 ) -> int:
     context.queue.start()
-    # The watches end without an error only if a signal ends the process (kopf handles it).
-    watching = asyncio.create_task(watch(context), name="watches")
-    tasks: set[asyncio.Future[Any]] = {
-        watching,
-        asyncio.create_task(leadership.keep(), name="leadership"),
-        asyncio.create_task(stop.wait(), name="stop"),
-    }
-    try:
-        on_ready()
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-        return 0 if stop.is_set() or watching in done else 1
-    finally:
-        # The writers end first; our caller releases the lease last.
-        await context.queue.stop()
-        await _end(*tasks)
-
-
-async def _end(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with TaskScope(OWNER, END_S_MAX) as scope:
+        # The watches end without an error only if a signal ends the process (kopf handles it).
+        watching = scope.start(watch(context), "watches")
+        tasks: set[asyncio.Task[Any]] = {
+            watching,
+            scope.start(leadership.keep(), "leadership"),
+            scope.start(stop.wait(), "stop"),
+        }
+        try:
+            on_ready()
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            return 0 if stop.is_set() or watching in done else 1
+        finally:
+            # The writers end first; our caller releases the lease last.
+            await context.queue.stop()
 
 
 def set_up_logging() -> None:

@@ -20,8 +20,6 @@ import yaml
 
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.admin.view import Clusters
-from magnetar_operator.catalog.claims import applied_there, moved
-from magnetar_operator.catalog.desired import desired_of, unsupported
 from magnetar_operator.catalog.effects import count, human_bytes
 from magnetar_operator.catalog.plan import Verb
 from magnetar_operator.catalog.plan_text import ordered, steps_or_create
@@ -30,9 +28,12 @@ from magnetar_operator.catalog.references import (
     BadSpec,
     NotYet,
     References,
+    applied_there,
     kind_named,
+    moved,
     parse_spec,
 )
+from magnetar_operator.catalog.state import desired_of, unsupported
 from magnetar_operator.cluster.assumed_settings import settings_of
 from magnetar_operator.cluster.manifests.names import cluster_of
 from magnetar_operator.cluster.observe import Observer

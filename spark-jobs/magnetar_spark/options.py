@@ -91,6 +91,10 @@ def _log_settings(given: Mapping[str, str]) -> LogSettings:
         tls_key_file=given.get("metadata.tls.key.file", ""),
         username=given.get("metadata.username", ""),
         password=password,
+        bookkeeper_tls=_boolean(given, "bookkeeper.tls", default=False),
+        trust_file=given.get("tls.trust.file", ""),
+        cert_file=given.get("tls.cert.file", ""),
+        key_file=given.get("tls.key.file", ""),
     )
 
 

@@ -39,10 +39,9 @@ def closed() -> tuple[Manifest, ...]:
 
 
 def container_of(manifests: tuple[Manifest, ...], name: str) -> Manifest:
-    found: Manifest = next(spec for owner, spec in pods(manifests) if owner == name)["containers"][
-        0
-    ]
-    return found
+    spec = next(spec for owner, spec in pods(manifests) if owner == name)
+    container: Manifest = spec["containers"][0]
+    return container
 
 
 def test_brokers_have_no_port_without_tls(closed: tuple[Manifest, ...]) -> None:

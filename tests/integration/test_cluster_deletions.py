@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from tests.integration.test_cluster_rest import NAMESPACE, PARTS, TOPIC, spread, topic
 from tests.support.rest_cluster import RestCluster
 
+from magnetar.admin.cluster.peers import Peers
+from magnetar.admin.cluster.sender import PeerAnswer
 from magnetar.broker.catalog.resources import partitioned_key
 from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName, TopicName
@@ -134,6 +136,29 @@ async def test_a_subscription_is_deleted_from_all_partitions_whatever_its_name(
         found = await first.done("GET", f"{PARTS}-partition-{number}/subscriptions")
         assert found.json() == ["a"]
     assert (await first.call("DELETE", PARTS + odd)).status_code == 404
+
+
+async def test_a_subscription_that_one_partition_keeps_is_not_reported_as_deleted(
+    cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer attached to that partition after all of them were checked."""
+    first, second = await spread(cluster)
+    await first.done("PUT", PARTS + "/subscription/s")
+    request_topic = Peers.request_topic
+
+    async def attached(self: Peers, name: TopicName, method: str, *rest: Any, **more: Any) -> Any:
+        if method == "DELETE" and name.partition_index == 2:
+            return PeerAnswer(412, b'{"reason":"Subscription has active connected consumers"}')
+        return await request_topic(self, name, method, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Peers, "request_topic", attached)
+        answer = await second.call("DELETE", PARTS + "/subscription/s")
+    assert answer.status_code == 412
+    assert answer.json()["reason"] == "Subscription has active connected consumers"
+    assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == ["s"]
+    await second.done("DELETE", PARTS + "/subscription/s")
+    assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == []
 
 
 async def test_a_list_of_topics_that_a_broker_cannot_give_is_no_list(

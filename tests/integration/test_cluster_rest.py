@@ -227,6 +227,13 @@ async def test_lists_have_what_is_not_persistent_on_any_broker(cluster: RestClus
         assert (await member.done("GET", "~/non-persistent/public/default")).json() == wanted
         both = await member.done("GET", NAMESPACE + "/topics?mode=ALL")
         assert both.json() == wanted
+    system = "non-persistent://public/default/__change_events"
+    await first.done("PUT", "~/non-persistent/public/default/__change_events")
+    for member in cluster.members:
+        shown = (await member.done("GET", "~/non-persistent/public/default")).json()
+        assert shown == wanted
+        every = "~/non-persistent/public/default?includeSystemTopic=true"
+        assert (await member.done("GET", every)).json() == [system, *wanted]
 
 
 async def test_a_bundle_is_unloaded_to_a_named_broker_and_split(cluster: RestCluster) -> None:

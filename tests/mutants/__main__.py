@@ -10,6 +10,7 @@ test notices.
     --again               tries survivors again, after new tests
     --sim N               tries survivors against N seeds of the simulation
     --report              shows the scores without trying anything (--json for scripts)
+    --page                writes the survivors to docs/understand/survivors.md, too
 
 Results are kept in .mutants/, and a campaign that was cut off goes on where it stopped. The exit
 code is 0, or 1 with --strict where a package's score is below its minimum.
@@ -30,8 +31,9 @@ from tests.mutants.bench import Bench
 from tests.mutants.changed import changed_lines, last_release
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.mutation import Mutation, mutations_of
-from tests.mutants.report import show_report
-from tests.mutants.results import KILLED, Equivalents, Outcome, Results, Tried
+from tests.mutants.page import PAGE, page_of
+from tests.mutants.report import scores_of, show
+from tests.mutants.results import KILLED, Equivalents, Open, Outcome, Results, Tried
 from tests.mutants.seeds import try_seeds
 from tests.mutants.suites import ROOT, SUITES, Suite, suite_of
 
@@ -51,8 +53,17 @@ def main() -> int:
         ends_at = time.monotonic() + options.minutes * 60 if options.minutes else math.inf
         for suite in sorted(suites, key=lambda each: _place(each.name, options.seed)):
             _try(suite, chosen[suite.name], results, options, ends_at)
-    passed = show_report(suites, chosen, results, as_json=options.json)
-    return 1 if options.strict and not passed else 0
+    scores = scores_of(suites, chosen, results)
+    show(scores, as_json=options.json)
+    if options.page:
+        page = PAGE.read_text() if PAGE.exists() else ""
+        PAGE.write_text(page_of(page, scores, _sample(options), Open()))
+    return 1 if options.strict and not all(score.passed for score in scores) else 0
+
+
+def _sample(options: argparse.Namespace) -> str:
+    """The sample in words, for the page."""
+    return "all" if options.sample is None else f"a sample of {options.sample}, seed {options.seed}"
 
 
 def _place(name: str, seed: str) -> str:
@@ -74,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true")
+    parser.add_argument("--page", action="store_true")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--results", type=Path, default=KEPT / "results.jsonl")
@@ -138,7 +150,7 @@ def _try(
         return
     coverage = CoverageMap(KEPT / f"coverage-{suite.name}.pickle")
     bench = Bench(waiting, coverage, found, options.jobs, ends_at)
-    arguments = ["-q", "-p", "no:cacheprovider", "-m", DESELECTED]
+    arguments = ["-q", "-p", "no:cacheprovider", "-m", DESELECTED, "--timeout=0"]
     code = pytest.main([*arguments, "--hypothesis-seed=0", *suite.tests], plugins=[bench])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         sys.exit(f"{suite.name}: pytest ended with {code}")

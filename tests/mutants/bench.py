@@ -43,8 +43,9 @@ such an `await` count as not run though they are."""
 LIMIT_S: Final = 20.0
 LIMIT_FACTOR: Final = 4.0
 """A mutant that takes this many times what its tests took, and `LIMIT_S` more, hangs. The limit
-holds for wall time, and for the CPU time of its process: on a busy machine a mutant that spins
-reaches the latter many minutes earlier."""
+holds for the wall time without waits for a CPU (see `children`), and for the CPU time of its
+process: on a busy machine a mutant that spins reaches the latter many minutes earlier. The tests'
+own timeouts of wall time do not apply, since other processes' load must not kill a mutant."""
 
 Found = Callable[[Mutation, Outcome, str, int], None]
 

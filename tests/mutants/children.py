@@ -1,7 +1,11 @@
-"""Runs work in forked processes, each in a session of its own that is ended whole.
+"""Runs work in forked processes, each in a session of its own that is killed as a whole.
 
 A fork has everything imported already and leaves nothing behind. Its answer is one pickled object
 through a pipe.
+
+A limit counts the time in which the child ran or waited for an event, not the time in which it was
+ready to run and other processes had the CPU. So a busy machine makes no work late, and work that
+hangs is late after the same time on every machine.
 """
 
 import contextlib
@@ -12,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +26,10 @@ POLL_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T, R]):
-    """`run(slot)` in a child, for at most `limit_s`; slots number the children that run at once."""
+    """`run(slot)` in a child, for at most `limit_s` (see the module) seconds.
+
+    Slots number the children that run at once.
+    """
 
     of: T
     run: Callable[[int], R]
@@ -34,7 +42,13 @@ class _Child(Generic[T, R]):
     slot: int
     pid: int
     ends_at: float
+    """Of the monotonic clock, if the child never waits for a CPU."""
     data: bytearray = field(default_factory=bytearray)
+
+    def is_late(self) -> bool:
+        """Whether the work has taken longer than its limit."""
+        over_s = time.monotonic() - self.ends_at
+        return over_s > 0 and over_s > starved_s(self.pid)
 
 
 def run_all(works: Iterable[Work[T, R]], jobs: int) -> Iterator[tuple[T, R | None]]:
@@ -49,7 +63,7 @@ def run_all(works: Iterable[Work[T, R]], jobs: int) -> Iterator[tuple[T, R | Non
             if not children:
                 return
             readable, _, _ = select.select(list(children), [], [], POLL_S)
-            late = [at for at, each in children.items() if time.monotonic() > each.ends_at]
+            late = [pipe for pipe, child in children.items() if child.is_late()]
             for pipe in {*readable, *late}:
                 child = children[pipe]
                 data = b"" if pipe not in readable else os.read(pipe, 1 << 16)
@@ -62,6 +76,18 @@ def run_all(works: Iterable[Work[T, R]], jobs: int) -> Iterator[tuple[T, R | Non
     finally:
         for pipe, child in children.items():
             _end(child.pid, pipe)
+
+
+def starved_s(pid: int) -> float:
+    """Returns how long the process's main thread was ready to run and had no CPU, in seconds.
+
+    0 if the system does not report it. Source: Documentation/scheduler/sched-stats.rst of Linux.
+    """
+    try:
+        _, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text().split()
+    except (OSError, ValueError):
+        return 0.0
+    return int(waited_ns) / 1e9
 
 
 def _answer(child: _Child[T, R]) -> R | None:

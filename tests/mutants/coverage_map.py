@@ -1,7 +1,7 @@
 """Which tests run which lines, measured once for each file of tests and kept beside the results.
 
-A file of tests is measured again where it changed, and all of them where anything that they share
-changed: the product, or the tests' support.
+A file of tests is measured again if it, its folder's helpers, the tests' support, or a source file
+that it ran has changed.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from typing import Final
 
 from tests.mutants.suites import ROOT
 
+FORMAT_VERSION: Final = 2
 PRODUCT: Final = ("services", "operator", "spark-jobs")
 SHARED: Final = ("tests/support", "tests/conftest.py")
 
@@ -29,21 +30,27 @@ class Measured:
     failed: set[str] = field(default_factory=set)
     lines: dict[str, dict[int, list[str]]] = field(default_factory=dict)
     """By source file below the root, by line: names of tests."""
+    sources: dict[str, str] = field(default_factory=dict)
+    """The digests of these source files."""
 
 
 class CoverageMap:
-    """Measurements by file of tests, kept at `path`."""
+    """Measurements by file of tests, kept at `path`. Those of another version are made again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._shared = _stamp(SHARED) + _stamp(PRODUCT)
+        self._shared = _stamp(SHARED)
         self._files: dict[str, Measured] = {}
         self._stamps: dict[str, str] = {}
+        self._digests = _digests(PRODUCT)
         if path.exists():
-            self._files = pickle.loads(path.read_bytes())  # noqa: S301  # written below
+            kept = pickle.loads(path.read_bytes())  # noqa: S301  # written below
+            if kept.get("version") == FORMAT_VERSION:
+                self._files = kept["files"]
 
     def stamp(self, test_file: str) -> str:
-        """What a measurement depends on: the file, its folder's helpers, the product.
+        """What a measurement depends on beside the sources: the file, its folder's helpers, and the
+        tests' support.
 
         As of the first call: a file that changes while it is measured is measured again.
         """
@@ -59,12 +66,18 @@ class CoverageMap:
 
     def is_current(self, test_file: str) -> bool:
         known, stamp = self._files.get(test_file), self.stamp(test_file)
-        return known is not None and known.stamp == stamp
+        if known is None or known.stamp != stamp:
+            return False
+        return all(self._digests.get(path) == digest for path, digest in known.sources.items())
 
     def put(self, measured: dict[str, Measured]) -> None:
+        """Keeps measurements, with the digests of the sources that they ran."""
+        for one in measured.values():
+            one.sources = {path: self._digests.get(path, "") for path in one.lines}
         self._files |= measured
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_bytes(pickle.dumps(self._files))
+        kept = {"version": FORMAT_VERSION, "files": self._files}
+        self._path.write_bytes(pickle.dumps(kept))
 
     def tests_by_line(self, test_files: set[str]) -> dict[str, dict[int, set[str]]]:
         """By source file and line, the passing tests that run it."""
@@ -96,3 +109,13 @@ def _stamp(places: tuple[str, ...]) -> str:
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             digest.update(file.read_bytes())
     return digest.hexdigest()
+
+
+def _digests(places: tuple[str, ...]) -> dict[str, str]:
+    """The digests of all source files below these folders, by path below the root."""
+    paths = (path for place in places for path in (ROOT / place).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): _digest(path) for path in paths}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

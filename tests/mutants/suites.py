@@ -18,7 +18,7 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_cluster_conditions.py",
     "tests/operator/test_cluster_files.py",
     "tests/operator/test_cluster_gates.py",
-    "tests/operator/test_cluster_looks.py",
+    "tests/operator/test_cluster_reconcile.py",
     "tests/operator/test_cluster_manifests.py",
     "tests/operator/test_cluster_plan.py",
     "tests/operator/test_cluster_scaling.py",
@@ -32,12 +32,13 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_metrics_answers.py",
     "tests/operator/test_metrics_serving.py",
     "tests/operator/test_objects_kept.py",
+    "tests/operator/test_plan_documents.py",
     "tests/operator/test_resources_admin_client.py",
     "tests/operator/test_resources_as_shown.py",
     "tests/operator/test_resources_backlog.py",
     "tests/operator/test_resources_effects.py",
     "tests/operator/test_resources_ending.py",
-    "tests/operator/test_resources_looks.py",
+    "tests/operator/test_resources_reconcile.py",
     "tests/operator/test_resources_lists.py",
     "tests/operator/test_resources_memory.py",
     "tests/operator/test_resources_moved.py",
@@ -51,12 +52,12 @@ OPERATOR_PLANS: Final = (
     "tests/operator/test_resources_waiting.py",
     "tests/operator/test_sparkjob_conditions.py",
     "tests/operator/test_sparkjob_decisions.py",
-    "tests/operator/test_sparkjob_looks.py",
+    "tests/operator/test_sparkjob_reconcile.py",
     "tests/operator/test_sparkjobs_plan.py",
     "tests/operator/test_sparkjobs_tables.py",
     "tests/operator/test_spec_options.py",
     "tests/operator/test_volume_plan.py",
-    "tests/operator/test_work.py",
+    "tests/operator/test_queue.py",
 )
 
 
@@ -261,7 +262,16 @@ SUITES: Final = (
         "operator",
         tuple(
             f"{OPERATOR}/{part}"
-            for part in ("admin", "autoscale", "catalog", "cluster", "engine", "kube", "sparkjobs")
+            for part in (
+                "admin",
+                "autoscale",
+                "catalog",
+                "cluster",
+                "engine",
+                "kube",
+                "plan_manifests.py",
+                "sparkjobs",
+            )
         ),
         OPERATOR_PLANS,
         0.90,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.mutants.mutation import Mutation, mutations_of
-from tests.mutants.results import Equivalents, Results, Tried
+from tests.mutants.results import Equivalents, Open, Results, Tried
 from tests.mutants.suites import ROOT
 
 
@@ -51,8 +51,18 @@ def test_an_entry_gives_its_reason(tmp_path: Path) -> None:
         Equivalents(path)
 
 
-def test_every_entry_of_the_repository_names_mutants_that_exist() -> None:
-    entries = Equivalents().entries
+def test_open_mutants_have_a_table_of_their_own(tmp_path: Path, mutants: list[Mutation]) -> None:
+    path = tmp_path / "open.toml"
+    path.write_text(f"[[open]]\nname = {mutants[0].name!r}\nreason = 'needs a second machine'\n")
+    assert [Open(path).reason(each) for each in mutants[:2]] == ["needs a second machine", None]
+    assert Equivalents(path).reason(mutants[0]) is None
+
+
+@pytest.mark.parametrize("reasons", [Equivalents, Open])
+def test_every_entry_of_the_repository_names_mutants_that_exist(
+    reasons: type[Equivalents] | type[Open],
+) -> None:
+    entries = reasons().entries
     files = {entry.get("name", entry.get("function", "")).partition("::")[0] for entry in entries}
     there: set[tuple[str, ...]] = set()
     for mutation in (each for file in files for each in mutations_of(ROOT / file, ROOT)):

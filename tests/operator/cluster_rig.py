@@ -38,23 +38,25 @@ SESSION_MS: Final = 60_000
 
 def is_ready(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def at_rest(sets: list[Object], pods: list[Object]) -> bool:
-    """Whether all pods are there and ready, and what the controllers say of them is of now."""
-    for one in sets:
-        status, wanted = one.get("status", {}), one["spec"]["replicas"]
-        component = one["metadata"]["labels"]["component"]
+    """Whether all pods exist and are ready, and the controllers' statuses are current."""
+    for stateful_set in sets:
+        status, wanted = stateful_set.get("status", {}), stateful_set["spec"]["replicas"]
+        component = stateful_set["metadata"]["labels"]["component"]
         own = [
             pod["metadata"] for pod in pods if pod["metadata"]["labels"]["component"] == component
         ]
-        newest = status.get("updateRevision")  # only StatefulSets say it, and keep older pods
+        newest = status.get("updateRevision")  # only StatefulSets report it, and keep older pods
         new = [
             pod for pod in own if newest in (None, pod["labels"].get("controller-revision-hash"))
         ]
         told = [status.get(count, 0) for count in ("replicas", "readyReplicas", "updatedReplicas")]
-        if status.get("observedGeneration") != one["metadata"]["generation"]:
+        if status.get("observedGeneration") != stateful_set["metadata"]["generation"]:
             return False
         if len(own) != wanted or told != [wanted, wanted, len(new)]:
             return False
@@ -75,7 +77,7 @@ class Rig:
     """Pods that do not get ready."""
 
     async def apply(self, **spec: Any) -> Object:
-        """The resource, as kubectl would apply it; its pods fit no node, where there are nodes."""
+        """Applies the resource as kubectl does; its pods fit no node, if there are nodes."""
         spec = {"etcd": {"replicas": 1}, "upgrade": {"pauseBetween": "0s"}, **spec}
         for component in ("broker", "bookie", "etcd"):
             if "external" not in spec.get(component, {}):
@@ -102,10 +104,10 @@ class Rig:
 
     async def condition(self, name: str) -> dict[str, Any]:
         conditions = (await self.status()).get("conditions", [])
-        return next((one for one in conditions if one["type"] == name), {})
+        return next((condition for condition in conditions if condition["type"] == name), {})
 
     async def look(self) -> float | None:
-        """One look of the operator, then the kubelet has its turn."""
+        """Reconciles once, then runs the kubelet."""
         after_s = await self.handler.reconcile(await self.owner())
         await self.kubelet()
         return after_s
@@ -143,7 +145,7 @@ class Rig:
         return await self.condition(name)
 
     async def rest(self) -> None:
-        """Looks until Kubernetes' controllers have told of all pods, and then once more."""
+        """Reconciles until Kubernetes' controllers have reported all pods, and then once more."""
         await self.until("the controllers to rest", self._controllers_rest)
         await self.look()
 
@@ -156,8 +158,8 @@ class Rig:
 
     async def bookies(self) -> int:
         """That the StatefulSet wants."""
-        one = await self.kube.get(STATEFUL_SET, f"{NAME}-bookie", self.namespace)
-        return int(one["spec"]["replicas"])
+        obj = await self.kube.get(STATEFUL_SET, f"{NAME}-bookie", self.namespace)
+        return int(obj["spec"]["replicas"])
 
     async def notes(self, reason: str) -> list[str]:
         """Of Events."""
@@ -228,7 +230,7 @@ class Processes:
         await self._bookies.pop(index).stop()
 
     async def have_bookie(self, index: int, wanted: bool) -> None:
-        """Starts it, empty, or stops it; nothing where it is so."""
+        """Starts it, empty, or stops it; does nothing if that is its state."""
         if wanted and index not in self._bookies:
             await asyncio.to_thread(shutil.rmtree, self.directory(index), ignore_errors=True)
             await self.start_bookie(index)
@@ -236,7 +238,7 @@ class Processes:
             await self.stop_bookie(index)
 
     async def follow(self, rig: Rig) -> None:
-        """A bookie whose claim is another one than before stands on other, empty disks."""
+        """A bookie with another claim than before has other, empty disks."""
         for claim in await rig.kube.list(PVC, rig.namespace, labels={"component": "bookie"}):
             index = int(claim["metadata"]["name"].rpartition("-")[2])
             uid = claim["metadata"]["uid"]

@@ -49,7 +49,7 @@ class Brokers:
     kube: MemoryKube
     drains: dict[str, dict[str, Any]] = field(default_factory=dict)
     trouble: dict[str, Any] = field(default_factory=dict)
-    """Of the ledgers' health, where it is not well."""
+    """The health of the ledgers, if it is not good."""
     asked: list[tuple[str, str, Any]] = field(default_factory=list)
     answer: Callable[[httpx.Request], httpx.Response | None] = lambda _: None
     on_drain: Callable[[dict[str, Any]], None] = lambda _: None
@@ -84,23 +84,23 @@ class Brokers:
 
     def _health(self) -> dict[str, Any]:
         names = [
-            one["metadata"]["name"]
-            for one in self.kube.all_of(POD)
-            if one["metadata"]["labels"]["component"] == "bookie"
+            pod["metadata"]["name"]
+            for pod in self.kube.all_of(POD)
+            if pod["metadata"]["labels"]["component"] == "bookie"
         ]
         living = [
-            {"bookieId": each, "incarnation": self._disks(each), "draining": each in self.drains}
-            for each in names
+            {"bookieId": name, "incarnation": self._disks(name), "draining": name in self.drains}
+            for name in names
         ]
         return {"healthy": True, "bookies": living, **self.trouble}
 
     def changes(self) -> list[tuple[str, str, Any]]:
-        return [each for each in self.asked if each[0] != "GET"]
+        return [request for request in self.asked if request[0] != "GET"]
 
 
 @dataclass
 class Stage:
-    """See the module's text."""
+    """A MagnetarCluster's reconciler, a Kubernetes API in memory, controllers and brokers."""
 
     kube: MemoryKube
     client: KubeClient
@@ -118,7 +118,7 @@ class Stage:
         self.handler = ClusterReconciler(SETTINGS, self.client, events, self.clients, self)
 
     def new_clients(self) -> AdminClients:
-        """Clients whose requests the brokers answer."""
+        """Clients that are answered by `brokers`."""
         return AdminClients(self, httpx.MockTransport(self.brokers.respond))
 
     def monotonic(self) -> float:
@@ -161,17 +161,17 @@ class Stage:
         return dict(self.owner().get("status") or {})
 
     def condition(self, type_: str) -> dict[str, Any]:
-        found = self.status().get("conditions") or ()
-        return next((one for one in found if one["type"] == type_), {})
+        obj = self.status().get("conditions") or ()
+        return next((one for one in obj if one["type"] == type_), {})
 
     def notes(self, reason: str) -> list[str]:
-        return [one["note"] for one in self.kube.events(reason)]
+        return [event["note"] for event in self.kube.events(reason)]
 
     def pods(self, component: str) -> list[str]:
         return [
-            one["metadata"]["name"]
-            for one in self.kube.all_of(POD)
-            if one["metadata"]["labels"]["component"] == component
+            pod["metadata"]["name"]
+            for pod in self.kube.all_of(POD)
+            if pod["metadata"]["labels"]["component"] == component
         ]
 
     # -- the operator, and Kubernetes ------------------------------------------------------------
@@ -180,7 +180,7 @@ class Stage:
         return await self.handler.reconcile(self.owner())
 
     async def settle(self) -> None:
-        """Until a look changes nothing, with a turn of the controllers after each."""
+        """Reconciles and runs the controllers until a reconcile changes nothing."""
         for _ in range(LOOKS_MAX):
             before = self.kube.objects.copy(), len(self.brokers.changes())
             await self.look()
@@ -198,33 +198,33 @@ class Stage:
             name = f"{one['metadata']['name']}-{revision[:5]}"
             self._pods(one, [f"{name}-{at}" for at in range(one["spec"]["replicas"])], revision)
 
-    def _stateful_set(self, one: Object) -> None:
-        name, revision = one["metadata"]["name"], digest(one["spec"]["template"])
-        wanted = [f"{name}-{at}" for at in range(one["spec"]["replicas"])]
-        (template,) = one["spec"]["volumeClaimTemplates"]
+    def _stateful_set(self, obj: Object) -> None:
+        name, revision = obj["metadata"]["name"], digest(obj["spec"]["template"])
+        wanted = [f"{name}-{at}" for at in range(obj["spec"]["replicas"])]
+        (template,) = obj["spec"]["volumeClaimTemplates"]
         for pod in wanted:
             if self.kube.get(POD, pod):
                 continue
             self._claim_goes(pod)
             if not self.kube.get(PVC, f"data-{pod}"):
-                labels = one["spec"]["template"]["metadata"]["labels"]
+                labels = obj["spec"]["template"]["metadata"]["labels"]
                 metadata = {
                     "name": f"data-{pod}", "namespace": NS, "labels": labels,
                     "finalizers": ["kubernetes.io/pvc-protection"],
                 }  # fmt: skip
                 self._put(PVC, metadata, spec=template["spec"])
-        self._pods(one, wanted, revision)
-        told = {"updateRevision": revision, "observedGeneration": one["metadata"]["generation"]}
+        self._pods(obj, wanted, revision)
+        told = {"updateRevision": revision, "observedGeneration": obj["metadata"]["generation"]}
         self.kube.put({**self.kube.get(STATEFUL_SET, name), "status": told})
 
     def _claim_goes(self, pod: str) -> None:
-        """A claim that is deleted goes once no pod has it."""
+        """A deleted claim is removed once no pod uses it."""
         claim = self.kube.get(PVC, f"data-{pod}")
         if claim and "deletionTimestamp" in claim["metadata"]:
             self.kube.drop(PVC, f"data-{pod}")
 
-    def _pods(self, one: Object, wanted: list[str], revision: str) -> None:
-        labels = one["spec"]["template"]["metadata"]["labels"]
+    def _pods(self, obj: Object, wanted: list[str], revision: str) -> None:
+        labels = obj["spec"]["template"]["metadata"]["labels"]
         component = labels["component"]
         for pod in self.pods(component):
             if pod not in wanted:
@@ -234,7 +234,7 @@ class Stage:
                 metadata = {
                     "name": pod, "namespace": NS, "labels": {**labels, REVISION_LABEL: revision},
                 }  # fmt: skip
-                self._put(POD, metadata, spec=one["spec"]["template"]["spec"])
+                self._put(POD, metadata, spec=obj["spec"]["template"]["spec"])
             ready = {
                 "type": "Ready", "status": str(not {pod, component} & self.unready),
                 "lastTransitionTime": "2026-01-01T11:00:00Z",

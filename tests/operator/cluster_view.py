@@ -1,4 +1,4 @@
-"""A cluster as the planner sees it, made by hand: three bookies and members of etcd, no fault."""
+"""The observed state of a healthy cluster: three bookies and three members of etcd."""
 
 import datetime
 from dataclasses import dataclass, field, replace
@@ -46,7 +46,7 @@ def claim(name: str, uid: str = "", **status: Any) -> Object:
 
 @dataclass
 class View:
-    """What there is; a test changes one thing of it."""
+    """The observed state; a test changes one part of it."""
 
     cluster: Cluster = field(default_factory=cluster_of)
     pods: dict[str, Pod] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def cluster_of(**spec: Any) -> Cluster:
 
 @dataclass
 class World:
-    """See the module's text."""
+    """A simulated Kubernetes and Magnetar that checks the safety rules at every step."""
 
     cluster: Cluster
     now: datetime.datetime = BEGAN
@@ -60,14 +60,14 @@ class World:
     ledgers: dict[int, set[str]] = field(default_factory=dict)
     """Where each ledger's good copies are; two are wanted of each."""
     liars: set[str] = field(default_factory=set)
-    """Bookies whose copies are bad."""
+    """The bookies with damaged copies."""
     unmarked: set[str] = field(default_factory=set)
     """Bookies that have a drain's record and no mark: these take new ledgers."""
     hanging: set[str] = field(default_factory=set)
     """Forms of a StatefulSet's pods that run and never become ready."""
     removed: list[str] = field(default_factory=list)
     request: str = ""
-    """The annotation: whose volume is to be replaced."""
+    """The annotation: the bookie whose volume must be replaced."""
     replaced: list[str] = field(default_factory=list)
     """Bookies that got a new volume."""
     scaled_up: str = ""
@@ -75,10 +75,10 @@ class World:
     writes: int = 0
     uids: int = 0
 
-    # -- what the planner sees ---------------------------------------------------------------------
+    # -- observation ------------------------------------------------------------------------------
 
     def observed(self) -> Observed:
-        brokers = [one for one in self.pods.values() if one.component == BROKER and one.ready]
+        brokers = [pod for pod in self.pods.values() if pod.component == BROKER and pod.ready]
         ledgers = Ledgers(unknown="no broker is ready")
         if brokers:
             ledgers = Ledgers(self.health(), tuple(self.drains.values()))
@@ -90,16 +90,16 @@ class World:
         )
 
     def living(self) -> set[str]:
-        return {one.name for one in self.pods.values() if one.component == BOOKIE and one.ready}
+        return {pod.name for pod in self.pods.values() if pod.component == BOOKIE and pod.ready}
 
     def disks(self, bookie: str) -> str:
-        """The incarnation of what it stores."""
+        """The incarnation of its data."""
         return str(self.claims[f"data-{bookie}"]["metadata"]["uid"])
 
     def lacking(self) -> list[int]:
         living = self.living()
         draining = {
-            each.bookie_id for each in self.drains.values() if each.state == DrainState.COPYING
+            drain.bookie_id for drain in self.drains.values() if drain.state == DrainState.COPYING
         }
         return [
             ledger for ledger, held in self.ledgers.items() if len(held & (living - draining)) < 2
@@ -111,24 +111,24 @@ class World:
             healthy=not lacking,
             reason=f"{len(lacking)} ledgers lack copies" if lacking else "",
             under_replicated=len(lacking),
-            ledgers=tuple(LedgerTrouble(one) for one in lacking),
+            ledgers=tuple(LedgerTrouble(row) for row in lacking),
             bookies=tuple(
                 LivingBookie(
-                    one, self.disks(one), draining=one in self.drains.keys() - self.unmarked
+                    pod, self.disks(pod), draining=pod in self.drains.keys() - self.unmarked
                 )
-                for one in sorted(self.living())
+                for pod in sorted(self.living())
             ),
         )
 
     def plan(self) -> Plan:
         remembered = getattr(self, "_remembered", 0)
         cluster = dataclasses.replace(self.cluster, replace_volume=self.request)
-        found = plan(cluster, self.observed(), remembered, self.now, self.scaled_up)
-        self._remembered = found.shrink.replicas
-        self.scaled_up = found.scaled_up
-        return found
+        planned = plan(cluster, self.observed(), remembered, self.now, self.scaled_up)
+        self._remembered = planned.shrink.replicas
+        self.scaled_up = planned.scaled_up
+        return planned
 
-    # -- what is done ------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------
 
     def act(self, actions: Sequence[Action]) -> None:
         for action in actions:
@@ -140,8 +140,8 @@ class World:
                     assert action.kind is not STATEFUL_SET
                     del self.objects[action.kind.kind, action.name]
                 case Scale():
-                    one = self.objects[action.kind.kind, action.name]
-                    one["spec"]["replicas"] = action.replicas
+                    obj = self.objects[action.kind.kind, action.name]
+                    obj["spec"]["replicas"] = action.replicas
                 case ReplacePod():
                     self._replace(action)
                 case BeginDrain():
@@ -181,7 +181,7 @@ class World:
         assert pod.uid == action.uid
         if pod.component == BOOKIE and pod.ready:
             others = [
-                one.name for one in self.pods.values() if one.component == BOOKIE and not one.ready
+                pod.name for pod in self.pods.values() if pod.component == BOOKIE and not pod.ready
             ]
             assert not others, f"{pod.name} goes while {others} are away"
             assert not self.lacking(), f"{pod.name} goes while ledgers lack copies"
@@ -192,18 +192,18 @@ class World:
         assert claim["metadata"]["uid"] == action.uid
         bookie = action.name.removeprefix("data-")
         self._check_proof(bookie)
-        others = [one for one in self.pods.values() if one.component == BOOKIE]
-        assert all(one.ready for one in others if one.name != bookie)
+        others = [pod for pod in self.pods.values() if pod.component == BOOKIE]
+        assert all(obj.ready for obj in others if obj.name != bookie)
         assert not self._dying(), "two volumes at once"
         claim["metadata"]["deletionTimestamp"] = "now"
 
     def _dying(self) -> list[str]:
         return [name for name, one in self.claims.items() if "deletionTimestamp" in one["metadata"]]
 
-    # -- what the controllers, and time, do --------------------------------------------------------
+    # -- controllers and time ---------------------------------------------------------------------
 
     def turn(self) -> None:
-        """Every controller has its turn; half a minute goes by."""
+        """Runs every controller; half a minute passes."""
         self.now += datetime.timedelta(seconds=30)
         for (kind, _), one in list(self.objects.items()):
             if kind == "StatefulSet":
@@ -212,15 +212,15 @@ class World:
                 self._deployment(one)
         self._copy()
 
-    def _stateful_set(self, one: Object) -> None:
-        name, component = one["metadata"]["name"], one["metadata"]["labels"]["component"]
-        revision = digest(one["spec"]["template"])
-        one["status"] = {
+    def _stateful_set(self, obj: Object) -> None:
+        name, component = obj["metadata"]["name"], obj["metadata"]["labels"]["component"]
+        revision = digest(obj["spec"]["template"])
+        obj["status"] = {
             "updateRevision": revision,
-            "observedGeneration": one["metadata"]["generation"],
+            "observedGeneration": obj["metadata"]["generation"],
         }
-        wanted = [f"{name}-{index}" for index in range(one["spec"]["replicas"])]
-        for pod in [each for each in self.pods.values() if each.component == component]:
+        wanted = [f"{name}-{index}" for index in range(obj["spec"]["replicas"])]
+        for pod in [pod for pod in self.pods.values() if pod.component == component]:
             if pod.name not in wanted:
                 if component == BOOKIE:
                     self._check_removal(pod)
@@ -234,13 +234,13 @@ class World:
             pod_now = self.pods.get(each)
             if pod_now is None:
                 self._volume_goes(each)
-                self.claims.setdefault(f"data-{each}", self._claim(one, each, component))
+                self.claims.setdefault(f"data-{each}", self._claim(obj, each, component))
                 self._start(each, component, revision)
             elif not pod_now.ready and pod_now.revision not in self.hanging:
                 self._ready(each)
 
-    def _claim(self, one: Object, pod: str, component: str) -> Object:
-        template = one["spec"]["volumeClaimTemplates"][0]
+    def _claim(self, obj: Object, pod: str, component: str) -> Object:
+        template = obj["spec"]["volumeClaimTemplates"][0]
         self.uids += 1
         metadata = {
             "name": f"data-{pod}",
@@ -263,7 +263,7 @@ class World:
             assert len(good) >= 2, f"ledger {ledger} had not enough copies beside {bookie}"
 
     def _volume_goes(self, pod: str) -> None:
-        """Once the pod is gone, where its claim is to be deleted."""
+        """Removes a claim that is being deleted once its pod is gone."""
         name = f"data-{pod}"
         if name in self._dying():
             del self.claims[name]
@@ -271,11 +271,11 @@ class World:
             for held in self.ledgers.values():
                 held.discard(pod)
 
-    def _deployment(self, one: Object) -> None:
-        name, component = one["metadata"]["name"], one["metadata"]["labels"]["component"]
-        for pod in [each for each in self.pods.values() if each.component == component]:
+    def _deployment(self, obj: Object) -> None:
+        name, component = obj["metadata"]["name"], obj["metadata"]["labels"]["component"]
+        for pod in [pod for pod in self.pods.values() if pod.component == component]:
             del self.pods[pod.name]
-        for index in range(one["spec"]["replicas"]):
+        for index in range(obj["spec"]["replicas"]):
             self._start(f"{name}-x{index}", component, "")
             self._ready(f"{name}-x{index}")
 
@@ -292,9 +292,9 @@ class World:
     def _copy(self) -> None:
         """Autorecovery: copies to bookies that live; then drains are proven or refused."""
         living = sorted(self.living())
-        draining = {each.bookie_id for each in self.drains.values()}
+        draining = {drain.bookie_id for drain in self.drains.values()}
         for held in self.ledgers.values():
-            targets = [one for one in living if one not in held and one not in draining]
+            targets = [pod for pod in living if pod not in held and pod not in draining]
             while len(held & set(living) - draining) < 2 and targets and held & set(living):
                 held.add(targets.pop(0))
         for bookie, drain in self.drains.items():
@@ -320,7 +320,7 @@ class World:
         )
 
     def settle(self, turns: int = 60) -> Plan:
-        """Until there is nothing to do; fails where that does not come."""
+        """Steps until nothing is left to do; fails if that does not happen."""
         for _ in range(turns):
             found = self.plan()
             self.act(found.actions)
@@ -329,7 +329,7 @@ class World:
             again = self.plan()
             if not again.actions and before == self.writes and again.requeue_s is None:
                 return again
-        raise AssertionError(f"still at {[one.step.text for one in self.plan().actions]}")
+        raise AssertionError(f"still at {[action.step.text for action in self.plan().actions]}")
 
 
 def made(**spec: Any) -> World:

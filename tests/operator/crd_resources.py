@@ -1,4 +1,4 @@
-"""Resources of our kinds on a real API server, in one namespace: made, changed, refused."""
+"""Creates, changes and refuses resources of our kinds on a real API server, in one namespace."""
 
 import json
 from typing import Any, Final
@@ -20,7 +20,7 @@ SHORTEST: Final[dict[str, dict[str, Any]]] = {
     "Subscription": {"topic": "persistent://shop/orders/created"},
     "SparkJob": {"type": "Backlog"},
 }
-"""The least that a spec of each kind must say."""
+"""The shortest valid spec of each kind."""
 
 
 class Resources:
@@ -42,7 +42,7 @@ class Resources:
         return self._api.create_namespaced_custom_object(**asked)
 
     def refusal(self, kind: str, spec: dict[str, Any]) -> str:
-        """Why it is not created; empty where it would be."""
+        """The reason why it is not created; empty if it would be."""
         try:
             self.create(kind, spec, dry=True)
         except ApiException as error:

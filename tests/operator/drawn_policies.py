@@ -91,11 +91,11 @@ _MENDED: Final[Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
 
 def _records(kind: Record) -> st.SearchStrategy[dict[str, Any]]:
     def named(fields: list[Field]) -> dict[str, st.SearchStrategy[Any]]:
-        return {one.manifest_name: manifests(one.type) for one in fields}
+        return {field.manifest_name: manifests(field.type) for field in fields}
 
     return st.fixed_dictionaries(
-        named([one for one in kind.fields if one.required]),
-        optional=named([one for one in kind.fields if not one.required]),
+        named([field for field in kind.fields if field.required]),
+        optional=named([field for field in kind.fields if not field.required]),
     )
 
 

@@ -58,7 +58,7 @@ class Log:
 
     @property
     def deletions(self) -> list[str]:
-        """Paths that somebody wanted away."""
+        """The paths of requested deletions."""
         return [path for method, path, _ in self.sent if method == "DELETE"]
 
     @property
@@ -102,7 +102,7 @@ class MortalKube(KubeClient):
 
 
 class Aside:
-    """A thread with a loop whose time is real, for all that is not the operator."""
+    """A thread with a loop in real time, for everything except the operator."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -135,7 +135,7 @@ class World(Protocol):
         """Lets all that goes by itself come to rest; whether anything that is owned changed."""
 
     def heals(self) -> bool:
-        """Waits for what takes longer, and tells nobody; whether it had to wait."""
+        """Waits for slow changes that no watch reports; returns whether it had to wait."""
 
 
 class Process:
@@ -237,7 +237,7 @@ class Process:
             self._feed(owned=True)
         if self._clock.monotonic() > self._ends_at:
             statuses = [
-                one.get("status") for kind in self._world.kinds for one in self._world.objects(kind)
+                obj.get("status") for kind in self._world.kinds for obj in self._world.objects(kind)
             ]
             raise AssertionError(f"it does not settle: {statuses}")
 
@@ -246,10 +246,10 @@ class Process:
         assert self._work is not None
         there: dict[ObjectKey, Object] = {}
         for kind in self._world.kinds:
-            for one in self._world.objects(kind):
-                key = ObjectKey(kind.kind, self._world.namespace, one["metadata"]["name"])
-                there[key] = one
-                self._work.changed(key, one)
+            for obj in self._world.objects(kind):
+                key = ObjectKey(kind.kind, self._world.namespace, obj["metadata"]["name"])
+                there[key] = obj
+                self._work.changed(key, obj)
                 if owned:
                     self._work.enqueue(key)
         for key in set(self._fed) - set(there):

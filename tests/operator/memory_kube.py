@@ -64,7 +64,7 @@ class MemoryKube:
     asked: list[Asked] = field(default_factory=list)
     refuse: Callable[[Asked], Refusal | None] = lambda _: None
     seen: Callable[[Object, bool], None] = lambda _one, _gone: None
-    """What a watch would tell: the object, and whether it is gone."""
+    """Called with each change that a watch would report: the object, and whether it was deleted."""
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
@@ -86,14 +86,14 @@ class MemoryKube:
     # -- for tests -------------------------------------------------------------------------------
 
     def put(self, manifest: Object) -> Object:
-        """Creates or replaces it, as somebody else."""
+        """Creates or replaces an object as another client."""
         with self._lock:
             kind, metadata = kind_of(manifest), manifest["metadata"]
             key = (kind.api_version, metadata.get("namespace", ""), kind.plural, metadata["name"])
             return _copied(self._store(key, _copied(manifest)))
 
     def get(self, kind: Kind, name: str, namespace: str = "ns") -> Object:
-        """Empty where it is not there."""
+        """The object; empty if it does not exist."""
         key = (kind.api_version, namespace if kind.namespaced else "", kind.plural, name)
         return _copied(self.objects.get(key, {}))
 
@@ -103,22 +103,22 @@ class MemoryKube:
 
     def events(self, reason: str) -> list[Object]:
         """The Events of a reason, in the order in which they were created."""
-        found = [one for one in self.all_of(EVENT) if one["reason"] == reason]
+        found = [event for event in self.all_of(EVENT) if event["reason"] == reason]
         return sorted(found, key=lambda one: int(one["metadata"]["uid"].removeprefix("uid-")))
 
     def remove(self, kind: Kind, name: str, namespace: str = "ns") -> None:
-        """As somebody who deletes it; finalizers hold it."""
+        """Deletes an object as a user does; finalizers delay it."""
         with self._lock:
             self._delete((kind.api_version, namespace, kind.plural, name), {})
 
     def drop(self, kind: Kind, name: str, namespace: str = "ns") -> None:
-        """It is gone at once, and no watch has shown it."""
+        """Removes an object at once, without a watch event."""
         with self._lock:
             del self.objects[kind.api_version, namespace, kind.plural, name]
 
     @property
     def writes(self) -> list[Asked]:
-        return [one for one in self.asked if one.method != "GET"]
+        return [request for request in self.asked if request.method != "GET"]
 
     def writes_of(self, kind: Kind) -> list[Asked]:
         return [one for one in self.writes if f"/{kind.plural}" in one.path]
@@ -143,7 +143,7 @@ class MemoryKube:
             return Answer(200, json.dumps(found).encode())
 
     def clear(self) -> None:
-        """Ends connections: there are none."""
+        """Closes nothing: there are no connections."""
 
     def _answer(self, asked: Asked, query: dict[str, str], headers: Mapping[str, str]) -> Object:
         key, subresource = _parsed(asked.path)
@@ -206,9 +206,9 @@ class MemoryKube:
                 raise Refusal(422, "Invalid", "null in a status")
         wanted = _copied(body)
         wanted.get("metadata", {}).pop("uid", None)
-        there = _without(_copied(before or {}), self._owned.get((key, subresource)), wanted)
+        obj = _without(_copied(before or {}), self._owned.get((key, subresource)), wanted)
         self._owned[key, subresource] = _copied(wanted)
-        return self._store(key, _overlaid(there, wanted))
+        return self._store(key, _overlaid(obj, wanted))
 
     def _delete(self, key: Key, body: Object) -> Object:
         one = self._there(key)
@@ -218,9 +218,9 @@ class MemoryKube:
         one["metadata"].setdefault("deletionTimestamp", "2026-01-01T01:00:00Z")
         return self._store(key, one)
 
-    def _store(self, key: Key, one: Object) -> Object:
-        """As it is now, with what the server sets."""
-        before, metadata = self.objects.get(key), one["metadata"]
+    def _store(self, key: Key, obj: Object) -> Object:
+        """The stored object, with the fields that the server sets."""
+        before, metadata = self.objects.get(key), obj["metadata"]
         number = next(self._numbers)
         for name, value in {
             "uid": f"uid-{number}", "resourceVersion": str(number), "generation": 1,
@@ -229,19 +229,19 @@ class MemoryKube:
             metadata.setdefault(name, before["metadata"][name] if before else value)
         if before is not None:
             same = {**metadata, "resourceVersion": before["metadata"]["resourceVersion"]}
-            if {**one, "metadata": same} == before:
+            if {**obj, "metadata": same} == before:
                 return _copied(before)
             metadata["resourceVersion"] = str(number)
-            if one.get("spec") != before.get("spec"):
+            if obj.get("spec") != before.get("spec"):
                 metadata["generation"] = before["metadata"]["generation"] + 1
         gone = "deletionTimestamp" in metadata and not metadata.get("finalizers")
         if gone:
             self.objects.pop(key, None)
             self._owned = {known: one for known, one in self._owned.items() if known[0] != key}
         else:
-            self.objects[key] = _copied(one)
-        self.seen(_copied(one), gone)
-        return _copied(one)
+            self.objects[key] = _copied(obj)
+        self.seen(_copied(obj), gone)
+        return _copied(obj)
 
 
 def _copied(content: T) -> T:
@@ -263,35 +263,35 @@ def _parsed(path: str) -> tuple[Key, str]:
     return (version, namespace, plural, name), subresource
 
 
-def _overlaid(there: Object, wanted: Object) -> Object:
+def _overlaid(obj: Object, wanted: Object) -> Object:
     for name, value in wanted.items():
-        if isinstance(value, dict) and isinstance(there.get(name), dict):
-            there[name] = _overlaid(there[name], value)
+        if isinstance(value, dict) and isinstance(obj.get(name), dict):
+            obj[name] = _overlaid(obj[name], value)
         else:
-            there[name] = value
-    return there
+            obj[name] = value
+    return obj
 
 
-def _without(there: Object, owned: Object | None, wanted: Object) -> Object:
+def _without(obj: Object, owned: Object | None, wanted: Object) -> Object:
     """Fields that were applied before and are no longer go."""
     for name, value in (owned or {}).items():
         if name not in wanted:
-            there.pop(name, None)
-        elif all(isinstance(each, dict) for each in (value, wanted[name], there.get(name))):
-            there[name] = _without(there[name], value, wanted[name])
-    return there
+            obj.pop(name, None)
+        elif all(isinstance(each, dict) for each in (value, wanted[name], obj.get(name))):
+            obj[name] = _without(obj[name], value, wanted[name])
+    return obj
 
 
-def _merged(there: Object, patch: Object) -> Object:
+def _merged(obj: Object, patch: Object) -> Object:
     for name, value in patch.items():
         if value is None:
-            there.pop(name, None)
+            obj.pop(name, None)
         elif isinstance(value, dict):
-            known = there.get(name)
-            there[name] = _merged(known if isinstance(known, dict) else {}, value)
+            known = obj.get(name)
+            obj[name] = _merged(known if isinstance(known, dict) else {}, value)
         else:
-            there[name] = value
-    return there
+            obj[name] = value
+    return obj
 
 
 def _has_none(value: Any) -> bool:

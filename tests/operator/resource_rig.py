@@ -121,7 +121,7 @@ class Live:
     url: str
     rest: httpx.Client = field(init=False)
     requests: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """Of the operator, where a test asks for it."""
+    """A client of the operator's own, for tests that need it."""
 
     def __post_init__(self) -> None:
         self.rest = httpx.Client(base_url=f"{self.url}/admin/v2", timeout=ANSWER_S, trust_env=False)
@@ -134,13 +134,13 @@ class Live:
         let_all_go(self.kubectl)
 
     def apply(self, kind: str, name: str, spec: dict[str, Any], **annotations: str) -> None:
-        """In this cluster, unless the spec says where."""
+        """Applies a resource, in this cluster unless the spec names another."""
         placed = {"clusterRef", "adminUrl", "namespaceRef", "topicRef"} & {*spec}
         given = spec if placed else {"adminUrl": self.url, **spec}
         self.kubectl.apply(manifest(kind, name, given, **annotations))
 
     def get(self, kind: str, name: str) -> dict[str, Any]:
-        """Empty where it is not there."""
+        """The object; empty if it does not exist."""
         out = self.kubectl("get", f"{kind}.magnetar.io", name, "-o", "json", "--ignore-not-found")
         found: dict[str, Any] = json.loads(out) if out else {}
         return found
@@ -149,8 +149,8 @@ class Live:
         return dict(self.get(kind, name).get("status") or {})
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
-        found = self.status(kind, name).get("conditions") or ()
-        return next((one for one in found if one["type"] == type_), {})
+        obj = self.status(kind, name).get("conditions") or ()
+        return next((one for one in obj if one["type"] == type_), {})
 
     def until(
         self, kind: str, name: str, reason: str, type_: str = "Ready", timeout_s: float = WAIT_S
@@ -158,11 +158,11 @@ class Live:
         """Waits for the reason of a condition of the newest generation; gives the condition."""
 
         def holds() -> dict[str, Any]:
-            one = self.get(kind, name)
-            generation = one.get("metadata", {}).get("generation")
-            for each in (one.get("status") or {}).get("conditions") or ():
-                if each["type"] == type_ and each["reason"] == reason:
-                    return each if each["observedGeneration"] == generation else {}
+            obj = self.get(kind, name)
+            generation = obj.get("metadata", {}).get("generation")
+            for condition in (obj.get("status") or {}).get("conditions") or ():
+                if condition["type"] == type_ and condition["reason"] == reason:
+                    return condition if condition["observedGeneration"] == generation else {}
             return {}
 
         found: dict[str, Any] = until(f"{kind} {name}: {type_} {reason}", holds, timeout_s)
@@ -182,18 +182,18 @@ class Live:
         self.kubectl("delete", where, *waits, timeout_s=WAIT_S + 10)
 
     def gone(self, kind: str, name: str) -> None:
-        """Waits until it is, once somebody has deleted it."""
+        """Waits until a deleted resource has disappeared."""
         where = f"{kind}.magnetar.io/{name}"
         waits = ("--for=delete", f"--timeout={WAIT_S:.0f}s")
         self.kubectl("wait", *waits, where, timeout_s=WAIT_S + 10)
 
     def events(self, reason: str, name: str) -> list[str]:
-        """What was told of a resource."""
+        """The Events of a resource."""
         listed = self.kubectl.json("get", "events.events.k8s.io")["items"]
         return [
-            one["note"]
-            for one in listed
-            if one["reason"] == reason and one["regarding"]["name"] == name
+            obj["note"]
+            for obj in listed
+            if obj["reason"] == reason and obj["regarding"]["name"] == name
         ]
 
     def event(self, reason: str, name: str) -> str:
@@ -201,7 +201,7 @@ class Live:
         return str(until(f"event {reason} of {name}", lambda: self.events(reason, name))[0])
 
     def say(self, method: str, path: str, body: object = None) -> Any:
-        """A request that must be taken; what it answers."""
+        """Sends a request that must succeed; returns the answer."""
         answer = self.rest.request(method, path, json=body)
         assert answer.status_code < 300, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None

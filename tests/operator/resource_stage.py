@@ -41,13 +41,13 @@ class Watches:
         self.known: dict[ObjectKey, Object] = {}
         self.woken: list[str] = []
 
-    def seen(self, one: Object, gone: bool) -> None:
-        if one["apiVersion"] != API_VERSION:
+    def seen(self, obj: Object, gone: bool) -> None:
+        if obj["apiVersion"] != API_VERSION:
             return
         if gone:
-            self.known.pop(key_of(one), None)
+            self.known.pop(key_of(obj), None)
         else:
-            self.known[key_of(one)] = one
+            self.known[key_of(obj)] = obj
 
     def latest(self, key: ObjectKey) -> Object | None:
         return self.known.get(key)
@@ -91,12 +91,12 @@ class Rest(httpx.AsyncBaseTransport):
 
     @property
     def writes(self) -> list[tuple[str, str]]:
-        return [each for each in self.asked if each[0] != "GET"]
+        return [request for request in self.asked if request[0] != "GET"]
 
 
 @dataclass
 class Stage:
-    """See the module's text."""
+    """The catalog's reconciler, a Kubernetes API in memory, and a broker's admin REST."""
 
     service: BrokerService
     kube: MemoryKube
@@ -111,7 +111,7 @@ class Stage:
         self.restart()
 
     def restart(self) -> None:
-        """The operator begins anew and remembers nothing."""
+        """Restarts the operator, which loses its memory."""
         clients = AdminClients(self, self.rest)
         self.opened.append(clients)
         self.clusters = clusters = Clusters(clients, self)
@@ -149,8 +149,8 @@ class Stage:
         return dict(self.get(kind, name).get("status") or {})
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
-        found = self.status(kind, name).get("conditions") or ()
-        return next((one for one in found if one["type"] == type_), {})
+        obj = self.status(kind, name).get("conditions") or ()
+        return next((one for one in obj if one["type"] == type_), {})
 
     def reason(self, kind: str, name: str, type_: str = "Ready") -> str:
         return str(self.condition(kind, name, type_).get("reason", ""))
@@ -159,7 +159,7 @@ class Stage:
         return list(self.get(kind, name)["metadata"].get("finalizers") or ())
 
     def notes(self, reason: str) -> list[str]:
-        return [one["note"] for one in self.kube.events(reason)]
+        return [event["note"] for event in self.kube.events(reason)]
 
     # -- the operator ----------------------------------------------------------------------------
 
@@ -167,20 +167,20 @@ class Stage:
         return await self.reconciler.reconcile(self.get(kind, name))
 
     async def ready(self, kind: str, name: str, spec: dict[str, Any], **annotations: str) -> None:
-        """Applies it, and one look makes it so."""
+        """Applies a resource that one reconcile makes ready."""
         self.apply(kind, name, spec, **annotations)
         assert await self.look(kind, name) is None, self.condition(kind, name)
         assert self.reason(kind, name) == "AsSpecified", self.condition(kind, name)
 
     async def delete(self, kind: str, name: str) -> float | None:
-        """And one look at it."""
+        """Deletes a resource and reconciles it once."""
         self.kube.remove(_kind(kind), name)
         return await self.look(kind, name) if self.get(kind, name) else None
 
     # -- the cluster -----------------------------------------------------------------------------
 
     async def say(self, method: str, path: str, body: object = None) -> Any:
-        """A request that must be taken; what it answers."""
+        """Sends a request that must succeed; returns the answer."""
         transport = httpx.ASGITransport(create_app(self.service, MetricsPage(self.service)))
         async with httpx.AsyncClient(transport=transport, base_url=f"{URL}/admin/v2") as http:
             content = b"" if body is None else json.dumps(body).encode()
@@ -207,7 +207,7 @@ async def resource_stage() -> AsyncIterator[Stage]:
     try:
         yield stage
     finally:
-        for each in stage.opened:
-            await each.close()
+        for clients in stage.opened:
+            await clients.close()
         await client.close()
         await stop_service(service)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from magnetar_operator.clock import SYSTEM, utc
-from magnetar_operator.engine.conditions import timestamp
+from magnetar_operator.engine.status import timestamp
 from magnetar_operator.kube.client import KubeClient, NotFound
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import (
@@ -36,7 +36,7 @@ CLUSTER_NAME: Final = "m"
 SETTINGS: Final = Settings(spark_image="magnetar-spark:test")
 POLL_S: Final = 0.05
 WAIT_S: Final = 90.0
-"""Kubernetes' garbage collector takes its time, and the more so where kinds come and go."""
+"""Kubernetes' garbage collector is slow, especially while kinds are added and removed."""
 LOOKS_MAX: Final = 20
 NOWHERE: Final = {"magnetar.io/nowhere": "true"}
 MERGE: Final = "application/merge-patch+json"
@@ -77,7 +77,7 @@ class Rig:
     async def apply(
         self, spec: dict[str, Any] | None = None, *, name: str = NAME, **annotations: str
     ) -> Object:
-        """The resource, as kubectl would apply it; its pods fit no node, where there are nodes."""
+        """Applies the resource as kubectl does; its pods fit no node, if there are nodes."""
         given = {
             "type": "Offload", "driver": {"nodeSelector": NOWHERE},
             "retries": {"backoffLimit": 0}, **(spec or {}),
@@ -100,13 +100,13 @@ class Rig:
 
     async def condition(self, type_: str, name: str = NAME) -> dict[str, Any]:
         conditions = (await self.status(name)).get("conditions", [])
-        return next((one for one in conditions if one["type"] == type_), {})
+        return next((condition for condition in conditions if condition["type"] == type_), {})
 
     async def look(self, name: str = NAME) -> float | None:
         return await self.handler.reconcile(await self.owner(name))
 
     async def settle(self, name: str = NAME) -> None:
-        """Until a look asks for no further one soon."""
+        """Reconciles until no further reconcile is due soon."""
         for _ in range(LOOKS_MAX):
             after_s = await self.look(name)
             if after_s is None or after_s > 1.0:
@@ -122,12 +122,12 @@ class Rig:
         return found
 
     async def pod_of(self, job: str) -> Object:
-        """The Job's newest pod that has not ended, once its controller has made it."""
+        """The Job's newest pod that has not ended, once its controller has created it."""
 
         async def found() -> Object | None:
             pods = await self.kube.list(POD, self.namespace, labels={JOB_NAME: job})
             left = [
-                one for one in pods if one["status"].get("phase") not in ("Succeeded", "Failed")
+                pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")
             ]
             return left[0] if left else None
 
@@ -162,10 +162,10 @@ class Rig:
         uid = pod["metadata"]["uid"]
 
         async def counted() -> bool:
-            one = await self.kube.get(BATCH_JOB, job, self.namespace)
-            waits = one["status"].get("uncountedTerminatedPods") or {}
+            obj = await self.kube.get(BATCH_JOB, job, self.namespace)
+            waits = obj["status"].get("uncountedTerminatedPods") or {}
             told = {*waits.get("succeeded", ()), *waits.get("failed", ())}
-            done = one["status"].get("succeeded", 0) + one["status"].get("failed", 0)
+            done = obj["status"].get("succeeded", 0) + obj["status"].get("failed", 0)
             return bool(done) and uid not in told
 
         await until(f"{job} has counted its pod", counted)
@@ -174,10 +174,10 @@ class Rig:
         """Its controller has decided."""
 
         async def over() -> bool:
-            one = await self.kube.get(BATCH_JOB, job, self.namespace)
+            obj = await self.kube.get(BATCH_JOB, job, self.namespace)
             return any(
-                each["type"] in ("Complete", "Failed") and each["status"] == "True"
-                for each in one["status"].get("conditions") or ()
+                condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
+                for condition in obj["status"].get("conditions") or ()
             )
 
         await until(f"{job} is over", over)

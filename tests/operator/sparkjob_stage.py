@@ -1,4 +1,4 @@
-"""The handler of SparkJobs over a Kubernetes API in memory, whose Jobs a test runs by hand."""
+"""The reconciler of SparkJobs over a Kubernetes API in memory, with Jobs that tests run by hand."""
 
 import datetime
 import json
@@ -28,7 +28,7 @@ NIGHTLY: dict[str, Any] = {"schedule": "0 3 * * *"}
 
 @dataclass
 class Stage:
-    """A Kubernetes in memory whose Jobs a test runs by hand."""
+    """A Kubernetes API in memory, with Jobs that a test runs by hand."""
 
     kube: MemoryKube
     client: KubeClient
@@ -73,8 +73,8 @@ class Stage:
         return dict(self.owner().get("status") or {})
 
     def condition(self, type_: str = "Ready") -> dict[str, Any]:
-        found = self.status().get("conditions") or ()
-        return next((one for one in found if one["type"] == type_), {})
+        obj = self.status().get("conditions") or ()
+        return next((one for one in obj if one["type"] == type_), {})
 
     def events(self, reason: str) -> list[Object]:
         return self.kube.events(reason)

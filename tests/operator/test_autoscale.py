@@ -1,4 +1,4 @@
-"""What autoscalers are told: pressure, the questions they ask, and when disks want a bookie."""
+"""Figures for autoscalers: pressure, their questions, and when full disks require a bookie."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -49,7 +49,7 @@ def test_pressure_is_the_share_of_brokers_that_is_missing(
         return
     assert 0 < found <= PRESSURE_PERCENT_MAX
     if found < PRESSURE_PERCENT_MAX:
-        # As many times as much read as the pressure says, and the backlog is gone in that time.
+        # At this multiple of the read rate, the backlog is drained in that time.
         faster = out * found / 100
         assert backlog + into * drain_s == pytest.approx(faster * drain_s, rel=1e-6)
 
@@ -82,12 +82,14 @@ def test_quantities(value: float, text: str) -> None:
         ("magnetar_subscription_backlog_bytes", "cluster=a,tenant=t,topic=x", "namespace, subscr"),
     ],
 )
-def test_bad_questions_are_told_what_to_ask(metric: str, selector: str, said: str) -> None:
+def test_bad_questions_get_an_error_that_names_the_remedy(
+    metric: str, selector: str, said: str
+) -> None:
     with pytest.raises(MetricRefused, match=said):
         parse_question(metric, "default", selector)
 
 
-def test_the_autoscaler_asks_what_is_answered() -> None:
+def test_the_autoscalers_questions_are_answered() -> None:
     autoscaling = Autoscaling(enabled=True, backlog=BacklogTarget(time_to_drain="5m"))
     cpu, external = hpa.metrics("demo", autoscaling)
     assert cpu["resource"]["target"]["averageUtilization"] == 70
@@ -117,7 +119,7 @@ DRAIN = {
 }  # fmt: skip
 
 
-async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
+async def test_concurrent_requests_for_a_figure_share_one_read() -> None:
     requests: list[str] = []
     go = asyncio.Event()
     now = 0.0
@@ -127,23 +129,23 @@ async def test_a_figure_is_asked_for_once_however_many_want_it() -> None:
         await go.wait()
         return httpx.Response(200, json=DRAIN)
 
-    there = Figures(admin, told(answer), lambda: now)
+    figures_reader = Figures(admin, told(answer), lambda: now)
     question = parse_question("magnetar_time_to_drain_seconds", "default", "cluster=demo")
-    waiting = [asyncio.create_task(there.value(question)) for _ in range(10)]
+    waiting = [asyncio.create_task(figures_reader.value(question)) for _ in range(10)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     go.set()
     assert await asyncio.gather(*waiting[1:]) == [60.0] * 9
     now = FRESH_S - 0.1
-    assert await there.value(question) == 60.0
+    assert await figures_reader.value(question) == 60.0
     assert len(requests) == 1
     now = FRESH_S
-    assert await there.value(question) == 60.0
+    assert await figures_reader.value(question) == 60.0
     assert len(requests) == 2
-    await there.close()
+    await figures_reader.close()
 
 
-async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
+async def test_an_analysis_is_served_while_it_is_fresh() -> None:
     """Old, unknown and absent figures are none: an autoscaler then leaves things as they are."""
     asked_for: list[str] = []
     found: dict[str, object] = {"atMs": 1_000_000, "backlogMessages": 70, "oldestAgeSeconds": 12.5,
@@ -156,11 +158,11 @@ async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
             return httpx.Response(404, json={"reason": "There is no backlog analysis"})
         return httpx.Response(200, json=found)
 
-    there = Figures(admin, told(answer), lambda: 0.0, lambda: wall)
+    figures_reader = Figures(admin, told(answer), lambda: 0.0, lambda: wall)
 
     async def value(name: str, more: str = "", namespace: str = "shop") -> float:
         selector = f"cluster=demo,tenant=acme,namespace={namespace}{more}"
-        return await there.value(
+        return await figures_reader.value(
             parse_question(f"magnetar_analytics_backlog_{name}", "default", selector)
         )
 
@@ -178,23 +180,25 @@ async def test_what_the_backlog_job_found_is_told_while_it_is_fresh() -> None:
         await value("messages")
     with pytest.raises(NoFigure, match="404"):
         await value("messages", namespace="none")
-    await there.close()
+    await figures_reader.close()
 
 
-async def test_what_cannot_be_told_is_no_zero_and_is_asked_again() -> None:
+async def test_a_missing_figure_is_an_error_and_is_requested_again() -> None:
     codes = iter([503] * ATTEMPTS_MAX + [200])
 
     async def answer(_: httpx.Request) -> httpx.Response:
         return httpx.Response(next(codes), json=DRAIN)
 
-    there = Figures(admin, told(answer))
+    figures_reader = Figures(admin, told(answer))
     question = parse_question("magnetar_backlog_bytes", "default", "cluster=demo")
     with pytest.raises(NoFigure, match="503"):
-        await there.value(question)
-    assert await there.value(question) == 600
+        await figures_reader.value(question)
+    assert await figures_reader.value(question) == 600
     with pytest.raises(NoFigure, match="no MagnetarCluster default/other"):
-        await there.value(parse_question("magnetar_backlog_bytes", "default", "cluster=other"))
-    await there.close()
+        await figures_reader.value(
+            parse_question("magnetar_backlog_bytes", "default", "cluster=other")
+        )
+    await figures_reader.close()
 
 
 async def test_figures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,16 +211,19 @@ async def test_figures_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         return httpx.Response(200, json=DRAIN)
 
     now = 0.0
-    there = Figures(everywhere, told(answer), lambda: now)
+    figures_reader = Figures(everywhere, told(answer), lambda: now)
     for name in ("a", "b"):
-        await there.value(parse_question("magnetar_backlog_bytes", "default", f"cluster={name}"))
+        await figures_reader.value(
+            parse_question("magnetar_backlog_bytes", "default", f"cluster={name}")
+        )
     with pytest.raises(NoFigure, match="try again"):
-        await there.value(parse_question("magnetar_backlog_bytes", "default", "cluster=c"))
+        await figures_reader.value(parse_question("magnetar_backlog_bytes", "default", "cluster=c"))
     now = FRESH_S
     assert (
-        await there.value(parse_question("magnetar_backlog_bytes", "default", "cluster=c")) == 600
+        await figures_reader.value(parse_question("magnetar_backlog_bytes", "default", "cluster=c"))
+        == 600
     )
-    await there.close()
+    await figures_reader.close()
 
 
 async def test_a_subscription_of_a_partitioned_topic_counts_as_a_whole() -> None:
@@ -228,13 +235,13 @@ async def test_a_subscription_of_a_partitioned_topic_counts_as_a_whole() -> None
             200, json={"subscriptions": {"work": {"msgBacklog": 12, "backlogSize": 9000}}}
         )
 
-    there = Figures(admin, told(answer))
+    figures_reader = Figures(admin, told(answer))
     labels = "cluster=demo,tenant=t,namespace=n,topic=orders,subscription="
     name = "magnetar_subscription_backlog_entries"
-    assert await there.value(parse_question(name, "default", labels + "work")) == 12
+    assert await figures_reader.value(parse_question(name, "default", labels + "work")) == 12
     with pytest.raises(NoFigure, match="no subscription other"):
-        await there.value(parse_question(name, "default", labels + "other"))
-    await there.close()
+        await figures_reader.value(parse_question(name, "default", labels + "other"))
+    await figures_reader.close()
 
 
 def disks(*used: int, writable: bool = True) -> list[Disk]:
@@ -248,10 +255,10 @@ CONSENT = Bookie(scale_up=DiskScaleUp(enabled=True, disk_percent=75, max_replica
 
 
 def test_without_consent_a_bookie_is_only_recommended() -> None:
-    found = advise(Bookie(), 3, disks(80, 78, 76), 1e9, 1800)
-    assert found.bookies == 3
-    assert found.recommendations[0][0] == "AddBookie"
-    assert "raise bookie.replicas to 4" in found.recommendations[0][1]
+    advice = advise(Bookie(), 3, disks(80, 78, 76), 1e9, 1800)
+    assert advice.bookies == 3
+    assert advice.recommendations[0][0] == "AddBookie"
+    assert "raise bookie.replicas to 4" in advice.recommendations[0][1]
 
 
 def test_with_consent_one_is_added_at_a_time() -> None:
@@ -264,11 +271,11 @@ def test_with_consent_one_is_added_at_a_time() -> None:
 
 @given(st.lists(st.integers(0, 100), max_size=8), st.booleans())
 def test_nothing_is_ever_removed(used: list[int], writable: bool) -> None:
-    found = advise(CONSENT, 3, disks(*used, writable=writable), 1e9, 0)
-    assert found.bookies in (3, 4)
+    advice = advise(CONSENT, 3, disks(*used, writable=writable), 1e9, 0)
+    assert advice.bookies in (3, 4)
 
 
-def test_one_full_disk_is_a_matter_of_its_volume() -> None:
-    found = advise(CONSENT, 3, disks(90, 20, 20), 1e9, 0)
-    assert found.bookies == 3
-    assert [kind for kind, _ in found.recommendations] == ["GrowVolume"]
+def test_a_single_full_disk_is_a_problem_of_its_volume() -> None:
+    advice = advise(CONSENT, 3, disks(90, 20, 20), 1e9, 0)
+    assert advice.bookies == 3
+    assert [kind for kind, _ in advice.recommendations] == ["GrowVolume"]

@@ -1,4 +1,4 @@
-"""How many bookies there are to be, which one goes first, and which pod is restarted next."""
+"""The number of bookies, the order of removals, and the next pod to restart."""
 
 import copy
 import dataclasses
@@ -45,13 +45,13 @@ def scaled(seen: Observed, live: int, written: str) -> None:
 
 
 def without_pods(seen: Observed, *names: str) -> None:
-    seen.pods = [one for one in seen.pods if one.name not in names]
+    seen.pods = [pod for pod in seen.pods if pod.name not in names]
 
 
 def without_registration(seen: Observed, *names: str) -> None:
     health = seen.ledgers.health
     assert health is not None
-    left = tuple(one for one in health.bookies if one.bookie_id not in names)
+    left = tuple(bookie for bookie in health.bookies if bookie.bookie_id not in names)
     health = msgspec.structs.replace(health, bookies=left)
     seen.ledgers = dataclasses.replace(seen.ledgers, health=health)
 
@@ -64,12 +64,12 @@ def shrink(world: World, seen: Observed, wanted: int, remembered: int = 0) -> An
     return shrinking.decide(world.cluster, seen, wanted, remembered, BEGAN)
 
 
-def begun(found: shrinking.ScaleDown) -> list[str]:
-    return [one.bookie for one in found.actions if isinstance(one, BeginDrain)]
+def begun(scale_down: shrinking.ScaleDown) -> list[str]:
+    return [action.bookie for action in scale_down.actions if isinstance(action, BeginDrain)]
 
 
-def ended(found: shrinking.ScaleDown) -> list[str]:
-    return [one.bookie for one in found.actions if isinstance(one, EndDrain)]
+def ended(scale_down: shrinking.ScaleDown) -> list[str]:
+    return [action.bookie for action in scale_down.actions if isinstance(action, EndDrain)]
 
 
 # -- how many
@@ -82,19 +82,19 @@ def ended(found: shrinking.ScaleDown) -> list[str]:
         (4, "4", 6, 6, [], False),
         (4, "4", 3, 4, ["c-bookie-3"], False),
         (4, "4", 2, 4, ["c-bookie-3"], False),
-        # Somebody scaled it: no bookie goes that is not emptied.
+        # Scaled by hand: no bookie is removed without a drain.
         (3, "4", 4, 4, [], True),
         (3, "4", 3, 4, ["c-bookie-3"], True),
         (2, "4", 3, 4, ["c-bookie-3"], True),
         (4, "3", 3, 4, ["c-bookie-3"], True),
         (4, "2", 4, 4, [], True),
         (3, "4", 6, 6, [], True),
-        # Nothing is written there: what there is counts.
+        # The status has no number, so the present bookies count.
         (4, "", 3, 4, ["c-bookie-3"], False),
         (4, "x", 4, 4, [], False),
     ],
 )
-def test_no_bookie_goes_that_is_not_emptied_whatever_number_is_changed(
+def test_no_bookie_is_removed_without_a_drain_for_any_change_of_the_number(
     world: World,
     observed: Observed,
     live: int,
@@ -105,32 +105,36 @@ def test_no_bookie_goes_that_is_not_emptied_whatever_number_is_changed(
     by_hand: bool,
 ) -> None:
     scaled(observed, live, written)
-    found = shrink(world, observed, wanted)
-    assert (found.replicas, begun(found), bool(found.by_hand)) == (replicas, emptied, by_hand)
+    scale_down = shrink(world, observed, wanted)
+    assert (scale_down.replicas, begun(scale_down), bool(scale_down.by_hand)) == (
+        replicas,
+        emptied,
+        by_hand,
+    )
 
 
 @pytest.mark.parametrize(("wanted", "remembered"), [(2, 4), (4, 2), (3, 3)])
-def test_a_deleted_stateful_set_comes_back_with_all_bookies_there_were(
+def test_a_deleted_stateful_set_is_created_with_all_former_bookies(
     world: World, observed: Observed, wanted: int, remembered: int
 ) -> None:
     del observed.objects[SET]
-    found = shrink(world, observed, wanted, remembered)
-    assert (found.replicas, found.actions) == (max(wanted, remembered), [])
+    scale_down = shrink(world, observed, wanted, remembered)
+    assert (scale_down.replicas, scale_down.actions) == (max(wanted, remembered), [])
 
 
-def test_the_next_bookie_is_emptied_once_the_one_before_has_ended(
+def test_the_next_bookie_is_drained_after_the_one_before_has_ended(
     world: World, observed: Observed
 ) -> None:
     scaled(observed, 3, "3")
-    found = shrink(world, observed, 2)
-    assert (begun(found), found.replicas) == ([], 3)
-    assert "c-bookie-3 still ends" in found.waits
+    scale_down = shrink(world, observed, 2)
+    assert (begun(scale_down), scale_down.replicas) == ([], 3)
+    assert "c-bookie-3 still ends" in scale_down.waits
     without_pods(observed, "c-bookie-3")
     assert begun(shrink(world, observed, 2)) == ["c-bookie-2"]
 
 
 @pytest.mark.parametrize(("wanted", "begins"), [(2, True), (3, False)])
-def test_a_lost_volume_of_a_bookie_that_is_to_go_as_well_keeps_no_other(
+def test_a_lost_volume_of_a_bookie_to_remove_blocks_no_other_removal(
     world: World, observed: Observed, wanted: int, begins: bool
 ) -> None:
     claim = observed.claim("c-bookie-2")
@@ -139,9 +143,7 @@ def test_a_lost_volume_of_a_bookie_that_is_to_go_as_well_keeps_no_other(
     assert begun(shrink(world, observed, wanted)) == (["c-bookie-3"] if begins else [])
 
 
-def test_a_drain_ends_where_its_bookie_stays_or_is_gone_for_good(
-    world: World, observed: Observed
-) -> None:
+def test_a_drain_ends_if_its_bookie_stays_or_was_removed(world: World, observed: Observed) -> None:
     """While the pod or its registration is there the name is not free."""
     names = [f"c-bookie-{number}" for number in range(BOOKIES)]
     drained(observed, *(Drain(name, DrainState.REMOVABLE, reason=OURS) for name in names))
@@ -161,9 +163,7 @@ def test_a_drain_ends_where_its_bookie_stays_or_is_gone_for_good(
 
 
 @pytest.mark.parametrize("reason", ["", "by hand", f"{VOLUME_REASON}v1 of c-bookie-1 is replaced"])
-def test_drains_for_another_purpose_are_left_alone(
-    world: World, observed: Observed, reason: str
-) -> None:
+def test_drains_for_other_purposes_continue(world: World, observed: Observed, reason: str) -> None:
     drained(observed, Drain("c-bookie-1", DrainState.REMOVABLE, reason=reason))
     assert not shrink(world, observed, BOOKIES).actions
 
@@ -178,8 +178,8 @@ def disked(seen: Observed, used: int = FULL) -> None:
     health = seen.ledgers.health
     assert health is not None
     bookies = tuple(
-        msgspec.structs.replace(one, disk_bytes_total=100, disk_bytes_free=100 - used)
-        for one in health.bookies
+        msgspec.structs.replace(bookie, disk_bytes_total=100, disk_bytes_free=100 - used)
+        for bookie in health.bookies
     )
     health = msgspec.structs.replace(health, bookies=bookies)
     seen.ledgers = dataclasses.replace(seen.ledgers, health=health)
@@ -220,7 +220,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_bookies_that_disks_call_for(observed: Observed, case: Case) -> None:
+def test_bookies_added_for_full_disks(observed: Observed, case: Case) -> None:
     scale_up = {**CONSENT, "enabled": case.consent}
     replicas = case.also.get("replicas", BOOKIES)
     cluster = cluster_of(bookie={"replicas": replicas, "scaleUp": scale_up})
@@ -249,7 +249,7 @@ def test_bookies_that_disks_call_for(observed: Observed, case: Case) -> None:
         (5, 5, 75, 600, False),
     ],
 )
-def test_a_bookie_is_added_at_the_limit_and_not_beyond_the_most(
+def test_a_bookie_is_added_at_the_limit_up_to_the_maximum(
     now: int, known: int, used: int, since_s: float, added: bool
 ) -> None:
     bookie = Bookie(scale_up=DiskScaleUp(enabled=True, disk_percent=75, max_replicas=4))
@@ -296,11 +296,11 @@ def rolled(*pods: Pod, stored: Object | None = None, **given: Any) -> rolling.Ro
     return rolling.decide(stored or stateful_set(), list(pods), now=BEGAN, **options)
 
 
-def next_of(found: rolling.Rollout) -> str:
-    return found.replace.name if found.replace is not None else ""
+def next_of(rollout: rolling.Rollout) -> str:
+    return rollout.replace.name if rollout.replace is not None else ""
 
 
-def test_the_highest_goes_first_and_the_last_of_all_needs_no_pause() -> None:
+def test_the_highest_pod_is_restarted_first_without_a_pause_after_the_last() -> None:
     assert next_of(rolled(pod(0), pod(1), pod(2))) == "c-bookie-2"
     assert next_of(rolled(pod(0), pod(1), pod(2, NEW))) == "c-bookie-1"
     assert not rolled(pod(0, NEW), pod(1, NEW), pod(2, NEW)).under_way
@@ -309,13 +309,13 @@ def test_the_highest_goes_first_and_the_last_of_all_needs_no_pause() -> None:
 
 
 @pytest.mark.parametrize(("rested_s", "goes"), [(PAUSE_S, True), (PAUSE_S - 1, False)])
-def test_the_next_waits_for_the_pause_after_the_pod_that_became_ready_last(
+def test_the_next_restart_waits_for_the_pause_after_the_last_ready_pod(
     rested_s: float, goes: bool
 ) -> None:
     since = BEGAN - datetime.timedelta(seconds=rested_s)
-    found = rolled(pod(0), pod(1), pod(2, NEW, ready_since=since))
-    assert next_of(found) == ("c-bookie-1" if goes else "")
-    assert ("the pause" in found.waits) is not goes
+    rollout = rolled(pod(0), pod(1), pod(2, NEW, ready_since=since))
+    assert next_of(rollout) == ("c-bookie-1" if goes else "")
+    assert ("the pause" in rollout.waits) is not goes
 
 
 AGAINST: dict[str, tuple[tuple[Pod, ...], dict[str, Any]]] = {
@@ -340,18 +340,18 @@ AGAINST: dict[str, tuple[tuple[Pod, ...], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", AGAINST.values(), ids=AGAINST)
-def test_each_thing_alone_holds_a_restart(case: tuple[tuple[Pod, ...], dict[str, Any]]) -> None:
+def test_each_obstacle_alone_delays_a_restart(case: tuple[tuple[Pod, ...], dict[str, Any]]) -> None:
     pods, given = case
-    found = rolled(*pods, **given)
-    assert found.replace is None
-    assert found.under_way
+    rollout = rolled(*pods, **given)
+    assert rollout.replace is None
+    assert rollout.under_way
 
 
-def test_a_pod_that_cannot_start_goes_at_once_and_one_that_hangs_once_all_others_came() -> None:
+def test_a_pod_that_cannot_start_is_replaced_at_once_and_a_hanging_one_last() -> None:
     assert next_of(rolled(pod(0), pod(1), hanging(2))) == "c-bookie-2"
     assert next_of(rolled(pod(0), hanging(1), pod(2), why_not="1 not ready")) == "c-bookie-1"
     assert next_of(rolled(hanging(0), hanging(1), pod(2))) == "c-bookie-1"
     for has_metadata in (False, True):
         broken = hanging(1, trouble="ImagePullBackOff")
-        found = rolled(pod(0), broken, hanging(2, NEW, s=1), has_metadata=has_metadata)
-        assert next_of(found) == "c-bookie-1"
+        rollout = rolled(pod(0), broken, hanging(2, NEW, s=1), has_metadata=has_metadata)
+        assert next_of(rollout) == "c-bookie-1"

@@ -1,4 +1,4 @@
-"""What a look at a MagnetarCluster asks of the brokers, and how it acts on pods and volumes."""
+"""A reconcile's requests to brokers, and its actions on pods and volumes."""
 
 from collections.abc import AsyncIterator
 
@@ -32,13 +32,11 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
         yield found
 
 
-# -- what the brokers say
+# -- the brokers' answers
 
 
 @pytest.mark.parametrize("how", ["no broker", "no answer", "no document"])
-async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
-    on: Stage, how: str
-) -> None:
+async def test_without_the_brokers_answer_no_bookie_is_removed(on: Stage, how: str) -> None:
     spec = {} if how != "no broker" else {"adminUrl": None}
     await on.complete()
     if how == "no broker":
@@ -50,7 +48,7 @@ async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
         on.brokers.answer = lambda _: httpx.Response(200, json={"healthy": "perhaps"})
     asked = len(on.brokers.asked)
     on.apply({**spec, "image": "magnetar:2"})
-    bookies = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    bookies = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     for _ in range(3):
         await on.look()
         on.controllers()
@@ -58,13 +56,13 @@ async def test_what_the_brokers_do_not_say_is_not_known_and_no_bookie_goes(
     if how == "no broker":
         assert on.condition("LedgersHealthy")["message"] == "no broker is ready"
         assert len(on.brokers.asked) == asked
-    after = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    after = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     assert after == bookies
-    budget = next(one for one in on.kube.all_of(PDB) if "bookie" in one["metadata"]["name"])
+    budget = next(obj for obj in on.kube.all_of(PDB) if "bookie" in obj["metadata"]["name"])
     assert budget["spec"].get("maxUnavailable", 0) == 0
 
 
-async def test_brokers_that_do_not_answer_in_time_hold_no_look_up(
+async def test_slow_brokers_do_not_delay_a_reconcile(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await on.complete()
@@ -78,7 +76,7 @@ async def test_brokers_that_do_not_answer_in_time_hold_no_look_up(
 
 async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage) -> None:
     await on.complete()
-    before = {one: on.kube.get(POD, one)["metadata"]["uid"] for one in on.pods("bookie")}
+    before = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     on.apply({"image": "magnetar:2"})
     order: list[str] = []
     for _ in range(20):
@@ -89,18 +87,20 @@ async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage)
         on.controllers()
         on.pass_s(1)
     assert order == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
-    deleted = [each for each in on.kube.writes if each.method == "DELETE" and "/pods/" in each.path]
+    deleted = [
+        write for write in on.kube.writes if write.method == "DELETE" and "/pods/" in write.path
+    ]
     assert [each.body["preconditions"]["uid"] for each in deleted[-3:]] == [
         before[name] for name in order
     ]
     assert len(on.notes("Restarted")) == len(deleted)
     await on.settle()
     assert on.condition("Upgrading")["status"] == "False"
-    images = {one["spec"]["containers"][0]["image"] for one in on.kube.all_of(POD)}
+    images = {pod["spec"]["containers"][0]["image"] for pod in on.kube.all_of(POD)}
     assert images == {"magnetar:2", "etcd:1"}
 
 
-async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> None:
+async def test_a_pod_that_was_replaced_meanwhile_is_not_reported(on: Stage) -> None:
     await on.complete()
     on.apply({"image": "magnetar:2"})
     on.kube.refuse = lambda asked: (
@@ -113,7 +113,7 @@ async def test_a_pod_that_was_replaced_meanwhile_is_not_told_of(on: Stage) -> No
     assert on.condition("Ready")["reason"] != "NotDone"
 
 
-async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) -> None:
+async def test_a_bookie_is_removed_only_after_its_drain(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
@@ -134,7 +134,7 @@ async def test_a_bookie_goes_only_once_the_brokers_have_emptied_it(on: Stage) ->
     assert on.kube.get(PVC, "data-c-bookie-3") != {}, "its volume stays"
 
 
-async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
+async def test_a_missing_drain_is_not_a_failure(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
@@ -151,7 +151,7 @@ async def test_a_drain_that_is_gone_already_is_no_failure(on: Stage) -> None:
     assert on.condition("Ready")["reason"] == "NotDone"
 
 
-async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_away(
+async def test_a_volume_is_replaced_after_its_proof_and_the_request_removed(
     on: Stage,
 ) -> None:
     await on.complete(bookie={"replicas": 4})
@@ -166,17 +166,17 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_request_is_taken_awa
     on.brokers.prove("c-bookie-1")
     await on.settle()
     assert on.kube.get(PVC, "data-c-bookie-1")["metadata"]["uid"] != old
-    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    (deleted,) = [write for write in on.kube.writes_of(PVC) if write.method == "DELETE"]
     assert deleted.body["preconditions"] == {"uid": old}
     assert len(on.notes("VolumeDeleted")) == 1
     assert len(on.notes("VolumeReplaced")) == 1
     assert on.brokers.drains == {}
     assert REPLACE_VOLUME not in (on.owner()["metadata"].get("annotations") or {})
-    (cleared,) = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c")]
+    (cleared,) = [write for write in on.kube.writes if write.path.endswith("magnetarclusters/c")]
     assert set(cleared.body["metadata"]) == {"annotations", "resourceVersion"}
 
 
-async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: Stage) -> None:
+async def test_a_changed_request_is_not_removed(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
@@ -193,7 +193,7 @@ async def test_a_request_that_says_something_else_by_now_is_not_taken_away(on: S
     assert "c-bookie-2" in on.brokers.drains
 
 
-async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None:
+async def test_a_replaced_volume_is_not_deleted(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
     await on.settle()
@@ -208,7 +208,7 @@ async def test_a_volume_that_is_another_by_now_is_not_deleted(on: Stage) -> None
     assert on.condition("Ready")["reason"] != "NotDone"
 
 
-async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> None:
+async def test_a_volume_without_our_labels_does_not_count_as_missing(on: Stage) -> None:
     """Its bookie's drain would else count as done, and its record would go."""
     await on.complete(bookie={"replicas": 4})
     on.apply({"bookie": {"replicas": 4}}, replace_volume="c-bookie-1")
@@ -219,42 +219,42 @@ async def test_a_volume_without_our_labels_is_not_taken_for_gone(on: Stage) -> N
     on.brokers.prove("c-bookie-1")
     await on.look()
     assert on.notes("Restarted") == []
-    (deleted,) = [each for each in on.kube.writes_of(PVC) if each.method == "DELETE"]
+    (deleted,) = [write for write in on.kube.writes_of(PVC) if write.method == "DELETE"]
     assert deleted.body["preconditions"] == {"uid": claim["metadata"]["uid"]}
 
 
-async def test_stateful_sets_without_our_labels_are_repaired_and_not_made_anew(on: Stage) -> None:
+async def test_stateful_sets_without_our_labels_are_repaired_not_recreated(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     for name in ("c-bookie", "c-etcd"):
-        one = on.kube.get(STATEFUL_SET, name)
-        one["metadata"]["labels"] = {}
-        on.kube.put(one)
+        obj = on.kube.get(STATEFUL_SET, name)
+        obj["metadata"]["labels"] = {}
+        on.kube.put(obj)
     on.apply({"bookie": {"replicas": 3}})
     await on.look()
     repaired = " ".join(on.notes("DriftRepaired") + on.notes("Updated"))
     assert "StatefulSet c-bookie: " in repaired
     assert "StatefulSet c-etcd: " in repaired
-    one = on.kube.get(STATEFUL_SET, "c-bookie")
-    assert one["spec"]["replicas"] == 4, "no bookie goes for want of a label"
-    assert one["metadata"]["labels"]["cluster"] == NAME
+    obj = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert obj["spec"]["replicas"] == 4, "no bookie goes for want of a label"
+    assert obj["metadata"]["labels"]["cluster"] == NAME
 
 
-async def test_scaled_while_a_new_form_waits_brokers_get_the_number_alone(on: Stage) -> None:
+async def test_scaling_during_a_waiting_upgrade_changes_only_the_number(on: Stage) -> None:
     await on.complete()
     on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
     on.apply({"image": "magnetar:2", "broker": {"replicas": 4}})
     for _ in range(3):
         await on.look()
         on.controllers()
-    one = on.kube.get(DEPLOYMENT, "c-broker")
-    assert one["spec"]["replicas"] == 4
-    assert one["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
-    assert [each for each in on.kube.writes if each.path.endswith("deployments/c-broker/scale")]
+    obj = on.kube.get(DEPLOYMENT, "c-broker")
+    assert obj["spec"]["replicas"] == 4
+    assert obj["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:1"
+    assert [write for write in on.kube.writes if write.path.endswith("deployments/c-broker/scale")]
 
 
 async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage) -> None:
     await on.complete()
-    before = [one["note"] for one in on.kube.all_of(EVENT)]
+    before = [event["note"] for event in on.kube.all_of(EVENT)]
     on.brokers.trouble = {"healthy": False, "reason": "1 ledger lacks copies", "underReplicated": 1}
     await on.look()
     budget = on.kube.get(PDB, "c-bookie")
@@ -262,10 +262,10 @@ async def test_the_budget_follows_the_ledgers_health_without_an_event(on: Stage)
     on.brokers.trouble = {}
     await on.look()
     assert on.kube.get(PDB, "c-bookie")["spec"]["maxUnavailable"] == 1
-    assert [one["note"] for one in on.kube.all_of(EVENT)] == before
+    assert [event["note"] for event in on.kube.all_of(EVENT)] == before
 
 
-async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes(
+async def test_bookies_added_for_full_disks_survive_the_stateful_sets_deletion(
     on: Stage,
 ) -> None:
     spec = {"bookie": {"replicas": 3, "scaleUp": {"enabled": True}}}
@@ -283,13 +283,13 @@ async def test_bookies_that_disks_called_for_outlive_a_set_that_somebody_deletes
     assert mark.startswith("4 ")
     on.kube.drop(STATEFUL_SET, "c-bookie")
     await on.settle()
-    one = on.kube.get(STATEFUL_SET, "c-bookie")
-    assert one["spec"]["replicas"] == 4
-    assert one["metadata"]["annotations"][SCALED_UP] == mark
+    obj = on.kube.get(STATEFUL_SET, "c-bookie")
+    assert obj["spec"]["replicas"] == 4
+    assert obj["metadata"]["annotations"][SCALED_UP] == mark
     assert on.brokers.changes() == [], "none of them is emptied"
 
 
-async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(on: Stage) -> None:
+async def test_a_stateful_set_deleted_during_a_drain_is_created_with_all_bookies(on: Stage) -> None:
     await on.complete(bookie={"replicas": 5})
     on.apply({"bookie": {"replicas": 3}})
     await on.settle()
@@ -299,7 +299,7 @@ async def test_a_set_that_is_deleted_while_a_bookie_is_emptied_comes_back_whole(
     assert len(on.pods("bookie")) == 5
 
 
-async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on: Stage) -> None:
+async def test_a_cluster_that_was_ready_is_degraded_while_it_is_not(on: Stage) -> None:
     on.apply()
     on.unready.add("broker")
     await on.settle()
@@ -318,7 +318,7 @@ async def test_a_cluster_that_was_ready_is_degraded_for_as_long_as_it_is_not(on:
 
 
 @pytest.mark.parametrize("how", ["rolling", "manual", "none works"])
-async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_something(
+async def test_brokers_wait_for_the_bookies_upgrade_only_if_that_prevents_harm(
     on: Stage, how: str
 ) -> None:
     strategy = "Manual" if how == "manual" else "Rolling"
@@ -335,11 +335,11 @@ async def test_brokers_wait_for_the_bookies_new_form_only_where_waiting_keeps_so
     template = on.kube.get(DEPLOYMENT, "c-broker")["spec"]["template"]
     image = template["spec"]["containers"][0]["image"]
     assert image == ("magnetar:1" if how == "rolling" else "magnetar:2")
-    bookies = {on.kube.get(POD, one)["spec"]["containers"][0]["image"] for one in on.pods("bookie")}
+    bookies = {on.kube.get(POD, pod)["spec"]["containers"][0]["image"] for pod in on.pods("bookie")}
     assert bookies == {"magnetar:1"}
 
 
-async def test_network_policies_and_an_autoscaler_go_when_they_are_switched_off(on: Stage) -> None:
+async def test_network_policies_and_the_autoscaler_are_deleted_when_switched_off(on: Stage) -> None:
     await on.complete(broker={"autoscaling": {"enabled": True}})
     assert on.kube.all_of(HPA) != []
     assert on.kube.all_of(NETWORK_POLICY) != []

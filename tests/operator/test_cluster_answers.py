@@ -1,4 +1,4 @@
-"""New volumes, bookies that disks call for, comparisons and the status: each answer by itself."""
+"""Volume replacements, bookies for full disks, comparisons and the status, one by one."""
 
 import datetime
 from dataclasses import replace
@@ -28,8 +28,8 @@ from magnetar_operator.models.cluster import ClusterSpec
 ONE = "c-bookie-1"
 
 
-def told(found: replacing.VolumeReplacement) -> tuple[str, str, list[type]]:
-    return found.step, found.bookie, [type(one) for one in found.actions]
+def told(replacement: replacing.VolumeReplacement) -> tuple[str, str, list[type]]:
+    return replacement.step, replacement.bookie, [type(action) for action in replacement.actions]
 
 
 def decide(view: View, bookies: int = 3, **how: Any) -> replacing.VolumeReplacement:
@@ -52,21 +52,21 @@ def emptied(state: DrainState = DrainState.REMOVABLE, uid: str = f"v-{ONE}", **h
 # -- new volumes
 
 
-def test_a_new_volume_begins_with_a_drain_and_ends_with_the_deletion_of_the_claim() -> None:
-    found = decide(asked())
-    assert told(found) == ("Draining", ONE, [BeginDrain])
-    begin = found.actions[0]
+def test_a_volume_replacement_starts_with_a_drain_and_ends_with_the_claims_deletion() -> None:
+    decision = decide(asked())
+    assert told(decision) == ("Draining", ONE, [BeginDrain])
+    begin = decision.actions[0]
     assert isinstance(begin, BeginDrain)
     assert begin.text.startswith(f"volume v-{ONE} of {ONE} is replaced: ")
     assert told(decide(emptied(DrainState.COPYING))) == ("Draining", ONE, [])
     assert decide(emptied(DrainState.COPYING)).active
-    found = decide(emptied())
-    assert found.actions == [DeleteVolume(f"data-{ONE}", f"v-{ONE}", found.actions[0].text)]
-    assert (found.step, found.active) == ("Removing", True)
+    decision = decide(emptied())
+    assert decision.actions == [DeleteVolume(f"data-{ONE}", f"v-{ONE}", decision.actions[0].text)]
+    assert (decision.step, decision.active) == ("Removing", True)
     view = emptied()
     view.claims[ONE] = claim(ONE, ending=True)
-    found = decide(view)
-    assert told(found) == ("Removing", ONE, [ReplacePod])
+    decision = decide(view)
+    assert told(decision) == ("Removing", ONE, [ReplacePod])
     view.change(ONE, ending=True)
     assert not decide(view).actions
 
@@ -74,36 +74,36 @@ def test_a_new_volume_begins_with_a_drain_and_ends_with_the_deletion_of_the_clai
 def test_nothing_is_replaced_unless_asked_for() -> None:
     assert decide(View()) == replacing.VolumeReplacement()
     assert decide(View(has_set=False)) == replacing.VolumeReplacement()
-    found = decide(asked("c-bookie-7"))
-    assert (found.step, found.bookie, found.requeue_s) == ("Refused", "", None)
-    assert "none of the bookies c-bookie-0 to c-bookie-2" in found.refused
+    decision = decide(asked("c-bookie-7"))
+    assert (decision.step, decision.bookie, decision.requeue_s) == ("Refused", "", None)
+    assert "none of the bookies c-bookie-0 to c-bookie-2" in decision.refused
     view = emptied()
     view.cluster = cluster_of()
-    found = decide(view)
-    assert found.actions == [EndDrain(ONE, f"{ONE} keeps its volume: the request was withdrawn")]
-    assert not found.bookie
+    decision = decide(view)
+    assert decision.actions == [EndDrain(ONE, f"{ONE} keeps its volume: the request was withdrawn")]
+    assert not decision.bookie
 
 
-def test_a_volume_that_waits_or_is_refused_says_why() -> None:
+def test_a_waiting_or_refused_replacement_reports_why() -> None:
     view = asked()
     del view.claims[ONE]
     assert decide(view).waits == f"{ONE} has no volume: its StatefulSet creates one"
-    found = decide(asked(), busy="x is upgraded")
-    assert (found.step, found.waits, found.actions) == ("Waits", "x is upgraded", [])
+    decision = decide(asked(), busy="x is upgraded")
+    assert (decision.step, decision.waits, decision.actions) == ("Waits", "x is upgraded", [])
     view = asked()
     view.drains = [Drain(ONE, DrainState.COPYING, reason=f"{REASON_OF_OURS}bookies 3 → 2")]
     assert decide(view).waits == f"{ONE} was being drained to be removed"
     assert decide(view).step == "Waits"
     view.drains = [Drain(ONE, DrainState.COPYING, reason="")]
-    found = decide(view)
-    assert found.step == "Refused"
-    assert "by another client (no reason given)" in found.refused
-    found = decide(emptied(DrainState.REFUSED, refused="no proof"))
-    assert (found.step, found.refused, found.active) == ("Refused", "no proof", False)
+    decision = decide(view)
+    assert decision.step == "Refused"
+    assert "by another client (no reason given)" in decision.refused
+    decision = decide(emptied(DrainState.REFUSED, refused="no proof"))
+    assert (decision.step, decision.refused, decision.active) == ("Refused", "no proof", False)
 
 
 @pytest.mark.parametrize("how", [{"ending": True}, {"phase": "Lost"}])
-def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
+def test_a_bad_volume_is_replaced_automatically_without_waiting(
     how: dict[str, Any],
 ) -> None:
     view = View()
@@ -113,7 +113,7 @@ def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
     assert replacing.in_trouble(view.observed(), ONE)
     assert not replacing.in_trouble(view.observed(), "c-bookie-0")
     assert not replacing.in_trouble(view.observed(), "c-bookie-9")
-    # Of two none waits for the other, and the one that has begun goes on.
+    # Of two replacements neither waits for the other, and the one in progress continues.
     view.claims["c-bookie-2"] = claim("c-bookie-2", **how)
     assert told(decide(view)) == ("Draining", ONE, [BeginDrain])
     uid = "v-c-bookie-2"
@@ -122,13 +122,13 @@ def test_a_volume_in_trouble_is_replaced_unasked_and_waits_for_nothing_else(
     assert not decide(view).actions
 
 
-def test_a_volume_in_trouble_comes_before_one_that_is_asked_for() -> None:
+def test_a_bad_volume_is_replaced_before_a_requested_one() -> None:
     view = asked()
     view.claims["c-bookie-2"] = claim("c-bookie-2", phase="Lost")
     assert told(decide(view)) == ("Draining", "c-bookie-2", [BeginDrain])
 
 
-def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> None:
+def test_past_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> None:
     view = emptied(uid="v-before")
     assert told(decide(view)) == ("Registering", ONE, [])
     assert (
@@ -138,11 +138,11 @@ def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> 
     view.living[ONE] = LivingBookie(ONE, "2", writable=False)
     assert not decide(view).actions
     view.living[ONE] = LivingBookie(ONE, "2")
-    found = decide(view)
-    assert found.actions == [ClearRequest(REPLACE_VOLUME, f"{ONE} has its new volume")]
+    decision = decide(view)
+    assert decision.actions == [ClearRequest(REPLACE_VOLUME, f"{ONE} has its new volume")]
     view.cluster = cluster_of()
-    found = decide(view)
-    assert found.actions == [
+    decision = decide(view)
+    assert decision.actions == [
         EndDrain(ONE, f"{ONE} has a new, empty volume and takes new ledgers", "VolumeReplaced")
     ]
     view.change(ONE, ready=False, trouble="no image")
@@ -161,7 +161,7 @@ def test_behind_the_point_of_no_return_the_bookie_starts_with_a_new_volume() -> 
     assert told(decide(view)) == ("Draining", ONE, [])
 
 
-def test_of_two_volumes_that_are_gone_each_keeps_its_record_until_its_bookie_is_back() -> None:
+def test_each_of_two_lost_volumes_keeps_its_record_until_its_bookie_returns() -> None:
     view = emptied(uid="v-before")
     reason = f"{VOLUME_REASON}v-before of c-bookie-2 is replaced"
     view.drains.append(
@@ -170,20 +170,20 @@ def test_of_two_volumes_that_are_gone_each_keeps_its_record_until_its_bookie_is_
     assert told(decide(view)) == ("Registering", ONE, [])
     view.living[ONE] = LivingBookie(ONE, "2")
     view.cluster = cluster_of()
-    ended = [one for one in decide(view).actions if isinstance(one, EndDrain)]
+    ended = [action for action in decide(view).actions if isinstance(action, EndDrain)]
     assert [one.bookie for one in ended] == [ONE]
 
 
-def test_a_volume_waits_for_every_bookie_that_there_is_also_for_those_that_are_to_go() -> None:
+def test_a_replacement_waits_for_every_bookie_even_for_those_to_remove() -> None:
     view = asked()
     view.grow(5)
     assert told(decide(view)) == ("Draining", ONE, [BeginDrain])
     view.change("c-bookie-4", ready=False)
-    found = decide(view)
-    assert (found.waits, found.actions) == ("c-bookie-4 not ready", [])
+    decision = decide(view)
+    assert (decision.waits, decision.actions) == ("c-bookie-4 not ready", [])
 
 
-def test_a_bookie_that_is_emptied_for_a_new_volume_is_under_way() -> None:
+def test_a_drain_for_a_new_volume_is_in_progress() -> None:
     for state, name in (
         (DrainState.COPYING, ONE),
         (DrainState.REMOVABLE, ONE),
@@ -232,16 +232,16 @@ def test_a_bookie_is_added_if_the_mean_use_reaches_the_limit() -> None:
 def test_a_bookie_that_is_not_added_is_recommended(
     now: int, count: int, since_s: float, scale_up: dict[str, Any], text: str
 ) -> None:
-    found = advise(rule(**scale_up), now, disks(*[80] * count), since_s, 60)
-    assert (found.bookies, kinds(found)) == (now, ["AddBookie"])
-    assert text in found.recommendations[0][1]
-    assert "80 % used (0.0 GiB free in all), 50 % is the limit" in found.recommendations[0][1]
+    advice = advise(rule(**scale_up), now, disks(*[80] * count), since_s, 60)
+    assert (advice.bookies, kinds(advice)) == (now, ["AddBookie"])
+    assert text in advice.recommendations[0][1]
+    assert "80 % used (0.0 GiB free in all), 50 % is the limit" in advice.recommendations[0][1]
 
 
 def test_single_disks_that_are_full_are_named() -> None:
-    found = advise(rule(), 3, disks(0, 0, UNEVEN_PERCENT + 13), 60, 60)
-    assert kinds(found) == ["GrowVolume"], "25.3 above the mean of 12.7"
-    assert found.recommendations[0][1].startswith("b2 has 38 % of its disk used, the mean is 13 %")
+    advice = advise(rule(), 3, disks(0, 0, UNEVEN_PERCENT + 13), 60, 60)
+    assert kinds(advice) == ["GrowVolume"], "25.3 above the mean of 12.7"
+    assert advice.recommendations[0][1].startswith("b2 has 38 % of its disk used, the mean is 13 %")
     assert kinds(advise(rule(), 2, disks(0, 2 * UNEVEN_PERCENT - 2), 60, 60)) == []
     assert kinds(advise(rule(), 2, disks(0, 2 * UNEVEN_PERCENT), 60, 60)) == []
     assert kinds(advise(rule(), 1, disks(10, writable=False), 60, 60)) == ["BookieReadOnly"]
@@ -262,7 +262,7 @@ def full(**spec: Any) -> View:
     return view
 
 
-def test_the_number_that_disks_called_for_is_kept_apart_from_the_specs() -> None:
+def test_the_number_for_full_disks_is_separate_from_the_specs() -> None:
     found = grown(full())
     assert (found.wanted, found.mark) == (4, "4 2026-01-01T00:00:00Z")
     assert found.added == found.recommendations[0][1]
@@ -305,7 +305,7 @@ def test_quantities_are_amounts(text: object, value: float | None) -> None:
     assert (None if found is None else float(found)) == value
 
 
-def test_only_what_a_manifest_wants_counts() -> None:
+def test_only_the_manifests_fields_count() -> None:
     assert differences({"a": {}}, {"a": None}) == []
     assert differences({"a": {"b": 1}}, {"a": [1]}) == ["a: [1] → {'b': 1}"]
     assert differences({"a": [{"b": 1}]}, {"a": [{"b": 2}]}) == ["a[0].b: 2 → 1"]
@@ -323,7 +323,7 @@ def test_only_what_a_manifest_wants_counts() -> None:
 # -- pods
 
 
-def test_a_pod_is_read_as_kubernetes_shows_it() -> None:
+def test_a_pod_is_parsed_from_its_kubernetes_form() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     labels = {"component": "bookie", "controller-revision-hash": "h"}
     content: dict[str, Any] = {

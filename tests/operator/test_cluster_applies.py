@@ -1,4 +1,4 @@
-"""An object that differs is made, changed or put back, and an Event says which."""
+"""Objects that differ are created, updated or repaired, and an Event names which."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ def world() -> World:
 
 
 def changed(world: World, key: tuple[str, str]) -> Apply:
-    """The one action that there is, which is of that object."""
+    """The only action, which must be for that object."""
     (found,) = world.plan().actions
     assert isinstance(found, Apply)
     assert (found.manifest["kind"], found.manifest["metadata"]["name"]) == key
@@ -41,7 +41,7 @@ def by_hand(world: World) -> None:
 
 
 def by_an_older_release(world: World) -> None:
-    """Something else was applied last, and nobody has changed it since."""
+    """The last apply differed, and no client has changed the object since."""
     by_hand(world)
     world.objects[SERVICE]["metadata"]["annotations"][APPLIED] = "digest"
 
@@ -91,8 +91,8 @@ CASES: dict[Callable[[World], None], tuple[tuple[str, str], str, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("change", CASES, ids=[one.__name__ for one in CASES])
-def test_an_object_is_made_changed_or_put_back_and_the_event_says_which(
+@pytest.mark.parametrize("change", CASES, ids=[case.__name__ for case in CASES])
+def test_the_event_distinguishes_creation_update_and_repair(
     world: World, change: Callable[[World], None]
 ) -> None:
     key, verb, reason, text = CASES[change]
@@ -107,7 +107,7 @@ def test_an_object_is_made_changed_or_put_back_and_the_event_says_which(
     assert not world.plan().actions
 
 
-def test_what_is_the_servers_or_somebody_elses_of_an_object_is_left_alone(world: World) -> None:
+def test_fields_of_the_server_and_of_other_managers_are_kept(world: World) -> None:
     one: dict[str, Any] = world.objects[SERVICE]
     one["metadata"]["annotations"]["theirs"] = "kept"
     one["metadata"]["labels"]["theirs"] = "kept"
@@ -117,65 +117,87 @@ def test_what_is_the_servers_or_somebody_elses_of_an_object_is_left_alone(world:
 
 
 @pytest.mark.parametrize("component", ["bookie", "etcd"])
-def test_claims_of_a_set_that_is_stored_never_change(component: str) -> None:
+def test_the_claims_of_a_stored_stateful_set_never_change(component: str) -> None:
     """Kubernetes refuses another template; volumes grow one by one instead."""
     world = made()
     key = ("StatefulSet", f"c-{component}")
     stored = world.objects[key]["spec"]["volumeClaimTemplates"]
     stored[0] |= {"status": {"phase": "Pending"}}
     respec(world, **{component: {"storage": {"size": "20Gi"}}})
-    found = [one for one in world.plan().actions if isinstance(one, Apply)]
+    found = [action for action in world.plan().actions if isinstance(action, Apply)]
     assert {one.manifest["kind"] for one in found} == {"PersistentVolumeClaim"}
     respec(world, **{component: {"storage": {"size": "20Gi"}, "podAnnotations": {"a": "b"}}})
     (made_anew,) = [
-        one.manifest
-        for one in world.plan().actions
-        if isinstance(one, Apply) and one.manifest["kind"] == "StatefulSet"
+        action.manifest
+        for action in world.plan().actions
+        if isinstance(action, Apply) and action.manifest["kind"] == "StatefulSet"
     ]
     (template,) = made_anew["spec"]["volumeClaimTemplates"]
     assert template["spec"]["resources"]["requests"]["storage"] == "10Gi"
     assert "status" not in template, "what the server adds is not ours to say"
 
 
-def test_a_cluster_of_another_owner_loses_nothing_to_a_namesake() -> None:
-    """What one MagnetarCluster asks for no more goes only where that very one made it."""
+def test_objects_of_a_cluster_with_the_same_name_are_not_deleted() -> None:
+    """An object that the spec drops is deleted only if this MagnetarCluster created it."""
     world = made(autorecovery={"mode": "Separate"})
     deployment = world.objects["Deployment", "c-recovery"]
     deployment["metadata"]["ownerReferences"][0]["uid"] = "of another"
     world.cluster = cluster_of()
-    removed = [one.step.target for one in world.plan().actions if one.step.action == "delete"]
+    removed = [
+        action.step.target for action in world.plan().actions if action.step.action == "delete"
+    ]
     parts = ("ConfigMap", "NetworkPolicy", "ServiceAccount")
     assert removed == [f"{kind} c-recovery" for kind in parts]
 
 
-def test_a_set_of_bookies_is_put_back_also_while_etcd_and_the_brokers_are_away(
+def test_a_stateful_set_is_repaired_while_etcd_and_brokers_are_down(
     world: World,
 ) -> None:
-    """It is only made the first time that etcd is waited for."""
+    """Only the first creation waits for etcd."""
     for name, pod in world.pods.items():
         if pod.component in ("etcd", "broker"):
             world.pods[name] = replace(pod, ready=False, ready_since=None)
     scaled_by_hand(world)
-    found = world.plan()
-    (back,) = [one for one in found.actions if isinstance(one, Apply) and one.reason]
+    plan = world.plan()
+    (back,) = [action for action in plan.actions if isinstance(action, Apply) and action.reason]
     assert (back.reason, back.manifest["spec"]["replicas"]) == ("ScaledBack", 3)
-    assert "bookies are created once etcd is ready" not in found.waits
-    assert "brokers are created once 2 bookies are ready" not in found.waits
+    assert "bookies are created once etcd is ready" not in plan.waits
+    assert "brokers are created once 2 bookies are ready" not in plan.waits
 
 
-def test_a_volume_that_is_on_its_way_out_is_not_grown(world: World) -> None:
+def test_brokers_are_kept_and_repaired_also_while_too_few_bookies_are_ready(world: World) -> None:
+    """Only their creation waits for bookies. Deleted, they would serve no reads either."""
+    for name, pod in world.pods.items():
+        if pod.component == "bookie":
+            world.pods[name] = replace(pod, ready=False, ready_since=None)
+    deployment = world.objects["Deployment", "c-broker"]
+    deployment["spec"]["replicas"] += 5
+    found = world.plan()
+    assert "Deployment c-broker" not in [
+        one.step.target for one in found.actions if not isinstance(one, Apply)
+    ]
+    assert not [text for text in found.waits if text.startswith("brokers are created")]
+    (repaired,) = [
+        one for one in found.actions
+        if isinstance(one, Apply) and one.manifest["metadata"]["name"] == "c-broker"
+        and one.manifest["kind"] == "Deployment"
+    ]  # fmt: skip
+    assert repaired.manifest["spec"]["replicas"] == deployment["spec"]["replicas"] - 5
+
+
+def test_a_volume_that_is_being_deleted_is_not_grown(world: World) -> None:
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "by hand"
     respec(world, bookie={"storage": {"size": "20Gi"}})
-    found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
+    found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
     grown = [one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"]
     assert grown == ["data-c-bookie-0", "data-c-bookie-2"]
 
 
-def test_bookies_that_somebody_scales_away_are_put_back_before_anything_else(world: World) -> None:
+def test_bookies_scaled_away_by_hand_are_restored_first(world: World) -> None:
     """Each write before it leaves the StatefulSet's controller time to delete pods."""
     scaled_by_hand(world)
     budget_by_hand(world)
     respec(world, broker={"config": {"x_y": "1"}, "service": {"type": "NodePort"}})
-    found = [one.manifest for one in world.plan().actions if isinstance(one, Apply)]
+    found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
     assert len(found) > 3
     assert (found[0]["kind"], found[0]["metadata"]["name"]) == SET

@@ -1,4 +1,4 @@
-"""What a MagnetarCluster's conditions say: why it is not ready, what it waits for, what to do."""
+"""A MagnetarCluster's conditions: the reason, what it waits for, and the remedy."""
 
 import dataclasses
 import datetime
@@ -29,39 +29,41 @@ from magnetar_operator.models.base import PlanStep
 
 def seen(view: View) -> Observed:
     """With sizes of volumes."""
-    found = view.observed()
-    for one in found.claims:
-        one["metadata"]["namespace"] = "ns"
-        one["spec"] = {"resources": {"requests": {"storage": "10Gi"}}}
-    return found
+    observation = view.observed()
+    for volume_claim in observation.claims:
+        volume_claim["metadata"]["namespace"] = "ns"
+        volume_claim["spec"] = {"resources": {"requests": {"storage": "10Gi"}}}
+    return observation
 
 
 def shown(view: View, remembered: int = 0) -> dict[str, tuple[str, str, str]]:
     """Status, reason and message, by type."""
     observed = seen(view)
-    found = plan(view.cluster, observed, remembered, NOW)
+    planned = plan(view.cluster, observed, remembered, NOW)
     owner = {"metadata": {"generation": 1}}
-    told = status(
-        view.cluster, owner, observed, found, "1", NOW, is_paused=False, is_plan_only=False
+    shown_status = status(
+        view.cluster, owner, observed, planned, "1", NOW, is_paused=False, is_plan_only=False
     )
-    return {one["type"]: (one["status"], one["reason"], one["message"]) for one in
-            told["conditions"]}  # fmt: skip
+    return {
+        condition["type"]: (condition["status"], condition["reason"], condition["message"])
+        for condition in shown_status["conditions"]
+    }
 
 
-def test_a_part_that_is_not_ready_is_counted_and_its_first_trouble_named() -> None:
+def test_an_unready_component_is_counted_and_its_first_problem_named() -> None:
     view = View()
     view.change("c-bookie-1", ready=False, trouble="ImagePullBackOff: no image")
-    found = shown(view)
+    shown_status = shown(view)
     text = "2 of 3 pods of c-bookie are ready; c-bookie-1: ImagePullBackOff: no image"
-    assert found["BookiesReady"] == ("False", "NotReady", text)
-    assert found["Ready"] == ("False", "NotBookiesReady", text)
-    assert found["EtcdReady"] == ("True", "Ready", "3 of 3 pods of c-etcd are ready")
+    assert shown_status["BookiesReady"] == ("False", "NotReady", text)
+    assert shown_status["Ready"] == ("False", "NotBookiesReady", text)
+    assert shown_status["EtcdReady"] == ("True", "Ready", "3 of 3 pods of c-etcd are ready")
     view.change("c-etcd-0", ready=False)
     assert shown(view)["EtcdReady"] == ("False", "NotReady", "2 of 3 pods of c-etcd are ready")
     assert shown(view)["Ready"][1] == "NotEtcdReady", "what others need comes first"
 
 
-def test_etcd_of_somebody_else_is_not_judged() -> None:
+def test_an_external_etcd_is_not_checked() -> None:
     view = View(cluster=cluster_of(etcd={"external": {"endpoints": ["e:2379"]}}))
     assert shown(view)["EtcdReady"][:2] == ("True", "External")
 
@@ -90,20 +92,20 @@ def test_etcd_of_somebody_else_is_not_judged() -> None:
         ),
     ],
 )
-def test_ledgers_are_told_as_the_brokers_tell_them(
+def test_the_ledgers_condition_reports_what_brokers_report(
     health: LedgerHealth | None, condition: tuple[str, str, str]
 ) -> None:
     assert shown(View(health=health))["LedgersHealthy"] == condition
 
 
-def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is_not() -> None:
+def test_a_bookie_with_other_disks_is_data_at_risk_unless_its_volume_is_replaced() -> None:
     view = View()
     wiped = LivingBookie("c-bookie-1", "2", incarnations_before=1)
     view.health = LedgerHealth(False, "1 lacks copies", 1, bookies=(wiped,))
-    found = shown(view)
-    assert found["Degraded"][:2] == ("True", "DataAtRisk")
-    assert found["Degraded"][2].startswith("c-bookie-1 restarted with an empty volume")
-    assert "c-bookie-1 restarted with an empty volume" in found["LedgersHealthy"][2]
+    shown_status = shown(view)
+    assert shown_status["Degraded"][:2] == ("True", "DataAtRisk")
+    assert shown_status["Degraded"][2].startswith("c-bookie-1 restarted with an empty volume")
+    assert "c-bookie-1 restarted with an empty volume" in shown_status["LedgersHealthy"][2]
     view.drains = [
         Drain(
             "c-bookie-1",
@@ -123,53 +125,59 @@ def test_a_bookie_with_other_disks_is_data_at_risk_and_one_that_gets_new_ones_is
     ("how", "text"),
     [({"ending": True}, "is being deleted"), ({"phase": "Lost"}, "is lost")],
 )
-def test_a_volume_in_trouble_is_data_at_risk(how: dict[str, Any], text: str) -> None:
+def test_a_bad_volume_is_data_at_risk(how: dict[str, Any], text: str) -> None:
     view = View()
     view.claims["c-bookie-2"] = claim("c-bookie-2", **how)
-    found = shown(view)
-    assert found["VolumesReady"] == ("False", "VolumeTrouble", f"volume data-c-bookie-2 {text}")
-    assert found["Degraded"] == ("True", "DataAtRisk", f"volume data-c-bookie-2 {text}")
+    shown_status = shown(view)
+    assert shown_status["VolumesReady"] == (
+        "False",
+        "VolumeTrouble",
+        f"volume data-c-bookie-2 {text}",
+    )
+    assert shown_status["Degraded"] == ("True", "DataAtRisk", f"volume data-c-bookie-2 {text}")
 
 
-def test_a_bookie_that_is_to_go_is_told_with_what_it_waits_for() -> None:
+def test_a_removal_is_reported_with_what_it_waits_for() -> None:
     view = View()
     view.grow(4)
-    found = shown(view)
-    assert found["ScalingDown"] == ("True", "Waits", "c-bookie-3 is being removed")
-    assert found["ScaleDownRefused"][:2] == ("False", "NotRefused")
+    shown_status = shown(view)
+    assert shown_status["ScalingDown"] == ("True", "Waits", "c-bookie-3 is being removed")
+    assert shown_status["ScaleDownRefused"][:2] == ("False", "NotRefused")
     view.drains = [Drain("c-bookie-3", DrainState.COPYING, ms(), reason="magnetar-operator: x")]
     assert shown(view)["ScalingDown"] == ("True", "Draining", "c-bookie-3 is being drained")
     refused = Drain(
         "c-bookie-3", DrainState.REFUSED, ms(), reason="magnetar-operator: x", refused="no room"
     )
     view.drains = [refused]
-    found = shown(view)
-    assert found["ScaleDownRefused"] == ("True", "Refused", "no room")
-    assert found["ScalingDown"][1] == "Waits"
+    shown_status = shown(view)
+    assert shown_status["ScaleDownRefused"] == ("True", "Refused", "no room")
+    assert shown_status["ScalingDown"][1] == "Waits"
 
 
-def test_an_upgrade_is_told_with_the_pods_and_what_holds_it() -> None:
+def test_an_upgrade_is_reported_with_its_pods_and_obstacle() -> None:
     world = made()
     world.cluster = cluster_of(image="image:2")
-    found = world.plan()
-    world.act(found.actions)
+    plan = world.plan()
+    world.act(plan.actions)
     world.turn()
     world.ledgers[99] = {"c-bookie-0"}
-    found = world.plan()
+    plan = world.plan()
     owner = {"metadata": {"generation": 1}}
-    told = status(
-        world.cluster, owner, world.observed(), found, "1", world.now,
+    shown_status = status(
+        world.cluster, owner, world.observed(), plan, "1", world.now,
         is_paused=False, is_plan_only=False,
     )  # fmt: skip
-    upgrading = next(one for one in told["conditions"] if one["type"] == "Upgrading")
+    upgrading = next(
+        condition for condition in shown_status["conditions"] if condition["type"] == "Upgrading"
+    )
     assert (upgrading["status"], upgrading["reason"]) == ("True", "Waits")
     assert upgrading["message"].startswith("c-bookie-0, c-bookie-1, c-bookie-2 are outdated;")
     assert "1 ledgers lack copies" in upgrading["message"]
     assert "c-broker is upgraded after the bookies" in upgrading["message"]
-    assert told["phase"] == "Upgrading"
+    assert shown_status["phase"] == "Upgrading"
 
 
-def test_a_pod_is_stuck_for_a_reason_or_once_a_start_has_taken_its_time() -> None:
+def test_a_pod_is_stuck_for_a_reason_or_after_the_start_deadline() -> None:
     def one(ready: bool, seconds: float | None, trouble: str = "") -> Pod:
         since = None if seconds is None else NOW - datetime.timedelta(seconds=seconds)
         return Pod("p-1", "u", "bookie", "r", ready, None, False, trouble, since)
@@ -182,7 +190,7 @@ def test_a_pod_is_stuck_for_a_reason_or_once_a_start_has_taken_its_time() -> Non
     assert one(False, STARTUP_S_MAX + 1).stuck(NOW) == f"not ready for {STARTUP_S_MAX + 1:.0f} s"
 
 
-def test_a_pod_that_is_being_deleted_is_not_ready_whatever_it_says() -> None:
+def test_a_pod_that_is_being_deleted_is_not_ready() -> None:
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     metadata = {"name": "p-1", "uid": "u", "labels": {"component": "bookie"}}
     content = {"metadata": metadata, "status": {"conditions": [ready]}}
@@ -192,15 +200,15 @@ def test_a_pod_that_is_being_deleted_is_not_ready_whatever_it_says() -> None:
 
 
 @pytest.mark.parametrize(("wanted", "told", "after"), [(3, 5, 5), (7, 5, 7), (3, 0, 3)])
-def test_a_deleted_set_of_bookies_comes_back_with_as_many_as_the_status_tells(
+def test_a_deleted_stateful_set_gets_the_number_of_bookies_in_the_status(
     wanted: int, told: int, after: int
 ) -> None:
     view = View(cluster=cluster_of(bookie={"replicas": wanted}), has_set=False)
     assert plan(view.cluster, seen(view), told, NOW).shrink.replicas == after
 
 
-def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble() -> None:
-    """Also where a drain of a third bookie has begun: what is under way is finished first."""
+def test_a_volume_with_a_drain_in_progress_precedes_other_bad_volumes() -> None:
+    """Also during the drain of a third bookie: operations in progress are finished first."""
     view = View()
     view.grow(5)
     view.cluster = cluster_of(bookie={"replicas": 5})
@@ -212,7 +220,7 @@ def test_a_volume_whose_drain_has_begun_goes_before_others_that_are_in_trouble()
     assert plan(view.cluster, seen(view), 0, NOW).replace.bookie == "c-bookie-3"
 
 
-def test_each_step_says_what_it_does_and_why() -> None:
+def test_each_step_describes_its_action_and_reason() -> None:
     pod = ReplacePod("c-bookie-1", "u", "it is restarted")
     assert pod.step == PlanStep(action="restart", target="Pod c-bookie-1", text="it is restarted")
     removed = Remove(PDB, "x", "u", "no more")
@@ -232,12 +240,12 @@ def test_each_step_says_what_it_does_and_why() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "named"), [("", []), ("op", ["op"])])
-def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_namespace(
+def test_the_operator_may_connect_from_its_namespace_beside_named_clients(
     namespace: str, named: list[str]
 ) -> None:
     spec = cluster_of(networkPolicy={"clients": [{"namespaceSelector": {}}]})
     cluster = dataclasses.replace(spec, operator_namespace=namespace)
-    policies = {one["metadata"]["name"]: one for one in network_policies(cluster)}
+    policies = {policy["metadata"]["name"]: policy for policy in network_policies(cluster)}
     peers = [
         peer
         for rule in policies["c-broker"]["spec"]["ingress"]
@@ -253,7 +261,7 @@ def test_beside_clients_that_are_named_the_operator_is_let_in_from_its_own_names
     ("members", "ready", "made_now"),
     [(3, 0, False), (3, 1, False), (3, 2, True), (3, 3, True), (1, 0, False), (1, 1, True)],
 )
-def test_bookies_are_made_once_most_members_of_etcd_are_ready(
+def test_bookies_are_created_once_most_members_of_etcd_are_ready(
     members: int, ready: int, made_now: bool
 ) -> None:
     pods = [
@@ -261,24 +269,24 @@ def test_bookies_are_made_once_most_members_of_etcd_are_ready(
         for at in range(members)
     ]
     cluster = cluster_of(etcd={"replicas": members})
-    found = plan(cluster, Observed(pods=pods), 0, NOW)
-    names = [one.step.target for one in found.actions]
+    planned = plan(cluster, Observed(pods=pods), 0, NOW)
+    names = [action.step.target for action in planned.actions]
     assert ("StatefulSet c-bookie" in names) == made_now
-    assert ("bookies are created once etcd is ready" in found.waits) != made_now
+    assert ("bookies are created once etcd is ready" in planned.waits) != made_now
 
 
 @pytest.mark.parametrize(
     ("bookies", "ready", "made_now"),
     [(3, 1, False), (3, 2, True), (1, 0, False), (1, 1, True), (5, 1, False), (5, 2, True)],
 )
-def test_brokers_are_made_once_a_ledger_finds_its_bookies(
+def test_brokers_are_created_once_enough_bookies_for_a_ledger_are_ready(
     bookies: int, ready: int, made_now: bool
 ) -> None:
-    """With the default ensemble of two, or of one where there is only one bookie."""
+    """With the default ensemble of two, or of one if there is only one bookie."""
     pods = [Pod(f"c-etcd-{at}", "u", "etcd", "", True, NOW, False) for at in range(3)]
     pods += [Pod(f"c-bookie-{at}", "u", "bookie", "", True, NOW, False) for at in range(ready)]
     quorums = {"ensemble": 2, "write": 2, "ack": 2}
     cluster = cluster_of(bookie={"replicas": bookies, "quorums": quorums})
-    found = plan(cluster, Observed(pods=pods), 0, NOW)
-    names = [one.step.target for one in found.actions]
+    planned = plan(cluster, Observed(pods=pods), 0, NOW)
+    names = [action.step.target for action in planned.actions]
     assert ("Deployment c-broker" in names) == made_now

@@ -1,4 +1,4 @@
-"""`magnetar plan` of a MagnetarCluster: what the operator would do, with its own settings."""
+"""`magnetar plan` of a MagnetarCluster shows the operator's actions, with its settings."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -44,20 +44,20 @@ async def planned(on: Stage, spec: dict[str, Any], **annotations: str) -> Findin
         assert (len(on.kube.writes), len(on.brokers.changes())) == (written, asked)
 
 
-def steps(found: Findings) -> list[tuple[str, str]]:
-    return [(one["action"], one["target"]) for one in found.steps]
+def steps(findings: Findings) -> list[tuple[str, str]]:
+    return [(action["action"], action["target"]) for action in findings.steps]
 
 
-async def test_a_cluster_that_is_not_there_is_made(on: Stage) -> None:
+async def test_a_missing_cluster_is_created(on: Stage) -> None:
     found = await planned(on, {})
     assert found.code == CHANGES
     assert ("create", "StatefulSet c-etcd") in steps(found)
     assert {action for action, _ in steps(found)} == {"create"}
-    assert all(set(one) == {"action", "target", "text", "losesData", "bytes", "topics"}
-               for one in found.steps)  # fmt: skip
+    assert all(set(action) == {"action", "target", "text", "losesData", "bytes", "topics"}
+               for action in found.steps)  # fmt: skip
 
 
-async def test_what_runs_as_its_manifest_says_stays_so(on: Stage) -> None:
+async def test_a_cluster_that_matches_its_manifest_is_not_changed(on: Stage) -> None:
     await on.complete()
     assert (await planned(on, {})).code == NOTHING
     found = await planned(on, {"broker": {"replicas": 5}})
@@ -67,7 +67,7 @@ async def test_what_runs_as_its_manifest_says_stays_so(on: Stage) -> None:
     assert ("update", "StatefulSet c-bookie") in steps(found)
 
 
-async def test_a_bookie_less_and_a_new_volume_begin_with_a_drain(on: Stage) -> None:
+async def test_removing_a_bookie_and_replacing_a_volume_start_with_a_drain(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
     found = await planned(on, {"bookie": {"replicas": 3}})
     assert ("drain", "Bookie c-bookie-3") in steps(found)
@@ -75,13 +75,13 @@ async def test_a_bookie_less_and_a_new_volume_begin_with_a_drain(on: Stage) -> N
     assert ("drain", "Bookie c-bookie-1") in steps(found)
 
 
-async def test_what_has_no_effect_cannot_be_planned(on: Stage) -> None:
+async def test_settings_without_effect_cannot_be_planned(on: Stage) -> None:
     spec = {"broker": {"config": {"authenticationEnabled": "true"}}}
     with pytest.raises(CannotPlan, match=r"MagnetarCluster ns/c: spec\.broker\.config\.authentic"):
         await planned(on, spec)
 
 
-# -- what the operator was started with
+# -- the operator's own settings
 
 GIVEN = Settings(image="laptop:1", etcd_image="laptop:2", pod_namespace="laptop")
 
@@ -91,7 +91,7 @@ def objects(kind: str) -> Object:
     clients = replace(
         cluster_of(networkPolicy={"clients": [{"namespaceSelector": {}}]}), operator_namespace="op"
     )
-    policies = {one["metadata"]["name"]: one for one in around.network_policies(clients)}
+    policies = {policy["metadata"]["name"]: policy for policy in around.network_policies(clients)}
     return {
         "brokers": serving.broker_deployment(cluster),
         "etcd": storage.etcd_stateful_set(cluster),
@@ -112,7 +112,7 @@ def objects(kind: str) -> Object:
         ("", {}),
     ],
 )
-async def test_what_the_operator_has_set_is_read_off_what_it_made(
+async def test_the_operators_settings_are_read_from_its_objects(
     kind: str, changed: dict[str, Any]
 ) -> None:
     kube = MemoryKube()
@@ -129,7 +129,7 @@ async def test_what_the_operator_has_set_is_read_off_what_it_made(
     assert SETTINGS.image != GIVEN.image
 
 
-# -- where Kubernetes is
+# -- the address of Kubernetes
 
 KUBECONFIG = """
 apiVersion: v1
@@ -142,7 +142,7 @@ users: [{name: me, user: {token: secret}}]
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["a file", "the default"])
-async def test_outside_of_a_pod_kubernetes_is_where_the_kubeconfig_says(
+async def test_outside_of_a_pod_the_kubeconfig_locates_kubernetes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)

@@ -1,4 +1,4 @@
-"""Gates of the cluster's planner: what keeps a bookie, and what lets it go, at the exact bounds."""
+"""The gates of the cluster's planner for removals of bookies, at their exact bounds."""
 
 import datetime
 from typing import Any, cast
@@ -40,7 +40,7 @@ def why_not(view: View, count: int = 3, **how: Any) -> str:
     return gate.why_not(view.cluster, view.observed(), count, **how)
 
 
-def test_a_bookie_may_go_if_all_is_well() -> None:
+def test_a_bookie_may_be_removed_if_all_is_healthy() -> None:
     assert why_not(View()) == ""
 
 
@@ -68,7 +68,7 @@ def test_every_bookie_and_member_of_etcd_must_be_ready() -> None:
         ({"phase": "Bound"}, ""),
     ],
 )
-def test_no_volume_may_be_lost_or_going(how: dict[str, Any], text: str) -> None:
+def test_no_volume_may_be_lost_or_in_deletion(how: dict[str, Any], text: str) -> None:
     view = View()
     view.claims["c-bookie-1"] = claim("c-bookie-1", **how)
     wanted = text and f"volume data-c-bookie-1 {text}"
@@ -82,12 +82,12 @@ def test_no_volume_may_be_lost_or_going(how: dict[str, Any], text: str) -> None:
     assert why_not(view) == "", "a volume that no pod uses is nobody's need"
 
 
-def test_what_the_brokers_do_not_say_counts_as_no() -> None:
+def test_missing_answers_of_brokers_close_the_gate() -> None:
     view = View(health=None)
     assert why_not(view) == (
         "it is unknown whether all ledgers have their copies: no broker is ready"
     )
-    ledgers = tuple(LedgerTrouble(one) for one in range(12))
+    ledgers = tuple(LedgerTrouble(index) for index in range(12))
     living = (LivingBookie("b", incarnations_before=1), LivingBookie("c"))
     view = View(health=LedgerHealth(False, "12 lack copies", 12, 0, ledgers, bookies=living))
     assert why_not(view) == (
@@ -114,7 +114,7 @@ def drained(state: DrainState, **how: Any) -> View:
     return view
 
 
-def test_a_bookie_is_emptied_once_the_gate_is_open() -> None:
+def test_a_bookie_is_drained_once_the_gate_is_open() -> None:
     assert step(View()) == DrainStep(begin="why: c-bookie-2 is drained, and its copies are proven")
     assert step(View(), busy="x is upgraded") == DrainStep(waits="x is upgraded")
     view = View()
@@ -134,7 +134,7 @@ def test_a_bookie_is_emptied_once_the_gate_is_open() -> None:
 
 
 @pytest.mark.parametrize("state", ["requested", "copying", "proving", "of a newer release"])
-def test_what_is_under_way_is_waited_for(state: str) -> None:
+def test_operations_in_progress_are_waited_for(state: str) -> None:
     assert step(drained(cast("DrainState", state))) == DrainStep(
         waits="c-bookie-2 is being drained"
     )
@@ -150,13 +150,13 @@ def test_what_is_under_way_is_waited_for(state: str) -> None:
         (-PROOF_AGE_S_MAX - 1, False),
     ],
 )
-def test_a_bookie_goes_by_a_young_proof_only(age_s: float, young: bool) -> None:
-    found = step(drained(DrainState.REMOVABLE, proven_ms=ms(age_s)))
+def test_a_bookie_is_removed_only_by_a_fresh_proof(age_s: float, young: bool) -> None:
+    next_step = step(drained(DrainState.REMOVABLE, proven_ms=ms(age_s)))
     old = "why: the proof of c-bookie-2 is too old; it is repeated"
-    assert found == (DrainStep(is_removable=True) if young else DrainStep(begin=old))
+    assert next_step == (DrainStep(is_removable=True) if young else DrainStep(begin=old))
 
 
-def test_a_proof_is_worth_nothing_of_a_bookie_that_takes_ledgers_again() -> None:
+def test_a_proof_is_void_if_the_bookie_takes_ledgers_again() -> None:
     view = drained(DrainState.REMOVABLE)
     view.living[TARGET] = LivingBookie(TARGET, "1")
     assert step(view).begin == (
@@ -168,14 +168,14 @@ def test_a_proof_is_worth_nothing_of_a_bookie_that_takes_ledgers_again() -> None
     assert step(view).is_removable
 
 
-def test_the_gate_must_be_open_as_the_bookie_goes() -> None:
+def test_the_gate_must_be_open_at_the_removal() -> None:
     view = drained(DrainState.REMOVABLE)
     assert step(view, busy="x is upgraded") == DrainStep(
         waits="c-bookie-2 is drained and could be removed, but x is upgraded"
     )
     view.change("c-bookie-0", ready=False)
-    found = step(view)
-    assert (found.is_removable, found.waits) == (
+    next_step = step(view)
+    assert (next_step.is_removable, next_step.waits) == (
         False,
         "c-bookie-2 is drained and could be removed, but c-bookie-0 not ready",
     )
@@ -184,21 +184,26 @@ def test_the_gate_must_be_open_as_the_bookie_goes() -> None:
 @pytest.mark.parametrize(
     ("waited_s", "again"), [(REQUEST_AGAIN_S - 1, False), (REQUEST_AGAIN_S, True)]
 )
-def test_a_refusal_is_told_and_tried_again_after_a_while(waited_s: float, again: bool) -> None:
-    ways = tuple(InTheWay(one, "no copy") for one in range(12))
+def test_a_refusal_is_reported_and_retried_after_a_while(waited_s: float, again: bool) -> None:
+    ways = tuple(InTheWay(index, "no copy") for index in range(12))
     view = drained(
         DrainState.REFUSED, refused="no proof", in_the_way=ways, requested_ms=ms(waited_s)
     )
-    found = step(view)
-    assert found.refused.startswith("no proof (ledger 0: no copy; ledger 1: no copy;")
-    assert "ledger 9" in found.refused
-    assert "ledger 10" not in found.refused
-    assert found.begin == (
+    next_step = step(view)
+    assert next_step.refused.startswith("no proof (ledger 0: no copy; ledger 1: no copy;")
+    assert "ledger 9" in next_step.refused
+    assert "ledger 10" not in next_step.refused
+    assert next_step.begin == (
         "why: the drain of c-bookie-2 was refused; it is retried" if again else ""
     )
     assert step(view, busy="x").begin == ""
     bare = step(drained(DrainState.REFUSED, refused="no proof", requested_ms=ms(waited_s)))
     assert bare.refused == "no proof"
+    # While the gate is closed, too: people must do what the refusal says.
+    view.change("c-bookie-0", ready=False)
+    closed = step(view)
+    assert closed.refused == next_step.refused
+    assert (closed.begin, closed.waits) == ("", "c-bookie-0 not ready" if again else "")
 
 
 # -- rolling
@@ -225,63 +230,69 @@ def away(seconds: float) -> dict[str, Any]:
     return {"ready": False, "unready_since": after(-seconds)}
 
 
-def replaced(found: rolling.Rollout) -> str:
-    return "" if found.replace is None else found.replace.name
+def replaced(rollout: rolling.Rollout) -> str:
+    return "" if rollout.replace is None else rollout.replace.name
 
 
-def test_the_highest_pod_of_an_older_form_is_replaced_first() -> None:
-    found = roll(pods("old", "old", "old"))
-    assert found.replace is not None
-    assert (replaced(found), found.replace.uid) == ("c-bookie-2", "u-c-bookie-2")
-    assert found.replace.text == "c-bookie-2 is restarted: image or settings have changed"
-    assert [one.name for one in found.stale] == ["c-bookie-0", "c-bookie-1", "c-bookie-2"]
-    assert found.under_way
-    assert found.requeue_s == rolling.REQUEUE_S
+def test_the_highest_pod_with_an_older_template_is_replaced_first() -> None:
+    rollout = roll(pods("old", "old", "old"))
+    assert rollout.replace is not None
+    assert (replaced(rollout), rollout.replace.uid) == ("c-bookie-2", "u-c-bookie-2")
+    assert rollout.replace.text == "c-bookie-2 is restarted: image or settings have changed"
+    assert [file.name for file in rollout.stale] == ["c-bookie-0", "c-bookie-1", "c-bookie-2"]
+    assert rollout.under_way
+    assert rollout.requeue_s == rolling.REQUEUE_S
     assert replaced(roll(pods("old", "old", "new"))) == "c-bookie-1"
     done = roll(pods("new", "new", "new"))
     assert not done.under_way
     assert (done.replace, done.requeue_s) == (None, None)
 
 
-def test_nothing_is_known_before_the_controller_has_looked() -> None:
+def test_nothing_is_decided_before_the_controller_has_observed_the_object() -> None:
     for status in ({"updateRevision": ""}, {"observedGeneration": 1}):
-        found = roll(pods("old", "old", "old"), status=status)
-        assert (found.unknown, found.replace, found.requeue_s) == (True, None, rolling.REQUEUE_S)
-        assert found.under_way
+        rollout = roll(pods("old", "old", "old"), status=status)
+        assert (rollout.unknown, rollout.replace, rollout.requeue_s) == (
+            True,
+            None,
+            rolling.REQUEUE_S,
+        )
+        assert rollout.under_way
     assert not roll(pods("new", "new", "new"), status={"observedGeneration": 3}).unknown
     none = rolling.decide(None, [], pause_s=0, now=NOW, why_not="", is_manual=False)
     assert none == rolling.Rollout()
 
 
 @pytest.mark.parametrize(("rested_s", "goes"), [(0, False), (59, False), (60, True), (61, True)])
-def test_the_next_waits_for_the_pause_after_the_one_before(rested_s: float, goes: bool) -> None:
-    found = roll(pods("old", "old", "new", p2={"ready_since": after(-rested_s)}))
-    assert (found.replace is not None) is goes
+def test_the_next_restart_waits_for_the_pause_after_the_one_before(
+    rested_s: float, goes: bool
+) -> None:
+    rollout = roll(pods("old", "old", "new", p2={"ready_since": after(-rested_s)}))
+    assert (rollout.replace is not None) is goes
     if not goes:
-        assert found.waits == "the pause of 60 s after the previous pod"
-        assert found.requeue_s == max(0.5, 60 - rested_s)
+        assert rollout.waits == "the pause of 60 s after the previous pod"
+        assert rollout.requeue_s == max(0.5, 60 - rested_s)
     first = roll(pods("old", "old", "old", p2={"ready_since": after(-rested_s)}))
     assert first.replace is not None, "nothing was replaced before the first"
 
 
-def test_a_restart_waits_for_what_is_against_it_for_pods_that_end_and_for_the_owner() -> None:
+def test_a_restart_waits_for_obstacles_terminating_pods_and_the_owner() -> None:
     assert roll(pods("old", "old", "old"), why_not="the gate").waits == "the gate"
-    found = roll(pods("old", "old", "new", p2={"ending": True, "ready": False}))
-    assert (found.replace, found.waits) == (None, "c-bookie-2 still ends")
-    assert found.pending
-    found = roll(pods("old", "old", "new"), is_manual=True)
-    assert found.waits == (
+    rollout = roll(pods("old", "old", "new", p2={"ending": True, "ready": False}))
+    assert (rollout.replace, rollout.waits) == (None, "c-bookie-2 still ends")
+    assert rollout.pending
+    rollout = roll(pods("old", "old", "new"), is_manual=True)
+    assert rollout.waits == (
         "c-bookie-0, c-bookie-1 are outdated until they are deleted by hand (upgrade.strategy)"
     )
-    assert (found.replace, found.requeue_s) == (None, None)
-    assert found.stale
+    assert (rollout.replace, rollout.requeue_s) == (None, None)
+    assert rollout.stale
     deleted = roll(pods("old", "new", "new", p0={"ending": True, "ready": False}), is_manual=True)
     assert (deleted.stale, deleted.waits) == ([], "")
 
 
-def test_a_pod_on_its_way_is_waited_for() -> None:
-    found = roll(pods("old", "old", "new", p2=away(10)))
-    assert (found.replace, found.waits, found.pending) == (None, "c-bookie-2 not ready", True)
+def test_a_starting_pod_is_waited_for() -> None:
+    rollout = roll(pods("old", "old", "new", p2=away(10)))
+    assert (rollout.replace, rollout.waits, rollout.pending) == (None, "c-bookie-2 not ready", True)
     assert roll(pods("new", "new")).pending
     assert roll(pods("new", "new")).under_way
     assert not roll(pods("new", "new"), replicas=2).pending
@@ -289,22 +300,22 @@ def test_a_pod_on_its_way_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "stuck"), [(STARTUP_S_MAX, False), (STARTUP_S_MAX + 1, True)])
-def test_a_pod_of_an_older_form_that_is_stuck_goes_first_whatever_the_gate_says(
+def test_a_stuck_pod_with_an_older_template_is_replaced_despite_the_gate(
     seconds: float, stuck: bool
 ) -> None:
-    found = roll(pods("old", "old", "old", p1=away(seconds)), why_not="the gate")
-    assert replaced(found) == ("c-bookie-1" if stuck else "")
+    rollout = roll(pods("old", "old", "old", p1=away(seconds)), why_not="the gate")
+    assert replaced(rollout) == ("c-bookie-1" if stuck else "")
     if stuck:
-        assert found.replace is not None
-        assert "it cannot start (not ready for 301 s)" in found.replace.text
+        assert rollout.replace is not None
+        assert "it cannot start (not ready for 301 s)" in rollout.replace.text
     trouble = {"ready": False, "trouble": "CrashLoopBackOff"}
-    found = roll(pods("old", "old", "old", p1=trouble), why_not="the gate")
-    assert replaced(found) == "c-bookie-1"
+    rollout = roll(pods("old", "old", "old", p1=trouble), why_not="the gate")
+    assert replaced(rollout) == "c-bookie-1"
     assert replaced(roll(pods("old", "old", "old", p1=trouble), kept=["c-bookie-1"])) == ""
     assert replaced(roll(pods("old", "new", "new", p1=trouble))) == ""
 
 
-def test_a_pod_that_runs_and_is_stuck_waits_for_those_replaced_before_and_for_metadata() -> None:
+def test_a_stuck_running_pod_waits_for_earlier_replacements_and_metadata() -> None:
     late = away(STARTUP_S_MAX + 1)
     assert replaced(roll(pods("old", "old", "new", p1=late, p2=away(1)))) == ""
     assert replaced(roll(pods("old", "old", p1=late))) == "", "one is still to come"
@@ -323,7 +334,7 @@ def shrink(view: View, wanted: int, remembered: int = 3, **how: Any) -> shrinkin
     return shrinking.decide(view.cluster, view.observed(), wanted, remembered, NOW, **how)
 
 
-def test_more_bookies_are_made_at_once_and_as_many_stay() -> None:
+def test_bookies_are_added_at_once() -> None:
     assert shrink(View(), 5) == shrinking.ScaleDown(5)
     assert shrink(View(), 3) == shrinking.ScaleDown(3)
     view = View(has_set=False)
@@ -331,44 +342,44 @@ def test_more_bookies_are_made_at_once_and_as_many_stay() -> None:
     assert shrink(view, 5, 4) == shrinking.ScaleDown(5)
 
 
-def test_one_bookie_goes_at_a_time_the_highest_first() -> None:
+def test_bookies_are_removed_one_at_a_time_the_highest_first() -> None:
     view = View()
     view.grow(5)
-    found = shrink(view, 3)
-    assert found.replicas == 5
-    assert found.bookie == "c-bookie-4"
-    (begin,) = found.actions
+    scale_down = shrink(view, 3)
+    assert scale_down.replicas == 5
+    assert scale_down.bookie == "c-bookie-4"
+    (begin,) = scale_down.actions
     assert begin == BeginDrain(
         "c-bookie-4", "bookies 5 → 4: c-bookie-4 is drained, and its copies are proven"
     )
-    assert not found.active
+    assert not scale_down.active
     view.change("c-bookie-3", ready=False)
     waits = shrink(view, 3)
     assert (waits.actions, waits.waits) == ([], "c-bookie-3 not ready"), "it is being removed later"
     view.change("c-bookie-3", ready=True)
     view.drains = [Drain("c-bookie-4", DrainState.COPYING, ms(), reason=OURS)]
     view.drains = [Drain("c-bookie-4", DrainState.COPYING, ms(), reason=OURS)]
-    found = shrink(view, 3)
-    assert found.active
-    assert (found.replicas, found.actions) == (5, [])
+    scale_down = shrink(view, 3)
+    assert scale_down.active
+    assert (scale_down.replicas, scale_down.actions) == (5, [])
     view.drains = [Drain("c-bookie-4", DrainState.REMOVABLE, ms(), reason=OURS, proven_ms=ms())]
     view.living["c-bookie-4"] = LivingBookie("c-bookie-4", draining=True)
-    found = shrink(view, 3)
-    assert (found.replicas, found.actions, found.active) == (4, [], False)
+    scale_down = shrink(view, 3)
+    assert (scale_down.replicas, scale_down.actions, scale_down.active) == (4, [], False)
     view.replicas = 4
     view.annotations[REPLICAS_SET] = "4"
-    found = shrink(view, 3)
-    assert found.waits == "c-bookie-4 still ends"
-    assert found.bookie == "c-bookie-3"
-    found = shrink(view, 3, busy="x is upgraded")
-    assert found.waits == "c-bookie-4 still ends"
+    scale_down = shrink(view, 3)
+    assert scale_down.waits == "c-bookie-4 still ends"
+    assert scale_down.bookie == "c-bookie-3"
+    scale_down = shrink(view, 3, busy="x is upgraded")
+    assert scale_down.waits == "c-bookie-4 still ends"
     view.change("c-bookie-4", ending=True, ready=False)
     assert (shrink(view, 3).actions, shrink(view, 3).waits) == ([], "c-bookie-4 still ends")
 
 
-def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
-    found = shrink(View(), 2, busy="x is upgraded")
-    assert (found.actions, found.waits) == ([], "x is upgraded")
+def test_a_removal_waits_for_other_disruptions() -> None:
+    scale_down = shrink(View(), 2, busy="x is upgraded")
+    assert (scale_down.actions, scale_down.waits) == ([], "x is upgraded")
 
 
 @pytest.mark.parametrize(
@@ -389,17 +400,17 @@ def test_a_removal_waits_for_what_else_takes_bookies_away() -> None:
         (3, "x", 3, ""),
     ],
 )
-def test_a_set_that_was_scaled_by_hand_loses_nothing(
+def test_a_manually_scaled_stateful_set_loses_nothing(
     live: int, written: str, replicas: int, by_hand: str
 ) -> None:
     view = View(annotations={REPLICAS_SET: written} if written else {})
     view.grow(max(live, 3))
     view.replicas = live
-    found = shrink(view, 3)
-    assert (found.replicas, found.by_hand) == (replicas, by_hand)
+    scale_down = shrink(view, 3)
+    assert (scale_down.replicas, scale_down.by_hand) == (replicas, by_hand)
 
 
-def test_drains_of_ours_end_when_their_bookie_stays_or_has_gone_and_others_never() -> None:
+def test_only_our_drains_end_when_their_bookie_stays_or_was_removed() -> None:
     view = View()
     volume = f"{VOLUME_REASON}v-1 of c-bookie-0"
     view.drains = [
@@ -411,13 +422,13 @@ def test_drains_of_ours_end_when_their_bookie_stays_or_has_gone_and_others_never
         Drain("d-bookie-1", DrainState.COPYING, reason=OURS),
         Drain("c-bookie-x", DrainState.COPYING, reason=OURS),
     ]
-    found = shrink(view, 3)
-    assert found.actions == [
+    scale_down = shrink(view, 3)
+    assert scale_down.actions == [
         EndDrain("c-bookie-1", "c-bookie-1 stays"),
         EndDrain("c-bookie-3", "c-bookie-3 is removed; its name may be used again"),
     ]
     view.living["c-bookie-3"] = LivingBookie("c-bookie-3")
-    assert [one.bookie for one in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]
+    assert [action.bookie for action in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]
     del view.living["c-bookie-3"]
     view.pods["c-bookie-3"] = pod("c-bookie-3", ready=False)
-    assert [one.bookie for one in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]
+    assert [action.bookie for action in shrink(view, 3).actions] == ["c-bookie-1"]  # type: ignore[union-attr]

@@ -135,11 +135,13 @@ def plan_all(cluster: Any) -> list[dict[str, Any]]:
         for part in ("etcd", "bookie")
         for index in range(3)
     ]
-    found = plan(cluster, Observed(pods=pods), 0, datetime.datetime.now(datetime.UTC))
-    return [one.manifest for one in found.actions if isinstance(one, Apply)]
+    planned = plan(cluster, Observed(pods=pods), 0, datetime.datetime.now(datetime.UTC))
+    return [action.manifest for action in planned.actions if isinstance(action, Apply)]
 
 
-async def test_from_nothing_to_ready_and_then_no_write(on: Rig, tmp_path: Path) -> None:
+async def test_a_new_cluster_becomes_ready_and_then_causes_no_writes(
+    on: Rig, tmp_path: Path
+) -> None:
     async with processes(tmp_path, 3, copies=3) as found:
         await complete(on, found)
         await on.rest()
@@ -152,7 +154,7 @@ async def test_from_nothing_to_ready_and_then_no_write(on: Rig, tmp_path: Path) 
         assert writes == set(), "a second pass writes nothing"
         budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
         assert budget["spec"]["maxUnavailable"] == 1
-        # A bookie is away: no other may be evicted until its ledgers are whole.
+        # A bookie is down: no other may be evicted until its ledgers are replicated.
         await asyncio.to_thread(publish, found.service_url, tmp_path)
         await found.stop_bookie(2)
         await on.until_condition("LedgersHealthy", "False")
@@ -160,7 +162,7 @@ async def test_from_nothing_to_ready_and_then_no_write(on: Rig, tmp_path: Path) 
         assert budget["spec"]["maxUnavailable"] == 0
 
 
-async def test_what_others_change_is_put_back_and_told(on: Rig, tmp_path: Path) -> None:
+async def test_changes_by_others_are_repaired_and_reported(on: Rig, tmp_path: Path) -> None:
     async with processes(tmp_path, 3) as found:
         await complete(on, found)
         sets = (STATEFUL_SET, on.namespace, f"{NAME}-bookie")
@@ -168,18 +170,18 @@ async def test_what_others_change_is_put_back_and_told(on: Rig, tmp_path: Path) 
         await on.kube.scale(*sets, 1)
         await on.look()
         assert await on.bookies() == 3
-        assert any("by hand" in one for one in await on.notes("ScaledBack"))
+        assert any("by hand" in event for event in await on.notes("ScaledBack"))
         ports = [{"port": 1234, "name": "x", "targetPort": 1}]
         await on.kube.merge(SERVICE, on.namespace, f"{NAME}-broker", {"spec": {"ports": ports}})
         await on.kube.delete(CONFIG_MAP, f"{NAME}-broker", on.namespace)
         await on.look()
         service = await on.kube.get(SERVICE, f"{NAME}-broker", on.namespace)
-        assert {8080, 6650} <= {one["port"] for one in service["spec"]["ports"]}
+        assert {8080, 6650} <= {port["port"] for port in service["spec"]["ports"]}
         assert await on.kube.find(CONFIG_MAP, f"{NAME}-broker", on.namespace)
-        assert any("spec.ports" in one for one in await on.notes("DriftRepaired"))
+        assert any("spec.ports" in event for event in await on.notes("DriftRepaired"))
 
 
-async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
+async def test_bookies_are_removed_after_their_proof_across_an_operator_restart(
     on: Rig, tmp_path: Path
 ) -> None:
     async with processes(tmp_path, 4) as found:
@@ -194,12 +196,12 @@ async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
 
         await on.look()
         assert await on.bookies() == 4
-        # Another operator goes on where the first one was.
+        # Another operator continues.
         async with rig(on.namespace) as other:
             await other.until("three bookies", gone)
             assert steps & {"Copying", "Proving", "Removing", "ReadOnly"}
             await found.stop_bookie(3)
-            assert any("is drained" in one for one in await other.notes("DrainBegins"))
+            assert any("is drained" in event for event in await other.notes("DrainBegins"))
             await other.until_condition("ScalingDown", "False")
             await other.until_condition("Ready", "True")
 
@@ -210,7 +212,9 @@ async def test_bookies_go_after_their_proof_over_a_restart_of_the_operator(
         await asyncio.to_thread(read_all, found.service_url, tmp_path)
 
 
-async def test_a_scale_down_is_refused_where_a_bookie_lies(on: Rig, tmp_path: Path) -> None:
+async def test_a_scale_down_is_refused_if_a_bookie_has_damaged_copies(
+    on: Rig, tmp_path: Path
+) -> None:
     # So long that what will lie is not replaced by good copies while it is away.
     async with processes(tmp_path, 3, lost_bookie_delay_s=10) as found:
         await complete(on, found)
@@ -246,14 +250,14 @@ async def test_an_upgrade_restarts_bookies_one_by_one_and_brokers_after(
 ) -> None:
     async with processes(tmp_path, 3) as found:
         await complete(on, found)
-        before = {one["metadata"]["uid"] for one in await on.kube.list(POD, on.namespace)}
+        before = {pod["metadata"]["uid"] for pod in await on.kube.list(POD, on.namespace)}
         await on.apply(adminUrl=found.admin_url, image="magnetar:next")
         seen: list[str] = []
 
         async def done() -> bool:
             pods = await on.kube.list(POD, on.namespace, labels={"cluster": NAME})
             images = {
-                one["metadata"]["name"]: one["spec"]["containers"][0]["image"] for one in pods
+                pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in pods
             }
             bookies = {name: image for name, image in images.items() if "bookie" in name}
             for name, image in bookies.items():
@@ -269,7 +273,7 @@ async def test_an_upgrade_restarts_bookies_one_by_one_and_brokers_after(
         await on.until("the brokers' upgrade", done)
         assert seen == [f"{NAME}-bookie-{index}" for index in (2, 1, 0)]
         assert len(await on.notes("Restarted")) == 3
-        after = {one["metadata"]["uid"] for one in await on.kube.list(POD, on.namespace)}
+        after = {pod["metadata"]["uid"] for pod in await on.kube.list(POD, on.namespace)}
         assert before & after, "etcd was left alone"
 
 
@@ -280,7 +284,7 @@ async def test_plan_and_pause_change_nothing(on: Rig, tmp_path: Path) -> None:
         await on.apply(adminUrl=found.admin_url, broker={"replicas": 5})
         await on.look()
         steps = (await on.status())["plan"]
-        assert any("spec.replicas: 2 → 5" in one["text"] for one in steps)
+        assert any("spec.replicas: 2 → 5" in action["text"] for action in steps)
         brokers = await on.kube.get(DEPLOYMENT, f"{NAME}-broker", on.namespace)
         assert brokers["spec"]["replicas"] == 2
         await on.annotate(plan=None, paused="true")
@@ -295,10 +299,10 @@ async def test_plan_and_pause_change_nothing(on: Rig, tmp_path: Path) -> None:
         assert "plan" not in await on.status()
 
 
-async def test_what_is_refused_is_told_and_keeps_nothing_else_from_being_done(
+async def test_a_refused_action_is_reported_and_does_not_stop_the_others(
     on: Rig, tmp_path: Path
 ) -> None:
-    """The volumes here can never grow: nobody provides them."""
+    """The volumes here can never grow: they have no provisioner."""
     async with processes(tmp_path, 3) as found:
         await complete(on, found)
         await on.apply(
@@ -317,7 +321,7 @@ async def test_what_is_refused_is_told_and_keeps_nothing_else_from_being_done(
         await on.apply(bookie={"storage": {"size": "5Gi"}})
 
 
-async def test_a_plan_from_elsewhere_shows_what_the_operator_would_do(
+async def test_a_plan_from_outside_of_kubernetes_shows_the_operators_actions(
     on: Rig, tmp_path: Path
 ) -> None:
     """Elsewhere other images are the default: that is no change."""

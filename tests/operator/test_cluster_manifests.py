@@ -1,4 +1,4 @@
-"""What manifests promise: who may reach whom, what may be evicted, how long a stop may take."""
+"""Guarantees of manifests: permitted connections, evictions, and the time to stop."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from magnetar_operator.engine.plan import Apply
 
 
 def by_name(manifests: list[Any]) -> dict[str, Any]:
-    return {one["metadata"]["name"]: one for one in manifests}
+    return {manifest["metadata"]["name"]: manifest for manifest in manifests}
 
 
 # -- evictions
@@ -48,15 +48,15 @@ def test_bookies_are_evicted_one_at_a_time_and_none_while_the_gate_is_closed() -
         assert f"c-{part}" not in budgets(cluster_of(**{part: off}))
 
 
-def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
+def test_the_budget_follows_the_ledgers_and_the_bookie_being_removed() -> None:
     world = made(bookie={"replicas": 4})
 
     def may_go() -> int:
-        found = world.plan()
+        plan = world.plan()
         changed = [
-            one.manifest
-            for one in found.actions
-            if isinstance(one, Apply) and one.manifest["kind"] == "PodDisruptionBudget"
+            action.manifest
+            for action in plan.actions
+            if isinstance(action, Apply) and action.manifest["kind"] == "PodDisruptionBudget"
         ]
         live = world.objects["PodDisruptionBudget", "c-bookie"]
         return int((changed[0] if changed else live)["spec"]["maxUnavailable"])
@@ -67,7 +67,7 @@ def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
     del world.ledgers[99]
     respec(world, bookie={"replicas": 3})
     found = world.plan()
-    assert any(isinstance(one, BeginDrain) for one in found.actions)
+    assert any(isinstance(action, BeginDrain) for action in found.actions)
     assert may_go() == 0, "none is evicted beside the one that leaves"
     respec(world, bookie={"replicas": 4})
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "now"
@@ -79,7 +79,7 @@ def test_the_budget_follows_the_ledgers_and_whoever_is_on_its_way_out() -> None:
     assert may_go() == 0, "its old volume is gone, whatever became of the drain"
 
 
-def test_a_change_is_told_by_what_differs() -> None:
+def test_a_change_is_described_by_its_differences() -> None:
     world = made()
     respec(world, broker={"service": {"type": "NodePort"}})
     (change,) = world.plan().actions
@@ -87,10 +87,10 @@ def test_a_change_is_told_by_what_differs() -> None:
     assert change.text == "spec.type: ClusterIP → NodePort"
 
 
-# -- who reaches whom
+# -- permitted connections
 
 
-def test_only_the_clusters_own_pods_and_its_jobs_reach_bookies_and_etcd() -> None:
+def test_only_the_clusters_pods_and_jobs_reach_bookies_and_etcd() -> None:
     cluster = cluster_of(networkPolicy={"enabled": True, "jobNamespaces": ["jobs"]})
     found = by_name(around.network_policies(cluster))
     assert set(found) == {"c-broker", "c-bookie", "c-etcd"}
@@ -117,7 +117,7 @@ def test_only_the_clusters_own_pods_and_its_jobs_reach_bookies_and_etcd() -> Non
     assert reach == {"ports": [{"port": "pulsar"}, {"port": "http"}]}
 
 
-def test_clients_that_are_named_are_the_only_ones_beside_the_cluster_and_its_operator() -> None:
+def test_only_named_clients_the_cluster_and_the_operator_reach_brokers() -> None:
     apps = {"namespaceSelector": {"matchLabels": {"team": "apps"}}}
     cluster = cluster_of(networkPolicy={"enabled": True, "clients": [apps]})
     (reach,) = by_name(around.network_policies(cluster))["c-broker"]["spec"]["ingress"]
@@ -168,7 +168,7 @@ def test_monitors_find_each_pod_once() -> None:
 @pytest.mark.parametrize(
     ("grace", "pause_s"), [("60s", 5), ("9s", 5), ("8s", 5), ("7s", 4), ("4s", 1), ("3s", 0)]
 )
-def test_a_broker_has_time_for_its_goodbye_within_the_grace_period(
+def test_a_broker_can_hand_over_its_bundles_within_the_grace_period(
     grace: str, pause_s: int
 ) -> None:
     cluster = cluster_of(broker={"gracePeriod": grace})
@@ -176,14 +176,14 @@ def test_a_broker_has_time_for_its_goodbye_within_the_grace_period(
     sleeps = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
     assert sleeps == pause_s
     timeout = next(
-        int(one["value"])
-        for one in container["env"]
-        if one["name"] == "MAGNETAR_SHUTDOWN_TIMEOUT_MS"
+        int(variable["value"])
+        for variable in container["env"]
+        if variable["name"] == "MAGNETAR_SHUTDOWN_TIMEOUT_MS"
     )
     assert 0 < timeout <= (int(grace[:-1]) - pause_s) * 1000
 
 
-def test_brokers_are_replaced_without_a_gap_and_bookies_only_by_the_operator() -> None:
+def test_brokers_roll_without_a_gap_and_bookies_only_by_the_operator() -> None:
     deployment = serving.broker_deployment(cluster_of(upgrade={"pauseBetween": "7s"}))["spec"]
     assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert deployment["minReadySeconds"] == 7
@@ -230,16 +230,16 @@ def test_settings_are_named_after_their_origin_and_a_users_quorum_wins() -> None
 # -- one thing at a time
 
 
-def test_a_new_volume_waits_for_an_upgrade_and_an_upgrade_for_a_bookie_that_leaves() -> None:
+def test_a_volume_replacement_waits_for_an_upgrade_and_that_for_a_drain() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 4, "config": {"x_y": "1"}})
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     world.turn()
     world.request = "c-bookie-1"
-    found = world.plan()
-    assert found.replace.waits == "c-bookie-0 is being upgraded"
-    assert not any(isinstance(one, BeginDrain) for one in found.actions)
-    assert any(isinstance(one, ReplacePod) for one in found.actions)
+    plan = world.plan()
+    assert plan.replace.waits == "c-bookie-0 is being upgraded"
+    assert not any(isinstance(action, BeginDrain) for action in plan.actions)
+    assert any(isinstance(action, ReplacePod) for action in plan.actions)
     world.request = ""
     world.settle()
     world.turn()
@@ -247,13 +247,13 @@ def test_a_new_volume_waits_for_an_upgrade_and_an_upgrade_for_a_bookie_that_leav
     world.act(world.plan().actions)
     assert world.drains["c-bookie-3"].state == "copying"
     respec(world, bookie={"replicas": 3, "config": {"x_y": "2"}})
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     for name, one in world.objects.items():
         if name == ("StatefulSet", "c-bookie"):
             world._stateful_set(one)
-    found = world.plan()
-    assert not any(isinstance(one, ReplacePod) for one in found.actions)
-    assert found.rolls["bookie"].waits == "c-bookie-3 is being drained"
+    plan = world.plan()
+    assert not any(isinstance(action, ReplacePod) for action in plan.actions)
+    assert plan.rolls["bookie"].waits == "c-bookie-3 is being drained"
     world.request = "c-bookie-1"
-    found = world.plan()
-    assert not any(isinstance(one, BeginDrain) for one in found.actions)
+    plan = world.plan()
+    assert not any(isinstance(action, BeginDrain) for action in plan.actions)

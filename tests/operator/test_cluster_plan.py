@@ -20,24 +20,25 @@ def replicas(world: World) -> int:
     return int(world.objects["StatefulSet", "c-bookie"]["spec"]["replicas"])
 
 
-def test_parts_are_made_in_their_order() -> None:
+def test_components_are_created_in_order() -> None:
     world = World(cluster_of())
     made_in_order = []
     for _ in range(6):
-        found = world.plan()
+        plan = world.plan()
         made_in_order.append(
             [
-                one.manifest["metadata"]["name"]
-                for one in found.actions
-                if isinstance(one, Apply) and one.manifest["kind"] in ("StatefulSet", "Deployment")
+                action.manifest["metadata"]["name"]
+                for action in plan.actions
+                if isinstance(action, Apply)
+                and action.manifest["kind"] in ("StatefulSet", "Deployment")
             ]
         )
-        world.act(found.actions)
+        world.act(plan.actions)
         world.turn()
     assert [names for names in made_in_order if names] == [["c-etcd"], ["c-bookie"], ["c-broker"]]
 
 
-def test_what_is_complete_is_left_alone() -> None:
+def test_a_complete_cluster_is_not_changed() -> None:
     world = made()
     world.turn()
     again = world.plan()
@@ -55,7 +56,7 @@ def test_a_stored_setting_that_has_no_effect_is_named_in_ready() -> None:
         etcd={"external": external},
     )
     problems = world.plan().problems
-    assert [one.partition(" is ")[0] for one in problems] == [
+    assert [problem.partition(" is ")[0] for problem in problems] == [
         "spec.broker.config.authenticationEnabled",
         "spec.bookie.config.PULSAR_PREFIX_tlsEnabled",
         "spec.etcd.external.tls",
@@ -64,14 +65,14 @@ def test_a_stored_setting_that_has_no_effect_is_named_in_ready() -> None:
     assert not made().plan().problems
 
 
-def test_all_parts_work_below_the_prefix_of_an_external_etcd() -> None:
+def test_all_components_use_the_prefix_of_an_external_etcd() -> None:
     external = {"endpoints": ["e:2379"], "prefix": "/magnetar/b"}
     world = made(etcd={"external": external}, autorecovery={"mode": "Separate"})
     for kind, name in (
         ("StatefulSet", "bookie"), ("Deployment", "broker"), ("Deployment", "recovery")
     ):  # fmt: skip
         (container,) = world.objects[kind, f"c-{name}"]["spec"]["template"]["spec"]["containers"]
-        variables = {one["name"]: one.get("value") for one in container["env"]}
+        variables = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert variables["MAGNETAR_METADATA_ROOT"] == "/magnetar/b"
     assert not world.plan().problems
 
@@ -97,22 +98,23 @@ def test_all_parts_work_below_the_prefix_of_an_external_etcd() -> None:
         ),
     ],
 )
-def test_parts_that_work_below_different_paths_are_named(spec: dict[str, Any], named: str) -> None:
+def test_components_with_different_prefixes_are_named(spec: dict[str, Any], named: str) -> None:
     (problem,) = made(**spec).plan().problems
     assert named in problem
 
 
-def test_external_etcd_is_not_made() -> None:
+def test_an_external_etcd_is_not_created() -> None:
     world = made(etcd={"external": {"endpoints": ["e1:2379", "https://e2:2379"]}})
     assert ("StatefulSet", "c-etcd") not in world.objects
     template = world.objects["StatefulSet", "c-bookie"]["spec"]["template"]
     environment = {
-        each["name"]: each.get("value") for each in template["spec"]["containers"][0]["env"]
+        variable["name"]: variable.get("value")
+        for variable in template["spec"]["containers"][0]["env"]
     }
     assert environment["MAGNETAR_METADATA_URL"] == "etcd:http://e1:2379,https://e2:2379"
 
 
-def test_bookies_go_one_by_one_each_with_a_proof() -> None:
+def test_bookies_are_removed_one_by_one_each_after_a_proof() -> None:
     world = made(bookie={"replicas": 5})
     respec(world, bookie={"replicas": 3})
     world.settle()
@@ -121,18 +123,18 @@ def test_bookies_go_one_by_one_each_with_a_proof() -> None:
     assert replicas(world) == 3
 
 
-def test_a_bookie_stays_whose_ledgers_cannot_be_proven_and_they_are_named() -> None:
+def test_a_bookie_with_unproven_ledgers_stays_and_they_are_named() -> None:
     world = made(bookie={"replicas": 3, "quorums": {"ensemble": 2}})
     world.liars = {"c-bookie-0"}
     respec(world, bookie={"replicas": 2})
     for _ in range(10):
-        found = world.plan()
-        world.act(found.actions)
+        plan = world.plan()
+        world.act(plan.actions)
         world.turn()
-    found = world.plan()
+    plan = world.plan()
     assert world.removed == []
     assert replicas(world) == 3
-    assert "ledger 0" in found.shrink.refused
+    assert "ledger 0" in plan.shrink.refused
     world.liars = set()
     world.settle()
     assert world.removed == ["c-bookie-2"]
@@ -150,31 +152,31 @@ def test_a_change_of_mind_ends_the_drain() -> None:
 
 
 @pytest.mark.parametrize("by_hand", [1, 2, 6])
-def test_hands_on_the_stateful_set_take_nothing(by_hand: int) -> None:
+def test_a_manual_change_of_the_stateful_set_removes_no_bookie(by_hand: int) -> None:
     world = made(bookie={"replicas": 3})
     stored = world.objects["StatefulSet", "c-bookie"]
     stored["spec"]["replicas"] = by_hand
-    found = world.plan()
-    back = next(one for one in found.actions if isinstance(one, Apply))
+    plan = world.plan()
+    back = next(action for action in plan.actions if isinstance(action, Apply))
     assert back.reason == "ScaledBack"
     assert "by hand" in back.text
     assert back.manifest["spec"]["replicas"] >= 3
     world.settle()
     assert replicas(world) == 3
-    assert world.removed == [f"c-bookie-{one}" for one in range(by_hand - 1, 2, -1)]
+    assert world.removed == [f"c-bookie-{index}" for index in range(by_hand - 1, 2, -1)]
 
 
-def test_a_stateful_set_that_was_deleted_comes_back_as_large_as_it_was() -> None:
+def test_a_deleted_stateful_set_is_created_with_its_former_size() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 3})
     del world.objects["StatefulSet", "c-bookie"]
-    found = world.plan()
+    plan = world.plan()
     sets = [
-        one.manifest
-        for one in found.actions
-        if isinstance(one, Apply) and one.manifest["metadata"]["name"] == "c-bookie"
+        action.manifest
+        for action in plan.actions
+        if isinstance(action, Apply) and action.manifest["metadata"]["name"] == "c-bookie"
     ]
-    one = next(each for each in sets if each["kind"] == "StatefulSet")
+    one = next(stateful_set for stateful_set in sets if stateful_set["kind"] == "StatefulSet")
     assert one["spec"]["replicas"] == 4
     assert one["metadata"]["annotations"][REPLICAS_SET] == "4"
 
@@ -183,31 +185,31 @@ def test_volumes_grow_and_never_shrink() -> None:
     world = made(bookie={"storage": {"size": "10Gi"}})
     respec(world, bookie={"storage": {"size": "20Gi"}})
     world.settle()
-    sizes = {one["spec"]["resources"]["requests"]["storage"] for one in world.claims.values()}
+    sizes = {claim["spec"]["resources"]["requests"]["storage"] for claim in world.claims.values()}
     assert sizes == {"20Gi", "10Gi"}, "etcd's stay"
     respec(world, bookie={"storage": {"size": "5Gi"}})
-    found = world.plan()
-    assert not found.actions
-    assert any("cannot shrink" in one for one in found.volumes)
+    plan = world.plan()
+    assert not plan.actions
+    assert any("cannot shrink" in volume for volume in plan.volumes)
 
 
-def test_volumes_go_with_the_cluster_only_where_that_is_asked_for() -> None:
+def test_volumes_are_deleted_with_the_cluster_only_on_request() -> None:
     world = made()
-    assert not any("ownerReferences" in one["metadata"] for one in world.claims.values())
+    assert not any("ownerReferences" in claim["metadata"] for claim in world.claims.values())
     respec(world, storageRetention="Delete")
     world.settle()
-    owners = {one["metadata"]["ownerReferences"][0]["uid"] for one in world.claims.values()}
+    owners = {claim["metadata"]["ownerReferences"][0]["uid"] for claim in world.claims.values()}
     assert owners == {"uid-c"}
     respec(world)
     world.settle()
-    assert not any(one["metadata"]["ownerReferences"] for one in world.claims.values())
+    assert not any(claim["metadata"]["ownerReferences"] for claim in world.claims.values())
     policy = world.objects["StatefulSet", "c-bookie"]["spec"][
         "persistentVolumeClaimRetentionPolicy"
     ]
     assert set(policy.values()) == {"Retain"}
 
 
-def test_parts_that_are_not_asked_for_go_and_nothing_else() -> None:
+def test_only_components_that_the_spec_drops_are_deleted() -> None:
     world = made(autorecovery={"mode": "Separate"}, broker={"autoscaling": {"enabled": True}})
     assert ("Deployment", "c-recovery") in world.objects
     world.objects["ConfigMap", "c-notes"] = {
@@ -220,7 +222,7 @@ def test_parts_that_are_not_asked_for_go_and_nothing_else() -> None:
     assert ("ConfigMap", "c-notes") in world.objects
 
 
-def test_drift_is_told_from_changes() -> None:
+def test_drift_is_distinguished_from_changes_of_the_spec() -> None:
     world = made()
     world.objects["Service", "c-broker"]["spec"]["ports"][0]["port"] = 1
     (repair,) = world.plan().actions
@@ -234,7 +236,7 @@ def test_drift_is_told_from_changes() -> None:
     assert (change.verb, change.reason) == ("update", "Updated")
 
 
-def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
+def test_full_disks_add_a_bookie_if_the_spec_allows_it() -> None:
     consent = {"bookie": {"scaleUp": {"enabled": True, "diskPercent": 50, "pause": "10m"}}}
     world = made(**consent)
     whole = world.health
@@ -242,8 +244,8 @@ def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
     def full() -> Any:
         health = whole()
         bookies = tuple(
-            msgspec.structs.replace(one, disk_bytes_total=100, disk_bytes_free=30)
-            for one in health.bookies
+            msgspec.structs.replace(bookie, disk_bytes_total=100, disk_bytes_free=30)
+            for bookie in health.bookies
         )
         return msgspec.structs.replace(health, bookies=bookies)
 
@@ -261,7 +263,7 @@ def test_disks_that_fill_up_call_for_a_bookie_with_consent() -> None:
     assert world.removed == []
     respec(world)
     assert world.plan().actions[-1] == next(
-        one for one in world.plan().actions if isinstance(one, BeginDrain)
+        action for action in world.plan().actions if isinstance(action, BeginDrain)
     )
 
 
@@ -286,12 +288,12 @@ FAULTS = st.sampled_from(["none", "hand-up", "hand-down", "kill", "delete-set", 
 @example(
     [({}, "hand-down", 0), ({"broker": {"replicas": 0}, "bookie": {"replicas": 2}}, "interrupt", 6)]
 )
-def test_whatever_happens_it_converges_and_no_bookie_goes_unproven(
+def test_any_sequence_converges_and_no_bookie_is_removed_without_proof(
     history: list[tuple[dict[str, Any], str, int]],
 ) -> None:
     world = made(bookie={"replicas": 3})
     for spec, fault, turns in history:
-        # No broker: nobody can be asked whether a bookie may go, and none does.
+        # No broker can say whether a bookie may be removed, so none is.
         respec(world, **spec)
         stored = world.objects.get(("StatefulSet", "c-bookie"))
         if fault == "hand-up" and stored:
@@ -303,9 +305,9 @@ def test_whatever_happens_it_converges_and_no_bookie_goes_unproven(
         elif fault == "delete-set":
             world.objects.pop(("StatefulSet", "c-bookie"), None)
         for _ in range(turns):
-            found = world.plan()
+            plan = world.plan()
             # An operator that dies does only some of it.
-            world.act(found.actions[: 1 if fault == "interrupt" else None])
+            world.act(plan.actions[: 1 if fault == "interrupt" else None])
             world.turn()
     last = {**history[-1][0], "broker": {"replicas": 2}}
     respec(world, **last)
@@ -327,15 +329,15 @@ def test_amounts_are_compared_as_amounts() -> None:
     assert differences({"a": False, "b": "", "c": []}, {}) == []
 
 
-def test_a_proof_grows_old() -> None:
+def test_a_proof_expires() -> None:
     world = made(bookie={"replicas": 4})
     respec(world, bookie={"replicas": 3})
     world.act(world.plan().actions)
     world.turn()
     assert world.drains["c-bookie-3"].state == "removable"
     world.now += datetime.timedelta(hours=1)
-    (again,) = (one for one in world.plan().actions if isinstance(one, BeginDrain))
+    (again,) = (action for action in world.plan().actions if isinstance(action, BeginDrain))
     assert "too old" in again.text
     assert STATEFUL_SET.kind not in [
-        one.manifest["kind"] for one in world.plan().actions if isinstance(one, Apply)
+        action.manifest["kind"] for action in world.plan().actions if isinstance(action, Apply)
     ]

@@ -9,18 +9,18 @@ from tests.operator.cluster_world import made
 
 from magnetar.documents.bookies import Drain, DrainState, InTheWay, LedgerHealth, LivingBookie
 from magnetar_operator.cluster.status import status
-from magnetar_operator.engine.conditions import is_worth_writing
+from magnetar_operator.engine.status import is_worth_writing
 
 
 def shown(world: Any, **how: Any) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     given = {"is_paused": False, "is_plan_only": False, **how}
     owner = given.pop("owner", {"metadata": {"generation": 3}})
-    found = given.pop("plan", None) or world.plan()
-    told = status(world.cluster, owner, world.observed(), found, "1.0", world.now, **given)
-    return told, {one["type"]: one for one in told["conditions"]}
+    plan = given.pop("plan", None) or world.plan()
+    shown_status = status(world.cluster, owner, world.observed(), plan, "1.0", world.now, **given)
+    return shown_status, {condition["type"]: condition for condition in shown_status["conditions"]}
 
 
-def test_a_cluster_that_is_well_says_so_in_every_condition() -> None:
+def test_every_condition_of_a_healthy_cluster_is_good() -> None:
     world = made()
     told, by_type = shown(world)
     assert told["phase"] == "Running"
@@ -54,7 +54,7 @@ def test_a_cluster_that_is_well_says_so_in_every_condition() -> None:
     )
 
 
-def test_the_phase_follows_what_is_under_way() -> None:
+def test_the_phase_shows_the_operation_in_progress() -> None:
     world = made(bookie={"replicas": 4})
     found = world.plan()
     for was_ready, phase in ((True, "Degraded"), (False, "Creating")):
@@ -106,8 +106,8 @@ def test_the_phase_follows_what_is_under_way() -> None:
 
 def test_a_drain_is_shown_with_its_ledgers_and_its_purpose() -> None:
     world = made(bookie={"replicas": 4})
-    found = world.plan()
-    ways = tuple(InTheWay(one, "x") for one in range(120))
+    plan = world.plan()
+    ways = tuple(InTheWay(index, "x") for index in range(120))
     drain = Drain(
         "c-bookie-3",
         DrainState.REFUSED,
@@ -118,8 +118,8 @@ def test_a_drain_is_shown_with_its_ledgers_and_its_purpose() -> None:
         refused="no proof",
         in_the_way=ways,
     )
-    found.shrink.drain, found.shrink.bookie, found.shrink.refused = drain, "c-bookie-3", "no proof"
-    told, by_type = shown(world, plan=found)
+    plan.shrink.drain, plan.shrink.bookie, plan.shrink.refused = drain, "c-bookie-3", "no proof"
+    told, by_type = shown(world, plan=plan)
     assert told["drain"] == {
         "bookie": "c-bookie-3",
         "step": "Refused",
@@ -131,16 +131,16 @@ def test_a_drain_is_shown_with_its_ledgers_and_its_purpose() -> None:
         "ledgers": list(range(100)),
     }
     assert by_type["ScaleDownRefused"]["status"] == "True"
-    found.shrink.bookie = ""
-    assert "drain" not in shown(world, plan=found)[0]
-    found.replace.drain, found.replace.step = (
+    plan.shrink.bookie = ""
+    assert "drain" not in shown(world, plan=plan)[0]
+    plan.replace.drain, plan.replace.step = (
         replace_state(drain, DrainState.REMOVABLE),
         "Registering",
     )
-    told, _ = shown(world, plan=found)
+    told, _ = shown(world, plan=plan)
     assert (told["drain"]["reason"], told["drain"]["step"]) == ("volume", "Registering")
-    found.replace.step = "Removing"
-    assert shown(world, plan=found)[0]["drain"]["step"] == "Removing"
+    plan.replace.step = "Removing"
+    assert shown(world, plan=plan)[0]["drain"]["step"] == "Removing"
 
 
 def replace_state(drain: Drain, state: DrainState) -> Drain:
@@ -159,18 +159,18 @@ def replace_state(drain: Drain, state: DrainState) -> Drain:
 def test_the_ledgers_condition_names_the_worst(health: LedgerHealth, reason: str) -> None:
     world = made()
     living = (LivingBookie("c-bookie-0", incarnations_before=1), LivingBookie("c-bookie-1"))
-    found = world.plan()
+    plan = world.plan()
     health = msgspec.structs.replace(health, bookies=living)
     world.health = lambda: health  # type: ignore[method-assign]
-    told, by_type = shown(world, plan=found)
+    told, by_type = shown(world, plan=plan)
     assert by_type["LedgersHealthy"]["reason"] == reason
     assert told["phase"] == ("Running" if health.healthy else "Degraded")
     lost = "1 ledgers have lost entries" in by_type["Degraded"]["message"]
     assert lost is (reason == "Lost")
     if not health.healthy:
         assert "c-bookie-0 restarted with an empty volume" in by_type["Degraded"]["message"]
-        found.replace.bookie, found.replace.step = "c-bookie-0", "Registering"
-        _, by_type = shown(world, plan=found)
+        plan.replace.bookie, plan.replace.step = "c-bookie-0", "Registering"
+        _, by_type = shown(world, plan=plan)
         assert (by_type["Degraded"]["status"] == "True") is lost
 
 
@@ -181,7 +181,7 @@ def test_a_recommendation_keeps_its_time_and_a_status_is_written_for_a_notable_c
     before = {"recommendations": [{"kind": "AddBookie", "at": "before"}]}
     owner = {"metadata": {}, "status": before}
     told, _ = shown(world, plan=found, owner=owner)
-    assert [one["at"] for one in told["recommendations"]] == [
+    assert [recommendation["at"] for recommendation in told["recommendations"]] == [
         "before",
         world.now.strftime("%Y-%m-%dT%H:%M:%SZ"),
     ]

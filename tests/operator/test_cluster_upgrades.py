@@ -22,27 +22,28 @@ def test_an_upgrade_goes_bookie_by_bookie_then_brokers() -> None:
     restarted = []
     brokers_at = -1
     for step in range(40):
-        found = world.plan()
-        replaced = [one.name for one in found.actions if isinstance(one, ReplacePod)]
+        plan = world.plan()
+        replaced = [action.name for action in plan.actions if isinstance(action, ReplacePod)]
         assert len(replaced) <= 1
         restarted += replaced
         if brokers_at < 0 and any(
-            isinstance(one, Apply) and one.manifest["kind"] == DEPLOYMENT.kind
-            for one in found.actions
+            isinstance(action, Apply) and action.manifest["kind"] == DEPLOYMENT.kind
+            for action in plan.actions
         ):
             brokers_at = step
             assert len(restarted) == 3, "brokers after the bookies"
-        world.act(found.actions)
+        world.act(plan.actions)
         world.turn()
     assert restarted == ["c-bookie-2", "c-bookie-1", "c-bookie-0"]
     assert brokers_at > 0
     assert not world.plan().actions
 
 
-def rolls_brokers(found: Plan) -> bool:
-    manifests = [one.manifest for one in found.actions if isinstance(one, Apply)]
+def rolls_brokers(planned: Plan) -> bool:
+    manifests = [action.manifest for action in planned.actions if isinstance(action, Apply)]
     return any(
-        (one["kind"], one["metadata"]["name"]) == (DEPLOYMENT.kind, "c-broker") for one in manifests
+        (manifest["kind"], manifest["metadata"]["name"]) == (DEPLOYMENT.kind, "c-broker")
+        for manifest in manifests
     )
 
 
@@ -55,10 +56,10 @@ def test_brokers_wait_for_a_bookie_that_is_on_its_way_not_for_one_that_cannot_st
         world.pods.pop("c-bookie-0")
         if away is not None:
             world.pods["c-bookie-0"] = away
-        found = world.plan()
-        assert not rolls_brokers(found)
-        assert "c-broker is upgraded after the bookies" in found.waits
-        assert found.requeue_s is not None
+        plan = world.plan()
+        assert not rolls_brokers(plan)
+        assert "c-broker is upgraded after the bookies" in plan.waits
+        assert plan.requeue_s is not None
         world.pods["c-bookie-0"] = pod
     world.pods["c-bookie-0"] = replace(pod, ready=False, trouble="CrashLoopBackOff")
     assert rolls_brokers(world.plan())
@@ -78,7 +79,7 @@ def test_a_rollback_replaces_a_pod_that_runs_and_never_becomes_ready(
     world = made()
     name = f"c-{component}-2"
     respec(world, **changed)
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     bad = digest(world.objects["StatefulSet", f"c-{component}"]["spec"]["template"])
     world.hanging.add(bad)
     while world.pods[name].revision != bad:
@@ -87,11 +88,11 @@ def test_a_rollback_replaces_a_pod_that_runs_and_never_becomes_ready(
     respec(world)
     replaced: list[str] = []
     while not replaced:
-        found = world.plan()
-        replaced = [one.name for one in found.actions if isinstance(one, ReplacePod)]
+        plan = world.plan()
+        replaced = [action.name for action in plan.actions if isinstance(action, ReplacePod)]
         away_s = (world.now - (world.pods[name].unready_since or world.now)).total_seconds()
-        assert bool(replaced) == (away_s > STARTUP_S_MAX), found.rolls[component].waits
-        world.act(found.actions)
+        assert bool(replaced) == (away_s > STARTUP_S_MAX), plan.rolls[component].waits
+        world.act(plan.actions)
         world.turn()
     assert replaced == [name], "no pod that works goes"
     world.settle()
@@ -114,13 +115,13 @@ def test_a_first_form_that_hangs_is_replaced_as_a_whole() -> None:
 def test_bookies_are_not_restarted_because_etcd_is_away() -> None:
     world = made()
     respec(world, bookie={"config": {"x_y": "1"}})
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     world.turn()
     for name, pod in world.pods.items():
         if pod.component in ("bookie", "etcd"):
             world.pods[name] = replace(pod, ready=False, ready_since=None, unready_since=world.now)
     world.now += datetime.timedelta(seconds=2 * STARTUP_S_MAX)
-    assert not [one for one in world.plan().actions if isinstance(one, ReplacePod)]
+    assert not [action for action in world.plan().actions if isinstance(action, ReplacePod)]
 
 
 @pytest.mark.parametrize("external", [False, True], ids=["etcd is back", "external etcd is away"])
@@ -130,7 +131,7 @@ def test_bookies_that_were_without_etcd_are_not_restarted_together(external: boo
     world = World(cluster_of(**etcd))
     world.settle()
     respec(world, **etcd, bookie={"config": {"x_y": "1"}})
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     world.turn()
     stored = world.objects["StatefulSet", "c-bookie"]
     world.hanging |= {digest(stored["spec"]["template"])}
@@ -141,16 +142,16 @@ def test_bookies_that_were_without_etcd_are_not_restarted_together(external: boo
     world.now += datetime.timedelta(seconds=2 * STARTUP_S_MAX)
     replaced: list[str] = []
     for _ in range(2 * round(STARTUP_S_MAX / 30)):
-        for _ in range(2):  # the second plan comes before the controller makes the pod anew
-            found = world.plan()
-            replaced += [one.name for one in found.actions if isinstance(one, ReplacePod)]
-            world.act(found.actions)
+        for _ in range(2):  # the second plan comes before the controller has created the pod again
+            plan = world.plan()
+            replaced += [action.name for action in plan.actions if isinstance(action, ReplacePod)]
+            world.act(plan.actions)
         world.turn()
     assert replaced == ["c-bookie-2"]
     world.hanging.clear()
     world.settle()
     newest = digest(world.objects["StatefulSet", "c-bookie"]["spec"]["template"])
-    assert {one.revision for one in world.pods.values() if one.component == "bookie"} == {newest}
+    assert {pod.revision for pod in world.pods.values() if pod.component == "bookie"} == {newest}
 
 
 def test_brokers_do_not_wait_for_a_bookie_that_hangs() -> None:
@@ -179,29 +180,29 @@ def test_an_upgrade_waits_until_it_is_known_which_pods_are_old() -> None:
     world = made()
     respec(world, image="image:2")
     world.act(world.plan().actions)
-    found = world.plan()
-    assert list(found.waits) == ["c-broker is upgraded after the bookies"]
-    assert not found.actions
+    plan = world.plan()
+    assert list(plan.waits) == ["c-broker is upgraded after the bookies"]
+    assert not plan.actions
     world.turn()
-    found = world.plan()
-    assert [type(one) for one in found.actions] == [ReplacePod]
+    plan = world.plan()
+    assert [type(action) for action in plan.actions] == [ReplacePod]
     # A bookie is known to be old; whether a member of etcd is, is not.
     world.objects["StatefulSet", "c-etcd"]["metadata"]["generation"] += 1
-    found = world.plan()
-    assert not found.actions
-    assert found.rolls["bookie"].waits == "etcd is being restarted"
+    plan = world.plan()
+    assert not plan.actions
+    assert plan.rolls["bookie"].waits == "etcd is being restarted"
 
 
 def test_an_upgrade_waits_while_ledgers_lack_copies() -> None:
     world = made()
     world.ledgers[99] = {"c-bookie-0"}
     respec(world, image="other:2")
-    world.act([one for one in world.plan().actions if isinstance(one, Apply)])
+    world.act([action for action in world.plan().actions if isinstance(action, Apply)])
     stored = world.objects["StatefulSet", "c-bookie"]
     world._stateful_set(stored)
     world._stateful_set(world.objects["StatefulSet", "c-etcd"])
-    found = world.plan()
-    rolls = found.rolls["bookie"]
+    plan = world.plan()
+    rolls = plan.rolls["bookie"]
     assert len(rolls.stale) == 3
     assert rolls.replace is None
     assert "ledgers 99" in rolls.waits
@@ -211,8 +212,8 @@ def test_manual_upgrades_restart_nothing() -> None:
     world = made(upgrade={"strategy": "Manual"})
     respec(world, upgrade={"strategy": "Manual"}, bookie={"config": {"journal_file_mb": 32}})
     for _ in range(5):
-        found = world.plan()
-        assert not any(isinstance(one, ReplacePod) for one in found.actions)
-        world.act(found.actions)
+        plan = world.plan()
+        assert not any(isinstance(action, ReplacePod) for action in plan.actions)
+        world.act(plan.actions)
         world.turn()
     assert "until they are deleted by hand" in world.plan().rolls["bookie"].waits

@@ -48,10 +48,10 @@ def everything() -> Iterator[tuple[str, Schema]]:
 
 
 def documents(sample: Path) -> list[dict[str, Any]]:
-    return [one for one in yaml.safe_load_all(sample.read_text()) if one]
+    return [manifest for manifest in yaml.safe_load_all(sample.read_text()) if manifest]
 
 
-def test_nothing_is_stale() -> None:
+def test_generated_files_are_current() -> None:
     stale = [
         path
         for path, text in crdgen.files().items()
@@ -60,7 +60,7 @@ def test_nothing_is_stale() -> None:
     assert not stale, "type: make crds"
 
 
-def test_a_stale_file_is_named_and_made_anew(tmp_path: Path, capsys: Any) -> None:
+def test_a_stale_file_is_named_and_regenerated(tmp_path: Path, capsys: Any) -> None:
     assert crdgen.main(["--root", str(tmp_path)]) == 0
     assert crdgen.main(["--root", str(tmp_path), "--check"]) == 0
     (tmp_path / "crds/topics.yaml").write_text("by hand")
@@ -79,15 +79,15 @@ def test_every_policy_of_the_registry_is_in_the_crd(kind: str, level: Level) -> 
         assert policy.text in there[policy.manifest]["description"]
         if isinstance(policy.type, Record):
             assert set(there[policy.manifest]["properties"]) == {
-                one.manifest_name for one in policy.type.fields
+                field.manifest_name for field in policy.type.fields
             }
         rules = [one["rule"] for one in there[policy.manifest].get("x-kubernetes-validations", ())]
-        wanted = [one.cel for one in getattr(policy.type, "rules", ())]
+        wanted = [rule.cel for rule in getattr(policy.type, "rules", ())]
         assert rules == wanted + ([policy.limitation.cel] if policy.limitation else [])
 
 
-def test_a_policy_has_no_schema_where_it_cannot_be_set() -> None:
-    only_above = next(one for one in at(Level.NAMESPACE) if one.topic is None)
+def test_a_policy_has_no_schema_at_levels_that_lack_it() -> None:
+    only_above = next(policy for policy in at(Level.NAMESPACE) if policy.topic is None)
     with pytest.raises(ValueError, match="is no policy of a topic"):
         of_policy(only_above, Level.TOPIC)
 
@@ -117,7 +117,7 @@ def test_everything_has_a_bound() -> None:
             assert known, f"{path} would be pruned to nothing"
 
 
-def test_stored_defaults_are_only_those_that_are_decided() -> None:
+def test_only_the_listed_defaults_are_stored() -> None:
     stored = {path for path, schema in everything() if "default" in schema}
     assert stored == {
         "MagnetarCluster.spec.broker",
@@ -141,7 +141,7 @@ def test_short_names_are_ours_alone() -> None:
     assert not set(short) & (KUBERNETES_SHORT | STREAMNATIVE_SHORT)
 
 
-def test_columns_read_fields_that_there_are() -> None:
+def test_columns_name_existing_fields() -> None:
     for kind in KINDS:
         fields = {path for path, _ in walk(crdgen.whole(kind), "")}
         for column in kind.columns:
@@ -149,7 +149,7 @@ def test_columns_read_fields_that_there_are() -> None:
             assert path.startswith(".metadata.") or path in fields, (kind.kind, column.path)
 
 
-def test_rules_name_fields_that_there_are() -> None:
+def test_rules_name_existing_fields() -> None:
     for path, schema in everything():
         for rule in schema.get("x-kubernetes-validations", ()):
             assert rule["message"], path
@@ -158,17 +158,17 @@ def test_rules_name_fields_that_there_are() -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_a_sample_is_what_the_models_read(sample: Path) -> None:
-    for one in documents(sample):
-        spec = BY_KIND[one["kind"]].spec.parse(one["spec"])
-        assert BY_KIND[one["kind"]].spec.parse(spec.manifest()) == spec
-        level = {"Namespace": Level.NAMESPACE, "Topic": Level.TOPIC}.get(one["kind"])
+def test_the_models_parse_each_sample(sample: Path) -> None:
+    for manifest in documents(sample):
+        spec = BY_KIND[manifest["kind"]].spec.parse(manifest["spec"])
+        assert BY_KIND[manifest["kind"]].spec.parse(spec.manifest()) == spec
+        level = {"Namespace": Level.NAMESPACE, "Topic": Level.TOPIC}.get(manifest["kind"])
         if level is not None:
-            assert all_to_rest(level, one["spec"]["policies"])
+            assert all_to_rest(level, manifest["spec"]["policies"])
 
 
 def test_there_is_a_sample_of_each_kind() -> None:
-    sampled = {one["kind"] for sample in SAMPLES for one in documents(sample)}
+    sampled = {manifest["kind"] for sample in SAMPLES for manifest in documents(sample)}
     assert sampled == set(BY_KIND)
 
 

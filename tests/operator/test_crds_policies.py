@@ -1,4 +1,4 @@
-"""`spec.policies` on a real API server: what its schemas and rules take is what REST takes."""
+"""`spec.policies` on a real API server: its schemas and rules accept exactly what REST accepts."""
 
 from typing import Any, Final
 
@@ -36,10 +36,10 @@ def resources(kube_api: client.ApiClient, kube_namespace: str) -> Resources:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-def test_the_server_takes_the_policies_that_rest_takes(
+def test_the_api_server_accepts_the_policies_that_rest_accepts(
     policy: Policy, level: Level, resources: Resources, data: Any
 ) -> None:
-    """Each rule of a record is said twice, in CEL and in Python: both must say the same."""
+    """Each rule of a record exists in CEL and in Python: both must agree."""
     rounds = DRAWN_PER_RULE // DRAWN_PER_POLICY if getattr(policy.type, "rules", ()) else 1
     kind = "Namespace" if level is Level.NAMESPACE else "Topic"
     for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""The CRDs on a real API server: accepted, explained, and refusing what they say they refuse."""
+"""The CRDs on a real API server: accepted, explained, and enforcing their rules."""
 
 import copy
 import json
@@ -52,17 +52,17 @@ def test_no_other_kind_of_the_server_has_our_short_names(kubectl: Tool) -> None:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.stem)
-def test_a_sample_is_taken_as_it_is(sample: Path, kubectl: Tool, kube_namespace: str) -> None:
+def test_the_server_accepts_each_sample(sample: Path, kubectl: Tool, kube_namespace: str) -> None:
     within = kubectl.within(kube_namespace)
     within("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", sample)
     within("apply", "--validate=strict", "-f", sample)
-    for one in yaml.safe_load_all(sample.read_text()):
-        resource = f"{BY_KIND[one['kind']].short}/{one['metadata']['name']}"
-        assert within("get", resource, "--no-headers").split()[0] == one["metadata"]["name"]
+    for manifest in yaml.safe_load_all(sample.read_text()):
+        resource = f"{BY_KIND[manifest['kind']].short}/{manifest['metadata']['name']}"
+        assert within("get", resource, "--no-headers").split()[0] == manifest["metadata"]["name"]
 
 
 @pytest.mark.parametrize("kind", list(SHORTEST))
-def test_the_least_that_must_be_said(kind: str, resources: Resources) -> None:
+def test_the_shortest_valid_specs(kind: str, resources: Resources) -> None:
     assert resources.refusal(kind, SHORTEST[kind]) == ""
     made = resources.create(kind, SHORTEST[kind], dry=True)
     assert BY_KIND[kind].spec.parse(made["spec"]) == BY_KIND[kind].spec.parse(SHORTEST[kind])
@@ -153,18 +153,19 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "Tenant", {"clusterRef": {"name": "demo"}, "adminUrl": "http://a:8080"},
         "clusterRef and adminUrl exclude each other"),
     "an unknown lifecycle": ("Tenant", {"lifecyclePolicy": "Keep"}, "supported values"),
-    "the tenant twice": ("Namespace", {"tenant": "shop", "name": "shop/orders"}, "tenant once"),
-    "the tenant never": ("Namespace", {"name": "orders"}, "tenant once"),
-    "the namespace never": ("Topic", {"name": "created"}, "namespace once"),
+    "the tenant twice": (
+        "Namespace", {"tenant": "shop", "name": "shop/orders"}, "tenant in exactly"),
+    "the tenant never": ("Namespace", {"name": "orders"}, "tenant in exactly"),
+    "the namespace never": ("Topic", {"name": "created"}, "namespace in exactly"),
     "the namespace twice": (
         "Topic", {"name": "shop/orders/created", "namespaceRef": {"name": "orders"}},
-        "namespace once"),
+        "namespace in exactly"),
     "a name with spaces": ("Topic", {"name": "shop/orders/my topic"}, "should match"),
     "one partition": (
         "Topic", {"name": "shop/orders/created-partition-3"}, "name is that of one partition"),
     "two domains": (
         "Topic", {"name": "non-persistent://shop/orders/created", "persistent": True},
-        "persistent says otherwise than name"),
+        "persistent contradicts name"),
     "fewer partitions than none": (
         "Topic", {**SHORTEST["Topic"], "partitions": -1}, "greater than or equal to 0"),
     "an unknown policy": (
@@ -179,8 +180,8 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "Topic", {**SHORTEST["Topic"], "policies": {"messageTTL": "-1"}}, "should match"),
     "the topic twice": (
         "Subscription", {**SHORTEST["Subscription"], "topicRef": {"name": "created"}},
-        "topic once"),
-    "the topic never": ("Subscription", {}, "topic once"),
+        "topic in exactly"),
+    "the topic never": ("Subscription", {}, "topic in exactly"),
     "no position": (
         "Subscription", {**SHORTEST["Subscription"], "initialPosition": "earliest"},
         "supported values"),
@@ -201,7 +202,7 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
 
 
 @pytest.mark.parametrize("case", list(REFUSED))
-def test_what_cannot_be_is_refused(case: str, resources: Resources) -> None:
+def test_impossible_specs_are_refused(case: str, resources: Resources) -> None:
     kind, spec, text = REFUSED[case]
     assert text in resources.refusal(kind, spec)
 
@@ -230,7 +231,7 @@ OFF: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 
 
 @pytest.mark.parametrize("case", list(OFF))
-def test_what_is_not_supported_can_be_switched_off(case: str, resources: Resources) -> None:
+def test_unsupported_policies_can_be_switched_off(case: str, resources: Resources) -> None:
     kind, spec = OFF[case]
     assert resources.refusal(kind, spec) == ""
 
@@ -372,10 +373,10 @@ def test_a_status_is_kept_in_full(kind: str, resources: Resources) -> None:
     assert None not in kept.values()
 
 
-def test_get_shows_what_a_person_wants(
+def test_kubectl_get_shows_the_columns(
     resources: Resources, kubectl: Tool, kube_namespace: str
 ) -> None:
-    ready = {**READY.manifest(), "observedGeneration": 1}  # kubectl wait looks at it
+    ready = {**READY.manifest(), "observedGeneration": 1}  # kubectl wait reads it
     for kind in ("MagnetarCluster", "Topic"):
         resources.create(kind, SHORTEST[kind])
         resources.replace_status(kind, {**STATUS[kind].manifest(), "conditions": [ready]})
@@ -393,7 +394,7 @@ def test_get_shows_what_a_person_wants(
     within("wait", "mtopic/one", "--for=condition=Ready", "--timeout=30s")
 
 
-def test_brokers_are_scaled_as_a_deployment_is(
+def test_kubectl_scale_works_for_brokers(
     resources: Resources, kubectl: Tool, kube_namespace: str
 ) -> None:
     resources.create("MagnetarCluster", {})
@@ -408,9 +409,7 @@ def test_brokers_are_scaled_as_a_deployment_is(
     assert scale["status"] == {"replicas": 2, "selector": "cluster=one,component=broker"}
 
 
-def test_an_appliers_fields_stay_when_the_scaler_has_been_there(
-    kubectl: Tool, kube_namespace: str
-) -> None:
+def test_applied_fields_stay_after_a_scale(kubectl: Tool, kube_namespace: str) -> None:
     """A manifest without broker.replicas leaves the number to whom it belongs."""
     within = kubectl.within(kube_namespace)
     scaling: dict[str, Any] = {"enabled": True}

@@ -1,4 +1,4 @@
-"""Values of policies from manifests to REST and back: nothing is rounded, what fails says why."""
+"""Values of policies from manifests to REST and back: no rounding, and errors with reasons."""
 
 import re
 from typing import Any
@@ -39,7 +39,7 @@ def holds(policy: Policy, manifest: object) -> bool:
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 @settings(max_examples=50)
 @given(data=st.data())
-def test_what_rest_gives_is_written_so_that_it_is_read_back(policy: Policy, data: Any) -> None:
+def test_values_of_rest_survive_a_round_trip(policy: Policy, data: Any) -> None:
     manifest = data.draw(manifests(policy.type).filter(lambda one: holds(policy, one)))
     rest = to_rest(policy, manifest)
     written = from_rest(policy, rest)
@@ -125,7 +125,7 @@ def test_sizes(text: object, unit: Unit, count: int) -> None:
          "spec.policies.maxProducersPerTopic: must be a whole number, and is '3'"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_names_the_field_and_the_fix(policies: dict[str, Any], text: str) -> None:
+def test_an_error_names_the_field_and_the_fix(policies: dict[str, Any], text: str) -> None:
     with pytest.raises(PolicyInvalid) as caught:
         all_to_rest(Level.TOPIC, policies)
     assert str(caught.value) == text
@@ -144,7 +144,7 @@ def test_absent_fields_of_a_record_have_their_defaults() -> None:
     }
 
 
-def test_fields_that_rest_has_and_we_do_not_are_left_out() -> None:
+def test_unknown_fields_of_rest_are_dropped() -> None:
     given_by_rest = {"retentionTimeInMinutes": 60, "retentionSizeInMB": 2_048, "extra": 1}
     assert from_rest(BY_NAME["retention"], given_by_rest) == {"time": "1h", "size": "2Gi"}
 
@@ -161,7 +161,7 @@ def integers() -> list[Integer]:
     found: list[Integer] = []
     for policy in (*at(Level.NAMESPACE), *at(Level.TOPIC)):
         types = (
-            [one.type for one in policy.type.fields]
+            [field.type for field in policy.type.fields]
             if isinstance(policy.type, Record)
             else [policy.type]
         )
@@ -173,8 +173,8 @@ def integers() -> list[Integer]:
     st.sampled_from(integers()),
     st.from_regex(r"-?[0-9]{0,3}(ms|s|m|h|d|w|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi|x)?", fullmatch=True),
 )
-def test_the_pattern_of_the_schema_takes_what_is_read(kind: Integer, text: str) -> None:
-    """But for what the unit cannot hold or the range does not have: OpenAPI cannot say that."""
+def test_the_schemas_pattern_accepts_parsed_values(kind: Integer, text: str) -> None:
+    """Except values that the unit or the range excludes: OpenAPI cannot express that."""
     matches = re.search(of_type(kind)["pattern"], text) is not None
     parse = parse_duration if kind.unit.is_duration else parse_size
     refused = ""

@@ -93,7 +93,7 @@ async def is_shut(on: Rig) -> bool:
 
 @dataclass
 class Drained:
-    """What the machines do while a node is drained; notes what was away when."""
+    """Plays the machines while a node is drained; records which bookies were down when."""
 
     on: Rig
     found: Processes
@@ -113,8 +113,8 @@ class Drained:
             elif not pod["spec"].get("nodeName"):
                 await bind(self.on, name, self.nodes[STAYS])
         self.away_max = max(self.away_max, len(self.on.unready))
-        left = [one for one in pods if one["spec"].get("nodeName") == self.nodes[LEAVES]]
-        # The one that is away comes back once the next has been refused.
+        left = [pod for pod in pods if pod["spec"].get("nodeName") == self.nodes[LEAVES]]
+        # The evicted bookie returns once the next eviction was refused.
         if self.on.unready and (REFUSED in self.said.read_text() or not left):
             await self._start()
 
@@ -139,13 +139,13 @@ async def test_an_eviction_is_refused_while_ledgers_lack_copies(on: Rig, tmp_pat
         await found.stop_bookie(2)
         await on.until_condition("LedgersHealthy", "False")
         await on.until("no leave to evict one", lambda: is_shut(on))
-        uids = {one["metadata"]["uid"] for one in await bookies(on)}
+        uids = {bookie["metadata"]["uid"] for bookie in await bookies(on)}
         for index in range(3):
             refused = await evict(on, f"{NAME}-bookie-{index}")
             assert refused is not None
             assert refused.status == 429
             assert REFUSED in refused.message
-        assert {one["metadata"]["uid"] for one in await bookies(on)} == uids
+        assert {bookie["metadata"]["uid"] for bookie in await bookies(on)} == uids
         await found.start_bookie(2)
         await on.until("leave to evict one", lambda: is_evictable(on))
         assert await evict(on, f"{NAME}-bookie-0") is None
@@ -184,5 +184,5 @@ async def test_kubectl_drains_a_node_of_bookies_one_after_the_other(
         assert sorted(machines.evicted) == [f"{NAME}-bookie-0", f"{NAME}-bookie-1"]
         assert machines.away_max == 1
         await on.until_condition("Ready", "True")
-        assert {one["spec"]["nodeName"] for one in await bookies(on)} == {named[STAYS]}
+        assert {bookie["spec"]["nodeName"] for bookie in await bookies(on)} == {named[STAYS]}
         await asyncio.to_thread(read_all, found.service_url, tmp_path)

@@ -1,4 +1,4 @@
-"""When a bookie may be taken away by will: each thing that stands against it does so alone."""
+"""When a bookie may be disrupted voluntarily: each obstacle alone prevents it."""
 
 import copy
 import dataclasses
@@ -41,7 +41,7 @@ def observed(cluster: World) -> Observed:
 def pod_is(name: str, **fields: Any) -> Change:
     def change(seen: Observed) -> None:
         seen.pods = [
-            dataclasses.replace(one, **fields) if one.name == name else one for one in seen.pods
+            dataclasses.replace(pod, **fields) if pod.name == name else pod for pod in seen.pods
         ]
 
     return change
@@ -49,7 +49,7 @@ def pod_is(name: str, **fields: Any) -> Change:
 
 def pod_is_missing(name: str) -> Change:
     def change(seen: Observed) -> None:
-        seen.pods = [one for one in seen.pods if one.name != name]
+        seen.pods = [pod for pod in seen.pods if pod.name != name]
 
     return change
 
@@ -95,7 +95,7 @@ AGAINST = {
 
 @pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
 @pytest.mark.parametrize("besides", ["", TARGET])
-def test_each_thing_alone_keeps_every_bookie(
+def test_each_obstacle_alone_keeps_every_bookie(
     cluster: World, observed: Observed, change: Change, besides: str
 ) -> None:
     assert gate.why_not(cluster.cluster, observed, BOOKIES, besides=besides) == ""
@@ -112,7 +112,7 @@ OF_THE_TARGET = {
 
 
 @pytest.mark.parametrize("change", OF_THE_TARGET.values(), ids=OF_THE_TARGET)
-def test_a_bookie_in_trouble_may_itself_go_and_no_other_one(
+def test_only_the_bookie_in_trouble_may_be_restarted(
     cluster: World, observed: Observed, change: Change
 ) -> None:
     change(observed)
@@ -126,7 +126,7 @@ def test_a_bookie_in_trouble_may_itself_go_and_no_other_one(
 
 
 def drained(state: DrainState, *, proven_s: float = 0.0, requested_s: float = 0.0) -> Drain:
-    """A drain whose proof, or whose request, is so many seconds old."""
+    """A drain with a proof, or a request, of this age in seconds."""
     now_ms = BEGAN.timestamp() * 1000
     return Drain(
         TARGET,
@@ -141,10 +141,10 @@ def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str =
     health = observed.ledgers.health
     if health is not None:
         bookies = tuple(
-            msgspec.structs.replace(one, draining=True)
-            if drain is not None and one.bookie_id == TARGET and not one.incarnations_before
-            else one
-            for one in health.bookies
+            msgspec.structs.replace(bookie, draining=True)
+            if drain is not None and bookie.bookie_id == TARGET and not bookie.incarnations_before
+            else bookie
+            for bookie in health.bookies
         )
         health = msgspec.structs.replace(health, bookies=bookies)
     drains = () if drain is None else (drain,)
@@ -155,82 +155,80 @@ def step_of(cluster: World, observed: Observed, drain: Drain | None, busy: str =
 
 
 @pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX, -PROOF_AGE_S_MAX])
-def test_a_bookie_with_a_young_proof_may_go(
+def test_a_bookie_with_a_fresh_proof_may_be_removed(
     cluster: World, observed: Observed, age_s: float
 ) -> None:
-    found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
-    assert found == DrainStep(is_removable=True)
+    next_step = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
+    assert next_step == DrainStep(is_removable=True)
 
 
 @pytest.mark.parametrize("age_s", [PROOF_AGE_S_MAX + 1, -PROOF_AGE_S_MAX - 1])
-def test_a_proof_that_is_old_or_of_another_clock_is_made_anew(
-    cluster: World, observed: Observed, age_s: float
-) -> None:
-    found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
-    assert not found.is_removable
-    assert "the proof of c-bookie-1 is too old" in found.begin
+def test_an_expired_proof_is_repeated(cluster: World, observed: Observed, age_s: float) -> None:
+    next_step = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
+    assert not next_step.is_removable
+    assert "the proof of c-bookie-1 is too old" in next_step.begin
 
 
 @pytest.mark.parametrize("change", AGAINST.values(), ids=AGAINST)
 @pytest.mark.parametrize("age_s", [0.0, PROOF_AGE_S_MAX + 1])
-def test_a_proven_bookie_neither_goes_nor_is_emptied_again_while_the_gate_is_closed(
+def test_a_proven_bookie_waits_while_the_gate_is_closed(
     cluster: World, observed: Observed, change: Change, age_s: float
 ) -> None:
     change(observed)
-    found = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
-    assert not found.is_removable
-    assert not found.begin
-    assert found.waits
+    next_step = step_of(cluster, observed, drained(DrainState.REMOVABLE, proven_s=age_s))
+    assert not next_step.is_removable
+    assert not next_step.begin
+    assert next_step.waits
 
 
 @pytest.mark.parametrize(
     "drain", [None, drained(DrainState.REMOVABLE), drained(DrainState.REFUSED, requested_s=900)]
 )
-def test_nothing_begins_or_goes_while_something_else_takes_bookies_away(
+def test_no_drain_or_removal_starts_during_another_disruption(
     cluster: World, observed: Observed, drain: Drain | None
 ) -> None:
-    found = step_of(cluster, observed, drain, busy="c-bookie-2 is being upgraded")
-    assert (found.is_removable, found.begin) == (False, "")
-    assert "c-bookie-2 is being upgraded" in found.waits
+    next_step = step_of(cluster, observed, drain, busy="c-bookie-2 is being upgraded")
+    assert (next_step.is_removable, next_step.begin) == (False, "")
+    assert "c-bookie-2 is being upgraded" in next_step.waits
 
 
 @pytest.mark.parametrize("state", [DrainState.REQUESTED, DrainState.COPYING, DrainState.PROVING])
-def test_a_drain_under_way_is_left_to_its_end(
+def test_a_drain_in_progress_continues(
     cluster: World, observed: Observed, state: DrainState
 ) -> None:
-    found = step_of(cluster, observed, drained(state))
-    assert found == DrainStep(waits=f"{TARGET} is being drained")
+    next_step = step_of(cluster, observed, drained(state))
+    assert next_step == DrainStep(waits=f"{TARGET} is being drained")
 
 
 @pytest.mark.parametrize(
     ("waited_s", "again"), [(REQUEST_AGAIN_S - 1, False), (REQUEST_AGAIN_S, True)]
 )
-def test_a_refusal_is_shown_and_tried_again_after_a_while(
+def test_a_refusal_is_reported_and_retried_after_a_while(
     cluster: World, observed: Observed, waited_s: float, again: bool
 ) -> None:
-    found = step_of(cluster, observed, drained(DrainState.REFUSED, requested_s=waited_s))
-    assert found.refused == "no room"
-    assert bool(found.begin) is again
-    assert not found.is_removable
+    next_step = step_of(cluster, observed, drained(DrainState.REFUSED, requested_s=waited_s))
+    assert next_step.refused == "no room"
+    assert bool(next_step.begin) is again
+    assert not next_step.is_removable
 
 
-def test_a_proof_says_nothing_of_a_bookie_that_takes_new_ledgers(
+def test_a_proof_is_void_if_the_bookie_takes_new_ledgers(
     cluster: World, observed: Observed
 ) -> None:
     """Others that do so change nothing."""
     health = observed.ledgers.health
     assert health is not None
     unmarked = LivingBookie(TARGET, "u1", incarnations_before=1)
-    others = tuple(one for one in health.bookies if one.bookie_id != TARGET)
+    others = tuple(bookie for bookie in health.bookies if bookie.bookie_id != TARGET)
     health_is(bookies=(*others, unmarked))(observed)
-    found = step_of(cluster, observed, drained(DrainState.REMOVABLE))
-    assert not found.is_removable
-    assert "takes new ledgers again" in found.begin
+    next_step = step_of(cluster, observed, drained(DrainState.REMOVABLE))
+    assert not next_step.is_removable
+    assert "takes new ledgers again" in next_step.begin
     health_is(bookies=others)(observed)
     assert step_of(cluster, observed, drained(DrainState.REMOVABLE)).is_removable
 
 
-def test_a_bookie_is_emptied_before_it_goes(cluster: World, observed: Observed) -> None:
-    found = step_of(cluster, observed, None)
-    assert not found.is_removable
-    assert found.begin.startswith(WHY)
+def test_a_bookie_is_drained_before_its_removal(cluster: World, observed: Observed) -> None:
+    next_step = step_of(cluster, observed, None)
+    assert not next_step.is_removable
+    assert next_step.begin.startswith(WHY)

@@ -70,7 +70,7 @@ class Setting:
         found: list[Object] = self.beside.do(self.rig.kube.list(kind, self.namespace))
         return found
 
-    # -- what goes by itself -----------------------------------------------------------------------
+    # -- automatic changes ------------------------------------------------------------------------
 
     def settle(self) -> bool:
         before, self._seen = self._seen, self.beside.do(self._settled())
@@ -80,7 +80,7 @@ class Setting:
         return bool(self.beside.do(self._healed()))
 
     async def _healed(self) -> bool:
-        """All ledgers have their copies again after a bookie has gone."""
+        """All ledgers have their copies again after the removal of a bookie."""
         waited = False
         async with asyncio.timeout(REST_S_MAX):
             while not (await self._ask("ledgers/health") or {}).get("healthy"):
@@ -89,7 +89,7 @@ class Setting:
         return waited
 
     async def _ask(self, what: str) -> Any:
-        """None where the broker cannot say."""
+        """None if the broker does not know."""
         url = self.processes.admin_url
         async with httpx.AsyncClient(base_url=url, timeout=ANSWER_S, trust_env=False) as rest:
             answer = await rest.get(f"/admin/v2/magnetar/{what}")
@@ -107,20 +107,20 @@ class Setting:
                     break
                 await asyncio.sleep(POLL_S)
         return {
-            (kind.kind, one["metadata"]["name"], one["metadata"]["resourceVersion"])
+            (kind.kind, obj["metadata"]["name"], obj["metadata"]["resourceVersion"])
             for kind, objects in found.items()
-            for one in objects
+            for obj in objects
         }
 
     async def _rests(self, found: dict[Kind, list[Object]]) -> bool:
-        fourth = f"{NAME}-bookie-3" in {one["metadata"]["name"] for one in found[POD]}
+        fourth = f"{NAME}-bookie-3" in {pod["metadata"]["name"] for pod in found[POD]}
         await self.processes.have_bookie(3, fourth)
         if not at_rest([*found[STATEFUL_SET], *found[DEPLOYMENT]], found[POD]):
             return False
         drains = await self._ask("bookies/drains")
-        return drains is not None and not any(one["state"] in UNDER_WAY for one in drains)
+        return drains is not None and not any(drain["state"] in UNDER_WAY for drain in drains)
 
-    # -- what people do ----------------------------------------------------------------------------
+    # -- users' changes---------------------------------------------------------------------------
 
     def _apply(self, replicas: int, **config: str) -> None:
         bookie = {"replicas": replicas, "config": config}
@@ -138,31 +138,31 @@ class Setting:
     def shrink(self) -> None:
         self._apply(3, journal_max_mb="256")
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- present state----------------------------------------------------------------------------
 
     def state(self) -> Any:
-        """Without what the API server makes up, and times."""
+        """Without times and the fields that the API server generates."""
         said: dict[str, Any] = {}
         for kind in (*KINDS, PVC):
-            for one in self.objects(kind):
-                metadata = {k: v for k, v in one["metadata"].items() if k not in LEFT_OUT}
+            for obj in self.objects(kind):
+                metadata = {k: v for k, v in obj["metadata"].items() if k not in LEFT_OUT}
                 for reference in metadata.get("ownerReferences", ()):
                     reference.pop("uid")
                 metadata.get("annotations", {}).pop("magnetar.io/applied", "")  # with the uid
                 if kind is PVC:  # who binds it writes to it
                     metadata = {key: metadata[key] for key in ("name", "labels")}
-                ours = one.get("spec", {}).items()
+                ours = obj.get("spec", {}).items()
                 spec = {k: v for k, v in ours if "lusterIP" not in k and k != "volumeName"}
-                said[f"{kind.kind} {metadata['name']}"] = [metadata, spec, one.get("data")]
+                said[f"{kind.kind} {metadata['name']}"] = [metadata, spec, obj.get("data")]
         said["pods"] = sorted(
-            one["metadata"]["name"]
-            for one in self.objects(POD)
-            if one["metadata"]["labels"]["component"] != "broker"
+            pod["metadata"]["name"]
+            for pod in self.objects(POD)
+            if pod["metadata"]["labels"]["component"] != "broker"
         )
         (owner,) = self.objects(CLUSTER)
         status = owner["status"]
         said["status"] = [status["phase"], status["bookies"]] + [
-            {key: one[key] for key in KEPT} for one in status["conditions"]
+            {key: condition[key] for key in KEPT} for condition in status["conditions"]
         ]
         return json.loads(json.dumps(said).replace(self.namespace, "NAMESPACE"))
 
@@ -172,7 +172,7 @@ class Setting:
 
 
 class Step:
-    """One thing that people ask for, and what an operator that nobody kills makes of it."""
+    """One change by a user, and the result of an operator that is not killed."""
 
     def __init__(self, setting: Setting, do: Callable[[Setting], None]) -> None:
         self.do = do
@@ -186,7 +186,7 @@ class Step:
         print(f"{do.__name__}: {len(went.points)} awaits at {self.places} places")
 
     def again(self, setting: Setting) -> None:
-        """With operators that die, as many as there are left places."""
+        """With operators that die, as many as places are left."""
         places = self.left[:DEATHS_MAX]
         self.do(setting)
         # A new clock for each step: ours runs ahead of the one by which bookies date their proofs.

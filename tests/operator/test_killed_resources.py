@@ -68,7 +68,7 @@ class Lives:
     def close(self) -> None:
         self.beside.do(self.kube.close())
 
-    # -- what people do --------------------------------------------------------------------------
+    # -- users' changes-------------------------------------------------------------------------
 
     def _apply(self, kind: Kind, **spec: Any) -> None:
         manifest = {
@@ -111,7 +111,7 @@ class Lives:
         for kind in KINDS:
             self.beside.do(self.kube.delete(kind, self.name, self.namespace))
 
-    # -- what is there ---------------------------------------------------------------------------
+    # -- present state--------------------------------------------------------------------------
 
     @property
     def topic(self) -> str:
@@ -130,13 +130,13 @@ class Lives:
             answer = self.live.rest.get(path)
             said[path] = [answer.status_code, answer.text]
         for kind in KINDS:
-            for one in self.objects(kind):
-                status = one["status"]
+            for obj in self.objects(kind):
+                status = obj["status"]
                 said[kind.kind] = {
-                    "finalizers": one["metadata"].get("finalizers"),
+                    "finalizers": obj["metadata"].get("finalizers"),
                     "applied": status["applied"],
                     "conditions": [
-                        {key: each[key] for key in KEPT} for each in status["conditions"]
+                        {key: condition[key] for key in KEPT} for condition in status["conditions"]
                     ],
                 }
         return json.loads(json.dumps(said).replace(self.name, "NAME"))
@@ -172,7 +172,7 @@ def lives(
 
 
 class Step:
-    """What an operator that nobody kills makes of one step."""
+    """The result of one step by an operator that is not killed."""
 
     def __init__(self, lives: Lives, do: Callable[[Lives], None], more: int) -> None:
         self.do = do
@@ -182,7 +182,7 @@ class Step:
         self.points = went.points
         self.numbers, places = chosen(self.points, SEED, more)
         self.state = lives.state()
-        # What was made anew and not yet filled when the operator died has then to be filled.
+        # A target that was created again but not filled when the operator died must be filled now.
         told = lives.told()
         self.told = told | {(kind, "DriftRepaired") for kind, why in told if why == "Recreated"}
         self.deleted = named(lives, went.log.deleted)
@@ -202,7 +202,7 @@ def named(lives: Lives, paths: Counter[str]) -> Counter[str]:
 
 
 def whole(lives: Lives, more: int) -> list[Step]:
-    """Each step, as it goes undisturbed; `more` points beside the first of each place."""
+    """Each step without a kill; `more` points besides the first of each place."""
     lives.name = f"whole-{more}"
     return [Step(lives, do, more) for do in (Lives.create, Lives.change, Lives.drift, Lives.delete)]
 
@@ -239,10 +239,10 @@ def test_killed_at_every_await_in_the_life_of_resources(lives: Lives) -> None:
     live_and_die(lives, whole(lives, ALL))
 
 
-def test_killed_while_it_creates_and_then_the_manifest_says_something_else(
+def test_killed_during_a_creation_before_the_manifest_changes(
     lives: Lives, steps: list[Step]
 ) -> None:
-    """What was set by a process that could not tell of it is taken away all the same."""
+    """Fields that a killed process set without recording success are removed all the same."""
     create, change = steps[:2]
     for number in Random(SEED).sample(create.numbers, LESS):
         lives.name = f"less-{number:03d}"

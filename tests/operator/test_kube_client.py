@@ -1,4 +1,4 @@
-"""The client of the Kubernetes API: what it repeats, what it raises, and what guards its writes."""
+"""The client of the Kubernetes API: retries, errors, and the guard of its writes."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -71,7 +71,7 @@ ONCE: dict[str, Call] = {
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
 @pytest.mark.parametrize("call", REPEATED.values(), ids=REPEATED)
-async def test_a_busy_server_is_asked_again_so_often_and_no_more(
+async def test_requests_to_a_busy_server_are_retried_a_bounded_number_of_times(
     kube: MemoryKube, client: KubeClient, call: Call, status: int
 ) -> None:
     kube.put(settings())
@@ -87,7 +87,7 @@ async def test_a_busy_server_is_asked_again_so_often_and_no_more(
 
 
 @pytest.mark.parametrize("call", ONCE.values(), ids=ONCE)
-async def test_what_may_have_been_done_is_not_asked_for_twice(
+async def test_requests_that_may_have_succeeded_are_not_retried(
     kube: MemoryKube, client: KubeClient, call: Call
 ) -> None:
     kube.put(settings())
@@ -104,7 +104,7 @@ async def test_what_may_have_been_done_is_not_asked_for_twice(
         (410, NotFound), (415, Invalid), (422, Invalid), (418, KubeError), (301, KubeError),
     ],
 )  # fmt: skip
-async def test_a_refusal_says_what_the_caller_can_do(
+async def test_a_refusal_is_typed_by_what_the_caller_can_do(
     kube: MemoryKube, client: KubeClient, status: int, error: type[KubeError]
 ) -> None:
     kube.refuse = lambda _: Refusal(status, "Why", "a text")
@@ -116,7 +116,7 @@ async def test_a_refusal_says_what_the_caller_can_do(
     assert len(kube.asked) == 1
 
 
-async def test_an_apply_of_wrong_types_is_no_failure_of_the_server(
+async def test_an_apply_of_wrong_types_is_not_a_server_failure(
     kube: MemoryKube, client: KubeClient
 ) -> None:
     text = "failed to create typed patch object (ns/a; v1)"
@@ -126,7 +126,7 @@ async def test_an_apply_of_wrong_types_is_no_failure_of_the_server(
     assert len(kube.asked) == 1
 
 
-async def test_an_answer_that_is_no_document_is_told_in_part(
+async def test_an_undecodable_answer_is_quoted_in_part(
     kube: MemoryKube, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [Answer(403, b"<html>" + b"x" * 9_000), Answer(200, b""), Answer(200, b"[1]")]
@@ -139,9 +139,7 @@ async def test_an_answer_that_is_no_document_is_told_in_part(
         await client.get(POD, "p", "ns")
 
 
-async def test_a_connection_that_breaks_is_unreachable(
-    kube: MemoryKube, client: KubeClient
-) -> None:
+async def test_a_broken_connection_raises_unreachable(kube: MemoryKube, client: KubeClient) -> None:
     def breaks(_: Asked) -> None:
         raise ConnectionResetError("gone")
 
@@ -151,9 +149,7 @@ async def test_a_connection_that_breaks_is_unreachable(
     assert len(kube.asked) == ATTEMPTS_MAX
 
 
-async def test_a_list_is_whole_however_many_pages_it_has(
-    kube: MemoryKube, client: KubeClient
-) -> None:
+async def test_a_list_includes_all_of_its_pages(kube: MemoryKube, client: KubeClient) -> None:
     kube.page_objects = 2
     for number in range(5):
         kube.put(settings(f"m{number}"))
@@ -167,7 +163,7 @@ async def test_a_list_is_whole_however_many_pages_it_has(
     assert selector({"a": "b", "c": "d"}) == "a=b,c=d"
 
 
-async def test_an_apply_says_whether_it_changed_or_made_anything(
+async def test_an_apply_returns_whether_it_created_or_changed_the_object(
     kube: MemoryKube, client: KubeClient
 ) -> None:
     first = await client.apply(settings(a="1", b="2"))
@@ -183,7 +179,7 @@ async def test_an_apply_says_whether_it_changed_or_made_anything(
     assert client.requests["create", "", "configmaps"] == 1
 
 
-async def test_a_deletion_is_of_that_very_object(kube: MemoryKube, client: KubeClient) -> None:
+async def test_a_deletion_names_the_uid_of_the_object(kube: MemoryKube, client: KubeClient) -> None:
     assert await client.delete(CONFIG_MAP, "a", "ns") is False
     kube.put(settings())
     with pytest.raises(Conflict):
@@ -195,7 +191,7 @@ async def test_a_deletion_is_of_that_very_object(kube: MemoryKube, client: KubeC
     assert "gracePeriodSeconds" not in kube.writes[0].body
 
 
-async def test_a_status_is_of_that_very_object_and_a_replacement_of_that_version(
+async def test_a_status_names_the_uid_and_a_replacement_the_version(
     kube: MemoryKube, client: KubeClient
 ) -> None:
     kube.put(topic())
@@ -212,7 +208,7 @@ async def test_a_status_is_of_that_very_object_and_a_replacement_of_that_version
         await client.create(topic())
 
 
-async def test_who_may_not_act_writes_nothing_and_may_read(
+async def test_without_the_lease_nothing_is_written_but_reads_work(
     kube: MemoryKube, client: KubeClient
 ) -> None:
     def may_not() -> None:
@@ -232,7 +228,7 @@ async def test_who_may_not_act_writes_nothing_and_may_read(
 
 
 class Recorded(MemoryKube):
-    """Keeps the body and the type of each request."""
+    """Records the body and the content type of each request."""
 
     def request(self, method: str, url: str, *given: Any, **options: Any) -> Answer:
         self.sent = (method, options["body"], options["headers"].get("Content-Type"))
@@ -248,7 +244,7 @@ FORMS = {
 
 
 @pytest.mark.parametrize("name", FORMS)
-async def test_a_write_names_its_form_and_a_read_has_neither_form_nor_body(name: str) -> None:
+async def test_a_write_has_a_content_type_and_a_read_has_neither_type_nor_body(name: str) -> None:
     kube = Recorded()
     kube.put(settings())
     kube.put(topic())
@@ -262,7 +258,9 @@ async def test_a_write_names_its_form_and_a_read_has_neither_form_nor_body(name:
     assert form == FORMS[name]
 
 
-async def test_what_is_served_is_asked_of_the_version(kube: MemoryKube, client: KubeClient) -> None:
+async def test_served_kinds_are_looked_up_in_their_api_version(
+    kube: MemoryKube, client: KubeClient
+) -> None:
     assert await client.serves(SERVICE_MONITOR) is False
     kube.served = {SERVICE_MONITOR.kind}
     assert await client.serves(SERVICE_MONITOR) is True
@@ -272,7 +270,7 @@ async def test_what_is_served_is_asked_of_the_version(kube: MemoryKube, client: 
     assert kube.asked[0].path == "/apis/monitoring.coreos.com/v1"
 
 
-async def test_requests_are_counted_by_verb_and_resource_as_rights_have_them(
+async def test_requests_are_counted_by_the_verbs_and_resources_of_rbac(
     kube: MemoryKube, client: KubeClient
 ) -> None:
     kube.put(topic())
@@ -291,7 +289,7 @@ async def test_requests_are_counted_by_verb_and_resource_as_rights_have_them(
     }
 
 
-def test_a_kind_says_its_paths() -> None:
+def test_a_kind_has_its_paths() -> None:
     assert POD.path("ns", "p", "status") == "/api/v1/namespaces/ns/pods/p/status"
     assert TOPIC.path(None) == "/apis/magnetar.io/v1alpha1/topics"
     assert NODE.path(None, "n") == "/api/v1/nodes/n"

@@ -46,12 +46,12 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     monkeypatch.setattr("magnetar_operator.kube.client.BACKOFF_FIRST_S", 0.0)
     monkeypatch.setattr(leading, "RENEW_INTERVAL_S", 0.0)
     monkeypatch.setattr(leading, "POLL_INTERVAL_S", 0.0)
-    found = Rig()
-    yield found
-    await found.client.close()
+    rig = Rig()
+    yield rig
+    await rig.client.close()
 
 
-async def test_the_first_takes_it_and_acts_for_so_long_and_no_longer(on: Rig) -> None:
+async def test_the_first_operator_takes_the_lease_and_acts_only_while_it_holds(on: Rig) -> None:
     first = on.operator("first")
     with pytest.raises(NotLeading):
         first.check()
@@ -80,7 +80,7 @@ async def test_a_write_counts_from_the_moment_it_began(on: Rig) -> None:
     assert not first.held
 
 
-async def test_a_lease_whose_writing_took_too_long_is_not_ours(on: Rig) -> None:
+async def test_a_lease_whose_write_took_too_long_is_not_held(on: Rig) -> None:
     def slow(asked: Asked) -> None:
         if asked.method != "GET":
             on.clock.now += HOLD_S
@@ -89,7 +89,7 @@ async def test_a_lease_whose_writing_took_too_long_is_not_ours(on: Rig) -> None:
     assert not await on.operator("first")._try()
 
 
-async def test_another_takes_it_only_after_it_has_watched_it_unchanged_for_long_enough(
+async def test_another_operator_takes_the_lease_only_after_it_was_unchanged_long_enough(
     on: Rig,
 ) -> None:
     first, second = on.operator("first"), on.operator("second")
@@ -109,7 +109,7 @@ async def test_another_takes_it_only_after_it_has_watched_it_unchanged_for_long_
     assert on.holder() == "second"
 
 
-async def test_of_two_that_take_it_at_once_one_has_it(on: Rig) -> None:
+async def test_of_two_operators_that_take_the_lease_at_once_one_gets_it(on: Rig) -> None:
     first, second = on.operator("first"), on.operator("second")
 
     def quicker(asked: Asked) -> None:
@@ -126,7 +126,7 @@ async def test_of_two_that_take_it_at_once_one_has_it(on: Rig) -> None:
     assert not second.held
 
 
-async def test_what_is_given_up_is_free_at_once_and_only_its_holder_gives_it_up(on: Rig) -> None:
+async def test_a_released_lease_is_free_at_once_and_only_its_holder_releases_it(on: Rig) -> None:
     first, second = on.operator("first"), on.operator("second")
     await first.take()
     await second.release()
@@ -138,7 +138,7 @@ async def test_what_is_given_up_is_free_at_once_and_only_its_holder_gives_it_up(
     assert on.holder() == "second"
 
 
-async def test_a_holder_that_ran_out_of_time_gives_nothing_up(on: Rig) -> None:
+async def test_an_expired_holder_releases_nothing(on: Rig) -> None:
     first = on.operator("first")
     await first.take()
     on.clock.now += HOLD_S
@@ -147,7 +147,7 @@ async def test_a_holder_that_ran_out_of_time_gives_nothing_up(on: Rig) -> None:
     assert on.lease() == before
 
 
-async def test_it_is_kept_while_it_can_be_written_and_lost_once_another_has_it(on: Rig) -> None:
+async def test_the_lease_is_renewed_until_another_operator_has_it(on: Rig) -> None:
     first = on.operator("first")
     await first.take()
     written = 0
@@ -169,7 +169,7 @@ async def test_it_is_kept_while_it_can_be_written_and_lost_once_another_has_it(o
     assert on.holder() == "second"
 
 
-async def test_an_api_server_that_is_away_ends_it_only_once_its_time_is_over(on: Rig) -> None:
+async def test_an_api_server_that_is_down_ends_the_lease_only_at_its_expiry(on: Rig) -> None:
     first = on.operator("first")
     await first.take()
     asked = 0
@@ -187,7 +187,7 @@ async def test_an_api_server_that_is_away_ends_it_only_once_its_time_is_over(on:
     assert not first.held
 
 
-async def test_a_write_that_is_never_answered_ends_it_when_its_time_is_over(on: Rig) -> None:
+async def test_an_unanswered_write_ends_the_lease_at_its_expiry(on: Rig) -> None:
     """Its request has a longer deadline of its own: another may hold the lease by then."""
     first = on.operator("first")
     await first.take()
@@ -207,7 +207,7 @@ async def test_a_write_that_is_never_answered_ends_it_when_its_time_is_over(on: 
     assert not first.held
 
 
-async def test_a_lease_that_cannot_be_read_is_not_taken_and_tried_again(on: Rig) -> None:
+async def test_an_unreadable_lease_is_not_taken_and_read_again(on: Rig) -> None:
     first = on.operator("first")
     tried = 0
 

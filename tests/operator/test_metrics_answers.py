@@ -28,7 +28,7 @@ TOPIC = "/admin/v2/persistent/t/n/orders"
 
 @dataclass
 class Brokers:
-    """Of the cluster `demo` in any namespace; a test says how they answer."""
+    """The brokers of the cluster `demo` in any namespace; a test sets their answers."""
 
     answers: dict[str, Any] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
@@ -82,14 +82,14 @@ async def test_the_aggregation_layer_finds_the_group_its_version_and_every_metri
     version = f"{GROUP}/v1beta1"
     assert (group["kind"], group["name"]) == ("APIGroup", GROUP)
     assert group["preferredVersion"]["groupVersion"] == version
-    assert [one["groupVersion"] for one in group["versions"]] == [version]
-    found = (await http.get(f"{ROOT}/v1beta1")).json()
-    assert (found["kind"], found["groupVersion"]) == ("APIResourceList", version)
-    assert {one["name"] for one in found["resources"]} == set(NAMES)
-    assert all(one["namespaced"] and one["verbs"] == ["get"] for one in found["resources"])
+    assert [version["groupVersion"] for version in group["versions"]] == [version]
+    obj = (await http.get(f"{ROOT}/v1beta1")).json()
+    assert (obj["kind"], obj["groupVersion"]) == ("APIResourceList", version)
+    assert {one["name"] for one in obj["resources"]} == set(NAMES)
+    assert all(one["namespaced"] and one["verbs"] == ["get"] for one in obj["resources"])
 
 
-async def test_a_value_is_a_list_of_one_item_with_the_time_at_which_it_is_true(
+async def test_a_value_is_a_list_of_one_item_with_its_time(
     http: httpx.AsyncClient,
 ) -> None:
     before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
@@ -121,7 +121,7 @@ async def test_a_value_is_a_list_of_one_item_with_the_time_at_which_it_is_true(
         ("/openapi/v2", "", 404, "NotFound", "/openapi/v2 does not exist"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_answered_is_a_failure_as_kubernetes_tells_it(
+async def test_failures_have_kubernetes_form(
     http: httpx.AsyncClient, path: str, query: str, code: int, reason: str, said: str
 ) -> None:
     answer = await http.get(path, params={"labelSelector": query} if query else {})
@@ -153,13 +153,13 @@ async def test_what_cannot_be_answered_is_a_failure_as_kubernetes_tells_it(
         ("analytics_backlog_time_to_drain_seconds", ",tenant=t,namespace=n", 40),
     ],
 )  # fmt: skip
-async def test_each_metric_is_its_own_figure(
+async def test_each_metric_has_its_figure(
     on: Brokers, metric: str, labels: str, value: float
 ) -> None:
     assert await on.value(metric, f"cluster=demo{labels}") == value
 
 
-async def test_figures_of_one_place_are_never_told_of_another(on: Brokers) -> None:
+async def test_figures_of_different_targets_are_not_mixed(on: Brokers) -> None:
     """What is kept for a moment is kept by all that was asked."""
     await on.value("backlog_bytes", "cluster=demo")
     await on.value("backlog_entries", "cluster=demo")
@@ -186,13 +186,13 @@ async def test_figures_of_one_place_are_never_told_of_another(on: Brokers) -> No
     assert len(on.asked) == 8, "how many partitions, and the stats, of each topic once"
 
 
-async def test_an_answer_that_cannot_be_read_is_no_figure(on: Brokers) -> None:
+async def test_an_unreadable_answer_is_no_figure(on: Brokers) -> None:
     on.answers["/admin/v2/magnetar/drain"] = {"backlogBytes": "many"}
     with pytest.raises(NoFigure, match="demo has no figures at /admin/v2/magnetar/drain"):
         await on.value("backlog_bytes", "cluster=demo")
 
 
-async def test_what_is_being_asked_is_not_forgotten_and_ends_with_the_figures(
+async def test_running_requests_stay_cached_and_end_with_the_figures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However long an answer takes: more of the same question wait for it."""

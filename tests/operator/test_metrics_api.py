@@ -90,7 +90,7 @@ async def kube() -> AsyncIterator[KubeClient]:
     await client.close()
 
 
-async def test_only_the_aggregation_layer_may_ask(
+async def test_only_the_aggregation_layer_may_connect(
     kube: KubeClient, kube_namespace: str, tmp_path: Path, free_port: int
 ) -> None:
     authority, client_files = front_proxy(tmp_path)
@@ -174,7 +174,7 @@ def context(settings: Settings, kube: KubeClient) -> Context:
     return Context(settings, kube, Events(kube), ReconcileQueue(1, 60.0), AdminClients())
 
 
-async def test_it_serves_as_a_part_of_the_operator(
+async def test_the_operator_serves_the_metrics_api(
     kube: KubeClient, kube_namespace: str, free_port: int
 ) -> None:
     settings = Settings(pod_namespace=kube_namespace, host="127.0.0.1", metrics_api_port=free_port)
@@ -196,6 +196,6 @@ async def test_it_serves_as_a_part_of_the_operator(
     assert missing(set(kube.requests) - reading) == []
 
 
-async def test_without_a_service_of_its_own_nothing_is_served(kube: KubeClient) -> None:
+async def test_without_a_service_nothing_is_served(kube: KubeClient) -> None:
     assert register(context(Settings(), kube)) is None
     assert register(context(Settings(pod_namespace="a", autoscaling=False), kube)) is None

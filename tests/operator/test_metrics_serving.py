@@ -1,4 +1,4 @@
-"""The metrics API's certificate, its registration, who may ask, and that it ends in order."""
+"""The metrics API: certificate, registration, permitted clients, and an orderly end."""
 
 import asyncio
 import base64
@@ -53,8 +53,8 @@ class Rig:
         self._put(API_SERVICE, {"name": API_SERVICE_NAME}, spec={"service": given})
 
     def bundle(self) -> str:
-        found = self.kube.get(API_SERVICE, API_SERVICE_NAME)
-        return str(found.get("spec", {}).get("caBundle", ""))
+        obj = self.kube.get(API_SERVICE, API_SERVICE_NAME)
+        return str(obj.get("spec", {}).get("caBundle", ""))
 
     def secret(self) -> Object:
         return self.kube.get(SECRET, ENDPOINT.secret)
@@ -66,9 +66,9 @@ class Rig:
 
 @pytest.fixture
 async def on() -> AsyncIterator[Rig]:
-    found = Rig()
-    yield found
-    await found.client.close()
+    rig = Rig()
+    yield rig
+    await rig.client.close()
 
 
 async def app(scope: Any, _receive: Any, send: Any) -> None:
@@ -77,7 +77,7 @@ async def app(scope: Any, _receive: Any, send: Any) -> None:
 
 
 def aged(days: float, names: list[str] | None = None) -> Serving:
-    """A certificate that was made so many days ago."""
+    """A certificate of this age in days."""
     then = certificates.utc_now() - datetime.timedelta(days=days)
     return certificates.create(names or ENDPOINT.dns_names, then)
 
@@ -89,11 +89,11 @@ def kept(on: Rig, serving: Serving) -> None:
 # -- the certificate
 
 
-async def test_one_certificate_is_made_and_then_kept(on: Rig) -> None:
-    made = await serving_certificate(on.client, ENDPOINT)
-    assert certificates.of_secret(on.secret()) == made
+async def test_a_certificate_is_created_once(on: Rig) -> None:
+    certificate = await serving_certificate(on.client, ENDPOINT)
+    assert certificates.of_secret(on.secret()) == certificate
     assert on.secret()["type"] == "kubernetes.io/tls"
-    assert await serving_certificate(on.client, ENDPOINT) == made
+    assert await serving_certificate(on.client, ENDPOINT) == certificate
     assert len(on.kube.writes) == 1
 
 
@@ -108,13 +108,13 @@ async def test_one_certificate_is_made_and_then_kept(on: Rig) -> None:
 async def test_a_certificate_is_renewed_in_time(on: Rig, days: float, renewed: bool) -> None:
     old = aged(days)
     kept(on, old)
-    found = await serving_certificate(on.client, ENDPOINT)
-    assert (found != old) == renewed
-    assert certificates.of_secret(on.secret()) == found
+    certificate = await serving_certificate(on.client, ENDPOINT)
+    assert (certificate != old) == renewed
+    assert certificates.of_secret(on.secret()) == certificate
 
 
 @pytest.mark.parametrize("what", ["other names", "no certificate", "no key", "empty"])
-async def test_a_secret_that_cannot_serve_is_replaced(on: Rig, what: str) -> None:
+async def test_an_unusable_secret_is_replaced(on: Rig, what: str) -> None:
     good = aged(0)
     found = {
         "other names": aged(0, ENDPOINT.dns_names[:1]),
@@ -123,18 +123,16 @@ async def test_a_secret_that_cannot_serve_is_replaced(on: Rig, what: str) -> Non
         "empty": Serving(b"", b""),
     }[what]
     kept(on, found)
-    made = await serving_certificate(on.client, ENDPOINT)
-    assert certificates.is_usable(made, ENDPOINT.dns_names, certificates.utc_now())
-    assert certificates.of_secret(on.secret()) == made
+    certificate = await serving_certificate(on.client, ENDPOINT)
+    assert certificates.is_usable(certificate, ENDPOINT.dns_names, certificates.utc_now())
+    assert certificates.of_secret(on.secret()) == certificate
     on.kube.put({**on.secret(), "data": None})
     await serving_certificate(on.client, ENDPOINT)
     assert on.secret()["data"]["tls.crt"]
 
 
 @pytest.mark.parametrize("there", [False, True])
-async def test_of_two_operators_that_make_one_both_serve_with_the_first(
-    on: Rig, there: bool
-) -> None:
+async def test_two_operators_that_create_a_certificate_use_the_first(on: Rig, there: bool) -> None:
     if there:
         kept(on, aged(LIFETIME_DAYS))
     others = aged(0)
@@ -152,7 +150,7 @@ async def test_of_two_operators_that_make_one_both_serve_with_the_first(
 # -- the registration
 
 
-async def test_it_is_registered_where_its_service_is_named_and_kept_so(
+async def test_the_api_is_registered_with_its_service_and_stays_registered(
     on: Rig, tmp_path: Path
 ) -> None:
     server = MetricsServer(on.client, app, ENDPOINT)
@@ -180,7 +178,7 @@ async def test_it_is_registered_where_its_service_is_named_and_kept_so(
 # -- serving
 
 
-async def test_only_the_aggregation_layer_may_ask_and_the_socket_is_closed_at_the_end(
+async def test_only_the_aggregation_layer_may_connect_and_stop_closes_the_socket(
     on: Rig, tmp_path: Path
 ) -> None:
     files = on.has_authority(tmp_path)
@@ -217,7 +215,7 @@ async def test_a_server_that_never_served_ends(on: Rig) -> None:
     await MetricsServer(on.client, app, ENDPOINT).stop()
 
 
-async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_comes_back(
+async def test_registration_is_retried_and_repeated_after_a_deletion(
     on: Rig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(service, "RETRY_S", 0.0)
@@ -226,8 +224,8 @@ async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_co
     registered = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def noted(one: Object, _gone: bool) -> None:
-        if one["kind"] == API_SERVICE.kind and one["spec"].get("caBundle"):
+    def noted(obj: Object, _gone: bool) -> None:
+        if obj["kind"] == API_SERVICE.kind and obj["spec"].get("caBundle"):
             loop.call_soon_threadsafe(registered.set)
 
     def lost() -> None:
@@ -250,7 +248,7 @@ async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_co
     assert left == []
 
 
-# -- where a cluster's figures are
+# -- the address of a cluster's figures
 
 
 @pytest.mark.parametrize(
@@ -261,7 +259,7 @@ async def test_it_is_tried_until_it_can_be_offered_and_a_deleted_registration_co
         ({}, {}, "http://c-broker.ns.svc:8080"),
     ],
 )
-async def test_a_clusters_admin_rest_is_where_it_says(
+async def test_the_admin_address_comes_from_the_cluster(
     on: Rig, spec: Object, status: Object, url: str
 ) -> None:
     assert await admin_url(on.client, "ns", "c") is None

@@ -120,20 +120,20 @@ def of_cluster(spec: dict[str, Any]) -> list[Object]:
         for component in ("etcd", "bookie")
         for at in range(5)
     ]
-    found = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
-    made = [one.manifest for one in found.actions if isinstance(one, Apply)]
+    planned = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
+    made = [action.manifest for action in planned.actions if isinstance(action, Apply)]
     live = {"metadata": {"name": "data-c-bookie-0", "namespace": "ns"}, "spec": {}}
     claim = storage.claim(cluster, "bookie", live, "11Gi")
     return [*made, sealed(claim)]
 
 
 def of_job(place: Place, spec: dict[str, Any]) -> list[Object]:
-    one = job(place, **spec)
-    cron = manifests.cron_job(one, place) if "schedule" in spec else None
+    spark_job = job(place, **spec)
+    cron = manifests.cron_job(spark_job, place) if "schedule" in spec else None
     if cron is not None:
         cron["metadata"]["uid"] = "u-cron"
-    run = manifests.run(one, place, "1", cron)
-    return [*manifests.rights(one), *([cron] if cron is not None else []), run]
+    run = manifests.run(spark_job, place, "1", cron)
+    return [*manifests.rights(spark_job), *([cron] if cron is not None else []), run]
 
 
 def made(name: str) -> list[Object]:
@@ -141,7 +141,7 @@ def made(name: str) -> list[Object]:
 
 
 def digests(name: str) -> dict[str, str]:
-    """By kind and name; of the pods, where it has some, apart from the rest."""
+    """Digests by kind and name; those of pod templates are separate."""
     found: dict[str, str] = {}
     for one in made(name):
         key = f"{one['kind']} {one['metadata']['name']}"
@@ -154,7 +154,7 @@ def digests(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [*CLUSTERS, *JOBS])
-def test_objects_are_as_the_release_before_made_them(name: str) -> None:
+def test_objects_equal_those_of_the_previous_release(name: str) -> None:
     recorded = json.loads(RECORDED.read_text())[name]
     found = digests(name)
     changed = [key for key in {**recorded, **found} if recorded.get(key) != found.get(key)]

@@ -17,7 +17,7 @@ def _levels_as_they_were() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def test_requests_of_http_clients_are_not_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_requests_of_http_clients_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     for library in QUIET_LIBRARIES:
         logging.getLogger(library).setLevel(logging.NOTSET)

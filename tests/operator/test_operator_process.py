@@ -135,10 +135,10 @@ async def until(what: str, holds: Callable[[], Any], wait_s: float = 90.0) -> An
         await asyncio.sleep(0.2)
 
 
-async def test_two_operators_one_acts_and_the_other_goes_on_where_it_was_killed(
+async def test_the_second_operator_continues_where_the_first_was_killed(
     on: Rig, tmp_path: Path
 ) -> None:
-    """SIGKILL while it works; the other begins, and ends what was begun."""
+    """SIGKILL during a reconcile; the other operator starts and completes it."""
 
     async def holder() -> str:
         lease = await on.kube.find(LEASE, "magnetar-operator", on.namespace)
@@ -164,7 +164,7 @@ async def test_two_operators_one_acts_and_the_other_goes_on_where_it_was_killed(
         assert {first, second} == {"one", "two"}
         owned = await on.kube.list(STATEFUL_SET, on.namespace)
         assert {each["metadata"]["name"] for each in owned} == {f"{NAME}-etcd", f"{NAME}-bookie"}
-        # A polite end gives the lease up and takes nothing away.
+        # A graceful end releases the lease and deletes nothing.
         waiting.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(waiting.wait, 60) == 0
         assert await holder() == ""
@@ -201,7 +201,7 @@ async def harm(on: Rig) -> None:
 
 
 @pytest.mark.timeout(600)
-async def test_a_reconcile_that_dies_at_any_request_is_taken_up(on: Rig, tmp_path: Path) -> None:
+async def test_a_reconcile_that_dies_at_any_request_is_continued(on: Rig, tmp_path: Path) -> None:
     """At its first request, its second, …, until it comes through."""
     dying = Dying.connect()
     async with processes(tmp_path, 3) as found:
@@ -216,7 +216,7 @@ async def test_a_reconcile_that_dies_at_any_request_is_taken_up(on: Rig, tmp_pat
             look = asyncio.ensure_future(handler.reconcile(await on.owner()))
             await asyncio.wait({look})
             await clients.close()
-            # The next process needs one look, and then there is nothing to do.
+            # The next process needs one reconcile; then nothing is left to do.
             await on.look()
             await on.look()
             assert await on.bookies() == 3
@@ -264,10 +264,10 @@ async def service_monitors(kube: KubeClient) -> AsyncIterator[None]:
         await kube.delete(CRD, name)
 
 
-async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
+async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
     on: Rig, tmp_path: Path, service_monitors: None
 ) -> None:
-    """A cluster made with everything, upgraded and scaled meanwhile, and left with little."""
+    """A cluster with all options, upgraded and scaled meanwhile, and reduced at the end."""
     everything: dict[str, Any] = {
         "autorecovery": {"mode": "Separate"},
         "broker": {"autoscaling": {"enabled": True}},
@@ -282,7 +282,7 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
 
         async def first_is_replaced() -> bool:
             pods = await on.kube.list(POD, on.namespace, labels={"component": "bookie"})
-            return "magnetar:next" in {one["spec"]["containers"][0]["image"] for one in pods}
+            return "magnetar:next" in {pod["spec"]["containers"][0]["image"] for pod in pods}
 
         await on.until("the first restart", first_is_replaced)
         # Brokers wait for the bookies, but not with their number.
@@ -334,6 +334,6 @@ async def test_rbac_is_what_a_whole_life_asks_and_nothing_else(
     assert parts - set(on.asked.requests) - watched == set(), "verbs that nothing needs"
 
 
-def test_the_charts_roles_are_made_from_the_list() -> None:
+def test_the_charts_roles_are_generated_from_the_list() -> None:
     path = Path(__file__).parents[2] / "charts/magnetar/files/operator-rbac.yaml"
     assert path.read_text() == text(), "python -m magnetar_operator.kube.rbac > " + path.name

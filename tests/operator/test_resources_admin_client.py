@@ -1,4 +1,4 @@
-"""The client of the admin REST: what it repeats, what it follows, what it raises."""
+"""The client of the admin REST: retries, redirects and errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,7 +27,7 @@ Handler = Callable[[str, str], Answer | Awaitable[Answer]]
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[str]:
-    """An HTTP server of few words: `handler(method, path)` says status, body and headers."""
+    """A minimal HTTP server: `handler(method, path)` returns status, body and headers."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -64,7 +64,7 @@ class Time:
         return self.now
 
 
-async def test_a_broker_that_comes_back_is_asked_again() -> None:
+async def test_a_recovered_broker_gets_requests_again() -> None:
     answers: list[tuple[int, str, dict[str, str]]] = [(503, "", {}), (0, "", {}), (200, "[1]", {})]
     async with serving(lambda _method, _path: answers.pop(0)) as url:
         client = AdminClient(url)
@@ -90,7 +90,7 @@ async def test_redirects_keep_method_and_query() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(404, NotFound), (409, Exists), (412, Refused)])
-async def test_refusals_are_typed_and_asked_once(status: int, kind: type[Refused]) -> None:
+async def test_refusals_are_typed_and_not_retried(status: int, kind: type[Refused]) -> None:
     asked = 0
 
     def handler(_method: str, _path: str) -> Answer:
@@ -107,7 +107,19 @@ async def test_refusals_are_typed_and_asked_once(status: int, kind: type[Refused
         await client.close()
 
 
-async def test_one_that_is_down_is_left_alone_for_a_while() -> None:
+@pytest.mark.parametrize("body", ["<html>signed out</html>", '{"reason": ', "\x00"])
+async def test_an_answer_that_is_no_json_is_a_refusal_that_names_the_request(body: str) -> None:
+    """A proxy in between answers 200 with a page of its own: nothing is known of the cluster."""
+    async with serving(lambda _method, _path: (200, body, {})) as url:
+        client = AdminClient(url)
+        with pytest.raises(Refused, match="the answer is no JSON: ") as raised:
+            await client.get("/x")
+        assert raised.value.status == 200
+        assert "/x" in str(raised.value)
+        await client.close()
+
+
+async def test_a_broker_that_is_down_gets_no_requests_for_a_while() -> None:
     time = Time()
     client = AdminClient("http://127.0.0.1:9", time)
     with pytest.raises(Unreachable, match="cannot be reached"):
@@ -123,7 +135,7 @@ async def test_one_that_is_down_is_left_alone_for_a_while() -> None:
     await client.close()
 
 
-async def test_a_caller_that_is_broken_off_does_not_break_the_request_off() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_request() -> None:
     begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slow(_method: str, _path: str) -> Answer:
@@ -144,7 +156,7 @@ async def test_a_caller_that_is_broken_off_does_not_break_the_request_off() -> N
         assert done.is_set()
 
 
-async def test_a_list_is_asked_for_once_while_it_is_fresh() -> None:
+async def test_a_list_is_read_once_while_it_is_fresh() -> None:
     time = Time()
     lists = {
         "/admin/v2/persistent/a/b": '["persistent://a/b/x", "persistent://a/b/p-partition-0",'
@@ -162,10 +174,10 @@ async def test_a_list_is_asked_for_once_while_it_is_fresh() -> None:
         assert view.client.requests["GET"] == 2
         view.created(targets[2])
         view.deleted(targets[0])
-        assert [await view.exists(one) for one in targets] == [False, True, True]
+        assert [await view.exists(target) for target in targets] == [False, True, True]
         assert view.client.requests["GET"] == 2
         time.now += FRESH_S
-        assert [await view.exists(one) for one in targets] == [True, True, False]
+        assert [await view.exists(target) for target in targets] == [True, True, False]
         assert view.client.requests["GET"] == 4
         view.forget(Target(NAMESPACE, "a/b"))
         assert await inhabitants(view, "a/b") == ["persistent://a/b/p", "persistent://a/b/x"]

@@ -13,9 +13,16 @@ from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.policies.policy import Level, Policy
 from magnetar.policies.registry import at
 from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
-from magnetar_operator.catalog.desired import PARTITIONS, Desired, desired_of, policy_of
-from magnetar_operator.catalog.observed import Observed, namespace, topic_fields
 from magnetar_operator.catalog.plan import plan
+from magnetar_operator.catalog.state import (
+    PARTITIONS,
+    Desired,
+    Observed,
+    desired_of,
+    namespace,
+    policy_of,
+    topic_fields,
+)
 from magnetar_operator.models.resources import NamespaceSpec, TopicSpec
 
 CLUSTER = "c1"
@@ -55,5 +62,5 @@ def test_a_topic_s_policy(policy: Policy, data: st.DataObject) -> None:
             value = {**(value or {}), found[1]: part} if found[1] else part
     held = {policy.name: forms.shown(policy, value)}
     seen = Observed(topic_fields(desired.fields.get(PARTITIONS, 0), None, held))
-    made = plan(Target(TOPIC, "persistent://a/b/c"), desired, seen)
-    assert not [one for one in made.actions if one.field in desired.fields]
+    planned = plan(Target(TOPIC, "persistent://a/b/c"), desired, seen)
+    assert not [action for action in planned.actions if action.field in desired.fields]

@@ -1,4 +1,4 @@
-"""BacklogGrowing: what an analysis says of a topic or a subscription, and asking for it."""
+"""BacklogGrowing: the condition from an analysis, and reading the analysis."""
 
 import asyncio
 import datetime
@@ -11,11 +11,11 @@ from tests.support.rest_cluster import RestCluster
 
 from magnetar.documents.backlog import BacklogRecord, Behind, Noticed
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar_operator.admin.analyses import FRESH_S, Analyses
 from magnetar_operator.admin.client import AdminClient
 from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TOPIC, Target
-from magnetar_operator.catalog.backlog_condition import ANALYSIS_AGE_S_MAX, backlog_growing
-from magnetar_operator.engine.conditions import Condition
+from magnetar_operator.admin.view import ANALYSIS_FRESH_S, Analyses
+from magnetar_operator.catalog.status import ANALYSIS_AGE_S_MAX, backlog_growing
+from magnetar_operator.engine.status import Condition
 
 NOW = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
 AT_MS = int(NOW.timestamp() * 1000) - 300_000
@@ -31,7 +31,7 @@ def behind(topic: str, name: str, trend: str, growth: float | None = None) -> Be
 
 def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> BacklogRecord:
     """An analysis; by default it names all subscriptions that are behind."""
-    trends = [one.trend for one in worst]
+    trends = [row.trend for row in worst]
     counts = {
         "behind": len(worst),
         "growing": trends.count("growing"),
@@ -49,7 +49,7 @@ def said(target: Target, document: BacklogRecord | None) -> tuple[bool | None, s
     return None if found is None else (found.holds, found.reason)
 
 
-def test_a_growing_backlog_is_told_with_its_figures() -> None:
+def test_a_growing_backlog_is_reported_with_its_figures() -> None:
     found = backlog_growing(AUDIT, record(behind(NAME, "audit", "growing", 2.25)), NOW)
     assert found == Condition(
         "BacklogGrowing",
@@ -60,7 +60,7 @@ def test_a_growing_backlog_is_told_with_its_figures() -> None:
     )
 
 
-def test_a_topic_has_those_of_its_partitions_and_subscriptions() -> None:
+def test_a_topic_includes_its_partitions_and_subscriptions() -> None:
     rows = [behind(PART, f"s{number}", "stalled", 0.0) for number in range(4)]
     document = record(*rows, behind(NAME, "audit", "growing", 1.0))
     found = backlog_growing(A_TOPIC, document, NOW)
@@ -75,13 +75,13 @@ def test_a_topic_has_those_of_its_partitions_and_subscriptions() -> None:
 
 
 @pytest.mark.parametrize("name", [f"{NAME}-partition-x", f"{NAME}-partition-", f"{NAME}-partition"])
-def test_a_topic_whose_name_only_looks_like_a_partitions_is_another(name: str) -> None:
+def test_a_topic_whose_name_resembles_a_partitions_is_another_topic(name: str) -> None:
     document = record(behind(name, "audit", "growing", 1.0))
     assert said(Target(TOPIC, name), document) == (True, "Growing")
     assert said(A_TOPIC, document) == (False, "NotGrowing")
 
 
-def test_what_cannot_be_read_is_known_by_the_findings() -> None:
+def test_unreadable_cursors_are_known_from_the_findings() -> None:
     findings = (Noticed("critical", "unreadable", NAME, "audit"), Noticed("note", "holes", NAME))
     document = record(Behind(NAME, "audit"), findings=findings, unreadable=1, unknown=0)
     assert said(AUDIT, document) == (True, "Unreadable")
@@ -97,7 +97,7 @@ def test_a_finding_beyond_the_worst_counts() -> None:
 
 
 @pytest.mark.parametrize("trend", ["draining", "steady", "reset"])
-def test_a_backlog_that_does_not_grow_is_false_without_what_changes(trend: str) -> None:
+def test_the_condition_of_a_stable_backlog_has_no_changing_figures(trend: str) -> None:
     first = backlog_growing(AUDIT, record(behind(NAME, "audit", trend, -3.0)), NOW)
     later = backlog_growing(AUDIT, record(behind(NAME, "audit", trend), at_ms=AT_MS + 60_000), NOW)
     assert first is not None
@@ -105,7 +105,7 @@ def test_a_backlog_that_does_not_grow_is_false_without_what_changes(trend: str) 
     assert first.holds is False
 
 
-def test_who_is_not_named_is_well_only_where_nobody_else_can_be_unwell() -> None:
+def test_an_unlisted_subscription_is_healthy_only_if_all_problems_are_listed() -> None:
     other = behind(PART, "other", "draining")
     assert said(AUDIT, record(other)) == (False, "NotGrowing")
     assert said(AUDIT, record(other, behind=2)) == (False, "NotGrowing"), "nobody grows"
@@ -115,18 +115,18 @@ def test_who_is_not_named_is_well_only_where_nobody_else_can_be_unwell() -> None
     assert said(AUDIT, record(other, behind=None, growing=None)) is None
 
 
-def test_a_topic_is_well_where_all_of_it_is_known_to_be() -> None:
+def test_a_topic_is_healthy_only_if_all_of_its_cursors_are() -> None:
     own = behind(NAME, "audit", "draining")
     assert said(A_TOPIC, record(own, behind=9, growing=1)) is None
     assert said(AUDIT, record(own, behind=9, growing=1)) == (False, "NotGrowing")
     assert said(A_TOPIC, record(own)) == (False, "NotGrowing")
-    # One partition says nothing of the subscription's others.
+    # One partition does not determine the subscription's others.
     part = behind(PART, "audit", "draining")
     assert said(AUDIT, record(part, behind=9, growing=1)) is None
     assert said(AUDIT, record(part)) == (False, "NotGrowing")
 
 
-def test_what_is_not_known_has_no_condition() -> None:
+def test_unknown_backlogs_have_no_condition() -> None:
     growing = behind(NAME, "audit", "growing")
     assert said(AUDIT, record(behind(NAME, "audit", "unknown"))) is None, "a first run"
     assert said(AUDIT, None) is None
@@ -136,7 +136,7 @@ def test_what_is_not_known_has_no_condition() -> None:
     assert said(AUDIT, record(growing, at_ms=old_ms - 1)) is None
 
 
-def test_an_analysis_with_an_impossible_time_is_none() -> None:
+def test_an_analysis_with_an_impossible_time_is_ignored() -> None:
     assert backlog_growing(AUDIT, BacklogRecord(10**18), NOW) is None
 
 
@@ -151,7 +151,7 @@ async def test_an_answer_that_cannot_be_decoded_is_none(answer: str) -> None:
         await client.close()
 
 
-async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes() -> None:
+async def test_concurrent_readers_share_one_read_of_a_namespace() -> None:
     asked: list[str] = []
     answers: list[Answer] = [
         (404, '{"reason": "none yet"}', {}),
@@ -175,19 +175,19 @@ async def test_a_namespace_is_asked_about_once_whoever_looks_and_whatever_comes(
         for record in (None, BacklogRecord(5), BacklogRecord(5), None):
             assert await read() == [record] * 9
             assert await read() == [record] * 9
-            time.now += FRESH_S
+            time.now += ANALYSIS_FRESH_S
         await client.close()
     assert asked == ["/admin/v2/magnetar/analytics/backlog/shop/orders"] * 4
 
 
-async def test_a_cluster_that_does_not_answer_fails_no_look() -> None:
+async def test_a_silent_cluster_fails_no_reconcile() -> None:
     async with serving(lambda _method, _path: (0, "", {})) as url:
         client = AdminClient(url)
         assert await Analyses(client).of("shop/orders") is None
         await client.close()
 
 
-async def test_of_real_brokers_of_which_the_leader_has_the_series() -> None:
+async def test_any_broker_serves_the_stored_analysis() -> None:
     cluster = RestCluster()
     await cluster.start(2)
     name = "persistent://public/default/a"

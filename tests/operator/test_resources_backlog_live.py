@@ -1,4 +1,4 @@
-"""BacklogGrowing on a real API server, through a real operator, of what real brokers answer."""
+"""BacklogGrowing on a real API server, with a real operator and real brokers."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.support.rest_cluster import RestCluster
 
 from magnetar.documents.backlog import BacklogRecord, Behind
 from magnetar.managed_ledger.backlog_record import record_key
-from magnetar_operator.admin import analyses
+from magnetar_operator.admin import view
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(240)]
 
@@ -40,7 +40,7 @@ class Brokers:
 
     def analysed(self, *worst: Behind, seconds_ago: float = 0.0) -> None:
         """A run of the job ended."""
-        trends = [one.trend for one in worst]
+        trends = [row.trend for row in worst]
         made = BacklogRecord(
             at_ms=int((time.time() - seconds_ago) * 1000),
             behind=len(worst),
@@ -74,7 +74,7 @@ def live(
     brokers: Brokers,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Live]:
-    monkeypatch.setattr(analyses, "FRESH_S", 0.2)
+    monkeypatch.setattr(view, "ANALYSIS_FRESH_S", 0.2)
     url = str(brokers.cluster.members[0].http.base_url)
     with (
         Live(kubectl.within(kube_namespace), url) as found,
@@ -84,7 +84,7 @@ def live(
         yield found
 
 
-def test_it_comes_and_changes_with_analyses_and_goes_with_their_age(
+def test_the_condition_follows_analyses_and_disappears_with_their_age(
     live: Live, brokers: Brokers
 ) -> None:
     live.apply("Topic", "created", {"name": f"{NAMESPACE}/created"})

@@ -1,4 +1,4 @@
-"""What a plan would delete: what the cluster is asked, for which steps, and what it means."""
+"""The effects of a plan: the requests to the cluster, and their meaning."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,11 +9,10 @@ from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 from magnetar_operator.admin import client as admin_client
 from magnetar_operator.admin.client import Refused
 from magnetar_operator.admin.target import NAMESPACE, SUBSCRIPTION, TENANT, TOPIC, Target
-from magnetar_operator.catalog.desired import desired_of
 from magnetar_operator.catalog.effects import Effect, effect_of, read
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.catalog.plan import Action, plan
 from magnetar_operator.catalog.references import parse_spec
+from magnetar_operator.catalog.state import Observed, desired_of
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
 from magnetar_operator.plan_manifests import (
     CHANGES,
@@ -50,7 +49,7 @@ def steps(
     policies: dict[str, Any], there: dict[str, Any] | None = None, was: tuple[str, ...] = (),
     target: Target = A,
 ) -> tuple[Action, ...]:  # fmt: skip
-    """That bring a target with these fields to the manifest; `was`: what it said before."""
+    """The steps from these fields to the manifest; `was`: the manifest before."""
     one = {"kind": target.kind, "metadata": {"name": "x"}}
     name = target.name.removeprefix("persistent://")
     desired = desired_of(parse_spec({**one, "spec": {"name": name, "policies": policies}}))
@@ -64,7 +63,7 @@ def steps(
 async def effect(
     on: Stage, made: tuple[Action, ...], above: dict[str, Any] | None = None, target: Target = A
 ) -> tuple[Effect | None, dict[str, str]]:
-    """And what was asked."""
+    """Also returns the requests."""
     on.rest.answers |= {OF_A: {}, OF_N1: {}}
     before = len(on.rest.asked)
     found = await effect_of(on.clusters.at(URL), target, made, above or {})
@@ -76,7 +75,7 @@ async def effect(
     return found, dict(each.split("=") for each in queries[0].split("&"))
 
 
-async def test_all_limits_that_change_are_asked_about_together(on: Stage) -> None:
+async def test_the_effects_of_all_changed_limits_are_requested_together(on: Stage) -> None:
     policies = {
         "retention": {"time": "1h", "size": "10Mi"},
         "messageTTL": "1m",
@@ -95,7 +94,7 @@ async def test_all_limits_that_change_are_asked_about_together(on: Stage) -> Non
     ("size_policy", "time_policy", "for_older"),
     [(EVICTS, HOLDS, EVICTS), (HOLDS, EVICTS, EVICTS), (HOLDS, HOLDS, HOLDS)],
 )
-async def test_each_quota_has_its_limit_and_its_action(
+async def test_each_quota_is_sent_with_its_limit_and_action(
     on: Stage, size_policy: str, time_policy: str, for_older: str
 ) -> None:
     """A broker of an older release knows one action for both: the one that deletes."""
@@ -114,7 +113,7 @@ async def test_each_quota_has_its_limit_and_its_action(
     }  # fmt: skip
 
 
-async def test_what_a_topic_sets_no_longer_gives_way_to_its_namespaces(on: Stage) -> None:
+async def test_an_unset_limit_of_a_topic_falls_back_to_the_namespace(on: Stage) -> None:
     there = {"retention": DAY, "messageTTL": 0,
              "backlogQuota.destination_storage": quota(10, EVICTS, size=True)}  # fmt: skip
     gone = steps({}, there, (*there,))
@@ -133,7 +132,7 @@ async def test_what_a_topic_sets_no_longer_gives_way_to_its_namespaces(on: Stage
     assert "backlogQuotaTime" not in asked
 
 
-async def test_where_the_successor_of_a_limit_is_not_known_neither_is_the_effect(
+async def test_the_effect_is_unknown_if_the_next_limit_is(
     on: Stage,
 ) -> None:
     gone = steps({}, {"retention": DAY}, ("retention",))
@@ -144,17 +143,17 @@ async def test_where_the_successor_of_a_limit_is_not_known_neither_is_the_effect
     assert Effect(is_certain=False).loses
 
 
-async def test_a_limit_that_goes_harmlessly_keeps_no_other_from_being_asked_about(
+async def test_a_harmless_removal_does_not_hide_the_effect_of_another_limit(
     on: Stage,
 ) -> None:
-    """A quota that is gone deletes nothing, whatever comes in its place."""
+    """A removed quota deletes nothing, whatever replaces it."""
     there = {"backlogQuota.destination_storage": quota(10, EVICTS, size=True)}
     for target in (A, N1):
         made = steps({"messageTTL": "1m"}, there, (*there,), target=target)
         assert await effect(on, made, {}, target) == (Effect(), {"messageTTL": "60"})
 
 
-async def test_a_quota_without_a_limit_is_one_without_an_end(on: Stage) -> None:
+async def test_a_quota_without_a_limit_is_unlimited(on: Stage) -> None:
     there = {f"backlogQuota.{kind}": quota(1, EVICTS, size=kind == "destination_storage")
              for kind in ("destination_storage", "message_age")}  # fmt: skip
     bare = {"policy": EVICTS}
@@ -164,14 +163,14 @@ async def test_a_quota_without_a_limit_is_one_without_an_end(on: Stage) -> None:
     assert (asked["backlogQuotaSize"], asked["backlogQuotaTime"]) == ("-1", "-1")
 
 
-async def test_of_a_policy_that_the_cluster_cannot_foresee_the_effect_is_not_known(
+async def test_the_effect_of_a_policy_that_the_cluster_cannot_predict_is_unknown(
     on: Stage,
 ) -> None:
     made = steps({"subscriptionExpirationTime": "1h"}, target=N1)
     assert await effect(on, made, target=N1) == (Effect(is_certain=False), {})
 
 
-async def test_what_can_delete_nothing_is_not_asked_about(on: Stage) -> None:
+async def test_no_effect_is_requested_for_harmless_changes(on: Stage) -> None:
     more = {"retention": {"time": "7d", "size": "1Gi"}, "maxProducersPerTopic": 3}
     assert await effect(on, steps(more, {"retention": DAY})) == (None, {})
     risky = steps({"messageTTL": "1m"})
@@ -180,7 +179,7 @@ async def test_what_can_delete_nothing_is_not_asked_about(on: Stage) -> None:
 
 
 @pytest.mark.parametrize(("status", "known"), [(404, False), (405, False), (403, None)])
-async def test_a_cluster_of_another_kind_cannot_say(
+async def test_another_broker_implementation_predicts_no_effect(
     on: Stage, status: int, known: bool | None
 ) -> None:
     on.rest.refuse = lambda _, path: (status, "no") if path == OF_A else None
@@ -210,7 +209,7 @@ async def test_a_plan_names_the_effect_once_and_first(on: Stage) -> None:
     assert (third["losesData"], third["text"].startswith("properties.a")) == (False, True)
 
 
-async def test_a_plan_names_what_may_delete_data_later_though_no_cluster_foresees_it(
+async def test_a_plan_marks_changes_that_may_delete_data_later(
     on: Stage,
 ) -> None:
     await on.ready("Topic", "a", {"name": "t1/n1/a"})
@@ -271,7 +270,7 @@ def step(action: str = "set", *, loses: bool = False, size: int = 0, topics: int
         ),
     ],
 )
-def test_a_plan_of_files_ends_with_what_counts_most(
+def test_a_plan_of_files_ends_with_the_most_important_steps(
     found: list[Object], code: int, said: str
 ) -> None:
     findings = Findings(found, 2)
@@ -308,7 +307,7 @@ async def planned(on: Stage, *given: Object, url: str = "", kube: bool = True) -
     return await planning.run(given)
 
 
-async def test_files_are_planned_in_their_order_as_if_they_were_applied(on: Stage) -> None:
+async def test_files_are_planned_in_order_as_if_each_were_applied(on: Stage) -> None:
     given = [
         document("Subscription", "s", {"topicRef": {"name": "a"}}),
         document("Topic", "a", {"namespaceRef": {"name": "m"}, "partitions": 2}),
@@ -316,7 +315,7 @@ async def test_files_are_planned_in_their_order_as_if_they_were_applied(on: Stag
         document("Tenant", "new", {}),
     ]
     found = await planned(on, *given, url=URL, kube=False)
-    texts = [one["text"] for one in found.steps if one["action"] == "create"]
+    texts = [action["text"] for action in found.steps if action["action"] == "create"]
     assert texts == [
         "create tenant new",
         "create namespace new/m",
@@ -327,7 +326,7 @@ async def test_files_are_planned_in_their_order_as_if_they_were_applied(on: Stag
     assert on.rest.writes == []
 
 
-async def test_what_was_applied_before_counts_and_a_manifest_that_moved_cannot_be_planned(
+async def test_applied_fields_count_and_a_moved_manifest_cannot_be_planned(
     on: Stage,
 ) -> None:
     policies = {"messageTTL": "1h"}
@@ -336,16 +335,16 @@ async def test_what_was_applied_before_counts_and_a_manifest_that_moved_cannot_b
     found = await planned(on, document("Topic", "a", same))
     assert (found.steps, found.code) == ([], NOTHING)
     found = await planned(on, document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/a"}))
-    assert [one["action"] for one in found.steps] == ["remove"]
+    assert [action["action"] for action in found.steps] == ["remove"]
     moved = document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/b"})
     with pytest.raises(CannotPlan, match="Topic ns/a: it was created or adopted as"):
         await planned(on, moved)
     found = await planned(on, moved, url=URL)
-    texts = [one["text"] for one in found.steps if one["action"] == "create"]
+    texts = [action["text"] for action in found.steps if action["action"] == "create"]
     assert texts == ["create topic persistent://t1/n1/b"], "what is recorded is of another topic"
 
 
-async def test_a_document_without_a_namespace_is_of_the_default_one() -> None:
+async def test_a_document_without_a_namespace_is_in_the_default_namespace() -> None:
     planning = PlanFiles(None, URL)
     try:
         with pytest.raises(CannotPlan, match="Topic default/x"):
@@ -354,7 +353,7 @@ async def test_a_document_without_a_namespace_is_of_the_default_one() -> None:
         await planning.close()
 
 
-async def test_what_cannot_be_planned_names_its_document(on: Stage) -> None:
+async def test_an_error_names_the_document_that_cannot_be_planned(on: Stage) -> None:
     with pytest.raises(CannotPlan, match=r"Topic ns/x: write spec\.name"):
         await planned(on, document("Topic", "x", {"adminUrl": URL}))
     on.apply(CLUSTER.kind, "c", {"adminUrl": URL})

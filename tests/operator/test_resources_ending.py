@@ -1,4 +1,4 @@
-"""The end of a resource: what is deleted in the cluster, what is left, and what holds it up."""
+"""The deletion of a resource: deleted targets, targets that stay, and obstacles."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -43,11 +43,11 @@ async def topics(on: Stage) -> list[str]:
     return [each.rpartition("/")[2] for each in found]
 
 
-# -- what is deleted
+# -- deletions
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-async def test_a_topic_goes_with_its_partitions_and_then_its_resource(
+async def test_a_topic_is_deleted_with_its_partitions_before_its_resource(
     on: Stage, partitions: int
 ) -> None:
     await on.ready("Topic", "a", {"name": NAME, "partitions": partitions})
@@ -60,7 +60,7 @@ async def test_a_topic_goes_with_its_partitions_and_then_its_resource(
     assert await on.say("GET", "/persistent/t1/n1/partitioned") == []
 
 
-async def test_a_subscription_goes_and_its_topic_stays(on: Stage) -> None:
+async def test_a_subscription_is_deleted_and_its_topic_stays(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     await on.ready("Subscription", "s", {"topic": f"persistent://{NAME}"})
     assert await on.delete("Subscription", "s") is None
@@ -68,14 +68,14 @@ async def test_a_subscription_goes_and_its_topic_stays(on: Stage) -> None:
     assert await topics(on) == ["a"]
 
 
-async def test_what_is_gone_already_counts_as_deleted(on: Stage) -> None:
+async def test_a_missing_target_counts_as_deleted(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     await on.say("DELETE", A)
     assert await on.delete("Topic", "a") is None
     assert on.get("Topic", "a") == {}
 
 
-async def test_the_finalizer_goes_only_after_the_topic_has(on: Stage) -> None:
+async def test_the_finalizer_is_removed_only_after_the_topic(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     held: list[bool] = []
 
@@ -88,10 +88,12 @@ async def test_the_finalizer_goes_only_after_the_topic_has(on: Stage) -> None:
     assert held == [True]
 
 
-# -- what is left
+# -- targets that stay
 
 
-async def test_kept_is_kept_also_where_that_was_said_after_the_finalizer(on: Stage) -> None:
+async def test_keep_after_deletion_applies_even_if_it_was_set_after_the_finalizer(
+    on: Stage,
+) -> None:
     kept = {"lifecyclePolicy": "KeepAfterDeletion"}
     await on.ready("Topic", "a", {"name": NAME, **kept})
     assert await on.delete("Topic", "a") is None
@@ -102,8 +104,8 @@ async def test_kept_is_kept_also_where_that_was_said_after_the_finalizer(on: Sta
     assert await topics(on) == ["a", "b"]
 
 
-async def test_a_resource_that_made_and_adopted_nothing_deletes_nothing(on: Stage) -> None:
-    """Its creation was refused; somebody else has made a topic of that name since."""
+async def test_a_resource_that_created_and_adopted_nothing_deletes_nothing(on: Stage) -> None:
+    """Its creation was refused; another client has created a topic of that name since."""
     on.rest.refuse = lambda method, _: (412, "full") if method == "PUT" else None
     on.apply("Topic", "a", {"name": NAME})
     await on.look("Topic", "a")
@@ -113,19 +115,19 @@ async def test_a_resource_that_made_and_adopted_nothing_deletes_nothing(on: Stag
     assert await topics(on) == ["a"]
 
 
-async def test_a_resource_without_our_finalizer_ends_without_us(on: Stage) -> None:
-    """Somebody took ours away, and another's holds the resource still."""
+async def test_a_resource_without_our_finalizer_is_not_finalized(on: Stage) -> None:
+    """Another client removed our finalizer; a foreign one still blocks the deletion."""
     await on.ready("Topic", "a", {"name": NAME})
-    one = on.get("Topic", "a")
-    one["metadata"]["finalizers"] = ["theirs"]
-    on.kube.put(one)
+    obj = on.get("Topic", "a")
+    obj["metadata"]["finalizers"] = ["theirs"]
+    on.kube.put(obj)
     before = on.rest.writes
     assert await on.delete("Topic", "a") is None
     assert on.rest.writes == before
 
 
-async def test_a_creation_that_was_cut_short_is_deleted(on: Stage) -> None:
-    """The operator ended between the creation and the status that says so."""
+async def test_an_interrupted_creation_is_deleted(on: Stage) -> None:
+    """The operator ended between the creation and the write of the status."""
     writes = 0
 
     def cut(asked: Asked) -> Refusal | None:
@@ -145,7 +147,7 @@ async def test_a_creation_that_was_cut_short_is_deleted(on: Stage) -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_of_two_resources_of_one_topic_only_the_elder_deletes_it(
+async def test_of_two_resources_of_a_topic_only_the_older_one_deletes_it(
     on: Stage, restarts: bool
 ) -> None:
     await on.ready("Topic", "one", {"name": NAME, "partitions": 2})
@@ -163,7 +165,7 @@ async def test_of_two_resources_of_one_topic_only_the_elder_deletes_it(
     assert await topics(on) == []
 
 
-async def test_a_younger_resource_takes_the_topic_over_once_the_elder_is_gone(on: Stage) -> None:
+async def test_a_younger_resource_takes_over_once_the_older_one_is_deleted(on: Stage) -> None:
     kept = {"name": NAME, "lifecyclePolicy": "KeepAfterDeletion"}
     await on.ready("Topic", "one", {"name": NAME})
     on.apply("Topic", "two", kept)
@@ -177,7 +179,7 @@ async def test_a_younger_resource_takes_the_topic_over_once_the_elder_is_gone(on
 
 
 @pytest.mark.parametrize("seen", [True, False])
-async def test_an_elder_that_recorded_the_topic_counts_before_it_is_looked_at_again(
+async def test_an_older_resource_with_a_recorded_topic_counts_before_its_next_reconcile(
     on: Stage, seen: bool
 ) -> None:
     """After a restart the younger one is looked at first, or deleted at once."""
@@ -198,10 +200,10 @@ async def test_an_elder_that_recorded_the_topic_counts_before_it_is_looked_at_ag
     assert await topics(on) == ["a"]
 
 
-# -- what holds it up
+# -- obstacles
 
 
-async def test_a_tenant_and_a_namespace_go_when_nothing_is_in_them(on: Stage) -> None:
+async def test_a_tenant_and_a_namespace_are_deleted_once_they_are_empty(on: Stage) -> None:
     await on.ready("Tenant", "m", {})
     await on.ready("Namespace", "m", {"tenant": "m"})
     await on.ready("Topic", "mine", {"namespaceRef": {"name": "m"}, "partitions": 2})
@@ -233,7 +235,7 @@ async def test_a_tenant_and_a_namespace_go_when_nothing_is_in_them(on: Stage) ->
     assert len(on.notes(HELD)) == 2
 
 
-async def test_a_topic_that_appeared_since_the_list_was_read_holds_its_namespace(
+async def test_a_topic_created_after_the_list_was_read_blocks_its_namespaces_deletion(
     on: Stage,
 ) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
@@ -255,7 +257,7 @@ async def test_of_many_topics_the_first_are_named(on: Stage) -> None:
     assert on.condition("Namespace", "m", HELD)["message"].endswith("persistent://t1/m/t09")
 
 
-async def test_paused_nothing_is_deleted_and_forced_it_is(on: Stage) -> None:
+async def test_a_paused_resource_deletes_nothing_unless_forced(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     on.apply("Topic", "a", {"name": NAME}, paused="true")
     assert await on.delete("Topic", "a") is not None
@@ -268,7 +270,7 @@ async def test_paused_nothing_is_deleted_and_forced_it_is(on: Stage) -> None:
     assert on.notes("LetGo") == []
 
 
-async def test_a_refusal_holds_it_up_and_is_told_once(
+async def test_a_refusal_blocks_the_deletion_and_is_reported_once(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
@@ -280,11 +282,11 @@ async def test_a_refusal_holds_it_up_and_is_told_once(
     held = on.condition("Topic", "a", HELD)
     assert (held["reason"], held["message"]) == ("Refused", "the cluster refuses it: in use")
     assert on.notes(HELD) == [held["message"]]
-    (event,) = [one for one in on.kube.writes if one.path.endswith("/events")]
+    (event,) = [write for write in on.kube.writes if write.path.endswith("/events")]
     assert (event.body["action"], event.body["type"]) == ("Delete", "Warning")
 
 
-async def test_a_cluster_that_does_not_answer_holds_it_up_unless_it_is_forced(
+async def test_a_silent_cluster_blocks_the_deletion_unless_forced(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
@@ -311,7 +313,7 @@ async def test_a_cluster_that_does_not_answer_holds_it_up_unless_it_is_forced(
     assert await topics(on) == ["a", "b"]
 
 
-async def test_the_first_deletion_that_goes_through_wakes_what_waits_for_the_cluster(
+async def test_the_first_deletion_that_succeeds_wakes_all_that_wait_for_the_cluster(
     on: Stage,
 ) -> None:
     await on.ready("Topic", "a", {"name": NAME})
@@ -325,7 +327,7 @@ async def test_the_first_deletion_that_goes_through_wakes_what_waits_for_the_clu
     assert "b" in on.watches.woken
 
 
-async def test_a_forced_end_of_what_holds_others_deletes_none_of_them(on: Stage) -> None:
+async def test_a_forced_deletion_deletes_no_contents(on: Stage) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
     await on.say("PUT", "/persistent/t1/m/theirs")
     on.apply("Namespace", "m", {"tenant": "t1"}, force_delete="true")
@@ -338,7 +340,7 @@ async def test_a_forced_end_of_what_holds_others_deletes_none_of_them(on: Stage)
 
 
 @pytest.mark.parametrize("how", ["gone", "ending", "staying"])
-async def test_what_is_in_a_cluster_that_goes_too_is_left_to_it(on: Stage, how: str) -> None:
+async def test_targets_in_a_deleted_cluster_are_left_to_it(on: Stage, how: str) -> None:
     made = cluster(on)
     await on.ready("Topic", "a", {**IN_C, "name": NAME})
     assert (on.status("Topic", "a")["cluster"], on.status("Topic", "a")["clusterNamespace"]) == (
@@ -363,7 +365,7 @@ async def test_what_is_in_a_cluster_that_goes_too_is_left_to_it(on: Stage, how: 
         assert on.get("Topic", "a") == {}
 
 
-async def test_an_address_is_no_cluster_that_could_go(on: Stage) -> None:
+async def test_an_address_never_counts_as_a_deleted_cluster(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     on.rest.down = True
     assert await on.delete("Topic", "a") is not None
@@ -389,7 +391,7 @@ async def test_another_cluster_at_the_same_address_keeps_its_topics(
     assert await topics(on) == ["a"]
 
 
-async def test_a_cluster_that_is_gone_and_answers_still_is_cleaned_up(on: Stage) -> None:
+async def test_a_deleted_cluster_that_still_answers_is_cleaned_up(on: Stage) -> None:
     """Another one elsewhere has nothing to do with it."""
     cluster(on)
     await on.ready("Topic", "a", {**IN_C, "name": NAME})
@@ -400,12 +402,12 @@ async def test_a_cluster_that_is_gone_and_answers_still_is_cleaned_up(on: Stage)
     assert await topics(on) == []
 
 
-async def test_a_cluster_that_keeps_its_name_is_followed_to_its_new_address(on: Stage) -> None:
+async def test_a_cluster_with_a_new_address_is_found_by_name(on: Stage) -> None:
     cluster(on, adminUrl="http://old:8080")
     await on.ready("Topic", "a", {**IN_C, "name": NAME})
     assert on.status("Topic", "a")["adminUrl"] == "http://old:8080"
-    one = on.kube.get(CLUSTER, "c")
-    on.kube.put({**one, "spec": {"adminUrl": "http://new:8080"}})
+    obj = on.kube.get(CLUSTER, "c")
+    on.kube.put({**obj, "spec": {"adminUrl": "http://new:8080"}})
     on.apply("Topic", "a", {**IN_C, "name": NAME, "policies": {"messageTTL": "1h"}})
     assert await on.look("Topic", "a") is None
     assert on.status("Topic", "a")["adminUrl"] == "http://new:8080"
@@ -414,7 +416,7 @@ async def test_a_cluster_that_keeps_its_name_is_followed_to_its_new_address(on: 
     assert await topics(on) == []
 
 
-async def test_a_manifest_that_comes_to_mean_another_topic_changes_and_deletes_nothing_there(
+async def test_a_manifest_that_now_means_another_topic_changes_nothing_there(
     on: Stage,
 ) -> None:
     await on.ready("Topic", "a", {"name": NAME})
@@ -429,7 +431,7 @@ async def test_a_manifest_that_comes_to_mean_another_topic_changes_and_deletes_n
     assert await topics(on) == ["b"]
 
 
-async def test_a_manifest_that_means_another_cluster_deletes_where_the_status_says(
+async def test_a_deletion_happens_in_the_cluster_of_the_status(
     on: Stage,
 ) -> None:
     await on.ready("Topic", "a", {"name": NAME})

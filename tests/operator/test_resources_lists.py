@@ -9,6 +9,7 @@ import pytest
 from tests.operator.resource_stage import URL, Stage, resource_stage
 
 from magnetar_operator.admin import client as admin_client
+from magnetar_operator.admin.access import OPEN
 from magnetar_operator.admin.client import (
     ANSWER_TIMEOUT_S,
     AT_ONCE_MAX,
@@ -33,10 +34,10 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
 # -- lists
 
 
-async def test_a_topic_of_a_tenant_that_is_not_there_waits_and_goes_on_once_all_is(
+async def test_a_topic_waits_for_its_tenant_and_continues_once_it_exists(
     on: Stage,
 ) -> None:
-    """What was read of the tenant before it was there is not believed afterwards."""
+    """A list that was read before the tenant existed is not used afterwards."""
     on.apply("Topic", "a", {"name": "x/y/a"})
     assert await on.look("Topic", "a") is not None
     assert on.reason("Topic", "a") == "WaitingForNamespace"
@@ -46,7 +47,9 @@ async def test_a_topic_of_a_tenant_that_is_not_there_waits_and_goes_on_once_all_
     assert await on.look("Topic", "a") is None
 
 
-async def test_a_namespace_that_went_since_its_list_was_read_is_waited_for(on: Stage) -> None:
+async def test_a_namespace_that_was_deleted_after_its_list_was_read_is_waited_for(
+    on: Stage,
+) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
     await on.ready("Topic", "b", {"name": "t1/m/b"})
     await on.say("DELETE", "/persistent/t1/m/b")
@@ -57,7 +60,7 @@ async def test_a_namespace_that_went_since_its_list_was_read_is_waited_for(on: S
     assert on.reason("Topic", "a") == "WaitingForNamespace"
 
 
-async def test_a_namespace_that_appeared_since_the_list_was_read_holds_its_tenant(
+async def test_a_namespace_created_after_the_list_was_read_blocks_its_tenants_deletion(
     on: Stage,
 ) -> None:
     await on.ready("Tenant", "x", {})
@@ -68,7 +71,7 @@ async def test_a_namespace_that_appeared_since_the_list_was_read_holds_its_tenan
 
 
 @pytest.mark.parametrize("kind", ["Tenant", "Namespace", "Topic"])
-async def test_what_went_since_its_list_was_read_is_made_again_in_one_look(
+async def test_a_topic_deleted_after_its_list_was_read_is_created_in_the_same_reconcile(
     on: Stage, kind: str
 ) -> None:
     spec, path = {
@@ -85,7 +88,7 @@ async def test_what_went_since_its_list_was_read_is_made_again_in_one_look(
     assert await on.say("GET", path if kind != "Topic" else f"{path}/stats") is not None
 
 
-async def test_a_subscription_whose_topic_went_waits_for_it(on: Stage) -> None:
+async def test_a_subscription_waits_for_its_deleted_topic(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     await on.ready("Subscription", "s", {"topic": f"persistent://{NAME}"})
     await on.say("DELETE", f"{A}?force=true")
@@ -93,14 +96,14 @@ async def test_a_subscription_whose_topic_went_waits_for_it(on: Stage) -> None:
     assert on.reason("Subscription", "s") == "WaitingForTopic"
 
 
-async def test_a_list_that_is_null_is_an_empty_one(on: Stage) -> None:
+async def test_a_null_list_is_empty(on: Stage) -> None:
     on.rest.answers["/tenants"] = None
     await on.ready("Tenant", "x", {})
     assert on.rest.writes == [("PUT", "/tenants/x")]
 
 
 @pytest.mark.parametrize("answer", [None, {}, {"partitions": None}])
-async def test_a_topic_of_which_no_partitions_are_told_is_deleted_as_one_without(
+async def test_a_topic_without_reported_partitions_is_deleted_as_unpartitioned(
     on: Stage, answer: object
 ) -> None:
     await on.ready("Topic", "a", {"name": "t1/n1/a"})
@@ -109,7 +112,7 @@ async def test_a_topic_of_which_no_partitions_are_told_is_deleted_as_one_without
     assert ("DELETE", "/persistent/t1/n1/a") in on.rest.writes
 
 
-async def test_a_tenant_may_use_the_clusters_it_names_else_all_there_are(on: Stage) -> None:
+async def test_a_tenant_may_use_its_named_clusters_or_else_all(on: Stage) -> None:
     on.rest.answers["/clusters"] = ["b", "a", "global"]
     on.apply("Tenant", "x", {"allowedClusters": ["a"]})
     await on.look("Tenant", "x")
@@ -124,7 +127,7 @@ async def test_a_tenant_may_use_the_clusters_it_names_else_all_there_are(on: Sta
 
 
 @pytest.mark.parametrize("clusters", [[], ["a", "b"]])
-async def test_a_namespace_is_read_also_where_no_cluster_is_named_or_several_are(
+async def test_a_namespace_is_read_with_no_cluster_or_several_in_its_policies(
     on: Stage, clusters: list[str]
 ) -> None:
     """None of several is taken for the one that answers."""
@@ -138,7 +141,7 @@ async def test_a_namespace_is_read_also_where_no_cluster_is_named_or_several_are
     assert sets == ["/namespaces/t1/n1/dispatchRate"]
 
 
-async def test_a_tenant_keeps_the_clusters_that_it_has_where_only_its_roles_are_said(
+async def test_a_tenant_keeps_its_clusters_if_the_manifest_sets_only_roles(
     on: Stage,
 ) -> None:
     """The admin REST takes the whole document only."""
@@ -154,7 +157,7 @@ async def test_a_tenant_keeps_the_clusters_that_it_has_where_only_its_roles_are_
     assert sent == {"adminRoles": ["r"], "allowedClusters": ["a"]}
 
 
-async def test_how_many_bundles_there_are_is_the_brokers_affair_unless_it_is_said(
+async def test_the_broker_decides_the_number_of_bundles_by_default(
     on: Stage,
 ) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
@@ -167,7 +170,7 @@ async def test_how_many_bundles_there_are_is_the_brokers_affair_unless_it_is_sai
     assert "brokers split bundles by load" in on.condition("Namespace", "n")["message"]
 
 
-async def test_a_condition_keeps_the_time_since_which_it_is_so(on: Stage) -> None:
+async def test_a_condition_keeps_its_transition_time(on: Stage) -> None:
     first = on.now
     await on.ready("Topic", "a", {"name": NAME})
     for hours, refused in ((1, False), (2, True), (3, True), (4, False)):
@@ -202,7 +205,7 @@ async def test_requests_of_all_clusters_are_counted_by_method(on: Stage) -> None
     assert not any(client.connected for client in clients)
 
 
-async def test_redirects_without_an_end_are_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endless_redirects_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
 
     def moves_on(request: httpx.Request) -> httpx.Response:
@@ -216,7 +219,7 @@ async def test_redirects_without_an_end_are_no_answer(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("status", "attempts"), [(499, 1), (500, 3), (503, 3)])
-async def test_what_a_broker_failed_at_is_asked_again_and_what_it_refuses_is_not(
+async def test_failures_of_a_broker_are_retried_and_refusals_are_not(
     monkeypatch: pytest.MonkeyPatch, status: int, attempts: int
 ) -> None:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
@@ -228,7 +231,7 @@ async def test_what_a_broker_failed_at_is_asked_again_and_what_it_refuses_is_not
     await client.close()
 
 
-async def test_a_request_that_hangs_is_ended_with_its_client(
+async def test_closing_a_client_ends_its_hanging_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admin_client, "CLOSE_S_MAX", 0.01)
@@ -251,9 +254,9 @@ async def test_a_request_that_hangs_is_ended_with_its_client(
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_client_asks_with_a_deadline_and_so_many_at_once() -> None:
+async def test_a_client_has_a_deadline_and_a_limit_of_concurrent_requests() -> None:
     client = AdminClient("http://a/")
     assert client.url == "http://a"
     assert client._slots._value == AT_ONCE_MAX
-    async with client._open() as http:
+    async with client._open(OPEN) as http:
         assert http.timeout.read == ANSWER_TIMEOUT_S

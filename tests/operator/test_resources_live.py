@@ -13,7 +13,7 @@ from magnetar_operator.kube.kinds import EVENT, NAMESPACE, SUBSCRIPTION, TENANT,
 from magnetar_operator.kube.rbac import CLUSTER_RULES, WATCH, missing
 
 NOT_HERE = {("patch", "events.k8s.io", "events")}
-"""An event that is told again: `test_operator_process`."""
+"""For repeated events see `test_operator_process`."""
 
 pytestmark = [pytest.mark.kube, pytest.mark.usefixtures("crds"), pytest.mark.timeout(240)]
 
@@ -62,7 +62,7 @@ def test_applied_in_any_order_all_become_ready(live: Live) -> None:
     assert row[:5] == ["first", "persistent://market/early/first", live.url, "3", "0"]
 
 
-def test_a_topic_is_changed_as_its_manifest_is(live: Live) -> None:
+def test_a_topic_follows_changes_of_its_manifest(live: Live) -> None:
     path = "/persistent/shop/orders/changing"
     name = {"name": "shop/orders/changing"}
     policies = {"retention": {"time": "7d", "size": "1Gi"}, "maxProducersPerTopic": 3}
@@ -78,7 +78,7 @@ def test_a_topic_is_changed_as_its_manifest_is(live: Live) -> None:
     assert retention == {"retentionTimeInMinutes": 10_080, "retentionSizeInMB": 1_024}
     assert live.say("GET", f"{path}/maxProducers") == 3
     assert live.say("GET", f"{path}/properties") == {"team": "red", "x": "1"}
-    live.say("POST", f"{path}/messageTTL", 60)  # somebody else's, and left alone
+    live.say("POST", f"{path}/messageTTL", 60)  # another client's, not changed
     policies = {"retention": {"time": "8d", "size": "1Gi"}}
     live.apply(
         "Topic",
@@ -94,7 +94,7 @@ def test_a_topic_is_changed_as_its_manifest_is(live: Live) -> None:
     assert live.events("DriftRepaired", "changing") == []
 
 
-def test_a_namespace_and_a_tenant_are_changed_as_their_manifests_are(live: Live) -> None:
+def test_a_namespace_and_a_tenant_follow_changes_of_their_manifests(live: Live) -> None:
     live.apply("Tenant", "moving", {"adminRoles": ["a", "b"]})
     spec = {"tenant": "moving", "policies": {"messageTTL": "1h", "encryptionRequired": True}}
     live.apply("Namespace", "moving", {**spec, "properties": {"team": "red"}})
@@ -115,7 +115,7 @@ def test_a_namespace_and_a_tenant_are_changed_as_their_manifests_are(live: Live)
     }
 
 
-def test_changes_by_hand_are_put_back_and_told_unless_ignored(live: Live) -> None:
+def test_drift_is_repaired_and_reported_unless_ignored(live: Live) -> None:
     path = "/persistent/shop/orders/drifting"
     policies = {"retention": {"time": "7d", "size": "1Gi"}, "messageTTL": "1h"}
     live.apply(
@@ -135,7 +135,7 @@ def test_changes_by_hand_are_put_back_and_told_unless_ignored(live: Live) -> Non
     until("TTL put back", lambda: live.say("GET", f"{path}/messageTTL") == 3600)
 
 
-def test_deleted_by_hand_is_made_again_and_told(live: Live) -> None:
+def test_a_target_deleted_by_hand_is_created_again_and_reported(live: Live) -> None:
     live.apply("Topic", "gone", {"name": "shop/orders/gone", "partitions": 2})
     live.ready("Topic", "gone")
     live.say("DELETE", "/persistent/shop/orders/gone/partitions")
@@ -143,7 +143,7 @@ def test_deleted_by_hand_is_made_again_and_told(live: Live) -> None:
     assert live.say("GET", "/persistent/shop/orders/gone/partitions")["partitions"] == 2
 
 
-def test_what_exists_already_is_adopted_and_otherwise_left_as_it_is(live: Live) -> None:
+def test_an_existing_target_is_adopted_and_otherwise_unchanged(live: Live) -> None:
     path = "/persistent/shop/orders/older"
     live.say("PUT", path)
     live.say("POST", f"{path}/messageTTL", 60)
@@ -158,7 +158,7 @@ def test_what_exists_already_is_adopted_and_otherwise_left_as_it_is(live: Live) 
     assert live.say("GET", f"{path}/inactiveTopicPolicies")["deleteWhileInactive"] is False
 
 
-def test_what_is_refused_says_why_and_what_to_do(live: Live) -> None:
+def test_a_refusal_names_the_reason_and_the_remedy(live: Live) -> None:
     live.say("PUT", "/persistent/shop/orders/flat")
     live.apply("Topic", "flat", {"name": "shop/orders/flat", "partitions": 2})
     assert "create a new topic" in live.until("Topic", "flat", "Refused")["message"]
@@ -178,7 +178,7 @@ def test_what_is_refused_says_why_and_what_to_do(live: Live) -> None:
     assert live.say("GET", "/schemas/shop/orders/schemed/schema")["data"] == schema
 
 
-def test_a_creation_that_is_refused_leaves_nothing_to_delete(live: Live) -> None:
+def test_a_refused_creation_leaves_nothing_to_delete(live: Live) -> None:
     full = {"tenant": "shop", "policies": {"maxTopicsPerNamespace": 1}}
     live.apply("Namespace", "full", full)
     live.ready("Namespace", "full")
@@ -193,7 +193,7 @@ def test_a_creation_that_is_refused_leaves_nothing_to_delete(live: Live) -> None
     live.delete("Namespace", "full")
 
 
-def test_what_is_not_supported_is_refused_before_anything_is_done(live: Live) -> None:
+def test_unsupported_settings_are_refused_before_any_action(live: Live) -> None:
     """A cluster's name, which the API server cannot know."""
     live.kubectl.apply(manifest("MagnetarCluster", "local", {"adminUrl": live.url}))
     where = {"clusterRef": {"name": "local"}}
@@ -212,7 +212,7 @@ def test_what_is_not_supported_is_refused_before_anything_is_done(live: Live) ->
     live.kubectl("delete", "magnetarcluster", "local")
 
 
-def test_paused_nothing_is_done_and_a_plan_only_tells(live: Live) -> None:
+def test_a_paused_resource_and_a_plan_change_nothing(live: Live) -> None:
     live.apply("Topic", "paused", {"name": "shop/orders/paused"}, paused="true")
     live.until("Topic", "paused", "Paused")
     live.apply("Topic", "planned", {"name": "shop/orders/planned"}, plan="true")
@@ -229,7 +229,7 @@ def test_paused_nothing_is_done_and_a_plan_only_tells(live: Live) -> None:
     live.ready("Topic", "paused")
 
 
-def test_two_resources_of_one_topic_the_older_one_counts(live: Live) -> None:
+def test_of_two_resources_of_a_topic_the_older_one_counts(live: Live) -> None:
     live.apply("Topic", "twin-one", {"name": "shop/orders/twin", "partitions": 2})
     live.ready("Topic", "twin-one")
     live.apply("Topic", "twin-two", {"name": "shop/orders/twin", "partitions": 4})
@@ -240,7 +240,7 @@ def test_two_resources_of_one_topic_the_older_one_counts(live: Live) -> None:
     assert not live.has("/persistent/shop/orders/twin/partitioned-stats")
 
 
-def test_deleted_is_deleted_and_kept_is_kept(live: Live) -> None:
+def test_a_deleted_resource_deletes_its_target_unless_it_keeps_it(live: Live) -> None:
     live.apply("Topic", "short", {"name": "shop/orders/short"})
     live.apply(
         "Topic", "long", {"name": "shop/orders/long", "lifecyclePolicy": "KeepAfterDeletion"}
@@ -250,7 +250,7 @@ def test_deleted_is_deleted_and_kept_is_kept(live: Live) -> None:
     live.ready("Topic", "long")
     live.ready("Subscription", "reader")
     assert "finalizers" not in live.get("Topic", "long")["metadata"]
-    live.say("DELETE", "/persistent/shop/orders/short")  # gone already counts as deleted
+    live.say("DELETE", "/persistent/shop/orders/short")  # a missing target counts as deleted
     for kind, name in (("Topic", "short"), ("Subscription", "reader"), ("Topic", "long")):
         live.delete(kind, name)
     assert not live.has("/persistent/shop/orders/short/stats")
@@ -258,7 +258,7 @@ def test_deleted_is_deleted_and_kept_is_kept(live: Live) -> None:
     assert live.say("GET", "/persistent/shop/orders/long/subscriptions") == []
 
 
-def test_a_namespace_goes_when_nothing_is_in_it(live: Live) -> None:
+def test_a_namespace_is_deleted_once_it_is_empty(live: Live) -> None:
     live.apply("Tenant", "leaving", {})
     live.apply("Namespace", "leaving", {"tenant": "leaving"})
     live.apply("Topic", "mine", {"namespaceRef": {"name": "leaving"}})
@@ -283,8 +283,8 @@ def test_a_namespace_goes_when_nothing_is_in_it(live: Live) -> None:
     assert "leaving" not in live.say("GET", "/tenants")
 
 
-def test_rights_are_what_the_life_of_resources_asks_and_nothing_else(live: Live) -> None:
-    """Of one of each kind that is made, drifts, is put back and goes."""
+def test_the_role_has_exactly_the_rights_that_resources_use(live: Live) -> None:
+    """The requests of one resource of each kind: created, drifted, repaired, deleted."""
     live.apply("Tenant", "whole", {"adminRoles": ["boss"]})
     policies = {"messageTTL": "1h"}
     # What is referred to and not seen yet is asked for.

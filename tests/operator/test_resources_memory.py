@@ -1,4 +1,4 @@
-"""What reconcilers remember between looks: statuses, pauses, who waits, and who is the elder."""
+"""Memory between reconciles: statuses, pauses, waiting resources, and owners of targets."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def made() -> tuple[Memory, Siblings]:
     return Memory(siblings), siblings  # type: ignore[arg-type]
 
 
-def test_the_status_that_was_written_last_is_known_until_the_watch_has_a_newer_one() -> None:
+def test_the_last_written_status_counts_until_the_watch_has_a_newer_one() -> None:
     memory, _ = made()
     one = resource("a", phase="old")
     assert memory.status(key("a"), one) == {"phase": "old"}
@@ -70,7 +70,7 @@ def test_the_status_that_was_written_last_is_known_until_the_watch_has_a_newer_o
     assert version_of({"metadata": {}}) == 0
 
 
-def test_pauses_double_to_their_bound_and_begin_again_after_a_success(
+def test_pauses_double_up_to_a_bound_and_restart_after_a_success(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
@@ -85,7 +85,7 @@ def test_pauses_double_to_their_bound_and_begin_again_after_a_success(
     assert memory.pause_s(key("a")) == PAUSE_FIRST_S
 
 
-def test_who_waits_is_woken_once_without_its_pause() -> None:
+def test_a_waiting_resource_is_woken_once_without_its_pause() -> None:
     memory, siblings = made()
     memory.wait("", key("none"))
     memory.wake("", "x")
@@ -106,7 +106,7 @@ def test_who_waits_is_woken_once_without_its_pause() -> None:
     assert siblings.looked[2:] == [key("e")]
 
 
-def test_the_oldest_resource_looks_after_a_target_that_several_claim() -> None:
+def test_the_oldest_of_several_resources_owns_the_target() -> None:
     memory, siblings = made()
     old, new = resource("old", "1"), resource("new", "2")
     siblings.known = {key("old"): old, key("new"): new}
@@ -133,7 +133,7 @@ def test_the_oldest_resource_looks_after_a_target_that_several_claim() -> None:
         (None, False),
     ],
 )
-def test_a_claim_holds_while_its_resource_is_there_and_means_the_target(
+def test_a_claim_holds_while_its_resource_exists_and_means_the_target(
     status: dict[str, str] | None, holds: bool
 ) -> None:
     memory, siblings = made()
@@ -143,7 +143,7 @@ def test_a_claim_holds_while_its_resource_is_there_and_means_the_target(
     assert memory.elder(key("new"), new, TOKEN) == (key("old") if holds else None)
 
 
-def test_what_is_gone_is_forgotten_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_resources_are_dropped_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "FORGET_EVERY_RECONCILES", 2)
     memory, siblings = made()
     there, gone = resource("there"), resource("gone")
@@ -163,6 +163,6 @@ def test_what_is_gone_is_forgotten_from_time_to_time(monkeypatch: pytest.MonkeyP
     assert memory._owners == {"there": key("there")}
 
 
-def test_age_is_by_creation_and_then_by_name() -> None:
+def test_age_is_ordered_by_creation_then_name() -> None:
     ordered = [resource("b", "1"), resource("a", "2"), resource("b", "2")]
     assert sorted(ordered, key=age) == ordered

@@ -1,4 +1,4 @@
-"""A manifest comes to mean another cluster: the operator acts only where the status says."""
+"""A manifest that now means another cluster: the operator acts only in the status's cluster."""
 
 import json
 from collections.abc import Iterator
@@ -10,8 +10,7 @@ from tests.support.kube import Tool
 from tests.support.server_process import ServerProcess
 
 from magnetar_operator.admin.target import TOPIC, Target
-from magnetar_operator.catalog.claims import moved, owns, same_cluster
-from magnetar_operator.catalog.references import Place
+from magnetar_operator.catalog.references import Place, moved, owns, same_cluster
 
 RESOURCES = (("Subscription", "audit"), ("Topic", "created"), ("Namespace", "orders"),
              ("Tenant", "shop"))  # fmt: skip
@@ -66,7 +65,7 @@ def all_deleted_in_one_cluster_only(old: Live, new: Live) -> None:
 @pytest.mark.usefixtures("crds")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seen", [True, False], ids=["compared", "deleted at once"])
-def test_another_cluster_takes_the_place_of_the_only_one(
+def test_another_cluster_replaces_the_only_one(
     old: Live, new: Live, kube_namespace: str, seen: bool
 ) -> None:
     """Resources without clusterRef mean the only MagnetarCluster of their namespace."""
@@ -116,7 +115,7 @@ def test_a_manifest_that_names_another_cluster_changes_nothing_in_it(
 @pytest.mark.kube
 @pytest.mark.usefixtures("crds")
 @pytest.mark.timeout(300)
-def test_a_namespace_resource_created_anew_with_another_name(
+def test_a_namespace_resource_recreated_with_another_name(
     old: Live, new: Live, kube_namespace: str
 ) -> None:
     new.say("PUT", "/namespaces/shop/other")
@@ -144,7 +143,7 @@ def test_a_namespace_resource_created_anew_with_another_name(
 def test_a_duplicate_that_was_paused_deletes_nothing(
     new: Live, kube_namespace: str, created_by: str
 ) -> None:
-    """Neither its conditions nor another resource say any longer that it is a duplicate."""
+    """Neither its conditions nor another resource mark it as a duplicate any more."""
     spec = {"name": "shop/orders/twin"}
     with operator(kube_namespace):
         if created_by == "elder":
@@ -179,7 +178,7 @@ def test_a_duplicate_that_was_paused_deletes_nothing(
 def test_another_cluster_gets_the_address_of_one_that_is_deleted(
     new: Live, kube_namespace: str, seen: bool
 ) -> None:
-    """What is at the address now is the other cluster's, and not what these resources created."""
+    """The targets at the address belong to the other cluster, not to these resources."""
     address = {"adminUrl": new.url}
     new.kubectl.apply(manifest("MagnetarCluster", "first", address))
     with operator(kube_namespace):
@@ -201,9 +200,7 @@ def test_another_cluster_gets_the_address_of_one_that_is_deleted(
 @pytest.mark.kube
 @pytest.mark.usefixtures("crds")
 @pytest.mark.timeout(300)
-def test_a_restart_gives_nothing_of_a_paused_resource_to_a_younger_one(
-    new: Live, kube_namespace: str
-) -> None:
+def test_after_a_restart_a_paused_resource_keeps_its_target(new: Live, kube_namespace: str) -> None:
     twin = "/persistent/shop/orders/twin/stats"
     spec = {"name": "shop/orders/twin"}
     with operator(kube_namespace):
@@ -252,7 +249,7 @@ STATUS = {**HERE.status, "applied": {"exists": True}}
         ({"adminUrl": "http://elsewhere:8080", "cluster": "b", "applied": None}, False),
     ],
 )
-def test_which_place_is_another_one(changed: dict[str, object], is_moved: bool) -> None:
+def test_places_that_differ(changed: dict[str, object], is_moved: bool) -> None:
     assert bool(moved({**STATUS, **changed}, HERE)) is is_moved
 
 
@@ -273,7 +270,7 @@ def test_one_name_in_two_kubernetes_namespaces_is_two_clusters() -> None:
         ({"resolvedName": ""}, False),
     ],
 )
-def test_who_created_or_adopted_a_target_looks_after_it(
+def test_the_resource_that_created_or_adopted_a_target_owns_it(
     changed: dict[str, object], does: bool
 ) -> None:
     one = {"kind": "Topic", "status": {**STATUS, **changed}}

@@ -1,4 +1,4 @@
-"""Names of resources' targets: what they are in, and what they refer to."""
+"""Names of resources' targets, their parents, and references."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ from magnetar_operator.kube.kinds import CLUSTER
         ),
     ],
 )
-def test_a_target_has_a_name_a_place_and_what_is_above_it(
+def test_a_target_has_a_name_a_path_and_a_parent(
     target: Target, full: str, above: Target | None, path: str
 ) -> None:
     assert target.full_name == full
@@ -55,7 +55,7 @@ def made(kind: str, own: str, /, **spec: Any) -> dict[str, Any]:
     return {"kind": kind, "metadata": {"name": own, "namespace": "k"}, "spec": spec}
 
 
-def test_names_follow_references_and_say_what_is_missing() -> None:
+def test_names_follow_references_and_errors_name_the_missing_object() -> None:
     known = {
         (NAMESPACE, "ns"): made(NAMESPACE, "ns", tenant="t", name="n"),
         (TOPIC, "x"): made(TOPIC, "x", namespaceRef={"name": "ns"}),
@@ -89,7 +89,7 @@ def test_names_follow_references_and_say_what_is_missing() -> None:
     assert placed_by(subscription, find) is known[NAMESPACE, "ns"]
 
 
-# -- where it is
+# -- addresses
 
 
 def cluster(own: str = "c", namespace: str = "k", **spec: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ async def test_a_place_is_an_address_or_a_cluster_with_its_namespace_and_its_own
     }
 
 
-async def test_what_a_resource_does_not_say_itself_it_has_from_what_it_refers_to() -> None:
+async def test_a_resource_inherits_the_cluster_of_its_references() -> None:
     """Of its own Kubernetes namespace, the nearest first."""
     others = [cluster(), cluster("d"), made(NAMESPACE, "n", tenant="t", clusterRef={"name": "d"})]
     topic = made(TOPIC, "x", namespaceRef={"name": "n"})
@@ -164,7 +164,7 @@ async def test_what_a_resource_does_not_say_itself_it_has_from_what_it_refers_to
         (FAR, [cluster()], NotYet, "no MagnetarCluster far/c: create it"),
     ],
 )
-async def test_a_place_that_there_is_not_says_what_to_do(
+async def test_a_missing_place_names_the_remedy(
     spec: dict[str, Any], clusters: list[dict[str, Any]], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said) as raised:

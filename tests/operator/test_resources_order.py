@@ -1,11 +1,17 @@
-"""The order of a plan's steps, and what each says that it does."""
+"""The order of a plan's steps, and their descriptions."""
 
 import pytest
 from tests.operator.test_resources_plan import TARGET
 
-from magnetar_operator.catalog.desired import PARTITIONS, POLICIES, PROPERTIES, SCHEMA, Desired
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.catalog.plan import Verb, plan
+from magnetar_operator.catalog.state import (
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    Observed,
+)
 
 FIELDS = {
     f"{POLICIES}maxProducersPerTopic": 3,
@@ -17,7 +23,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("there", [{PARTITIONS: 2}, None])
-def test_shape_comes_before_properties_the_schema_and_policies(
+def test_steps_are_ordered_shape_properties_schema_policies(
     there: dict[str, object] | None,
 ) -> None:
     """A schema that a topic refuses is refused before the policies are loosened for it."""
@@ -29,9 +35,11 @@ def test_shape_comes_before_properties_the_schema_and_policies(
     ]  # fmt: skip
 
 
-def test_steps_say_what_they_change_and_nothing_of_a_schemas_digest() -> None:
-    made = plan(TARGET, Desired(FIELDS, {}), Observed({PARTITIONS: 2, f"{PROPERTIES}team": "blue"}))
-    assert [one.text for one in made.steps] == [
+def test_steps_describe_changes_without_the_schemas_digest() -> None:
+    planned = plan(
+        TARGET, Desired(FIELDS, {}), Observed({PARTITIONS: 2, f"{PROPERTIES}team": "blue"})
+    )
+    assert [action.text for action in planned.steps] == [
         "partitions: 2 → 4",
         "properties.team: blue → red",
         "register the schema as a version of the topic's",
@@ -39,7 +47,7 @@ def test_steps_say_what_they_change_and_nothing_of_a_schemas_digest() -> None:
         "messageTTL: not set → 1m",
     ]
     created = plan(TARGET, Desired(FIELDS, {}), None)
-    assert [one.text for one in created.steps] == [
+    assert [action.text for action in created.steps] == [
         f"create topic {TARGET.name} with 4 partitions",
         "set properties.team to red",
         "set schema to the given schema",

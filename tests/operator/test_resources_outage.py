@@ -1,4 +1,4 @@
-"""Brokers are down: what is told, what waits, what can be let go, and that nothing hangs."""
+"""Brokers are down: statuses, waiting resources, forced deletions, and no hanging operator."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,7 +31,7 @@ def live(
         yield found
 
 
-def test_deletion_waits_and_says_so_and_can_be_forced(live: Live, server: ServerProcess) -> None:
+def test_a_deletion_waits_reports_it_and_can_be_forced(live: Live, server: ServerProcess) -> None:
     for name in ("waits", "forced"):
         live.apply("Topic", name, {"name": f"shop/orders/{name}"})
         live.ready("Topic", name)
@@ -51,7 +51,7 @@ def test_deletion_waits_and_says_so_and_can_be_forced(live: Live, server: Server
     assert live.has("/persistent/shop/orders/forced/stats")
 
 
-def test_what_waits_goes_on_when_the_brokers_are_back(live: Live, server: ServerProcess) -> None:
+def test_waiting_resources_continue_when_brokers_return(live: Live, server: ServerProcess) -> None:
     server.kill()
     for number in range(3):
         live.apply("Topic", f"t{number}", {"name": f"shop/orders/t{number}"})
@@ -69,7 +69,7 @@ def several_looks(running: Operator, more: int = 5) -> None:
     until("looks", lambda: all(looks[kind] > seen[kind] + more for kind in kinds))
 
 
-def test_an_operator_that_starts_anew_changes_and_deletes_nothing(
+def test_a_restarted_operator_changes_nothing(
     kubectl: Tool, kube_namespace: str, server: ServerProcess
 ) -> None:
     with Live(kubectl.within(kube_namespace), server.http_url) as live:
@@ -85,7 +85,7 @@ def test_an_operator_that_starts_anew_changes_and_deletes_nothing(
             for kind, name in (("Tenant", "shop"), ("Namespace", "orders"), ("Topic", "a")):
                 live.ready(kind, name)
             several_looks(first)  # a topic that was Ready before shows its subscription after
-        one = live.get("Topic", "a")
+        obj = live.get("Topic", "a")
         with operator(kube_namespace, resync_s=0.2) as again:
             several_looks(again)
             written = {
@@ -94,11 +94,11 @@ def test_an_operator_that_starts_anew_changes_and_deletes_nothing(
                 if verb not in ("get", "list", "watch") and resource != "leases"
             }
             assert written == {}
-        assert live.get("Topic", "a") == one
+        assert live.get("Topic", "a") == obj
         assert live.say("GET", "/persistent/shop/orders/a/messageTTL") == 7_200
 
 
-def test_a_kubernetes_namespace_with_its_cluster_goes_while_the_brokers_are_down(
+def test_a_kubernetes_namespace_is_deleted_with_its_cluster_while_brokers_are_down(
     kube_api: client.ApiClient, kubectl: Tool, kube_namespace: str, server: ServerProcess
 ) -> None:
     leaving = fresh_namespace(kube_api)

@@ -1,4 +1,4 @@
-"""Where a resource's target is, what a look reads there, and what is known of lists meanwhile."""
+"""The place of a resource's target, its observation, and cached lists."""
 
 import json
 from collections.abc import AsyncIterator
@@ -10,8 +10,8 @@ from tests.operator.resource_stage import NS, URL, Stage, resource_stage
 from tests.unit.admin.support import Admin, entry
 
 from magnetar_operator.admin import client as admin_client
-from magnetar_operator.catalog.desired import INACTIVE, desired_of
-from magnetar_operator.catalog.references import admin_url, parse_spec
+from magnetar_operator.catalog.references import References, admin_url, parse_spec
+from magnetar_operator.catalog.state import INACTIVE, desired_of
 from magnetar_operator.kube.events import SERIES_INTERVAL_S
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, Object
 
@@ -41,7 +41,7 @@ def cluster(name: str = "c", namespace: str = NS, **content: Any) -> Object:
     return made
 
 
-# -- where a target is
+# -- the place of a target
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def cluster(name: str = "c", namespace: str = NS, **content: Any) -> Object:
         ({}, f"http://c-broker.{NS}.svc:8080"),
     ],
 )
-async def test_the_only_cluster_of_the_namespace_is_meant_where_none_is_named(
+async def test_the_only_cluster_of_the_namespace_is_the_default(
     on: Stage, content: Object, url: str
 ) -> None:
     assert admin_url(cluster(**content)) == url
@@ -64,7 +64,7 @@ async def test_the_only_cluster_of_the_namespace_is_meant_where_none_is_named(
     assert (status["cluster"], status["clusterNamespace"], status["adminUrl"]) == ("c", NS, url)
 
 
-async def test_without_a_cluster_or_with_several_the_resource_says_what_to_do(on: Stage) -> None:
+async def test_without_a_cluster_or_with_several_the_message_names_the_remedy(on: Stage) -> None:
     on.kube.put(resource("Tenant", "x"))
     assert await on.look("Tenant", "x") is not None
     assert on.reason("Tenant", "x") == "WaitingForCluster"
@@ -77,9 +77,7 @@ async def test_without_a_cluster_or_with_several_the_resource_says_what_to_do(on
 
 
 @pytest.mark.parametrize("shown", [True, False])
-async def test_a_cluster_is_found_whether_or_not_a_watch_has_shown_it(
-    on: Stage, shown: bool
-) -> None:
+async def test_a_cluster_is_found_before_the_watch_reports_it(on: Stage, shown: bool) -> None:
     if not shown:
         seen, on.kube.seen = on.kube.seen, lambda _one, _gone: None
         on.kube.put(cluster(spec={"adminUrl": URL}))
@@ -89,7 +87,7 @@ async def test_a_cluster_is_found_whether_or_not_a_watch_has_shown_it(
     on.kube.put(resource("Tenant", "x", spec={}))
     await on.ready("Tenant", "y", {"clusterRef": {"name": "c"}})
     assert await on.look("Tenant", "x") is None
-    asked = [one.path for one in on.kube.asked if "magnetarclusters" in one.path]
+    asked = [request.path for request in on.kube.asked if "magnetarclusters" in request.path]
     assert bool(asked) != shown
 
 
@@ -111,7 +109,7 @@ async def test_a_named_cluster_may_be_in_another_namespace_and_is_waited_for(on:
     assert on.status("Tenant", "x")["clusterNamespace"] == "elsewhere"
 
 
-async def test_a_reference_leads_to_the_cluster_of_what_it_names(on: Stage) -> None:
+async def test_a_reference_resolves_to_the_cluster_of_the_referenced_resource(on: Stage) -> None:
     on.kube.put(cluster("near", spec={"adminUrl": "http://wrong"}))
     on.kube.put(cluster(spec={"adminUrl": URL}))
     await on.ready("Namespace", "n", {"clusterRef": {"name": "c"}, "tenant": "t1"})
@@ -123,7 +121,7 @@ async def test_a_reference_leads_to_the_cluster_of_what_it_names(on: Stage) -> N
     assert on.status("Subscription", "s")["resolvedName"] == ("persistent://t1/n/a/subscription/s")
 
 
-async def test_the_clusters_own_name_is_allowed_and_no_other(on: Stage) -> None:
+async def test_only_the_clusters_own_name_is_allowed(on: Stage) -> None:
     on.kube.put(cluster(spec={"adminUrl": URL, "clusterName": "standalone"}))
     where = {"clusterRef": {"name": "c"}}
     await on.ready("Tenant", "x", {**where, "allowedClusters": ["standalone"]})
@@ -132,7 +130,7 @@ async def test_the_clusters_own_name_is_allowed_and_no_other(on: Stage) -> None:
     assert on.reason("Tenant", "y") == "Unsupported"
 
 
-async def test_a_status_without_the_clusters_namespace_means_that_of_the_manifest(
+async def test_a_status_without_the_clusters_namespace_uses_the_manifests(
     on: Stage,
 ) -> None:
     """As an older release wrote it."""
@@ -151,6 +149,29 @@ async def test_a_status_without_the_clusters_namespace_means_that_of_the_manifes
     assert await on.delete("Topic", "two") is None, "its cluster is gone, another is not it"
 
 
+@pytest.mark.parametrize("referred", ["own", "Namespace", "Topic"])
+async def test_a_status_without_the_clusters_namespace_means_that_of_what_the_manifest_refers_to(
+    on: Stage, referred: str
+) -> None:
+    """Otherwise the deletion of a topic of a cluster that is there would be skipped."""
+    far = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
+    on.kube.put(resource("Namespace", "n", spec={**far, "tenant": "t1", "name": "n1"}))
+    on.kube.put(resource("Topic", "a", spec={"namespaceRef": {"name": "n"}}))
+    kind, spec = {
+        "own": ("Topic", {"name": NAME}),
+        "Namespace": ("Topic", {"namespaceRef": {"name": "n"}}),
+        "Topic": ("Subscription", {"topicRef": {"name": "a"}}),
+    }[referred]
+    on.kube.put(resource(kind, "x", spec=spec))
+    references = References(on.client, on.watches)
+    status = {"cluster": "c"}
+    there = (NS, "elsewhere") if referred == "own" else ("elsewhere", NS)
+    on.kube.put(cluster(namespace=there[1]))
+    assert await references.is_cluster_deleted(on.get(kind, "x"), status)
+    on.kube.put(cluster(namespace=there[0]))
+    assert not await references.is_cluster_deleted(on.get(kind, "x"), status)
+
+
 @pytest.mark.parametrize(
     ("spec", "kept"),
     [
@@ -163,17 +184,17 @@ async def test_a_status_without_the_clusters_namespace_means_that_of_the_manifes
             "maxInactiveDuration": "1h"}}}, False),
     ],
 )  # fmt: skip
-def test_a_stored_topic_is_kept_while_nobody_uses_it_unless_it_says_otherwise(
+def test_a_stored_topic_is_kept_while_inactive_unless_its_manifest_sets_a_policy(
     spec: Object, kept: bool
 ) -> None:
     desired = desired_of(parse_spec({"kind": "Topic", "metadata": {"name": "a"}, "spec": spec}))
     assert (INACTIVE in desired.implied) == kept
 
 
-# -- what a look reads
+# -- observation
 
 
-async def test_a_subscription_starts_where_its_manifest_says(on: Stage) -> None:
+async def test_a_subscription_starts_at_the_position_of_its_manifest(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     admin = Admin(on.service, None, None)  # type: ignore[arg-type]
     await admin.publish([entry(b"m", number) for number in range(3)])
@@ -194,7 +215,7 @@ async def test_a_subscription_starts_where_its_manifest_says(on: Stage) -> None:
 
 
 @pytest.mark.parametrize("status", [404, 405])
-async def test_a_cluster_that_cannot_give_all_policies_is_asked_for_each(
+async def test_policies_are_read_one_by_one_if_the_cluster_cannot_return_all(
     on: Stage, status: int
 ) -> None:
     on.rest.refuse = lambda _, path: (status, "no") if path == POLICIES else None
@@ -207,7 +228,7 @@ async def test_a_cluster_that_cannot_give_all_policies_is_asked_for_each(
     assert len(on.notes("DriftRepaired")) == 1
 
 
-async def test_policies_that_cannot_be_read_are_not_taken_for_unset(on: Stage) -> None:
+async def test_unreadable_policies_do_not_count_as_unset(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME, **TTL})
     await on.look("Topic", "a")
     before = on.rest.writes
@@ -218,14 +239,14 @@ async def test_policies_that_cannot_be_read_are_not_taken_for_unset(on: Stage) -
     assert on.rest.writes == before
 
 
-async def test_no_policies_at_all_are_read_as_none(on: Stage) -> None:
+async def test_an_empty_answer_has_no_policies(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME})
     on.rest.answers[POLICIES] = None
     assert await on.look("Topic", "a") is None
     assert on.reason("Topic", "a") == "AsSpecified"
 
 
-async def test_a_plan_goes_by_what_was_applied_and_what_is_ignored(on: Stage) -> None:
+async def test_a_plan_respects_applied_and_ignored_fields(on: Stage) -> None:
     await on.ready("Topic", "a", {"name": NAME, "policies": {
         "messageTTL": "1h", "maxProducersPerTopic": 3}})  # fmt: skip
     await on.say("POST", f"{A}/messageTTL", 5)
@@ -235,7 +256,7 @@ async def test_a_plan_goes_by_what_was_applied_and_what_is_ignored(on: Stage) ->
     assert step["text"].startswith("remove maxProducersPerTopic (was 3)")
 
 
-async def test_a_property_that_is_refused_is_no_policy_that_is(on: Stage) -> None:
+async def test_a_refused_property_is_not_reported_as_a_policy(on: Stage) -> None:
     on.rest.refuse = lambda method, path: (
         (412, "no") if method == "PUT" and path.endswith("/properties") else None
     )
@@ -249,32 +270,32 @@ async def test_a_property_that_is_refused_is_no_policy_that_is(on: Stage) -> Non
 
 
 async def test_a_duplicate_of_an_older_release_deletes_nothing(on: Stage) -> None:
-    """It recorded the target as if it had made it, and said Duplicate."""
+    """It recorded the target as its own, with the reason Duplicate."""
     await on.ready("Topic", "two", {"name": NAME})
-    one = on.get("Topic", "two")
-    one["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "Duplicate"}]
-    on.kube.put(one)
+    obj = on.get("Topic", "two")
+    obj["status"]["conditions"] = [{"type": "Ready", "status": "False", "reason": "Duplicate"}]
+    on.kube.put(obj)
     on.restart()
     assert await on.delete("Topic", "two") is None
     assert len(await on.say("GET", "/persistent/t1/n1")) == 1
 
 
-async def test_a_topic_of_the_same_name_elsewhere_is_nobodys_resource_here(on: Stage) -> None:
+async def test_a_topic_of_the_same_name_in_another_cluster_is_another_target(on: Stage) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
     await on.ready("Topic", "a", {"name": "t1/m/a"})
-    one = on.get("Topic", "a")
-    on.kube.put({**one, "status": {**one["status"], "adminUrl": "http://other:8080"}})
+    obj = on.get("Topic", "a")
+    on.kube.put({**obj, "status": {**obj["status"], "adminUrl": "http://other:8080"}})
     await on.delete("Namespace", "m")
     message = on.condition("Namespace", "m", "DeletionBlocked")["message"]
     assert "delete by hand, they have no resources: persistent://t1/m/a" in message
 
 
-async def test_what_holds_a_deletion_up_for_long_is_one_event(on: Stage) -> None:
+async def test_a_long_obstacle_to_a_deletion_causes_one_event(on: Stage) -> None:
     on.rest.refuse = lambda method, _: (412, "in use") if method == "DELETE" else None
     await on.ready("Topic", "a", {"name": NAME})
     await on.delete("Topic", "a")
     for _ in range(3):
         on.now = on.now.fromtimestamp(on.now.timestamp() + SERIES_INTERVAL_S, on.now.tzinfo)
         await on.look("Topic", "a")
-    written = [one for one in on.kube.writes if "/events" in one.path]
+    written = [write for write in on.kube.writes if "/events" in write.path]
     assert len(written) == 1

@@ -1,4 +1,4 @@
-"""The planner of resources: it converges, touches only what manifests name, and says why not."""
+"""The planner of resources: it converges, changes only fields of manifests, explains refusals."""
 
 from typing import Any
 
@@ -8,20 +8,6 @@ from hypothesis import strategies as st
 
 from magnetar.policies.registry import BY_MANIFEST
 from magnetar_operator.admin.target import TOPIC, Target
-from magnetar_operator.catalog.desired import (
-    INACTIVE,
-    KEPT_WHILE_INACTIVE,
-    PARTITIONS,
-    POLICIES,
-    PROPERTIES,
-    SCHEMA,
-    Desired,
-    desired_of,
-    policy_fields,
-    policy_of,
-    unsupported,
-)
-from magnetar_operator.catalog.observed import Observed, namespace
 from magnetar_operator.catalog.plan import (
     Action,
     Plan,
@@ -36,6 +22,21 @@ from magnetar_operator.catalog.plan import (
     remembered,
 )
 from magnetar_operator.catalog.references import BadSpec
+from magnetar_operator.catalog.state import (
+    INACTIVE,
+    KEPT_WHILE_INACTIVE,
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    Observed,
+    desired_of,
+    namespace,
+    policy_fields,
+    policy_of,
+    unsupported,
+)
 from magnetar_operator.models.resources import NamespaceSpec, Placed, TenantSpec, TopicSpec
 
 TARGET = Target(TOPIC, "persistent://shop/orders/created")
@@ -108,22 +109,22 @@ existing = st.none() | st.builds(
 
 
 @given(some_desired(), existing, st.none() | some_desired())
-def test_carried_out_there_is_nothing_left(
+def test_a_plan_that_was_carried_out_leaves_no_action(
     desired: Desired, there: dict[str, Any] | None, before: Desired | None
 ) -> None:
     server = Server(there)
     applied = None if before is None else applied_after(before)
-    made = plan(TARGET, desired, server.observed, applied)
-    for action in made.steps:
+    planned = plan(TARGET, desired, server.observed, applied)
+    for action in planned.steps:
         server.do(action, desired)
     again = plan(TARGET, desired, server.observed, applied_after(desired, applied))
     assert again.steps == ()
     # What is refused is refused as long as it is asked for.
-    assert [one.text for one in again.refused] == [one.text for one in made.refused]
+    assert [one.text for one in again.refused] == [one.text for one in planned.refused]
 
 
 @given(some_desired(), existing, st.none() | some_desired())
-def test_what_no_manifest_named_is_left_alone(
+def test_fields_without_a_manifest_are_not_changed(
     desired: Desired, there: dict[str, Any] | None, before: Desired | None
 ) -> None:
     applied = None if before is None else applied_after(before)
@@ -141,14 +142,14 @@ def test_what_no_manifest_named_is_left_alone(
 
 
 @given(some_desired(), existing, st.data())
-def test_broken_off_anywhere_it_goes_on_from_there(
+def test_a_plan_interrupted_anywhere_continues(
     desired: Desired, there: dict[str, Any] | None, data: st.DataObject
 ) -> None:
     """... and a field taken out of the manifest after that is removed all the same."""
     server = Server(there)
-    made = plan(TARGET, desired, server.observed, None)
-    applied = applied_before(None, made.steps)
-    done = made.steps[: data.draw(st.integers(0, len(made.steps)))]
+    planned = plan(TARGET, desired, server.observed, None)
+    applied = applied_before(None, planned.steps)
+    done = planned.steps[: data.draw(st.integers(0, len(planned.steps)))]
     for action in done:
         server.do(action, desired)
     without = Desired({PARTITIONS: desired.fields[PARTITIONS]}, {})
@@ -161,30 +162,30 @@ def test_broken_off_anywhere_it_goes_on_from_there(
 
 
 @given(some_desired(), some_fields())
-def test_drift_is_what_differs_while_the_manifest_does_not(
+def test_drift_is_a_difference_under_an_unchanged_manifest(
     desired: Desired, changed: dict[str, Any]
 ) -> None:
     applied = applied_after(desired)
     there = {k: v for k, v in {**desired.fields, **changed}.items() if v is not None}
-    made = plan(TARGET, desired, Observed(there), applied)
-    assert all(one.drift or one.implied for one in made.steps)
-    names = [one.field.removeprefix(POLICIES) for one in made.steps]
+    planned = plan(TARGET, desired, Observed(there), applied)
+    assert all(action.drift or action.implied for action in planned.steps)
+    names = [action.field.removeprefix(POLICIES) for action in planned.steps]
     left = plan(TARGET, desired, Observed(there), applied, names).steps
     assert all(one.implied for one in left)
 
 
-def one(made: Plan) -> Action:
-    (action,) = made.actions
+def one(planned: Plan) -> Action:
+    (action,) = planned.actions
     return action
 
 
-def test_a_new_value_is_no_drift_even_where_drift_is_ignored() -> None:
+def test_a_new_value_is_not_drift_even_if_drift_is_ignored() -> None:
     before = applied_after(Desired({RETENTION: HOUR}, {}))
-    made = plan(
+    planned = plan(
         TARGET, Desired({RETENTION: DAY}, {}), Observed({RETENTION: HOUR}), before, ["retention"]
     )
-    assert not one(made).drift
-    assert one(made).text == "retention: time 1h, size 100Mi → time 1d, size 100Mi"
+    assert not one(planned).drift
+    assert one(planned).text == "retention: time 1h, size 100Mi → time 1d, size 100Mi"
 
 
 @pytest.mark.parametrize(
@@ -192,31 +193,31 @@ def test_a_new_value_is_no_drift_even_where_drift_is_ignored() -> None:
     [(4, 2, "only grow"), (0, 3, "create a new topic"), (3, 0, "set spec.partitions")],
 )
 def test_partitions_only_grow(there: int, wanted: int, why: str) -> None:
-    made = plan(TARGET, Desired({PARTITIONS: wanted}, {}), Observed({PARTITIONS: there}), {})
-    assert one(made).verb is Verb.REFUSE
-    assert one(made).risk is Risk.REFUSED
-    assert why in one(made).text
+    planned = plan(TARGET, Desired({PARTITIONS: wanted}, {}), Observed({PARTITIONS: there}), {})
+    assert one(planned).verb is Verb.REFUSE
+    assert one(planned).risk is Risk.REFUSED
+    assert why in one(planned).text
 
 
-def test_bundles_stay_as_they_were_made() -> None:
+def test_bundles_stay_unchanged() -> None:
     applied = applied_after(Desired({}, {"bundles": 4}))
-    made = plan(TARGET, Desired({}, {"bundles": 8}), Observed({}), applied)
-    assert "brokers split bundles" in one(made).text
+    planned = plan(TARGET, Desired({}, {"bundles": 8}), Observed({}), applied)
+    assert "brokers split bundles" in one(planned).text
     assert applied_after(Desired({}, {"bundles": 8}), applied)["bundles"] == 4
 
 
-def test_deleted_by_hand_is_made_again_or_left_so() -> None:
+def test_a_target_deleted_by_hand_is_created_again_or_left_deleted() -> None:
     desired = Desired({PARTITIONS: 2}, {})
-    made = plan(TARGET, desired, None, applied_after(desired))
-    assert one(made).drift
-    assert one(made).text.endswith("create it again with 2 partitions, empty")
+    planned = plan(TARGET, desired, None, applied_after(desired))
+    assert one(planned).drift
+    assert one(planned).text.endswith("create it again with 2 partitions, empty")
     left = plan(TARGET, desired, None, applied_after(desired), ["deleted"])
     assert one(left).verb is Verb.REFUSE
     first = plan(TARGET, desired, None, None)
     assert not one(first).drift
 
 
-def test_a_creation_is_recorded_before_it_is_begun() -> None:
+def test_a_creation_is_recorded_before_it_starts() -> None:
     """Deletion after a crash acts on the record: without one the topic would stay for ever."""
     created = plan(TARGET, Desired({PARTITIONS: 0}, {}), None).steps
     before = applied_before(None, created)
@@ -226,7 +227,7 @@ def test_a_creation_is_recorded_before_it_is_begun() -> None:
     assert applied_before(was, created) == not_created(was) == was
 
 
-def test_what_failed_is_tried_again_and_is_no_drift() -> None:
+def test_failed_actions_are_retried_and_are_not_drift() -> None:
     desired = Desired({RETENTION: HOUR}, {})
     applied = applied_after(desired, None, failed=[RETENTION])
     action = one(plan(TARGET, desired, Observed({}), applied))
@@ -253,7 +254,7 @@ def test_what_failed_is_tried_again_and_is_no_drift() -> None:
         (f"{PROPERTIES}team", "red", "blue", False),
     ],
 )
-def test_what_may_delete_messages(field: str, before: Any, after: Any, loses: bool) -> None:
+def test_changes_that_may_delete_messages(field: str, before: Any, after: Any, loses: bool) -> None:
     assert may_delete(field, before, after) is loses
 
 
@@ -267,7 +268,7 @@ def test_ignored_by_name_or_by_group() -> None:
 # -- from manifests and documents ------------------------------------------------------------------
 
 
-def test_a_manifest_s_policies_are_those_of_rest() -> None:
+def test_a_manifests_policies_become_those_of_rest() -> None:
     spec = TopicSpec.parse(
         {
             "name": "shop/orders/created",
@@ -308,7 +309,7 @@ def test_a_manifest_s_policies_are_those_of_rest() -> None:
         (TenantSpec.parse({"allowedClusters": ["there"]}), "here", "allowedClusters"),
     ],
 )
-def test_what_is_not_supported_is_named_with_what_to_do(
+def test_unsupported_policies_are_named_with_the_remedy(
     spec: Placed, cluster: str, named: str
 ) -> None:
     said = unsupported(desired_of(spec), cluster)
@@ -357,5 +358,5 @@ def test_every_policy_s_field_leads_back_to_it() -> None:
         assert found[0] is policy
 
 
-def test_a_tenant_that_names_no_clusters_decides_nothing_about_them() -> None:
+def test_a_tenant_without_clusters_in_its_manifest_does_not_change_them() -> None:
     assert dict(desired_of(TenantSpec.parse({})).fields) == {}

@@ -1,4 +1,4 @@
-"""`magnetar plan` on a real standalone: what it says is what happens, and its exit codes."""
+"""`magnetar plan` on a real standalone: its predictions come true; its exit codes."""
 
 import asyncio
 import json
@@ -18,12 +18,11 @@ from tests.support.server_process import ServerProcess
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.admin.view import Clusters
 from magnetar_operator.catalog.act import CatalogExecutor
-from magnetar_operator.catalog.desired import desired_of
 from magnetar_operator.catalog.effects import Effect, human_bytes, read
 from magnetar_operator.catalog.observe import observe
 from magnetar_operator.catalog.plan import plan
 from magnetar_operator.catalog.references import parse_spec, target_of
-from magnetar_operator.engine.queue import key_of
+from magnetar_operator.catalog.state import desired_of
 from magnetar_operator.plan_manifests import (
     CHANGES,
     FAILED,
@@ -61,16 +60,14 @@ async def apply(url: str, documents: list[dict[str, Any]]) -> None:
     """As the operator carries it out."""
     clients = AdminClients()
     clusters = Clusters(clients)
-    found = {key_of(one): one for one in documents}
-    for one in documents:
-        target = target_of(one, lambda kind, name: next(
-            (each for key, each in found.items() if (key.kind, key.name) == (kind, name)), None
-        ))  # fmt: skip
-        desired = desired_of(parse_spec(one))
+    resources = {(obj["kind"], obj["metadata"]["name"]): obj for obj in documents}
+    for obj in documents:
+        target = target_of(obj, lambda kind, name: resources.get((kind, name)))
+        desired = desired_of(parse_spec(obj))
         view = clusters.at(url)
         observed = await observe(view, target, desired, None)
-        made = plan(target, desired, observed, None)
-        outcome = await CatalogExecutor(view, target, desired, observed).carry_out(made.steps)
+        planned = plan(target, desired, observed, None)
+        outcome = await CatalogExecutor(view, target, desired, observed).carry_out(planned.steps)
         assert not outcome.failed
         again = plan(target, desired, await observe(view, target, desired, None), None)
         assert again.actions == ()
@@ -108,7 +105,7 @@ def command(*args: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
     return subprocess.run(whole, input=stdin, capture_output=True, text=True, timeout=30)
 
 
-async def test_what_a_topic_would_lose_is_what_it_loses(server: ServerProcess) -> None:
+async def test_the_predicted_loss_of_a_topic_is_the_actual_loss(server: ServerProcess) -> None:
     topic = manifest("Topic", "t", {"name": "shop/orders/t"})
     await apply(server.http_url, [topic])
     await publish(server, "orders/t")
@@ -129,7 +126,7 @@ async def test_what_a_topic_would_lose_is_what_it_loses(server: ServerProcess) -
     assert (await planned(server.http_url, [*SETUP, changed])).code == NOTHING
 
 
-async def test_two_backlog_quotas_are_foreseen_each_with_its_own_action(
+async def test_two_backlog_quotas_are_predicted_each_with_its_action(
     server: ServerProcess,
 ) -> None:
     where = {"name": "shop/orders/quotas"}
@@ -152,7 +149,7 @@ async def test_two_backlog_quotas_are_foreseen_each_with_its_own_action(
     assert "expires" in losing.steps[0]["text"]
     blocking = await found(hold, evict)  # nothing is seven days old
     assert blocking.code == CHANGES
-    assert "blocks producers" in " ".join(one["text"] for one in blocking.steps)
+    assert "blocks producers" in " ".join(action["text"] for action in blocking.steps)
 
 
 def _smaller(server: ServerProcess, topic: str, than: int) -> tuple[int, int] | None:
@@ -160,7 +157,7 @@ def _smaller(server: ServerProcess, topic: str, than: int) -> tuple[int, int] | 
     return found if found[1] < than else None
 
 
-async def test_what_a_namespace_would_lose_is_summed_over_its_topics(server: ServerProcess) -> None:
+async def test_the_predicted_loss_of_a_namespace_sums_its_topics(server: ServerProcess) -> None:
     kept = {"name": "shop/many", "policies": {"retention": KEPT}}
     await apply(server.http_url, [manifest("Namespace", "many", kept)])
     names = ["many/a", "many/b", "many/empty"]
@@ -181,7 +178,7 @@ async def test_what_a_namespace_would_lose_is_summed_over_its_topics(server: Ser
     until("as much is deleted as was foreseen", done)
 
 
-def test_the_command_s_words_and_exit_codes(server: ServerProcess, tmp_path: Path) -> None:
+def test_the_commands_output_and_exit_codes(server: ServerProcess, tmp_path: Path) -> None:
     url = ("--admin-url", server.http_url)
     file = tmp_path / "all.yaml"
     file.write_text(yaml.safe_dump_all([*SETUP, {"apiVersion": "v1", "kind": "ConfigMap"}]))
@@ -210,14 +207,17 @@ def test_documents_are_read_from_files_folders_and_lists(tmp_path: Path) -> None
     (tmp_path / "a.yaml").write_text(yaml.safe_dump(inner))
     (tmp_path / "b.json").write_text(json.dumps(SETUP[1]))
     (tmp_path / "c.txt").write_text("not read")
-    assert [one["kind"] for one in read_documents([str(tmp_path)])] == ["Tenant", "Namespace"]
+    assert [manifest["kind"] for manifest in read_documents([str(tmp_path)])] == [
+        "Tenant",
+        "Namespace",
+    ]
     with pytest.raises(CannotPlan, match="without a known kind"):
         read_documents(["-"], "apiVersion: magnetar.io/v1alpha1\nkind: Topik\n")
     with pytest.raises(CannotPlan, match="nowhere"):
         read_documents([str(tmp_path / "nowhere")])
 
 
-def test_effects_are_told_in_words() -> None:
+def test_effects_are_described_in_words() -> None:
     found = read(
         {
             "deletes": {"bytes": 83_000_000_000, "ledgers": 3, "entries": 4_000},

@@ -1,4 +1,4 @@
-"""What a look at a resource refuses, leaves undone, and meets on its way."""
+"""Refusals, skipped actions and concurrent changes in a resource's reconcile."""
 
 import datetime
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ def applied(on: Stage, kind: str = "Topic", name: str = "a") -> dict[str, Any]:
 # -- refusals
 
 
-async def test_a_refused_policy_is_told_and_keeps_no_other_from_being_set(on: Stage) -> None:
+async def test_a_refused_policy_is_reported_and_the_others_are_set(on: Stage) -> None:
     on.rest.refuse = lambda method, path: (
         (412, "not so") if method == "POST" and path.endswith("/maxProducers") else None
     )
@@ -57,10 +57,10 @@ async def test_a_refused_policy_is_told_and_keeps_no_other_from_being_set(on: St
 
 
 @pytest.mark.parametrize(("status", "default"), [(403, False), (405, True)])
-async def test_a_policy_that_cannot_be_unset_gets_its_default_and_one_that_may_not_be_is_left(
+async def test_a_policy_that_cannot_be_unset_gets_its_default(
     on: Stage, status: int, default: bool
 ) -> None:
-    """With 405 a cluster says that the policy always has a value."""
+    """405 means that the policy always has a value."""
     await on.ready("Topic", "a", {"name": NAME, "policies": HOUR})
     on.rest.refuse = lambda method, path: (
         (status, "no") if method == "DELETE" and path.endswith("/messageTTL") else None
@@ -71,7 +71,7 @@ async def test_a_policy_that_cannot_be_unset_gets_its_default_and_one_that_may_n
     assert on.reason("Topic", "a") == ("AsSpecified" if default else "Refused")
 
 
-async def test_of_what_cannot_be_created_nothing_is_set(on: Stage) -> None:
+async def test_nothing_is_set_on_a_target_that_cannot_be_created(on: Stage) -> None:
     on.rest.refuse = lambda method, path: (412, "full") if (method, path) == ("PUT", A) else None
     on.apply("Topic", "a", {"name": NAME, "policies": HOUR, "properties": {"team": "red"}})
     assert await on.look("Topic", "a") is not None
@@ -79,7 +79,7 @@ async def test_of_what_cannot_be_created_nothing_is_set(on: Stage) -> None:
     assert on.rest.writes == [("PUT", A)]
 
 
-async def test_what_cannot_be_is_refused_without_trying_and_without_being_asked_again(
+async def test_impossible_changes_are_refused_without_requests_and_retries(
     on: Stage,
 ) -> None:
     await on.say("PUT", A)
@@ -98,7 +98,7 @@ async def test_what_cannot_be_is_refused_without_trying_and_without_being_asked_
     assert "partitions" in on.condition("Topic", "bad")["message"]
 
 
-async def test_what_magnetar_does_not_do_is_refused_before_anything_is_done(on: Stage) -> None:
+async def test_unsupported_policies_are_refused_before_any_action(on: Stage) -> None:
     on.kube.put(
         {"apiVersion": TENANT.api_version, "kind": "MagnetarCluster",
          "metadata": {"name": "c", "namespace": NS}, "spec": {"adminUrl": URL}}
@@ -112,7 +112,7 @@ async def test_what_magnetar_does_not_do_is_refused_before_anything_is_done(on: 
     assert on.finalizers("Tenant", "far") == []
 
 
-async def test_a_refusal_of_the_cluster_while_it_is_looked_at_is_told(on: Stage) -> None:
+async def test_a_refusal_during_the_observation_is_reported(on: Stage) -> None:
     on.rest.refuse = lambda _, path: (403, "you may not") if path == "/tenants" else None
     on.apply("Tenant", "x", {})
     assert await on.look("Tenant", "x") is not None
@@ -124,7 +124,7 @@ async def test_a_refusal_of_the_cluster_while_it_is_looked_at_is_told(on: Stage)
 # -- annotations
 
 
-async def test_paused_nothing_is_compared_and_a_plan_only_tells(on: Stage) -> None:
+async def test_a_paused_resource_is_not_observed_and_a_plan_changes_nothing(on: Stage) -> None:
     on.apply("Topic", "a", {"name": NAME}, paused="true")
     assert await on.look("Topic", "a") is None
     ready, paused = on.condition("Topic", "a"), on.condition("Topic", "a", "Paused")
@@ -134,7 +134,7 @@ async def test_paused_nothing_is_compared_and_a_plan_only_tells(on: Stage) -> No
     assert await on.look("Topic", "a") is None
     assert on.condition("Topic", "a")["status"] == "Unknown"
     assert on.reason("Topic", "a") == "PlanOnly"
-    texts = [one["text"] for one in on.status("Topic", "a")["plan"]]
+    texts = [step["text"] for step in on.status("Topic", "a")["plan"]]
     assert f"create topic persistent://{NAME}" in texts
     assert on.rest.writes == []
     assert on.finalizers("Topic", "a") == []
@@ -144,13 +144,13 @@ async def test_paused_nothing_is_compared_and_a_plan_only_tells(on: Stage) -> No
     assert on.condition("Topic", "a", "Paused") == {}
 
 
-# -- what changes meanwhile
+# -- concurrent changes
 
 
-async def test_an_object_that_changed_meanwhile_is_looked_at_again_at_once(on: Stage) -> None:
-    one = on.apply("Topic", "a", {"name": NAME})
+async def test_an_object_that_changed_meanwhile_is_reconciled_again_at_once(on: Stage) -> None:
+    obj = on.apply("Topic", "a", {"name": NAME})
     on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
-    assert await on.reconciler.reconcile(one) == CHANGED_S
+    assert await on.reconciler.reconcile(obj) == CHANGED_S
     assert on.rest.writes == [], "nothing is made of a manifest that is older"
 
 
@@ -165,7 +165,7 @@ async def test_a_status_is_never_written_to_another_resource_of_the_same_name(on
     assert on.status("Namespace", "n") == {}
 
 
-async def test_an_event_that_cannot_be_written_holds_nothing_up(on: Stage) -> None:
+async def test_a_failed_write_of_an_event_delays_nothing(on: Stage) -> None:
     def no_events(asked: Asked) -> Refusal | None:
         return Refusal(403, "Forbidden") if "/events" in asked.path else None
 
@@ -174,18 +174,18 @@ async def test_an_event_that_cannot_be_written_holds_nothing_up(on: Stage) -> No
     await on.ready("Topic", "a", {"name": NAME})
 
 
-async def test_news_that_are_remembered_are_bounded_and_the_oldest_are_forgotten(
+async def test_remembered_events_are_bounded_and_the_oldest_are_dropped(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("magnetar_operator.kube.events.RECENT_MAX", 2)
     events = Events(on.client, lambda: on.now)
-    one = on.apply("Topic", "a", {"name": NAME})
+    obj = on.apply("Topic", "a", {"name": NAME})
 
     def created() -> list[str]:
-        return [each.body["note"] for each in on.kube.writes_of(EVENT) if each.method == "POST"]
+        return [write.body["note"] for write in on.kube.writes_of(EVENT) if write.method == "POST"]
 
     for note in ("x", "y", "x", "z", "x", "y"):
-        await events.record(one, "Told", note)
+        await events.record(obj, "Told", note)
     assert created() == ["x", "y", "z", "y"], "what is told again is no older than its last time"
 
 
@@ -198,26 +198,26 @@ async def test_news_that_are_remembered_are_bounded_and_the_oldest_are_forgotten
         (SERIES_ENDS_S, 2, 0),
     ],
 )
-async def test_news_are_counted_for_a_while_after_which_they_are_new_ones(
+async def test_equal_events_are_counted_within_an_interval(
     on: Stage, after_s: float, made: int, counted: int
 ) -> None:
-    """Kubernetes forgets Events after an hour: one that is never made anew would not be seen."""
+    """Kubernetes deletes Events after an hour: one that is never written again would be lost."""
     events = Events(on.client, lambda: on.now)
-    one = on.apply("Topic", "a", {"name": NAME})
-    await events.record(one, "Told", "x")
+    obj = on.apply("Topic", "a", {"name": NAME})
+    await events.record(obj, "Told", "x")
     on.now += datetime.timedelta(seconds=after_s)
-    await events.record(one, "Told", "x")
-    methods = [each.method for each in on.kube.writes_of(EVENT)]
+    await events.record(obj, "Told", "x")
+    methods = [write.method for write in on.kube.writes_of(EVENT)]
     assert (methods.count("POST"), methods.count("PATCH")) == (made, counted)
 
 
-async def test_news_that_come_again_are_counted_and_written_now_and_then(on: Stage) -> None:
+async def test_repeated_events_are_counted_and_written_at_intervals(on: Stage) -> None:
     await on.say("PUT", A)
     on.apply("Topic", "a", {"name": NAME, "partitions": 2})
     for after_s in (0, SERIES_INTERVAL_S - 1, 1):
         on.now = on.now.fromtimestamp(on.now.timestamp() + after_s, on.now.tzinfo)
         await on.look("Topic", "a")
-    written = [one.method for one in on.kube.writes_of(EVENT)]
+    written = [write.method for write in on.kube.writes_of(EVENT)]
     assert written.count("PATCH") == 1
-    (event,) = [one for one in on.kube.all_of(EVENT) if one["reason"] == "Refused"]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["reason"] == "Refused"]
     assert event["series"]["count"] == 3

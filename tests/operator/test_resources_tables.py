@@ -1,28 +1,11 @@
-"""Resources decided by tables: steps at their edges, what is remembered, effects, facts, names."""
+"""Tables of decisions about resources: steps, recorded fields, effects, facts, names."""
 
 from typing import Any
 
 import pytest
 
 from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
-from magnetar_operator.catalog.desired import (
-    ADMIN_ROLES,
-    ALLOWED_CLUSTERS,
-    PARTITIONS,
-    POLICIES,
-    PROPERTIES,
-    SCHEMA,
-    Desired,
-)
 from magnetar_operator.catalog.effects import Effect, count, human_bytes, read
-from magnetar_operator.catalog.observed import (
-    Observed,
-    namespace,
-    subscription_facts,
-    tenant,
-    topic_facts,
-    topic_fields,
-)
 from magnetar_operator.catalog.plan import (
     APPLIED_CREATING,
     APPLIED_EXISTS,
@@ -44,6 +27,21 @@ from magnetar_operator.catalog.plan import (
     remembered,
     shown,
 )
+from magnetar_operator.catalog.state import (
+    ADMIN_ROLES,
+    ALLOWED_CLUSTERS,
+    PARTITIONS,
+    POLICIES,
+    PROPERTIES,
+    SCHEMA,
+    Desired,
+    Observed,
+    namespace,
+    subscription_facts,
+    tenant,
+    topic_facts,
+    topic_fields,
+)
 
 TARGET = Target(TOPIC, "persistent://shop/orders/created")
 TTL = f"{POLICIES}messageTTL"
@@ -55,8 +53,8 @@ def desired(at_birth: dict[str, Any] | None = None, **how: Any) -> Desired:
     return Desired({PARTITIONS: 0, **fields}, at_birth or {}, None, how.pop("implied", {}))
 
 
-def steps(found: Plan) -> list[tuple[Verb, str, Any, Any]]:
-    return [(one.verb, one.field, one.before, one.after) for one in found.actions]
+def steps(planned: Plan) -> list[tuple[Verb, str, Any, Any]]:
+    return [(action.verb, action.field, action.before, action.after) for action in planned.actions]
 
 
 # -- steps
@@ -73,13 +71,13 @@ def steps(found: Plan) -> list[tuple[Verb, str, Any, Any]]:
     ],
 )
 def test_partitions_only_grow(wanted: int, there: int, verb: Verb | None, why: str) -> None:
-    found = plan(TARGET, desired(fields={PARTITIONS: wanted}), Observed({PARTITIONS: there}))
-    assert [one.verb for one in found.actions] == ([verb] if verb else [])
+    planned = plan(TARGET, desired(fields={PARTITIONS: wanted}), Observed({PARTITIONS: there}))
+    assert [action.verb for action in planned.actions] == ([verb] if verb else [])
     if verb is Verb.REFUSE:
-        assert found.refused == found.actions
-        assert found.steps == ()
-        assert found.actions[0].risk is Risk.REFUSED
-    assert all(why in one.text for one in found.actions)
+        assert planned.refused == planned.actions
+        assert planned.steps == ()
+        assert planned.actions[0].risk is Risk.REFUSED
+    assert all(why in action.text for action in planned.actions)
     grows = plan(
         TARGET,
         desired(fields={PARTITIONS: 4}),
@@ -89,9 +87,7 @@ def test_partitions_only_grow(wanted: int, there: int, verb: Verb | None, why: s
     assert grows.actions[0].drift
 
 
-def test_a_change_by_hand_is_drift_unless_it_is_ignored_and_a_change_of_the_manifest_is_not() -> (
-    None
-):
+def test_only_changes_by_hand_are_drift_unless_ignored() -> None:
     wanted = desired(fields={TTL: 60})
     there = Observed({PARTITIONS: 0, TTL: 30})
     for applied, drift in (({TTL: 60}, True), ({TTL: 20}, False), ({}, False)):
@@ -104,7 +100,7 @@ def test_a_change_by_hand_is_drift_unless_it_is_ignored_and_a_change_of_the_mani
     assert (action.verb, action.drift) == (Verb.REMOVE, True)
 
 
-def test_what_the_manifest_no_longer_names_is_removed_and_nothing_else() -> None:
+def test_only_fields_that_the_manifest_dropped_are_removed() -> None:
     was = {TTL: 60, TEAM: "red", SCHEMA: "x", PARTITIONS: 3, ALLOWED_CLUSTERS: ["c"]}
     there = Observed({**was, f"{PROPERTIES}other": "kept", ADMIN_ROLES: ["a"]})
     wanted = Desired({}, {})
@@ -124,7 +120,7 @@ def test_what_the_manifest_no_longer_names_is_removed_and_nothing_else() -> None
     assert steps(plan(TARGET, implied, Observed({TTL: 60}), applied)) == [(Verb.SET, TTL, 60, 5)]
 
 
-def test_what_is_implied_is_set_where_nothing_is_or_where_the_manifest_said_otherwise() -> None:
+def test_implied_fields_are_set_if_unset_or_set_by_the_manifest_before() -> None:
     wanted = desired(implied={TTL: 5})
     for there, applied, sets in (
         (None, {}, True),
@@ -132,54 +128,59 @@ def test_what_is_implied_is_set_where_nothing_is_or_where_the_manifest_said_othe
         (7, {TTL: 7}, True),
         (5, {TTL: 7}, False),
     ):
-        found = plan(
+        planned = plan(
             TARGET, wanted, Observed({PARTITIONS: 0, TTL: there}), {APPLIED_FIELDS: applied}
         )
-        assert [one.implied for one in found.actions] == ([True] if sets else []), (there, applied)
+        assert [action.implied for action in planned.actions] == ([True] if sets else []), (
+            there,
+            applied,
+        )
 
 
-def test_a_target_is_created_with_its_shape_and_then_set() -> None:
+def test_a_target_is_created_before_its_fields_are_set() -> None:
     wanted = desired(
         {"bundles": 4}, fields={PARTITIONS: 3, TTL: 60, TEAM: "red", f"{PROPERTIES}a": None}
     )
-    found = plan(TARGET, wanted, None)
-    assert steps(found) == [
+    planned = plan(TARGET, wanted, None)
+    assert steps(planned) == [
         (Verb.CREATE, "", None, {"bundles": 4}),
         (Verb.SET, TEAM, None, "red"),
         (Verb.SET, TTL, None, 60),
     ]
-    assert found.actions[0].text.startswith("create topic persistent://shop/orders/created with 3")
-    assert not found.actions[0].drift
+    assert planned.actions[0].text.startswith(
+        "create topic persistent://shop/orders/created with 3"
+    )
+    assert not planned.actions[0].drift
     again = plan(TARGET, wanted, None, {APPLIED_EXISTS: True})
     assert again.actions[0].drift
     assert "create it again with 3 partitions, empty" in again.actions[0].text
     left = plan(TARGET, wanted, None, {APPLIED_EXISTS: True}, ["deleted"])
-    assert [one.verb for one in left.actions] == [Verb.REFUSE]
+    assert [action.verb for action in left.actions] == [Verb.REFUSE]
     assert plan(TARGET, wanted, None, {}, ["deleted"]).actions[0].verb is Verb.CREATE
     light = Target(TOPIC, "non-persistent://shop/orders/x")
     assert not plan(light, desired(), None, {APPLIED_EXISTS: True}).actions[0].drift
 
 
-def test_bundles_are_decided_at_birth() -> None:
+def test_bundles_are_set_only_at_creation() -> None:
     target = Target(NAMESPACE, "shop/orders")
     for was, wanted, refused in ((4, 8, True), (4, 4, False), (None, 8, False), (4, None, False)):
-        found = plan(
+        planned = plan(
             target,
             Desired({}, {BUNDLES: wanted}),
             Observed({}),
             {APPLIED_EXISTS: True, **({BUNDLES: was} if was else {})},
         )
-        assert bool(found.refused) is refused
+        assert bool(planned.refused) is refused
 
 
-# -- what is remembered
+# -- recorded fields
 
 
 def set_step(field: str, verb: Verb = Verb.SET, *, implied: bool = False) -> Action:
     return Action(verb, TARGET, "x", field, implied=implied)
 
 
-def test_what_is_about_to_be_set_is_remembered_before_it_is() -> None:
+def test_planned_fields_are_recorded_before_they_are_set() -> None:
     known = {APPLIED_EXISTS: True, APPLIED_FIELDS: {TTL: 60}, APPLIED_PENDING: ["z"]}
     fresh = [set_step(TEAM), set_step(TTL), set_step("i", implied=True), set_step("r", Verb.REMOVE)]
     assert applied_before(known, fresh) == {**known, APPLIED_PENDING: [TEAM, "z"]}
@@ -195,7 +196,7 @@ def test_what_is_about_to_be_set_is_remembered_before_it_is() -> None:
     assert remembered(None) == {}
 
 
-def test_what_failed_is_remembered_as_it_was() -> None:
+def test_failed_fields_keep_their_recorded_value() -> None:
     wanted = Desired({TTL: 60, TEAM: "red", "n": None}, {BUNDLES: 4, "x": None}, None, {"i": 1})
     assert applied_after(wanted) == {
         BUNDLES: 4,
@@ -221,7 +222,7 @@ def test_an_annotation_ignores_a_field_or_its_group() -> None:
     assert not is_ignored(TTL, [])
 
 
-# -- what may delete
+# -- changes that may delete
 
 
 def retention(minutes: int, size: int) -> dict[str, int]:
@@ -268,12 +269,12 @@ def quota(size: int, policy: str = "consumer_backlog_eviction") -> dict[str, Any
         ("inactiveTopicPolicies", {"deleteWhileInactive": False}, None, True),
     ],
 )  # fmt: skip
-def test_what_keeps_less_may_delete(field: str, before: Any, after: Any, may: bool) -> None:
+def test_lower_limits_may_delete(field: str, before: Any, after: Any, may: bool) -> None:
     assert may_delete(f"{POLICIES}{field}", before, after) is may
     assert not may_delete(TEAM, before, after)
 
 
-def test_values_are_shown_as_a_manifest_says_them() -> None:
+def test_values_are_shown_in_the_form_of_manifests() -> None:
     assert shown(TEAM, None) == shown(ADMIN_ROLES, []) == "not set"
     assert shown(SCHEMA, "digest") == "the given schema"
     assert shown(ADMIN_ROLES, ["a", "b"]) == "a, b"
@@ -284,7 +285,7 @@ def test_values_are_shown_as_a_manifest_says_them() -> None:
 # -- effects
 
 
-def test_an_effect_is_read_and_told() -> None:
+def test_an_effect_is_parsed_and_described() -> None:
     deletes = {"ledgers": 2, "bytes": 1_500_000, "entries": 1_000}
     full = read({"deletes": deletes, "expires": {"a": 3}, "evicts": {"b": 4}, "estimated": True})
     assert full == Effect(True, 1_500_000, 2, 1_000, 1, 7, False, True)
@@ -312,7 +313,7 @@ def test_an_effect_is_read_and_told() -> None:
         (10**6, "1 MB"), (10**9, "1 GB"), (10**12, "1 TB"), (10**15, "1 PB"),
     ],
 )  # fmt: skip
-def test_sizes_are_told_in_the_largest_unit(size: int, text: str) -> None:
+def test_sizes_are_shown_in_the_largest_unit(size: int, text: str) -> None:
     assert human_bytes(size) == text
     assert [count(one, "entry", "entries") for one in (1, 2)] == ["1 entry", "2 entries"]
 
@@ -320,7 +321,7 @@ def test_sizes_are_told_in_the_largest_unit(size: int, text: str) -> None:
 # -- facts
 
 
-def test_facts_of_a_topic_are_those_of_all_its_partitions() -> None:
+def test_the_facts_of_a_topic_sum_its_partitions() -> None:
     stats = {
         "partitions": {"0": {"ownerBroker": "b"}, "1": {"ownerBroker": "a"}, "2": {}},
         "subscriptions": {"s": {"msgBacklog": 5}, "t": {"msgBacklog": 9}, "u": {}},
@@ -362,7 +363,7 @@ def test_facts_of_a_topic_are_those_of_all_its_partitions() -> None:
     }
 
 
-def test_what_a_cluster_has_is_read_by_its_own_name() -> None:
+def test_policies_per_cluster_are_read_by_the_clusters_own_name() -> None:
     found = tenant({"adminRoles": ["b", "a"], "allowedClusters": None}, 3)
     assert found == Observed({ADMIN_ROLES: ["a", "b"], ALLOWED_CLUSTERS: []}, {"namespaces": 3})
     rates = {

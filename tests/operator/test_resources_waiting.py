@@ -9,7 +9,7 @@ FIRST, SECOND, OTHER = (
 )
 
 
-async def test_pauses_grow_and_stay_short_in_an_outage() -> None:
+async def test_pauses_grow_but_stay_short_in_an_outage() -> None:
     memory = Memory(ReconcileQueue(1, 60.0))
     long = [memory.pause_s(FIRST) for _ in range(20)]
     assert long[0] < long[3] < long[-1]
@@ -18,7 +18,7 @@ async def test_pauses_grow_and_stay_short_in_an_outage() -> None:
     assert short[0] < short[-1] <= OUTAGE_PAUSE_MAX_S
 
 
-async def test_the_first_that_gets_through_wakes_all_who_wait_for_that_cluster() -> None:
+async def test_the_first_success_wakes_all_resources_that_wait_for_that_cluster() -> None:
     work = ReconcileQueue(1, 60.0)
     memory = Memory(work)
     for key in (FIRST, SECOND, OTHER):

@@ -124,7 +124,7 @@ async def test_lease_certificate_and_registration_need_each_right_and_no_other(
     async def app(*_: object) -> None:
         """Nobody asks."""
 
-    # With other names than before the certificate is made anew.
+    # With other names than before the certificate is created again.
     for endpoint in (
         Endpoint(service="before", namespace=kube_namespace),
         Endpoint(namespace=kube_namespace),
@@ -142,7 +142,7 @@ async def test_lease_certificate_and_registration_need_each_right_and_no_other(
         await bound.merge(API_SERVICE, None, "v1.apps", {"spec": {}})
 
 
-async def test_what_may_be_watched_is_what_is_watched() -> None:
+async def test_exactly_the_watched_kinds_may_be_watched() -> None:
     kube = KubeClient.connect()
     context = Context(Settings(), kube, Events(kube), ReconcileQueue(1, 60.0), AdminClients())
     for part in PARTS:

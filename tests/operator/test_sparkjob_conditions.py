@@ -1,4 +1,4 @@
-"""What a SparkJob's conditions say, word for word: people and their alerts read them."""
+"""A SparkJob's conditions, word for word: people and alerts depend on them."""
 
 import json
 from typing import Any
@@ -81,12 +81,12 @@ WAITING: dict[str, Any] = {
         (SCHEDULED, [ran("r", "Failed")], {}, ("False", "RunFailed", f"r failed:  {LOGS}")),
     ],
 )
-def test_ready_says_how_it_is_and_what_to_do(
+def test_ready_has_the_state_and_the_remedy(
     spec: dict[str, Any], jobs: list[Any], how: dict[str, Any], ready: tuple[str, str, str]
 ) -> None:
-    one = job(**spec)
-    cron = {"cron": cron_of(one)} if spec.get("schedule") else {}
-    _, by_type = shown(one, *jobs, **how, **cron)
+    spark_job = job(**spec)
+    cron = {"cron": cron_of(spark_job)} if spec.get("schedule") else {}
+    _, by_type = shown(spark_job, *jobs, **how, **cron)
     found = by_type["Ready"]
     assert (found["status"], found["reason"], found["message"]) == ready
 
@@ -101,7 +101,7 @@ def test_a_run_that_was_stopped_has_no_logs_to_read() -> None:
     assert (found["status"], found["reason"], found["message"]) == ("False", "Stopped", text)
 
 
-def test_the_last_run_that_ended_counts_also_while_another_is_under_way() -> None:
+def test_the_last_ended_run_counts_while_another_runs() -> None:
     told, by_type = shown(job(), ran("r", "Failed"), ran("live", at=LATER))
     assert (told["phase"], told["active"]) == ("Running", 1)
     found = by_type["Succeeded"]
@@ -110,7 +110,7 @@ def test_the_last_run_that_ended_counts_also_while_another_is_under_way() -> Non
     assert (told["lastRunAt"], told.get("lastSuccessAt")) == (LATER, None)
 
 
-def test_a_changed_spec_is_named_with_what_to_do() -> None:
+def test_a_changed_spec_is_reported_with_the_remedy() -> None:
     _, by_type = shown(job(), ran("r", "Complete", meta={"annotations": {"magnetar.io/spec": "x"}}))
     found = by_type["SpecChanged"]
     assert (found["status"], found["reason"]) == ("True", "RunsOnce")
@@ -130,7 +130,7 @@ def test_a_changed_spec_is_named_with_what_to_do() -> None:
         ({}, ""),
     ],
 )
-def test_a_failure_has_the_jobs_word_for_it_else_kubernetes(
+def test_a_failure_has_the_message_of_the_job_or_else_of_kubernetes(
     status: dict[str, Any], why: str
 ) -> None:
     (told,) = runs([], [ran("r", "Failed")], [pod("p", "r", **status)], AT)
@@ -154,14 +154,14 @@ def test_figures_of_a_run_are_numbers(document: Any, result: dict[str, float] | 
     assert live.result is None
 
 
-def test_a_run_began_when_its_job_did_else_when_that_was_made() -> None:
+def test_a_run_starts_with_its_job_or_else_at_its_creation() -> None:
     (told,) = runs([], [ran("r", startTime=None)], [], AT)
     assert told.started_at == AT
     (told,) = runs([], [ran("r", startTime=LATER)], [], AT)
     assert told.started_at == LATER
 
 
-def test_a_condition_that_does_not_hold_ends_no_run() -> None:
+def test_a_false_condition_does_not_end_a_run() -> None:
     one = ran("r", "Complete")
     one["status"]["conditions"][0]["status"] = "False"
     (told,) = runs([], [one], [], AT)
@@ -185,14 +185,14 @@ def test_each_field_of_a_schedule_has_its_bounds(lowest: str, highest: str, abov
         Schedule.parse(above)
 
 
-def test_an_executor_of_nobody_holds_no_run_up() -> None:
+def test_an_orphaned_executor_delays_no_run() -> None:
     stuck = pod("e", role=EXECUTOR, **WAITING)
     driver = pod("p", "r", phase="Running")
     (told,) = runs([], [ran("r")], [driver, stuck], AT)
     assert told.message == ""
 
 
-def test_figures_are_told_of_jobs_that_have_not_run_yet() -> None:
+def test_jobs_that_have_not_run_have_figures() -> None:
     one = {"metadata": {"name": "cold", "namespace": "ns"}, "spec": {"type": "Offload"}}
     text = "".join(figures.lines([one]))
     who = 'sparkjob_namespace="ns",sparkjob="cold",type="Offload"'
@@ -200,21 +200,21 @@ def test_figures_are_told_of_jobs_that_have_not_run_yet() -> None:
     assert "last_failed" not in text
 
 
-def test_a_pod_of_the_drivers_that_is_no_executor_holds_no_run_up() -> None:
+def test_a_pod_of_the_driver_that_is_not_an_executor_delays_no_run() -> None:
     """An admission controller may put other pods under the driver."""
     stuck = pod("x", role="", meta={"ownerReferences": [{"uid": "u-p"}]}, **WAITING)
     (told,) = runs([], [ran("r")], [pod("p", "r", phase="Running"), stuck], AT)
     assert told.message == ""
 
 
-def test_the_next_run_is_due_by_the_time_zone_of_the_schedule() -> None:
-    one = job(**SCHEDULED, timeZone="America/New_York")
-    assert shown(one, cron=cron_of(one))[0]["nextRunAt"] == "2026-03-02T08:00:00Z"
+def test_the_next_run_follows_the_time_zone_of_the_schedule() -> None:
+    spark_job = job(**SCHEDULED, timeZone="America/New_York")
+    assert shown(spark_job, cron=cron_of(spark_job))[0]["nextRunAt"] == "2026-03-02T08:00:00Z"
 
 
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_a_status_has_no_more_runs_than_its_schema_lets_it_have(more: int) -> None:
-    """The API server would refuse the whole status; the newest runs are told of."""
+def test_the_status_has_at_most_the_runs_that_its_schema_allows(more: int) -> None:
+    """The API server would refuse the whole status, so it has only the newest runs."""
     jobs = [ran(f"r{at:03}", at=f"2026-03-01T{at // 60:02}:{at % 60:02}:00Z")
             for at in range(RUNS_MAX + more)]  # fmt: skip
     told, _ = shown(job(), *jobs)

@@ -1,4 +1,4 @@
-"""Which runs a SparkJob starts, holds, and takes away; and what of a run stays told."""
+"""Which runs a SparkJob starts, delays and deletes, and which records of runs it keeps."""
 
 import dataclasses
 from typing import Any
@@ -25,34 +25,34 @@ NOW = "2026-03-01T12:00:00Z"
 NIGHTLY: dict[str, Any] = {"schedule": "0 3 * * *"}
 
 
-def cron_of(one: Job, **spec: Any) -> Object:
-    found = manifests.cron_job(one, PLACE)
+def cron_of(spark_job: Job, **spec: Any) -> Object:
+    found = manifests.cron_job(spark_job, PLACE)
     found["metadata"]["uid"] = "uid-cron"
     found["spec"] |= spec
     return found
 
 
-def going(one: Object) -> Object:
-    return {**one, "metadata": {**one["metadata"], "deletionTimestamp": NOW}}
+def going(obj: Object) -> Object:
+    return {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": NOW}}
 
 
 def removed(found: Any) -> list[str]:
-    return [one.name for one in found.actions if isinstance(one, Remove)]
+    return [action.name for action in found.actions if isinstance(action, Remove)]
 
 
 # -- starting
 
 
 def test_a_run_waits_for_a_cluster_whose_metadata_store_is_not_ready() -> None:
-    one = job(place=dataclasses.replace(PLACE, is_ready=False))
-    found = plan(one, owner(), Observed())
-    assert (starts(found), found.request, found.requeue_s) == ([], None, WAITING_S)
-    assert [each.reason for each in found.problems] == ["WaitingForCluster"]
+    spark_job = job(place=dataclasses.replace(PLACE, is_ready=False))
+    planned = plan(spark_job, owner(), Observed())
+    assert (starts(planned), planned.request, planned.requeue_s) == ([], None, WAITING_S)
+    assert [problem.reason for problem in planned.problems] == ["WaitingForCluster"]
 
 
-def test_a_suspended_job_starts_nothing_that_is_asked_for_either() -> None:
-    found = plan(job(suspend=True), owner("2", lastRequest=""), Observed())
-    assert (starts(found), found.request) == ([], "")
+def test_a_suspended_job_starts_no_requested_run() -> None:
+    planned = plan(job(suspend=True), owner("2", lastRequest=""), Observed())
+    assert (starts(planned), planned.request) == ([], "")
     assert starts(plan(job(), owner("2", lastRequest=""), Observed())) == ["2"]
 
 
@@ -60,68 +60,68 @@ def test_a_suspended_job_starts_nothing_that_is_asked_for_either() -> None:
     ("policy", "started", "gone"),
     [("Forbid", [], []), ("Allow", ["2"], []), ("Replace", ["2"], ["running", "beside"])],
 )
-def test_beside_a_run_another_waits_goes_or_takes_its_place(
+def test_a_second_run_waits_is_dropped_or_replaces_the_first(
     policy: str, started: list[str], gone: list[str]
 ) -> None:
     """A run that is over is in nobody's way, and stays in the history.
 
     There are two under way where the policy was Allow before.
     """
-    one = job(concurrencyPolicy=policy)
+    spark_job = job(concurrencyPolicy=policy)
     over = [made("done", "Succeeded"), made("broken", "Failed")]
     there = owner("2", lastRequest="")
-    found = plan(one, there, Observed(jobs=[*over, made("running"), made("beside")]))
-    assert (starts(found), removed(found)) == (started, gone)
-    found = plan(one, there, Observed(jobs=over))
-    assert (starts(found), removed(found)) == (["2"], [])
+    planned = plan(spark_job, there, Observed(jobs=[*over, made("running"), made("beside")]))
+    assert (starts(planned), removed(planned)) == (started, gone)
+    planned = plan(spark_job, there, Observed(jobs=over))
+    assert (starts(planned), removed(planned)) == (["2"], [])
 
 
-def test_a_run_beside_a_schedule_is_the_schedules_own() -> None:
-    one = job(**NIGHTLY)
-    early = plan(one, owner("2"), Observed())
+def test_a_requested_run_belongs_to_the_schedules_cron_job() -> None:
+    spark_job = job(**NIGHTLY)
+    early = plan(spark_job, owner("2"), Observed())
     assert (starts(early), early.requeue_s) == ([], SOON_S), "the schedule is made first"
-    found = plan(one, owner("2"), Observed(cron=cron_of(one)))
-    (start,) = [each for each in found.actions if isinstance(each, Start)]
+    planned = plan(spark_job, owner("2"), Observed(cron=cron_of(spark_job)))
+    (start,) = [action for action in planned.actions if isinstance(action, Start)]
     (reference,) = start.manifest["metadata"]["ownerReferences"]
     assert (reference["kind"], reference["uid"]) == ("CronJob", "uid-cron")
-    assert starts(plan(one, owner(), Observed(cron=cron_of(one)))) == []
+    assert starts(plan(spark_job, owner(), Observed(cron=cron_of(spark_job)))) == []
 
 
-def test_a_schedule_pauses_once_while_its_cluster_is_away_and_only_its_own() -> None:
-    one = job(place=None, **NIGHTLY)
+def test_a_schedule_pauses_once_while_its_cluster_does_not_exist() -> None:
+    spark_job = job(place=None, **NIGHTLY)
     absent = Problem("WaitingForCluster", "there is none")
     for cron, pauses in (
-        (cron_of(one), True),
-        (cron_of(one, suspend=True), False),
+        (cron_of(spark_job), True),
+        (cron_of(spark_job, suspend=True), False),
         (None, False),
-        ({**cron_of(one), "metadata": {"name": "cold", "uid": "theirs"}}, False),
+        ({**cron_of(spark_job), "metadata": {"name": "cold", "uid": "theirs"}}, False),
     ):
-        found = plan(one, owner(), Observed(cron=cron), absent)
-        assert any(isinstance(each, Suspend) for each in found.actions) is pauses
-        assert found.requeue_s == WAITING_S
+        planned = plan(spark_job, owner(), Observed(cron=cron), absent)
+        assert any(isinstance(action, Suspend) for action in planned.actions) is pauses
+        assert planned.requeue_s == WAITING_S
 
 
-def test_an_object_of_somebody_else_is_left_alone_and_named() -> None:
-    one = job()
-    wanted = manifests.rights(one)
+def test_a_foreign_object_is_not_changed_and_is_named() -> None:
+    spark_job = job()
+    wanted = manifests.rights(spark_job)
     theirs = {
         each["kind"]: {**each, "metadata": {**each["metadata"], "ownerReferences": []}}
         for each in wanted
     }
-    found = plan(one, owner(), Observed(rights=theirs))
-    assert [each.reason for each in found.problems] == ["NameTaken"] * len(wanted)
-    assert not [each for each in found.actions if isinstance(each, Apply)]
-    assert starts(found) == []
+    planned = plan(spark_job, owner(), Observed(rights=theirs))
+    assert [problem.reason for problem in planned.problems] == ["NameTaken"] * len(wanted)
+    assert not [action for action in planned.actions if isinstance(action, Apply)]
+    assert starts(planned) == []
 
 
-# -- taking away
+# -- deletions
 
 
-def test_a_job_that_goes_already_is_not_deleted_again() -> None:
+def test_a_job_that_is_being_deleted_is_not_deleted_again() -> None:
     told = [{"name": name, "state": "Succeeded"} for name in ("old", "gone")]
     jobs = [going(made("gone", "Succeeded", at=1)), made("old", "Succeeded", at=0)]
-    found = plan(job(historyLimit=0), owner(lastRequest="", runs=told), Observed(jobs=jobs))
-    assert removed(found) == ["old"]
+    planned = plan(job(historyLimit=0), owner(lastRequest="", runs=told), Observed(jobs=jobs))
+    assert removed(planned) == ["old"]
 
 
 def pod(name: str, role: str, phase: str = "Running", driver: str = "", at: int = 0) -> Object:
@@ -135,7 +135,7 @@ def pod(name: str, role: str, phase: str = "Running", driver: str = "", at: int 
     return {"metadata": metadata, "status": {"phase": phase}}
 
 
-def test_executors_go_with_their_own_driver_and_not_before() -> None:
+def test_executors_are_deleted_with_their_own_driver_only() -> None:
     pods = [
         pod("over", DRIVER, "Succeeded"),
         pod("failed", DRIVER, "Failed"),
@@ -146,23 +146,23 @@ def test_executors_go_with_their_own_driver_and_not_before() -> None:
         going(pod("d", EXECUTOR, "Pending", "over")),
         pod("e", EXECUTOR, "Pending"),
     ]
-    assert [one["metadata"]["name"] for one in orphans(pods)] == ["a", "b"]
-    found = plan(job(), owner(lastRequest=""), Observed(pods=pods))
-    assert removed(found) == ["a", "b"]
+    assert [pod["metadata"]["name"] for pod in orphans(pods)] == ["a", "b"]
+    planned = plan(job(), owner(lastRequest=""), Observed(pods=pods))
+    assert removed(planned) == ["a", "b"]
 
 
-# -- what is told
+# -- reports
 
 
 @pytest.mark.parametrize("state", ["Succeeded", "Failed", "Stopped"])
-def test_what_was_told_of_an_ended_run_stays_whatever_becomes_of_its_objects(state: str) -> None:
+def test_the_record_of_an_ended_run_outlives_its_objects(state: str) -> None:
     before = {"name": "j1", "state": state, "message": "as it was", "startedAt": NOW}
     for jobs in ([], [made("j1")], [made("j1", "Failed")], [made("j1", "Succeeded")]):
         (found,) = runs([before], jobs, [], NOW)
         assert (found.state, found.message) == (state, "as it was")
 
 
-def test_a_run_is_told_by_its_newest_pod_and_counts_its_tries() -> None:
+def test_a_run_is_reported_from_its_newest_pod_with_its_attempts() -> None:
     one = made("j1")
     one["status"]["failed"] = 2
     pods = [pod("new", DRIVER, "Running", at=9), pod("old", DRIVER, "Failed", at=1)]

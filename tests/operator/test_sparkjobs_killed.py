@@ -61,12 +61,12 @@ class Process:
         self.awaits += 1
 
     async def settle(self, name: str) -> bool:
-        """Looks until there is nothing to do soon; whether it was broken off."""
+        """Reconciles until nothing is due soon; returns whether it was interrupted."""
         handler = SparkJobReconciler(SETTINGS, self.kube, Events(self.kube))
         try:
             for _ in range(LOOKS_MAX):
-                one = await self.kube.get(SPARK_JOB, name, self._namespace)
-                after_s = await handler.reconcile(one)
+                obj = await self.kube.get(SPARK_JOB, name, self._namespace)
+                after_s = await handler.reconcile(obj)
                 if after_s is None or after_s > 1.0:
                     return False
         except Killed:
@@ -79,7 +79,7 @@ class Process:
 async def everywhere(
     on: Rig, label: str, prepare: Callable[[str], Awaitable[None]], least: int
 ) -> list[str]:
-    """A SparkJob for each write of a look's, where its first operator ended; their names."""
+    """The names of SparkJobs, one for each write of a reconcile at which its operator ended."""
     await prepare(f"{label}-all")
     whole = Process(on.namespace)
     assert not await whole.settle(f"{label}-all")
@@ -90,7 +90,7 @@ async def everywhere(
         name = f"{label}-{dies_at}"
         async with at_once:
             await prepare(name)
-            # What waits for others may take a look more, or one less.
+            # Jobs that wait for others may need one reconcile more or less.
             assert await Process(on.namespace, dies_at).settle(name) or dies_at > least
             assert not await Process(on.namespace).settle(name)
         return name
@@ -109,10 +109,10 @@ async def test_one_request_is_one_run(on: Rig) -> None:
     for name in await everywhere(on, "once", prepare, 10):
         (job,) = names(await on.jobs(name))
         status = await on.status(name)
-        assert ([one["name"] for one in status["runs"]], status["lastRequest"]) == ([job], "")
+        assert ([run["name"] for run in status["runs"]], status["lastRequest"]) == ([job], "")
 
 
-async def test_what_a_run_said_is_told_whoever_lives_to_tell_it(on: Rig) -> None:
+async def test_the_result_of_a_run_is_reported_by_any_surviving_operator(on: Rig) -> None:
     async def prepare(name: str) -> None:
         await on.apply({"historyLimit": 0}, name=name)
         assert not await Process(on.namespace).settle(name)
@@ -128,7 +128,7 @@ async def test_what_a_run_said_is_told_whoever_lives_to_tell_it(on: Rig) -> None
         assert not left, "beyond the history"
 
 
-async def test_a_schedule_and_a_run_of_it_for_the_asking(on: Rig) -> None:
+async def test_a_schedule_and_a_requested_run(on: Rig) -> None:
     async def prepare(name: str) -> None:
         await on.apply(NIGHTLY, name=name, run="now")
 

@@ -48,7 +48,7 @@ async def started(on: Rig) -> str:
     return str((await on.job())["metadata"]["name"])
 
 
-async def test_it_runs_once_and_tells_what_came_out(on: Rig) -> None:
+async def test_a_job_runs_once_and_reports_its_result(on: Rig) -> None:
     await on.apply()
     name = await started(on)
     assert (await on.status())["phase"] == "Running"
@@ -69,8 +69,8 @@ async def test_it_runs_once_and_tells_what_came_out(on: Rig) -> None:
     assert await on.notes("RunSucceeded") == [f"{name}: ledgers 3, bytes 12,345"]
 
 
-async def test_what_ran_does_not_run_again_but_for_the_asking(on: Rig) -> None:
-    """Neither when its Job is gone, nor with another spec, nor after the operator's restart."""
+async def test_a_finished_job_runs_again_only_on_request(on: Rig) -> None:
+    """Neither without its Job, nor with another spec, nor after the operator's restart."""
     await on.apply({"options": {"deletion-lag": 60}})
     name = await started(on)
     await on.succeed(name)
@@ -93,9 +93,9 @@ async def test_what_ran_does_not_run_again_but_for_the_asking(on: Rig) -> None:
     await on.succeed(again["metadata"]["name"])
     await on.settle()
     status = await on.status()
-    assert [one["state"] for one in status["runs"]] == ["Succeeded", "Succeeded"]
+    assert [run["state"] for run in status["runs"]] == ["Succeeded", "Succeeded"]
     assert await on.condition("SpecChanged") == {}
-    # The annotation is taken away: nothing was asked for.
+    # The annotation is removed: no run is requested.
     await on.apply({"options": {"deletion-lag": 90}})
     await on.settle()
     assert len(await on.jobs()) == 1
@@ -110,7 +110,7 @@ def args_of(job_spec: Object) -> list[str]:
     return found
 
 
-async def test_a_failure_is_explained_after_its_tries(on: Rig) -> None:
+async def test_a_failure_is_explained_after_its_attempts(on: Rig) -> None:
     await on.apply({"retries": {"backoffLimit": 1}})
     name = await started(on)
     await on.fail(name, "bucket demo-cold: access denied")
@@ -131,7 +131,7 @@ async def test_a_failure_is_explained_after_its_tries(on: Rig) -> None:
     assert len(await on.notes("RunFailed")) == 1
 
 
-async def test_wrong_arguments_are_not_tried_again(on: Rig) -> None:
+async def test_wrong_arguments_are_not_retried(on: Rig) -> None:
     await on.apply({"retries": {"backoffLimit": 5}})
     name = await started(on)
     await on.end(name, "submit.py offload: error: unrecognized arguments: --nonsense=1", code=2)
@@ -153,7 +153,7 @@ async def test_wrong_arguments_are_not_tried_again(on: Rig) -> None:
     ],
     ids=["image", "node"],
 )
-async def test_a_run_that_does_not_begin_says_why(
+async def test_a_run_that_does_not_start_reports_why(
     on: Rig, status: dict[str, Any], told: str
 ) -> None:
     await on.apply()
@@ -184,14 +184,14 @@ async def test_out_of_memory_and_out_of_time(on: Rig) -> None:
     assert "DeadlineExceeded" in run["message"]
     await on.apply({"timeout": "1h"}, run="2")
     await on.settle()
-    second = next(one for one in await on.jobs() if one["metadata"]["name"] != name)
+    second = next(job for job in await on.jobs() if job["metadata"]["name"] != name)
     await on.end(second["metadata"]["name"], "", code=137, reason="OOMKilled")
     await on.until_over(second["metadata"]["name"])
     await on.settle()
     assert (await on.status())["runs"][0]["message"].startswith("OOMKilled, exit code 137")
 
 
-async def test_it_waits_for_its_cluster(on: Rig) -> None:
+async def test_a_job_waits_for_its_cluster(on: Rig) -> None:
     await on.apply()
     assert await on.look() == 1.0  # the rights are there by now
     assert await on.look() == 10.0
@@ -233,20 +233,20 @@ async def test_a_schedule_is_a_cron_job_with_a_bounded_history(on: Rig) -> None:
         assert (await on.status())["phase"] == "Running"
         await on.succeed(names[-1], number=count)
         await on.settle()
-    kept = [one["metadata"]["name"] for one in await on.jobs() if not going(one)]
+    kept = [job["metadata"]["name"] for job in await on.jobs() if not going(job)]
     assert sorted(kept) == names[-2:]
     runs = (await on.status())["runs"]
-    assert [(one["name"], one["result"]) for one in runs] == [
+    assert [(run["name"], run["result"]) for run in runs] == [
         (names[3], {"number": 3}), (names[2], {"number": 2})
     ]  # fmt: skip
     assert (await on.status())["phase"] == "Scheduled"
 
 
-def going(one: Object) -> bool:
-    return "deletionTimestamp" in one["metadata"]
+def going(obj: Object) -> bool:
+    return "deletionTimestamp" in obj["metadata"]
 
 
-async def test_a_schedule_runs_for_the_asking_too_and_drift_is_repaired(on: Rig) -> None:
+async def test_a_schedule_also_runs_on_request_and_drift_is_repaired(on: Rig) -> None:
     await on.apply(NIGHTLY, run="now")
     await on.apply_cluster()
     await on.settle()
@@ -268,7 +268,7 @@ async def test_a_schedule_runs_for_the_asking_too_and_drift_is_repaired(on: Rig)
     assert f"spec.schedule: * * * * * → {NIGHTLY['schedule']}" in told
 
 
-async def test_replace_takes_the_place_of_what_runs(on: Rig) -> None:
+async def test_replace_stops_the_running_job(on: Rig) -> None:
     spec = {**NIGHTLY, "concurrencyPolicy": "Replace"}
     await on.apply(spec, run="1")
     await on.apply_cluster()
@@ -277,11 +277,11 @@ async def test_replace_takes_the_place_of_what_runs(on: Rig) -> None:
     await on.apply(spec, run="2")
     await on.settle()
     runs = (await on.status())["runs"]
-    assert {one["name"]: one["state"] for one in runs}[first] == "Stopped"
-    assert sum(one["state"] in ("Starting", "Running") for one in runs) == 1
+    assert {run["name"]: run["state"] for run in runs}[first] == "Stopped"
+    assert sum(run["state"] in ("Starting", "Running") for run in runs) == 1
 
 
-async def test_suspend_and_a_cluster_that_goes(on: Rig) -> None:
+async def test_suspension_and_a_deleted_cluster(on: Rig) -> None:
     await on.apply({"suspend": True})
     await on.apply_cluster()
     await on.settle()
@@ -301,7 +301,7 @@ async def test_suspend_and_a_cluster_that_goes(on: Rig) -> None:
     assert (await on.cron("nightly"))["spec"]["suspend"] is False
 
 
-async def test_what_the_server_refuses_and_what_is_not_ours(on: Rig) -> None:
+async def test_refusals_of_the_server_and_foreign_objects(on: Rig) -> None:
     await on.apply_cluster()
     await on.apply({**NIGHTLY, "timeZone": "Mars/Olympus"})
     with pytest.raises(Exception, match="unknown time zone"):
@@ -329,7 +329,7 @@ async def test_what_the_server_refuses_and_what_is_not_ours(on: Rig) -> None:
     assert "spark.kubernetes.namespace is set by the operator" in ready["message"]
 
 
-async def test_with_it_goes_all_that_is_its_own(on: Rig) -> None:
+async def test_deleting_a_job_deletes_its_objects(on: Rig) -> None:
     await on.apply(NIGHTLY, run="1")
     await on.apply_cluster()
     await on.settle()
@@ -379,7 +379,7 @@ async def test_a_plan_is_shown_and_a_pause_is_kept(on: Rig) -> None:
     await on.settle()
     assert await on.jobs() == []
     steps = (await on.status())["plan"]
-    kinds = [(one["action"], one["target"].partition(" ")[0]) for one in steps]
+    kinds = [(action["action"], action["target"].partition(" ")[0]) for action in steps]
     assert kinds == [("create", "ServiceAccount"), ("create", "Role"), ("create", "RoleBinding"),
                      ("start", "Job")]  # fmt: skip
     await on.apply(paused="true")
@@ -391,7 +391,7 @@ async def test_a_plan_is_shown_and_a_pause_is_kept(on: Rig) -> None:
     assert (await on.status())["plan"] == []
 
 
-async def test_nothing_is_written_where_nothing_is_new(on: Rig) -> None:
+async def test_nothing_is_written_without_a_change(on: Rig) -> None:
     await on.apply(NIGHTLY)
     await on.apply_cluster()
     await on.settle()
@@ -400,14 +400,16 @@ async def test_nothing_is_written_where_nothing_is_new(on: Rig) -> None:
     assert {verb for verb, _, _ in on.asked.requests} <= {"get", "list"}
 
 
-async def test_rights_are_what_a_whole_life_asks_and_nothing_else(on: Rig, kubectl: Tool) -> None:
+async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
+    on: Rig, kubectl: Tool
+) -> None:
     await on.apply({**NIGHTLY, "historyLimit": 0}, run="1")
     await on.apply_cluster()
     await on.settle()
     name = (await on.job())["metadata"]["name"]
     await on.succeed(name)
     await on.settle()
-    assert all(going(one) for one in await on.jobs())
+    assert all(going(job) for job in await on.jobs())
     assert (await on.status())["runs"][0]["state"] == "Succeeded"
     await on.kube.delete(CLUSTER, CLUSTER_NAME, on.namespace)
     await on.settle()
@@ -422,8 +424,8 @@ async def test_rights_are_what_a_whole_life_asks_and_nothing_else(on: Rig, kubec
     assert granted - set(on.asked.requests) - watched == set(), "verbs that nothing needs"
     # What is given on: no more than the driver's role has, and the operator has it.
     role = await on.kube.get(ROLE, f"{NAME}-spark", on.namespace)
-    assert role["rules"] == [dict(one) for one in DRIVER_RIGHTS]
-    assert {"pods"} == {name for one in DRIVER_RIGHTS for name in one["resources"]}
+    assert role["rules"] == [dict(rule) for rule in DRIVER_RIGHTS]
+    assert {"pods"} == {name for rule in DRIVER_RIGHTS for name in rule["resources"]}
     account = f"--as=system:serviceaccount:{on.namespace}:{NAME}-spark"
     mine = kubectl.within(on.namespace)
     for verb in DRIVER_RULE.verbs:

@@ -1,4 +1,4 @@
-"""SparkJobs without a Kubernetes: commands, schedules, what is planned, what is told."""
+"""SparkJobs without a Kubernetes: commands, schedules, plans and statuses."""
 
 import datetime
 import json
@@ -49,14 +49,14 @@ def conf_of(words: list[str]) -> dict[str, str]:
 
 
 def test_the_drivers_command() -> None:
-    one = job(
+    spark_job = job(
         selection={"topics": ["persistent://shop/orders/created"], "namespaces": ["shop/carts"]},
         options={"deletion-lag": -1, "upTo": "3:4", "dry-run": "true", "verbose": "false"},
         executor={"instances": 3, "cores": 2, "memory": "2Gi", "cpuRequest": "500m"},
         sparkConf={"spark.sql.shuffle.partitions": 8},
         eventLogClaim={"name": "events"},
     )
-    words = submit.arguments(one, PLACE)
+    words = submit.arguments(spark_job, PLACE)
     assert words[:4] == ["driver", "--master", "k8s://https://kubernetes.default.svc", "--name"]
     at = words.index(submit.PROGRAM)
     assert words[at + 1 :] == [
@@ -77,8 +77,34 @@ def test_the_drivers_command() -> None:
     assert conf["spark.authenticate"] == "true"
     assert conf[f"spark.kubernetes.executor.label.{SPARK_OF}"] == "demo"
     assert "--all" in submit.arguments(job(), PLACE)
-    compact = job(type="Compact", executor={"instances": 2, "cores": 2})
-    assert "--parallelism=4" in submit.arguments(compact, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"type": "Compact"}, ["--parallelism=6"]),
+        ({"type": "Compact", "options": {"max-topics": 1}}, ["--parallelism=6"]),
+        ({"type": "Compact", "options": {"parallelism": 5}}, ["--parallelism=5"]),
+        ({"type": "Offload"}, []),
+        ({"type": "Offload", "options": {"parallelism": 5}}, ["--parallelism=5"]),
+    ],
+    ids=str,
+)
+def test_a_compaction_uses_all_cores_of_its_executors_unless_told_otherwise(
+    spec: dict[str, Any], words: list[str]
+) -> None:
+    arguments = submit.job_arguments(job(**spec, executor={"instances": 3, "cores": 2}), PLACE)
+    assert [word for word in arguments if word.startswith("--parallelism")] == words
+
+
+def test_the_event_log_is_written_to_the_claim_that_the_spec_names() -> None:
+    one = job(eventLogClaim={"name": "history"})
+    pod = manifests.run(one, PLACE, "1", None)["spec"]["template"]["spec"]
+    (volume,) = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    assert volume["persistentVolumeClaim"] == {"claimName": "history"}
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    assert mounts[volume["name"]] == submit.EVENT_LOG_DIR
+    assert f"--event-log={submit.EVENT_LOG_DIR}" in submit.job_arguments(one, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -92,18 +118,18 @@ def test_the_drivers_command() -> None:
         ({"executor": {"memory": "512Mi"}}, "spec.executor.memory: 512Mi is too little"),
     ],
 )
-def test_what_cannot_be_carried_out_names_the_field(spec: dict[str, Any], told: str) -> None:
+def test_a_refusal_names_the_field(spec: dict[str, Any], told: str) -> None:
     with pytest.raises(submit.BadSpec, match=told):
         submit.arguments(job(**spec), PLACE)
-    found = plan(job(**spec), owner(), Observed())
-    assert [one.reason for one in found.problems] == ["InvalidSpec"]
-    assert not [one for one in found.actions if isinstance(one, Start)]
+    planned = plan(job(**spec), owner(), Observed())
+    assert [problem.reason for problem in planned.problems] == ["InvalidSpec"]
+    assert not [action for action in planned.actions if isinstance(action, Start)]
 
 
 @example("$$")
 @example("$$(POD_NAME)")
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["C"]), max_size=40))
-def test_users_texts_reach_the_job_as_they_are(text: str) -> None:
+def test_users_texts_reach_the_job_unchanged(text: str) -> None:
     """Kubernetes replaces $(NAME), and turns any $$ into a single $."""
     words = submit.options({"key": text})
     if text in ("true", "false"):
@@ -129,8 +155,8 @@ def expanded(text: str, values: dict[str, str]) -> str:
 
 
 def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
-    one = job(placed(S3), imagePullSecrets=[{"name": "pull"}], driver={"cores": 2})
-    made = manifests.job_spec(one, placed(S3))
+    spark_job = job(placed(S3), imagePullSecrets=[{"name": "pull"}], driver={"cores": 2})
+    made = manifests.job_spec(spark_job, placed(S3))
     driver = made["template"]
     template = json.loads(driver["metadata"]["annotations"][manifests.TEMPLATE])
     for pod in (driver["spec"], template["spec"]):
@@ -143,7 +169,7 @@ def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
         }  # fmt: skip
         assert container["envFrom"] == [{"secretRef": {"name": "key"}}]
         assert pod["imagePullSecrets"] == [{"name": "pull"}]
-        given = {each["name"]: each.get("value") for each in container["env"]}
+        given = {variable["name"]: variable.get("value") for variable in container["env"]}
         assert given["AWS_ENDPOINT_URL"] == "http://s3:9000"
         # Spark would mount executors' volumes there, over the one that is mounted.
         assert "SPARK_LOCAL_DIRS" not in given
@@ -190,13 +216,13 @@ def test_a_job_reads_the_metadata_that_brokers_read(
     executor = json.loads(pod["metadata"]["annotations"][manifests.TEMPLATE])
     for one in (pod, executor):
         (container,) = one["spec"]["containers"]
-        told = {each["name"]: each.get("value") for each in container["env"]}
+        told = {variable["name"]: variable.get("value") for variable in container["env"]}
         given = {name: value for name, value in told.items() if "METADATA" in name}
         url = {"MAGNETAR_METADATA_URL": cluster.metadata_url}
         assert given == url | {f"MAGNETAR_{name}": value for name, value in variables.items()}
 
 
-def test_a_volume_of_cold_data_is_mounted_only_where_it_is() -> None:
+def test_a_volume_of_cold_data_is_mounted_only_in_its_namespace() -> None:
     here, elsewhere = placed(FOLDER), placed(FOLDER, "other")
     for place, there in ((here, True), (elsewhere, False)):
         made = manifests.job_spec(job(place), place)["template"]
@@ -238,12 +264,12 @@ def test_when_a_schedule_is_due(text: str, zone: str | None, due: str | None) ->
 @pytest.mark.parametrize(
     "text", ["61 * * * *", "* * * *", "*/0 * * * *", "0 0 5-1 * *", "x * * * *"]
 )
-def test_what_is_no_schedule(text: str) -> None:
+def test_invalid_schedules(text: str) -> None:
     with pytest.raises(BadSchedule):
         Schedule.parse(text)
 
 
-def test_no_such_time_zone() -> None:
+def test_an_unknown_time_zone() -> None:
     with pytest.raises(BadSchedule, match="Mars/Olympus"):
         Schedule.parse("@daily", "Mars/Olympus")
 
@@ -257,7 +283,7 @@ FIELD = st.sampled_from(["*", "0", "5", "*/7", "1-4", "2,5"])
     st.integers(0, 366 * 24 * 3_600),
     st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Apia", "America/St_Johns"]),
 )  # fmt: skip
-def test_the_next_time_fits_and_none_before_it_does(
+def test_the_next_time_is_the_first_that_matches(
     fields: tuple[str, ...], ahead_s: int, zone: str
 ) -> None:
     schedule = Schedule.parse(" ".join(fields), zone)
@@ -290,7 +316,7 @@ def fits(schedule: Schedule, moment: datetime.datetime, zone: str) -> bool:
     )
 
 
-# -- what is planned ----------------------------------------------------------------------------
+# -- plans ----------------------------------------------------------------------------------
 
 
 def owner(request: str | None = None, **status_fields: Any) -> Object:
@@ -312,45 +338,45 @@ def made(name: str, state: str = "", *, at: int = 0) -> Object:
 
 
 def starts(found: Any) -> list[str]:
-    return [one.request for one in found.actions if isinstance(one, Start)]
+    return [action.request for action in found.actions if isinstance(action, Start)]
 
 
 def test_a_deadline_that_kubernetes_never_meets() -> None:
     """The API server refuses it since this release; it may be stored."""
     nightly: dict[str, Any] = {"schedule": "0 3 * * *"}
     short = plan(job(startingDeadline="9s", **nightly), owner(), Observed(), None)
-    assert [one.reason for one in short.problems] == ["InvalidSpec"]
+    assert [problem.reason for problem in short.problems] == ["InvalidSpec"]
     assert "10 s or more" in short.problems[0].message
-    kinds = [one.manifest["kind"] for one in short.actions if isinstance(one, Apply)]
+    kinds = [action.manifest["kind"] for action in short.actions if isinstance(action, Apply)]
     assert "CronJob" not in kinds
     assert not plan(job(startingDeadline="10s", **nightly), owner(), Observed(), None).problems
 
 
 def test_a_request_is_carried_out_once() -> None:
-    one = job()
-    assert starts(plan(one, owner(), Observed())) == [""]
-    assert starts(plan(one, owner(lastRequest=""), Observed())) == []
-    there = Observed(jobs=[made(one.run_name(""))])
-    found = plan(one, owner(), there)
-    assert (starts(found), found.request) == ([], "")
-    done = Observed(jobs=[made(one.run_name(""), "Succeeded")])
-    assert starts(plan(one, owner("2", lastRequest=""), done)) == ["2"]
-    assert starts(plan(one, owner("2", lastRequest="2"), done)) == []
+    spark_job = job()
+    assert starts(plan(spark_job, owner(), Observed())) == [""]
+    assert starts(plan(spark_job, owner(lastRequest=""), Observed())) == []
+    there = Observed(jobs=[made(spark_job.run_name(""))])
+    planned = plan(spark_job, owner(), there)
+    assert (starts(planned), planned.request) == ([], "")
+    done = Observed(jobs=[made(spark_job.run_name(""), "Succeeded")])
+    assert starts(plan(spark_job, owner("2", lastRequest=""), done)) == ["2"]
+    assert starts(plan(spark_job, owner("2", lastRequest="2"), done)) == []
     # One that runs is waited for, or takes its leave.
-    assert starts(plan(one, owner("2", lastRequest=""), there)) == []
+    assert starts(plan(spark_job, owner("2", lastRequest=""), there)) == []
     replacing = plan(job(concurrencyPolicy="Replace"), owner("2", lastRequest=""), there)
-    assert [type(each) for each in replacing.actions][-2:] == [Remove, Start]
+    assert [type(action) for action in replacing.actions][-2:] == [Remove, Start]
     beside = plan(job(concurrencyPolicy="Allow"), owner("2", lastRequest=""), there)
     assert starts(beside) == ["2"]
 
 
-def test_another_of_the_same_name_has_other_runs() -> None:
+def test_another_job_of_the_same_name_has_other_runs() -> None:
     other = Job("cold", "ns", "uid-2", job().spec, "spark:1", PLACE)
     assert other.run_name("") != job().run_name("")
     assert len(Job("n" * 44, "ns", "u", job().spec, "i", PLACE).run_name("x")) <= 63
 
 
-def test_nothing_starts_while_it_waits_or_is_suspended() -> None:
+def test_no_run_starts_while_the_job_waits_or_is_suspended() -> None:
     absent = Problem("WaitingForCluster", "there is none")
     assert starts(plan(job(place=None), owner(), Observed(), absent)) == []
     assert starts(plan(job(suspend=True), owner(), Observed())) == []
@@ -362,31 +388,33 @@ def test_nothing_starts_while_it_waits_or_is_suspended() -> None:
     told=st.integers(0, 12),
     limit=st.integers(0, 6),
 )
-def test_only_what_ended_and_was_told_is_removed(states: list[str], told: int, limit: int) -> None:
+def test_only_ended_and_reported_runs_are_deleted(states: list[str], told: int, limit: int) -> None:
     jobs = [made(f"j{at}", state, at=at) for at, state in enumerate(states)]
     runs = [{"name": f"j{at}", "state": state} for at, state in enumerate(states[:told]) if state]
-    found = plan(job(schedule="@daily", historyLimit=limit), owner(runs=runs), Observed(jobs=jobs))
-    gone = {one.name for one in found.actions if isinstance(one, Remove)}
+    planned = plan(
+        job(schedule="@daily", historyLimit=limit), owner(runs=runs), Observed(jobs=jobs)
+    )
+    gone = {action.name for action in planned.actions if isinstance(action, Remove)}
     over = [f"j{at}" for at, state in enumerate(states) if state][::-1]
-    assert gone == set(over[limit:]) & {str(one["name"]) for one in runs}
+    assert gone == set(over[limit:]) & {str(run["name"]) for run in runs}
 
 
-def test_what_is_told_of_runs_stays_told() -> None:
-    one = job(historyLimit=2)
+def test_reported_runs_stay_in_the_status() -> None:
+    spark_job = job(historyLimit=2)
     before: dict[str, Any] = {}
     for at in range(5):
         jobs = [made(f"j{at}", "Succeeded", at=at)]
         observed = Observed(jobs=jobs)
-        found = status(one, owner(lastRequest="", **before), observed, plan(one, owner(
-            lastRequest="", **before), observed), NOW)  # fmt: skip
-        before = {key: value for key, value in found.status.items() if key != "lastRequest"}
-    assert [each["name"] for each in before["runs"]] == ["j4", "j3"]
+        stored = owner(lastRequest="", **before)
+        shown_status = status(spark_job, stored, observed, plan(spark_job, stored, observed), NOW)
+        before = {key: value for key, value in shown_status.status.items() if key != "lastRequest"}
+    assert [run["name"] for run in before["runs"]] == ["j4", "j3"]
     assert before["lastSuccessAt"] == "2026-03-01T11:04:30Z"
-    # A run that is under way and whose Job is gone was stopped.
-    running = status(one, owner(**before), Observed(jobs=[made("j5", at=5)]), plan(
-        one, owner(lastRequest="", **before), Observed()), NOW)  # fmt: skip
-    gone = status(one, owner(**running.status), Observed(), plan(
-        one, owner(lastRequest="", **before), Observed()), NOW)  # fmt: skip
+    # A run in progress without its Job was stopped.
+    running = status(spark_job, owner(**before), Observed(jobs=[made("j5", at=5)]), plan(
+        spark_job, owner(lastRequest="", **before), Observed()), NOW)  # fmt: skip
+    gone = status(spark_job, owner(**running.status), Observed(), plan(
+        spark_job, owner(lastRequest="", **before), Observed()), NOW)  # fmt: skip
     assert gone.status["runs"][0]["state"] == "Stopped"
     assert gone.status["phase"] == "Failed"
 
@@ -409,11 +437,11 @@ def test_a_backlog_report_is_a_condition(
         run["result"] = result
     for kind in ("Backlog", "Offload"):
         one, there = job(type=kind), owner(lastRequest="", runs=[run])
-        found = status(one, there, Observed(), plan(one, there, Observed()), NOW).status
+        shown_status = status(one, there, Observed(), plan(one, there, Observed()), NOW).status
         seen = [
-            (each["status"], each["reason"])
-            for each in found["conditions"]
-            if each["type"] == "BacklogGrowing"
+            (condition["status"], condition["reason"])
+            for condition in shown_status["conditions"]
+            if condition["type"] == "BacklogGrowing"
         ]
         assert seen == ([told] if told and kind == "Backlog" else [])
 

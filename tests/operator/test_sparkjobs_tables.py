@@ -1,4 +1,4 @@
-"""SparkJobs decided by tables: which run begins, what is removed, and what the status tells."""
+"""Tables of decisions about SparkJobs: started runs, deletions, and the status."""
 
 import json
 from dataclasses import replace
@@ -66,34 +66,34 @@ def pod(name: str, run: str = "", role: str = DRIVER, **how: Any) -> Object:
 
 
 def observed_of(
-    one: Job, *jobs: Object, pods: tuple[Object, ...] = (), cron: Any = None
+    spark_job: Job, *jobs: Object, pods: tuple[Object, ...] = (), cron: Any = None
 ) -> Observed:
-    rights = {each["kind"]: each for each in manifests.rights(one)}
+    rights = {manifest["kind"]: manifest for manifest in manifests.rights(spark_job)}
     return Observed(cron, list(jobs), list(pods), rights)
 
 
-def planned(one: Job, *jobs: Object, of: Object | None = None, **how: Any) -> Plan:
+def planned(spark_job: Job, *jobs: Object, of: Object | None = None, **how: Any) -> Plan:
     absent = how.pop("absent", None)
-    return plan(one, of or owner(), observed_of(one, *jobs, **how), absent)
+    return plan(spark_job, of or owner(), observed_of(spark_job, *jobs, **how), absent)
 
 
-def started(found: Plan) -> list[str]:
-    return [one.request for one in found.actions if isinstance(one, Start)]
+def started(planned: Plan) -> list[str]:
+    return [action.request for action in planned.actions if isinstance(action, Start)]
 
 
-def removed(found: Plan) -> list[str]:
-    return [one.name for one in found.actions if isinstance(one, Remove)]
+def removed(planned: Plan) -> list[str]:
+    return [action.name for action in planned.actions if isinstance(action, Remove)]
 
 
-def cron_of(one: Job, **spec: Any) -> Object:
-    assert one.place is not None
-    made = manifests.cron_job(one, one.place)
+def cron_of(spark_job: Job, **spec: Any) -> Object:
+    assert spark_job.place is not None
+    made = manifests.cron_job(spark_job, spark_job.place)
     made["metadata"] |= {"uid": "u-cron", "creationTimestamp": AT}
     made["spec"] |= spec
     return made
 
 
-# -- which run begins
+# -- started runs
 
 
 @pytest.mark.parametrize(
@@ -114,28 +114,28 @@ def cron_of(one: Job, **spec: Any) -> Object:
 def test_a_request_is_carried_out_once(
     spec: dict[str, Any], request_: str | None, done: str | None, begins: list[str]
 ) -> None:
-    one = job(**spec)
+    spark_job = job(**spec)
     given: dict[str, Any] = {} if done is None else {"lastRequest": done}
-    cron = cron_of(one) if "schedule" in spec else None
-    found = planned(one, of=owner(request_, **given), cron=cron)
+    cron = cron_of(spark_job) if "schedule" in spec else None
+    found = planned(spark_job, of=owner(request_, **given), cron=cron)
     assert started(found) == begins
     assert found.request == (begins[0] if begins else done)
     for start in found.actions:
         if isinstance(start, Start):
-            assert start.manifest["metadata"]["name"] == one.run_name(start.request)
+            assert start.manifest["metadata"]["name"] == spark_job.run_name(start.request)
 
 
-def test_a_run_that_is_there_is_not_begun_again_by_an_operator_that_could_not_tell() -> None:
-    one = job()
-    found = planned(one, ran(one.run_name("")))
+def test_an_existing_run_is_not_started_again_if_its_record_was_lost() -> None:
+    spark_job = job()
+    found = planned(spark_job, ran(spark_job.run_name("")))
     assert (started(found), found.request) == ([], "")
-    assert one.run_name("") != one.run_name("1")
+    assert spark_job.run_name("") != spark_job.run_name("1")
 
 
-def test_nothing_begins_without_a_cluster_that_is_ready_or_with_a_problem() -> None:
+def test_no_run_starts_without_a_ready_cluster_or_with_a_problem() -> None:
     found = planned(job(UNREADY))
     assert started(found) == []
-    assert [(each.reason, each.message) for each in found.problems] == [
+    assert [(problem.reason, problem.message) for problem in found.problems] == [
         ("WaitingForCluster", "the metadata store of demo is not ready")
     ]
     assert (found.requeue_s, found.request) == (WAITING_S, None)
@@ -144,26 +144,24 @@ def test_nothing_begins_without_a_cluster_that_is_ready_or_with_a_problem() -> N
     assert (started(found), found.problems, found.requeue_s) == ([], (absent,), WAITING_S)
     bad = planned(job(sparkConf={"master": "x"}))
     assert (started(bad), bad.problems[0].reason) == ([], "InvalidSpec")
-    one = job(**SCHEDULED)
-    found = planned(one, of=owner("1"))
+    spark_job = job(**SCHEDULED)
+    found = planned(spark_job, of=owner("1"))
     assert started(found) == []
     assert found.requeue_s == SOON_S, "the CronJob is made first"
-    assert [type(each) for each in found.actions] == [Apply]
+    assert [type(action) for action in found.actions] == [Apply]
 
 
 @pytest.mark.parametrize(
     ("policy", "begins", "goes"),
     [("Forbid", [], []), ("Replace", ["2"], ["old"]), ("Allow", ["2"], [])],
 )
-def test_a_run_beside_another_follows_the_policy(
-    policy: str, begins: list[str], goes: list[str]
-) -> None:
-    one = job(concurrencyPolicy=policy)
-    found = planned(one, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1"))
+def test_concurrent_runs_follow_the_policy(policy: str, begins: list[str], goes: list[str]) -> None:
+    spark_job = job(concurrencyPolicy=policy)
+    found = planned(spark_job, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1"))
     assert (started(found), removed(found)) == (begins, goes)
     unsure = ran("old", "Complete")
     unsure["status"]["conditions"][0]["status"] = "False"
-    found = planned(one, unsure, of=owner("2", lastRequest="1"))
+    found = planned(spark_job, unsure, of=owner("2", lastRequest="1"))
     assert (started(found), removed(found)) == (begins, goes)
 
 
@@ -171,41 +169,41 @@ def test_a_run_beside_another_follows_the_policy(
 
 
 def test_a_schedule_is_applied_repaired_and_paused_without_its_cluster() -> None:
-    one = job(**SCHEDULED)
-    cron = cron_of(one)
-    assert not planned(one, cron=cron).actions
-    (apply,) = planned(one, cron=cron_of(one, schedule="1 1 * * *")).actions
+    spark_job = job(**SCHEDULED)
+    cron = cron_of(spark_job)
+    assert not planned(spark_job, cron=cron).actions
+    (apply,) = planned(spark_job, cron=cron_of(spark_job, schedule="1 1 * * *")).actions
     assert isinstance(apply, Apply)
     assert (apply.verb, apply.step.target) == ("repair", "CronJob cold")
     (apply,) = planned(job(schedule="5 5 * * *"), cron=cron).actions
     assert isinstance(apply, Apply)
     assert apply.verb == "update"
-    others = cron_of(one)
+    others = cron_of(spark_job)
     others["metadata"]["ownerReferences"] = [{"uid": "another"}]
-    found = planned(one, cron=others)
+    found = planned(spark_job, cron=others)
     assert (found.actions, found.problems[0].reason) == ((), "NameTaken")
     away = job(None, **SCHEDULED)
     absent = Problem("NoCluster", "x")
     found = planned(away, cron=cron, absent=absent)
-    assert [type(each) for each in found.actions] == [Suspend]
-    assert not planned(away, cron=cron_of(one, suspend=True), absent=absent).actions
+    assert [type(action) for action in found.actions] == [Suspend]
+    assert not planned(away, cron=cron_of(spark_job, suspend=True), absent=absent).actions
     assert not planned(away, cron=others, absent=absent).actions
     assert not planned(away, absent=absent).actions
 
 
-def test_rights_are_made_and_kept() -> None:
-    one = job()
-    found = plan(one, owner(), Observed())
-    kinds = [each.manifest["kind"] for each in found.actions if isinstance(each, Apply)]
-    assert kinds == [each["kind"] for each in manifests.rights(one)]
-    assert all(each.verb == "create" for each in found.actions if isinstance(each, Apply))
+def test_rights_are_created_and_repaired() -> None:
+    spark_job = job()
+    planned = plan(spark_job, owner(), Observed())
+    kinds = [action.manifest["kind"] for action in planned.actions if isinstance(action, Apply)]
+    assert kinds == [manifest["kind"] for manifest in manifests.rights(spark_job)]
+    assert all(action.verb == "create" for action in planned.actions if isinstance(action, Apply))
 
 
-# -- what is removed
+# -- deletions
 
 
-def test_runs_beyond_the_history_go_once_the_status_has_their_end() -> None:
-    one = job(historyLimit=1)
+def test_runs_beyond_the_history_are_deleted_once_the_status_has_their_end() -> None:
+    spark_job = job(historyLimit=1)
     jobs = [
         ran("new", "Complete", at="2026-03-01T12:00:00Z"),
         ran("old", "Failed", at="2026-03-01T11:00:00Z"),
@@ -213,21 +211,21 @@ def test_runs_beyond_the_history_go_once_the_status_has_their_end() -> None:
         ran("live", at="2026-03-01T09:00:00Z"),
     ]
     told = [{"name": "old", "state": "Failed"}, {"name": "older", "state": "Running"}]
-    found = planned(one, *jobs, of=owner(lastRequest="", runs=told))
+    found = planned(spark_job, *jobs, of=owner(lastRequest="", runs=told))
     assert removed(found) == ["old"]
     assert found.requeue_s == SOON_S, "what the other said is not in the status yet"
     told[1]["state"] = "Succeeded"
-    found = planned(one, *jobs, of=owner(lastRequest="", runs=told))
+    found = planned(spark_job, *jobs, of=owner(lastRequest="", runs=told))
     assert removed(found) == ["old", "older"]
     assert found.requeue_s is None
     jobs[1]["metadata"]["deletionTimestamp"] = AT
-    assert removed(planned(one, *jobs, of=owner(lastRequest="", runs=told))) == ["older"]
-    (remove,) = planned(one, *jobs, of=owner(lastRequest="", runs=told)).actions
+    assert removed(planned(spark_job, *jobs, of=owner(lastRequest="", runs=told))) == ["older"]
+    (remove,) = planned(spark_job, *jobs, of=owner(lastRequest="", runs=told)).actions
     assert isinstance(remove, Remove)
     assert (remove.uid, remove.text) == ("u-older", "beyond historyLimit 1")
 
 
-def test_executors_that_outlived_their_driver_go() -> None:
+def test_executors_that_outlive_their_driver_are_deleted() -> None:
     driver = pod("d", "r", phase="Succeeded")
     mine = {"ownerReferences": [{"uid": "u-d"}]}
     pods = [
@@ -239,7 +237,7 @@ def test_executors_that_outlived_their_driver_go() -> None:
         pod("free", role=EXECUTOR),
         pod("no executor", meta=mine),
     ]
-    assert [each["metadata"]["name"] for each in orphans(pods)] == ["left"]
+    assert [pod["metadata"]["name"] for pod in orphans(pods)] == ["left"]
     driver["status"]["phase"] = "Failed"
     found = planned(job(), pods=tuple(pods), of=owner(lastRequest=""))
     assert removed(found) == ["left"]
@@ -255,7 +253,7 @@ def ended(message: str = "", reason: str = "Error", code: int = 1) -> dict[str, 
     return {"containerStatuses": [{"state": {}}, {"state": {"terminated": terminated}}]}
 
 
-def test_a_run_is_told_by_its_job_and_its_last_pod() -> None:
+def test_a_run_is_reported_from_its_job_and_its_last_pod() -> None:
     figures = json.dumps({"metrics": {"entries": 1234, "ratio": 0.5, "ok": True, "x": "y"}})
     finished = ran("r", "Complete", completionTime="2026-03-01T12:30:00Z", failed=1)
     finished["metadata"]["annotations"] = {SPEC_DIGEST: "digest"}
@@ -275,7 +273,7 @@ def test_a_run_is_told_by_its_job_and_its_last_pod() -> None:
     assert len(told.message) <= MESSAGE_CHARACTERS_MAX
 
 
-def test_a_failure_is_explained_by_the_jobs_word_or_kubernetes() -> None:
+def test_a_failure_is_explained_by_the_jobs_message_or_by_kubernetes() -> None:
     why = {"reason": "BackoffLimitExceeded", "message": "too many"}
     failed = ran("r", "Failed", failed=3, why=why)
     (told,) = runs([], [failed], [pod("p", "r", **ended('{"error": "no such topic"}'))], AT)
@@ -291,7 +289,7 @@ def test_a_failure_is_explained_by_the_jobs_word_or_kubernetes() -> None:
     assert told.message.endswith(": " + "x" * (MESSAGE_CHARACTERS_MAX // 2))
 
 
-def test_a_run_under_way_says_what_it_waits_for() -> None:
+def test_a_run_in_progress_reports_what_it_waits_for() -> None:
     live = ran("r")
     (told,) = runs([], [live], [], AT)
     assert (told.state, told.message, told.attempt) == ("Starting", "its pod does not exist yet", 1)
@@ -318,7 +316,7 @@ def test_a_run_under_way_says_what_it_waits_for() -> None:
     assert trouble(None) == ""
 
 
-def test_a_run_that_ended_stays_so_and_one_whose_job_went_was_stopped() -> None:
+def test_an_ended_run_stays_ended_and_a_run_without_its_job_was_stopped() -> None:
     before: list[dict[str, Any]] = [
         {"name": "a", "state": "Succeeded", "startedAt": "3", "message": "kept"},
         {"name": "b", "state": "Running", "startedAt": "2", "attempt": 2, "spec": "d"},
@@ -342,15 +340,15 @@ def test_a_run_that_ended_stays_so_and_one_whose_job_went_was_stopped() -> None:
 # -- the status
 
 
-def shown(one: Job, *jobs: Object, of: Object | None = None, **how: Any) -> tuple[Any, Any]:
+def shown(spark_job: Job, *jobs: Object, of: Object | None = None, **how: Any) -> tuple[Any, Any]:
     of = of or owner(lastRequest="")
     is_plan_only = how.pop("is_plan_only", False)
     problems = how.pop("problems", [])
-    observed = observed_of(one, *jobs, **how)
-    found = plan(one, of, observed)
+    observed = observed_of(spark_job, *jobs, **how)
+    found = plan(spark_job, of, observed)
     found = replace(found, problems=[*found.problems, *problems])
-    told = status(one, of, observed, found, NOW, is_plan_only=is_plan_only).status
-    return told, {each["type"]: each for each in told["conditions"]}
+    shown_status = status(spark_job, of, observed, found, NOW, is_plan_only=is_plan_only).status
+    return shown_status, {condition["type"]: condition for condition in shown_status["conditions"]}
 
 
 def test_the_phase_and_ready_follow_the_last_run() -> None:
@@ -381,15 +379,15 @@ def test_the_phase_and_ready_follow_the_last_run() -> None:
     assert (told["lastRequest"], told["cluster"], told["plan"]) == ("", "demo", [])
 
 
-def test_a_schedule_tells_when_the_next_run_is_due() -> None:
-    one = job(**SCHEDULED)
-    told, by_type = shown(one, cron=cron_of(one))
+def test_the_status_of_a_schedule_has_the_time_of_the_next_run() -> None:
+    spark_job = job(**SCHEDULED)
+    told, by_type = shown(spark_job, cron=cron_of(spark_job))
     assert (told["phase"], told["nextRunAt"]) == ("Scheduled", "2026-03-02T03:00:00Z")
     assert by_type["Ready"]["message"] == "the next run is due at 2026-03-02T03:00:00Z"
     assert by_type["Ready"]["status"] == "True"
-    cron = cron_of(one)
+    cron = cron_of(spark_job)
     cron["status"] = {"lastScheduleTime": "2026-03-05T03:00:00Z"}
-    assert shown(one, cron=cron)[0]["nextRunAt"] == "2026-03-06T03:00:00Z"
+    assert shown(spark_job, cron=cron)[0]["nextRunAt"] == "2026-03-06T03:00:00Z"
     never = job(schedule="0 0 30 2 *")
     told, by_type = shown(never, cron=cron_of(never))
     assert "nextRunAt" not in told
@@ -398,23 +396,25 @@ def test_a_schedule_tells_when_the_next_run_is_due() -> None:
     assert "nextRunAt" not in shown(wrong, cron=cron_of(wrong))[0], "the API server says why"
     paused = job(**SCHEDULED, suspend=True)
     assert "nextRunAt" not in shown(paused, cron=cron_of(paused))[0]
-    told, by_type = shown(one, ran("r", "Failed"), cron=cron_of(one))
+    told, by_type = shown(spark_job, ran("r", "Failed"), cron=cron_of(spark_job))
     assert by_type["Ready"]["status"] == "False"
     assert "to run it again" not in by_type["Ready"]["message"]
 
 
-def test_a_job_that_ran_with_another_spec_says_so() -> None:
-    one = job()
+def test_a_run_of_an_older_spec_is_marked() -> None:
+    spark_job = job()
     finished = ran("r", "Complete")
-    for digest, changed in ((one.spec_digest, False), ("other", True), ("", False)):
+    for digest, changed in ((spark_job.spec_digest, False), ("other", True), ("", False)):
         finished["metadata"]["annotations"] = {SPEC_DIGEST: digest}
-        assert ("SpecChanged" in shown(one, finished)[1]) is changed
+        assert ("SpecChanged" in shown(spark_job, finished)[1]) is changed
     finished["metadata"]["annotations"] = {SPEC_DIGEST: "other"}
-    assert "SpecChanged" not in shown(one, finished, ran("live", at="2026-03-01T13:00:00Z"))[1]
+    assert (
+        "SpecChanged" not in shown(spark_job, finished, ran("live", at="2026-03-01T13:00:00Z"))[1]
+    )
     scheduled = job(**SCHEDULED)
     assert "SpecChanged" not in shown(scheduled, finished, cron=cron_of(scheduled))[1]
-    assert job(historyLimit=3).spec_digest == one.spec_digest
-    assert job(executor={"instances": 9}).spec_digest != one.spec_digest
+    assert job(historyLimit=3).spec_digest == spark_job.spec_digest
+    assert job(executor={"instances": 9}).spec_digest != spark_job.spec_digest
 
 
 @pytest.mark.parametrize(
@@ -437,14 +437,14 @@ def test_a_backlog_report_names_the_worst(
     assert "BacklogGrowing" not in shown(job(), ran("r", "Complete"), pods=(said,))[1]
 
 
-def test_the_status_keeps_as_many_runs_as_the_history_and_those_whose_jobs_are_there() -> None:
+def test_the_status_keeps_the_runs_of_the_history_and_those_whose_jobs_exist() -> None:
     gone = [{"name": f"g{at}", "state": "Succeeded", "startedAt": f"{at}"} for at in range(5)]
     of = owner(lastRequest="", runs=gone)
     told, _ = shown(job(historyLimit=2), of=of)
-    assert [one["name"] for one in told["runs"]] == ["g4", "g3"]
+    assert [run["name"] for run in told["runs"]] == ["g4", "g3"]
     told, _ = shown(job(historyLimit=0), of=of)
-    assert [one["name"] for one in told["runs"]] == ["g4"]
+    assert [run["name"] for run in told["runs"]] == ["g4"]
     told, _ = shown(job(historyLimit=1), ran("g0", "Complete"), of=of)
-    assert [one["name"] for one in told["runs"]] == ["g4", "g0"]
+    assert [run["name"] for run in told["runs"]] == ["g4", "g0"]
     told, _ = shown(job(), of=owner("5", lastRequest=""), is_plan_only=True)
-    assert [one["action"] for one in told["plan"]] == ["start"]
+    assert [step["action"] for step in told["plan"]] == ["start"]

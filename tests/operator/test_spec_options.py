@@ -29,14 +29,14 @@ SEPARATE = {"mode": "Separate"}
 
 
 def objects(cluster: Cluster) -> dict[str, Object]:
-    """All that a new cluster is made of, by kind and name."""
+    """All objects of a new cluster, by kind and name."""
     pods = [
         Pod(f"c-{component}-{at}", "u", component, "", True, NOW, False)
         for component in ("etcd", "bookie")
         for at in range(3)
     ]
-    found = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
-    manifests_ = [one.manifest for one in found.actions if isinstance(one, Apply)]
+    planned = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
+    manifests_ = [action.manifest for action in planned.actions if isinstance(action, Apply)]
     return {f"{one['kind']} {one['metadata']['name']}": one for one in manifests_}
 
 
@@ -47,7 +47,7 @@ def at(document: Any, path: str) -> Any:
         word = words.pop(0)
         if word == "env":
             name = words.pop(0)
-            (document,) = [one for one in document["env"] if one["name"] == name]
+            (document,) = [variable for variable in document["env"] if variable["name"] == name]
         else:
             document = document[int(word) if isinstance(document, list) else word]
     return document
@@ -83,7 +83,7 @@ OF_PODS: list[tuple[str, Any, str, Any]] = [
 
 @pytest.mark.parametrize("component", PODS)
 @pytest.mark.parametrize(("option", "given", "path", "value"), OF_PODS)
-def test_what_is_said_of_pods_is_so_of_the_components_own(
+def test_pod_options_apply_to_the_components_own_pods(
     component: str, option: str, given: Any, path: str, value: Any
 ) -> None:
     found = objects(cluster_of(**{component: {option: given}}))
@@ -102,9 +102,7 @@ def test_what_is_said_of_pods_is_so_of_the_components_own(
         ("Disabled", None),
     ],
 )
-def test_pods_of_a_component_avoid_each_others_node_as_far_as_the_spec_says(
-    component: str, given: str, rule: str | None
-) -> None:
+def test_anti_affinity_follows_the_spec(component: str, given: str, rule: str | None) -> None:
     found = objects(cluster_of(**{component: {"antiAffinity": given}}))
     affinity = at(found[PODS[component]], POD).get("affinity", {})
     assert [*affinity.get("podAntiAffinity", {})] == ([rule] if rule else [])
@@ -185,7 +183,7 @@ def test_an_option_of_a_cluster_is_in_its_object(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_images_are_the_specs_and_else_the_operators(named: bool) -> None:
+def test_images_come_from_the_spec_or_else_from_the_operator(named: bool) -> None:
     spec = {"image": "mine:2", "etcd": {"image": "my-etcd:2"}} if named else {}
     metadata = {"name": "c", "namespace": "ns", "uid": "u"}
     settings = Settings(image="magnetar:1", etcd_image="etcd:1")
@@ -280,7 +278,7 @@ def test_an_option_of_a_job_is_in_sparks_settings(
         ("far", {"credentials": {"name": "mine"}}, [], ["mine"]),
     ],
 )
-def test_a_job_has_the_secrets_of_its_cluster_in_the_same_namespace_alone(
+def test_a_job_gets_its_clusters_secrets_only_in_the_same_namespace(
     namespace: str, spec: dict[str, Any], pulls: list[str], credentials: list[str]
 ) -> None:
     place = dataclasses.replace(placed(S3, namespace), image_pull_secrets=("of-cluster",))
@@ -302,10 +300,10 @@ def test_a_job_has_the_secrets_of_its_cluster_in_the_same_namespace_alone(
         ({"driver": "filesystem", "volumeClaim": {"name": "c"}}, {}),
     ],
 )
-def test_a_job_is_told_of_the_store_what_the_cluster_says_and_no_more(
+def test_a_job_gets_exactly_the_clusters_store_settings(
     offload: dict[str, Any], variables: dict[str, str]
 ) -> None:
     place = placed(Offload.parse(offload))
     container = at(manifests.run(job(place), place, "", None), CONTAINER)
-    given = {one["name"]: one.get("value") for one in container["env"]}
+    given = {variable["name"]: variable.get("value") for variable in container["env"]}
     assert {name: one for name, one in given.items() if name.startswith("AWS_")} == variables

@@ -72,7 +72,7 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retire
         assert await claims(on) == volumes, "not before the proof"
         budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
         assert budget["spec"]["maxUnavailable"] == 0, "no other may be evicted"
-        # Somebody takes a label away by which the operator lists: the claim is no less there.
+        # A label that the operator selects by is removed: the claim still exists.
         unlabelled = {"metadata": {"labels": {"cluster": None}}}
         await on.kube.merge(PVC, on.namespace, f"data-{BOOKIE}", unlabelled)
         seen: set[str] = set()
@@ -86,13 +86,15 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retire
         assert now[BOOKIE]["writable"]
         assert not now[BOOKIE]["draining"]
         assert len(await on.notes("VolumeDeleted")) == 1
-        assert any("takes new ledgers" in one for one in await on.notes("VolumeReplaced"))
+        assert any("takes new ledgers" in event for event in await on.notes("VolumeReplaced"))
         await on.until_condition("Ready", "True")
         assert await on.handler.reconcile(await on.owner()) is None, "nothing begins again"
         await asyncio.to_thread(read_all, found.service_url, tmp_path)
 
 
-async def test_it_is_refused_where_too_few_bookies_would_be_left(on: Rig, tmp_path: Path) -> None:
+async def test_a_replacement_is_refused_if_too_few_bookies_would_be_left(
+    on: Rig, tmp_path: Path
+) -> None:
     async with processes(tmp_path, 2) as found:
         await complete(on, found, bookie={"replicas": 2})
         await asyncio.to_thread(publish, found.service_url, tmp_path)
@@ -114,7 +116,7 @@ async def test_it_is_refused_where_too_few_bookies_would_be_left(on: Rig, tmp_pa
 
 
 class Mortal(KubeClient):
-    """Its process dies of every write: the server has done it, and nobody reads the answer."""
+    """Its process dies at every write: the server has executed it, and the answer is lost."""
 
     async def request(self, method: str, *args: Any, **kwargs: Any) -> Object:
         answer = await super().request(method, *args, **kwargs)
@@ -123,7 +125,7 @@ class Mortal(KubeClient):
         return answer
 
 
-async def test_an_operator_that_dies_of_its_every_write_replaces_it_all_the_same(
+async def test_an_operator_killed_at_every_write_still_replaces_the_volume(
     on: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process gets one write done, of Kubernetes or of the brokers: all states are met."""

@@ -37,27 +37,27 @@ def made(**spec: Any) -> World:
 
 
 def turn(world: World, times: int = 1) -> Plan:
-    """So many looks, each carried out; what the next one would do."""
+    """Carries out this many plans; returns the next one."""
     for _ in range(times):
         world.act(world.plan().actions)
         world.turn()
     return world.plan()
 
 
-def told(world: World, found: Plan) -> dict[str, Any]:
+def told(world: World, planned: Plan) -> dict[str, Any]:
     """As `kubectl get` would show it."""
     owner = {"metadata": {"generation": 1}, "status": {}}
     seen = world.observed()
-    said = status(
-        world.cluster, owner, seen, found, "1", world.now, is_paused=False, is_plan_only=False
+    shown_status = status(
+        world.cluster, owner, seen, planned, "1", world.now, is_paused=False, is_plan_only=False
     )
-    conditions = {one["type"]: one for one in said["conditions"]}
-    return {**said, "conditions": conditions}
+    conditions = {condition["type"]: condition for condition in shown_status["conditions"]}
+    return {**shown_status, "conditions": conditions}
 
 
-def test_a_volume_that_is_asked_for_is_replaced_once() -> None:
+def test_a_requested_volume_is_replaced_once() -> None:
     world = made()
-    before = {one: world.disks(one) for one in world.living()}
+    before = {pod: world.disks(pod) for pod in world.living()}
     world.request = "c-bookie-1"
     steps, phases = [], set()
     for _ in range(12):
@@ -71,27 +71,29 @@ def test_a_volume_that_is_asked_for_is_replaced_once() -> None:
     assert world.replaced == ["c-bookie-1"]
     assert world.request == ""
     assert world.drains == {}
-    changed = {one for one in world.living() if world.disks(one) != before[one]}
+    changed = {pod for pod in world.living() if world.disks(pod) != before[pod]}
     assert changed == {"c-bookie-1"}
     assert steps == ["Removing", "Registering"], "the world copies within a turn"
     assert "ReplacingVolume" in phases
     assert all(len(held) == 2 for held in world.ledgers.values())
 
 
-def test_the_annotation_goes_before_the_drain_so_that_nothing_begins_again() -> None:
+def test_the_annotation_is_removed_before_the_drain_ends() -> None:
     world = made()
     world.request = "c-bookie-2"
     order: list[list[type]] = []
     for _ in range(12):
-        found = world.plan()
-        ends = [type(one) for one in found.actions if isinstance(one, (ClearRequest, EndDrain))]
+        plan = world.plan()
+        ends = [
+            type(action) for action in plan.actions if isinstance(action, (ClearRequest, EndDrain))
+        ]
         if ends:
             order.append(ends)
-        world.act(found.actions)
+        world.act(plan.actions)
         world.turn()
-    # In two plans: the second is made of a cluster that shows no request any more.
+    # In two plans: the second one is for a cluster without the request.
     assert order == [[ClearRequest], [EndDrain]]
-    ended = [one for one in world.plan().actions if isinstance(one, EndDrain)]
+    ended = [action for action in world.plan().actions if isinstance(action, EndDrain)]
     assert ended == []
 
 
@@ -99,14 +101,14 @@ def test_the_annotation_goes_before_the_drain_so_that_nothing_begins_again() -> 
     "registered",
     ["the old disks", "a full disk", "other bookies", "nobody", "a pod that is not ready"],
 )
-def test_a_replaced_bookie_is_back_only_once_its_new_disks_take_entries(registered: str) -> None:
+def test_a_replaced_bookie_counts_only_once_its_new_disk_takes_entries(registered: str) -> None:
     """Its pod is ready before the registration of its former process has expired."""
     world = made()
     world.request = bookie = "c-bookie-1"
     while not (drain := world.drains.get(bookie)) or drain.state != "removable":
         turn(world)
     retired = drain.incarnations
-    while not any(isinstance(one, ClearRequest) for one in world.plan().actions):
+    while not any(isinstance(action, ClearRequest) for action in world.plan().actions):
         turn(world)
     seen = world.observed()
     health = seen.ledgers.health
@@ -123,22 +125,22 @@ def test_a_replaced_bookie_is_back_only_once_its_new_disks_take_entries(register
     }[registered]
     if registered == "a pod that is not ready":
         seen.pods = [
-            dataclasses.replace(one, ready=False) if one.name == bookie else one
-            for one in seen.pods
+            dataclasses.replace(pod, ready=False) if pod.name == bookie else pod
+            for pod in seen.pods
         ]
     stale = None if stands is None else msgspec.structs.replace(health, bookies=(*others, *stands))
     seen.ledgers = dataclasses.replace(seen.ledgers, health=stale)
     for request in (bookie, ""):
         cluster = dataclasses.replace(world.cluster, replace_volume=request)
-        found = decide(cluster, seen, 3, world.now)
-        assert not found.actions
-        assert found.step == "Registering"
-        assert found.active
+        decision = decide(cluster, seen, 3, world.now)
+        assert not decision.actions
+        assert decision.step == "Registering"
+        assert decision.active
     world.settle()
     assert world.replaced == [bookie]
 
 
-def test_it_is_refused_where_a_bookie_lies_and_names_the_ledgers() -> None:
+def test_a_replacement_is_refused_for_damaged_copies_and_names_the_ledgers() -> None:
     world = made()
     world.liars = {"c-bookie-0"}
     world.request = "c-bookie-2"
@@ -153,36 +155,36 @@ def test_it_is_refused_where_a_bookie_lies_and_names_the_ledgers() -> None:
     assert world.replaced == ["c-bookie-2"]
 
 
-def test_it_waits_for_the_other_bookies_and_says_so() -> None:
+def test_a_replacement_waits_for_the_other_bookies_and_reports_it() -> None:
     world = made()
     world.ledgers[99] = {"c-bookie-0"}
     world.request = "c-bookie-1"
-    found = world.plan()
-    assert "ledgers 99" in found.replace.refused
-    assert not found.replace.actions
+    plan = world.plan()
+    assert "ledgers 99" in plan.replace.refused
+    assert not plan.replace.actions
     del world.ledgers[99]
     pod = world.pods["c-bookie-0"]
     world.pods["c-bookie-0"] = type(pod)(
         pod.name, pod.uid, pod.component, pod.revision, False, None, False
     )
-    found = world.plan()
-    assert "c-bookie-0 not ready" in found.replace.waits
+    plan = world.plan()
+    assert "c-bookie-0 not ready" in plan.replace.waits
     world.settle()
     assert world.replaced == ["c-bookie-1"]
 
 
 @pytest.mark.parametrize("request_", ["c-bookie-9", "bookie-1", "c-bookie-1,c-bookie-2"])
-def test_a_name_that_is_no_bookies_is_refused(request_: str) -> None:
+def test_a_request_with_an_unknown_bookie_is_refused(request_: str) -> None:
     world = made()
     world.request = request_
-    found = world.plan()
-    assert not found.actions
-    assert REPLACE_VOLUME in found.replace.refused
-    assert "c-bookie-0 to c-bookie-2" in found.replace.refused
-    assert told(world, found)["conditions"]["ReplacingVolume"]["status"] == "False"
+    plan = world.plan()
+    assert not plan.actions
+    assert REPLACE_VOLUME in plan.replace.refused
+    assert "c-bookie-0 to c-bookie-2" in plan.replace.refused
+    assert told(world, plan)["conditions"]["ReplacingVolume"]["status"] == "False"
 
 
-def test_a_request_that_is_withdrawn_ends_the_drain() -> None:
+def test_withdrawing_the_request_ends_the_drain() -> None:
     world = made()
     world.request = "c-bookie-1"
     world.act(world.plan().actions)
@@ -193,31 +195,63 @@ def test_a_request_that_is_withdrawn_ends_the_drain() -> None:
     assert world.replaced == []
 
 
+def test_a_replacement_past_its_point_of_no_return_ends_before_another_begins() -> None:
+    """Otherwise two bookies would be without their copies at once."""
+    world = made()
+    world.request = bookie = "c-bookie-1"
+    while not any(isinstance(each, DeleteVolume) for each in world.plan().actions):
+        turn(world)
+    world.act(world.plan().actions)
+    seen = world.observed()
+    (claim,) = [each for each in seen.claims if each["metadata"]["name"] == "data-c-bookie-0"]
+    claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    found = decide(world.cluster, seen, 3, world.now)
+    assert found.bookie == bookie
+    assert found.active
+    assert {each.name for each in found.actions if isinstance(each, ReplacePod)} <= {bookie}
+    assert not any(isinstance(each, DeleteVolume | BeginDrain) for each in found.actions)
+
+
+def test_a_drain_for_a_new_volume_serves_the_removal_of_a_bookie_that_is_to_go() -> None:
+    """Ended, the drain would begin again for the removal, and so on for ever."""
+    world = made()
+    world.request = "c-bookie-2"
+    world.act(world.plan().actions)
+    assert set(world.drains) == {"c-bookie-2"}
+    for request in ("", "c-bookie-2"):
+        cluster = dataclasses.replace(world.cluster, replace_volume=request)
+        found = decide(cluster, world.observed(), 2, world.now)
+        assert found.actions == []
+        assert found.bookie == ""
+
+
 @pytest.mark.parametrize("trouble", ["deleted", "lost"])
-def test_a_volume_that_is_lost_or_deleted_is_replaced_unasked(trouble: str) -> None:
+def test_a_lost_or_deleted_volume_is_replaced_automatically(trouble: str) -> None:
     world = made()
     claim = world.claims["data-c-bookie-1"]
     if trouble == "lost":
         claim["status"] = {"phase": "Lost"}
     else:
         claim["metadata"]["deletionTimestamp"] = "by hand"
-    found = world.plan()
-    assert found.replace.bookie == "c-bookie-1"
-    assert not any(isinstance(one, ReplacePod) for one in found.actions), "not before its proof"
-    assert told(world, found)["conditions"]["VolumesReady"]["status"] == "False"
+    plan = world.plan()
+    assert plan.replace.bookie == "c-bookie-1"
+    assert not any(isinstance(action, ReplacePod) for action in plan.actions), (
+        "not before its proof"
+    )
+    assert told(world, plan)["conditions"]["VolumesReady"]["status"] == "False"
     world.settle()
     assert world.replaced == ["c-bookie-1"]
     assert told(world, world.plan())["conditions"]["Degraded"]["status"] == "False"
 
 
-def test_what_somebody_else_empties_is_left_to_them() -> None:
+def test_drains_of_others_are_not_changed() -> None:
     world = made()
     world.drains["c-bookie-1"] = Drain("c-bookie-1", DrainState.REMOVABLE, reason="by hand")
     world.request = "c-bookie-1"
-    found = world.plan()
-    assert not found.replace.actions
-    assert "by hand" in found.replace.refused
-    assert "DELETE /admin/v2/magnetar/bookies/c-bookie-1/drain" in found.replace.refused
+    plan = world.plan()
+    assert not plan.replace.actions
+    assert "by hand" in plan.replace.refused
+    assert "DELETE /admin/v2/magnetar/bookies/c-bookie-1/drain" in plan.replace.refused
 
 
 @pytest.mark.parametrize("leaves", ["for a new volume", "for good"])
@@ -226,13 +260,13 @@ def test_a_proof_is_void_once_its_bookie_takes_new_ledgers(leaves: str) -> None:
     world = made(bookie={"replicas": 4})
     bookie = "c-bookie-1" if leaves == "for a new volume" else "c-bookie-3"
 
-    def goes(found: Plan) -> bool:
-        sets = [one for one in found.actions if isinstance(one, Apply)]
-        return any(isinstance(one, DeleteVolume) for one in found.actions) or any(
-            one.manifest["spec"].get("replicas") == 3
-            for one in sets
-            if one.manifest["metadata"]["name"] == "c-bookie"
-            and one.manifest["kind"] == "StatefulSet"
+    def goes(planned: Plan) -> bool:
+        sets = [action for action in planned.actions if isinstance(action, Apply)]
+        return any(isinstance(action, DeleteVolume) for action in planned.actions) or any(
+            stateful_set.manifest["spec"].get("replicas") == 3
+            for stateful_set in sets
+            if stateful_set.manifest["metadata"]["name"] == "c-bookie"
+            and stateful_set.manifest["kind"] == "StatefulSet"
         )
 
     if leaves == "for a new volume":
@@ -246,7 +280,7 @@ def test_a_proof_is_void_once_its_bookie_takes_new_ledgers(leaves: str) -> None:
     world.ledgers[99] = {bookie, "c-bookie-0"}
     found = world.plan()
     assert not goes(found)
-    begun = [one for one in found.actions if isinstance(one, BeginDrain)]
+    begun = [action for action in found.actions if isinstance(action, BeginDrain)]
     assert [one.bookie for one in begun] == [bookie]
     assert "takes new ledgers again" in begun[0].text
     world.settle()
@@ -254,7 +288,7 @@ def test_a_proof_is_void_once_its_bookie_takes_new_ledgers(leaves: str) -> None:
     assert len(world.ledgers[99] - {bookie}) == 2
 
 
-def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> None:
+def test_no_other_bookie_is_evicted_removed_or_restarted_meanwhile() -> None:
     world = made(bookie={"replicas": 4})
     world.request = "c-bookie-1"
     world.act(world.plan().actions)
@@ -267,12 +301,12 @@ def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> N
     world._stateful_set(world.objects["StatefulSet", "c-etcd"])
     world._stateful_set(world.objects["StatefulSet", "c-bookie"])
     for _ in range(3):
-        found = world.plan()
-        assert found.shrink.waits
-        assert found.shrink.replicas == 4
-        restarted = [one.name for one in found.actions if isinstance(one, ReplacePod)]
+        plan = world.plan()
+        assert plan.shrink.waits
+        assert plan.shrink.replicas == 4
+        restarted = [action.name for action in plan.actions if isinstance(action, ReplacePod)]
         assert not any("bookie" in one for one in restarted)
-        world.act(found.actions)
+        world.act(plan.actions)
     world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state=DrainState.COPYING)
     world.settle(200)
     assert world.replaced == ["c-bookie-1"]
@@ -281,16 +315,16 @@ def test_no_other_bookie_may_be_evicted_or_removed_or_restarted_meanwhile() -> N
     assert budget["spec"]["maxUnavailable"] == 1
 
 
-def test_a_removal_that_has_begun_comes_first() -> None:
+def test_a_removal_in_progress_comes_first() -> None:
     world = made(bookie={"replicas": 4})
     world.cluster = cluster_of(bookie={"replicas": 3})
     world.act(world.plan().actions)
     assert set(world.drains) == {"c-bookie-3"}
     world.request = "c-bookie-0"
     for _ in range(30):
-        found = world.plan()
-        assert not any(isinstance(one, DeleteVolume) for one in found.actions) or world.removed
-        world.act(found.actions)
+        plan = world.plan()
+        assert not any(isinstance(action, DeleteVolume) for action in plan.actions) or world.removed
+        world.act(plan.actions)
         world.turn()
     assert (world.removed, world.replaced) == (["c-bookie-3"], ["c-bookie-0"])
 
@@ -309,7 +343,7 @@ FAULTS = st.sampled_from(["none", "ask", "withdraw", "claim-deleted", "kill", "i
 @given(
     st.lists(st.tuples(SPECS, FAULTS, st.integers(0, 3), st.integers(0, 6)), min_size=1, max_size=7)
 )
-def test_whatever_happens_meanwhile_it_converges_and_no_volume_goes_unproven(
+def test_any_sequence_converges_and_no_volume_is_deleted_without_proof(
     history: list[tuple[dict[str, Any], str, int, int]],
 ) -> None:
     world = made()
@@ -326,9 +360,9 @@ def test_whatever_happens_meanwhile_it_converges_and_no_volume_goes_unproven(
         elif fault == "kill" and bookie in world.living() and not world._dying():
             del world.pods[bookie]
         for _ in range(turns):
-            found = world.plan()
+            plan = world.plan()
             # An operator that dies does only some of it.
-            world.act(found.actions[: 1 if fault == "interrupt" else None])
+            world.act(plan.actions[: 1 if fault == "interrupt" else None])
             world.turn()
     world.cluster = cluster_of(**{**history[-1][0], "bookie": {"replicas": 3}})
     if world.request not in {"c-bookie-0", "c-bookie-1", "c-bookie-2"}:
@@ -354,16 +388,16 @@ def test_a_bookie_whose_claim_is_deleted_unproven_keeps_its_pod(drained: str) ->
         world.drains[bookie] = Drain(
             bookie, DrainState(drained), now_ms, reason=reason, refused="no room"
         )
-    found = world.plan()
+    plan = world.plan()
     budget = next(
-        one.manifest
-        for one in found.actions
-        if isinstance(one, Apply) and one.manifest["kind"] == "PodDisruptionBudget"
+        action.manifest
+        for action in plan.actions
+        if isinstance(action, Apply) and action.manifest["kind"] == "PodDisruptionBudget"
     )
     assert (budget["metadata"]["name"], budget["spec"]["maxUnavailable"]) == ("c-bookie", 0)
     for name in (bookie, "c-bookie-0"):
         world.pods[name] = dataclasses.replace(
             world.pods[name], revision="old", ready=False, trouble="CrashLoopBackOff"
         )
-    replaced = [one.name for one in world.plan().actions if isinstance(one, ReplacePod)]
+    replaced = [action.name for action in world.plan().actions if isinstance(action, ReplacePod)]
     assert replaced == ["c-bookie-0"]

@@ -89,6 +89,10 @@ class Closed:
         response = await self.call(role, method, path, body)
         assert response.status_code < 300, f"{method} {path}: {response.text}"
 
+    async def metrics(self) -> str:
+        """Returns the text of /metrics."""
+        return (await self.admin.http.get("/metrics")).text
+
     async def granted(self) -> None:
         """Creates the tenants, topics and grants of the module's text."""
         resources = self.service.resources

@@ -1,7 +1,11 @@
 """The guard of the REST: proxies, other brokers, forged headers, and what a refusal reveals."""
 
+import asyncio
+import json
+import re
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -14,6 +18,7 @@ from magnetar.broker.security.principal import Principal
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import parse_topic
 from magnetar.security.api import AuthenticationFailed, Identity, ProviderUnavailable
+from magnetar.settings.field import SettingsError
 
 from .rest import (
     BROKER,
@@ -326,3 +331,64 @@ async def test_secrets_of_clusters_are_masked_and_kept(closed: Closed) -> None:
     named = await closed.call(SUPER, "PUT", "~/clusters/y", {"serviceUrl": "http://u:p@far:8080"})
     assert named.status_code == 400
     assert "u:p" not in named.text
+
+
+async def test_requests_are_in_the_audit_log_without_secrets(tmp_path: Path) -> None:
+    file = tmp_path / "audit.log"
+    async with closed_rest(audit_log_file=file) as closed:
+        await closed.done("ta", "POST", "~/namespaces/t1/n1/permissions/x?secret=1", ["produce"])
+        await closed.call("ta", "GET", STATS)
+        await closed.call("nobody", "GET", STATS)
+        await closed.send("GET", STATS, WRONG)
+        await closed.call(SUPER_PROXY, "DELETE", "~/tenants/t1", x_original_principal="cons")
+        text = await closed.metrics()
+        assert re.search(r'denied_total\{[^}]*right="topic"\} 1\n', text)
+        assert re.search(r'authentications_total\{[^}]*of="request",result="refused"\} 1\n', text)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    shown = [
+        (line["role"], line.get("original", ""), line["action"], line["target"], line["allowed"])
+        for line in lines
+        if line["role"] != SUPER  # the preparation
+    ]
+    stats = "GET /admin/v2/persistent/t1/n1/a/stats"
+    assert shown == [
+        ("ta", "", "POST /admin/v2/namespaces/t1/n1/permissions/x", "", True),
+        ("nobody", "", stats, TOPIC, False),
+        ("", "", stats, "", False),
+        (SUPER_PROXY, "cons", "DELETE /admin/v2/tenants/t1", "t1", False),
+    ]
+    assert "secret" not in file.read_text()
+    assert WRONG not in file.read_text()
+
+
+async def test_an_audit_log_needs_authentication(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="audit_log_file needs authentication_enabled"):
+        async with closed_rest(
+            authentication_enabled=False, authorization_enabled=False, audit_log_file=tmp_path / "a"
+        ):
+            pass
+
+
+async def test_the_prefix_mode_binds_the_names_of_subscriptions(closed: Closed) -> None:
+    """Pulsar's text; the mode is refused where no role is known (`test_policies.py`)."""
+    await closed.done("ta", "POST", "~/namespaces/t1/n1/subscriptionAuthMode", "Prefix")
+    path = "~/persistent/t1/n1/a/subscription/{}"
+    async with asyncio.timeout(30):
+        while (await closed.call("cons", "PUT", path.format("s1"))).status_code != 403:
+            await closed.done("ta", "DELETE", path.format("s1"))
+    refused = await closed.call("cons", "PUT", path.format("s1"))
+    assert reason_of(refused) == (
+        "Failed to create consumer - The subscription name needs to be prefixed by the "
+        "authentication role, like cons-xxxx for topic: persistent://t1/n1/a"
+    )
+    await closed.done("cons", "PUT", path.format("cons-1"))
+    await closed.done("ta", "PUT", path.format("s1"))
+
+
+async def test_the_prefix_mode_needs_authorization() -> None:
+    async with closed_rest(authorization_enabled=False) as closed:
+        path = "~/namespaces/t1/n1/subscriptionAuthMode"
+        refused = await closed.call("nobody", "POST", path, "Prefix")
+        assert refused.status_code == 405
+        assert "needs authorization" in reason_of(refused)
+        await closed.done("nobody", "POST", path, "None")

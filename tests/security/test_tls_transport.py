@@ -6,7 +6,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -81,7 +81,7 @@ def test_a_connection_of_ours_to_a_server_of_ours(ca: Authority, loop: str) -> N
             protocol = asyncio.StreamReaderProtocol(reader)
             await connect(client_tls(ca), lambda: protocol, "localhost", server.port)
             writer = asyncio.StreamWriter(
-                protocol._transport, protocol, reader, asyncio.get_running_loop()
+                cast("Any", protocol)._transport, protocol, reader, asyncio.get_running_loop()
             )
             data = os.urandom(300_000)
             assert await exchange((reader, writer), data) == data

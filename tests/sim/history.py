@@ -125,6 +125,8 @@ class History:
         self.recording = Recording(now)
         self.topics: dict[str, TopicHistory] = {}
         self.violations: list[str] = []
+        self.on_violation: Callable[[], None] = lambda: None
+        """Called at each violation."""
         self.receipts = 0
         self.deliveries = 0
         self.receipted_at: list[float] = []
@@ -135,6 +137,7 @@ class History:
     def violated(self, text: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(f"{self.now():.4f} {text}")
+        self.on_violation()
 
     def receipted(
         self, topic: TopicHistory, producer: str, sequences: range, position: Position

@@ -66,6 +66,7 @@ HAZARD_KINDS: Final = (
     "stop past the lease",
     "claims race a split",
     "claims race a split",
+    "split without an answer",
     "split bundle",
     "split bundle",
     "decommission",

@@ -7,15 +7,20 @@ spins. Results travel as JSON through a pipe.
 import gc
 import json
 import os
+import resource
 import select
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-RUN_S_MAX: Final = 60.0
-"""Of real time: a run that takes longer spins."""
+RUN_CPU_S_MAX: Final = 60
+"""A run that takes more CPU time spins; others take less than 10 s. A limit of real time would end
+runs on a busy machine."""
+RUN_S_MAX: Final = 900.0
+"""Of real time: a run that takes longer waits for something outside of the simulation."""
 
 
 @dataclass(slots=True)
@@ -33,9 +38,17 @@ class Result:
     trace_hash: int = 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """One run: a seed, and the function that runs it."""
+
+    seed: int
+    simulate: Callable[[int], Result]
+
+
 @dataclass(slots=True)
 class _Child:
-    seed: int
+    task: Task
     pid: int
     pipe: int
     begun: float
@@ -45,16 +58,42 @@ class _Child:
 def run_forked(
     seeds: Iterable[int], simulate: Callable[[int], Result], *, jobs: int
 ) -> Generator[Result, None, None]:
-    """The results of all seeds, as they come."""
+    """Yields the results of all seeds, in the order in which the runs end."""
+    for _, result in run_tasks((Task(seed, simulate) for seed in seeds), jobs=jobs):
+        yield result
+
+
+class TaskQueue(Iterator[Task]):
+    """Tasks to run. The consumer of the results may add more between two results."""
+
+    def __init__(self) -> None:
+        self._tasks: deque[Task] = deque()
+
+    def add(self, task: Task) -> None:
+        """Adds a task behind all others."""
+        self._tasks.append(task)
+
+    def add_first(self, task: Task) -> None:
+        """Adds a task before all others."""
+        self._tasks.appendleft(task)
+
+    def __next__(self) -> Task:
+        if not self._tasks:
+            raise StopIteration
+        return self._tasks.popleft()
+
+
+def run_tasks(tasks: Iterable[Task], *, jobs: int) -> Generator[tuple[Task, Result], None, None]:
+    """Yields tasks with their results, in the order in which the runs end; `jobs` run at once."""
     # What is imported is never garbage, and a run's own garbage goes with its process.
     gc.collect()
     gc.freeze()
-    left = iter(seeds)
+    left = iter(tasks)
     children: dict[int, _Child] = {}
     try:
         while True:
-            while len(children) < jobs and (seed := next(left, None)) is not None:
-                child = _fork(seed, simulate)
+            while len(children) < jobs and (task := next(left, None)) is not None:
+                child = _fork(task)
                 children[child.pipe] = child
             if not children:
                 return
@@ -65,7 +104,7 @@ def run_forked(
                 child.data += data
                 if not data:
                     del children[pipe]
-                    yield _result(child)
+                    yield child.task, _result(child)
             for child in list(children.values()):
                 if time.monotonic() - child.begun > RUN_S_MAX:
                     os.kill(child.pid, signal.SIGKILL)
@@ -76,17 +115,18 @@ def run_forked(
             os.waitpid(child.pid, 0)
 
 
-def _fork(seed: int, simulate: Callable[[int], Result]) -> _Child:
+def _fork(task: Task) -> _Child:
     read, write = os.pipe()
     begun = time.monotonic()
     pid = os.fork()
     if pid:
         os.close(write)
-        return _Child(seed, pid, read, begun)
+        return _Child(task, pid, read, begun)
     try:
         os.close(read)
+        resource.setrlimit(resource.RLIMIT_CPU, (RUN_CPU_S_MAX, RUN_CPU_S_MAX + 1))
         gc.disable()
-        result = simulate(seed)
+        result = task.simulate(task.seed)
         data = json.dumps(asdict(result)).encode()
         while data:
             data = data[os.write(write, data) :]
@@ -104,5 +144,5 @@ def _result(child: _Child) -> Result:
     if status == 0 and child.data:
         return Result(**json.loads(bytes(child.data)))
     took_s = time.monotonic() - child.begun
-    text = f"the run did not end by itself within {took_s:.0f} s of real time (status {status})"
-    return Result(child.seed, violations=[text], real_s=took_s)
+    text = f"the run did not end by itself: it took {took_s:.0f} s of real time (status {status})"
+    return Result(child.task.seed, violations=[text], real_s=took_s)

@@ -36,11 +36,17 @@ WORLDS: Final[dict[str, type[World]]] = {"topics": World, "ledgers": LedgerWorld
 
 
 def simulate(
-    seed: int, *, trace: bool = False, bug: Bug | None = None, planted: bool = True
+    seed: int,
+    *,
+    trace: bool = False,
+    bug: Bug | None = None,
+    planted: bool = True,
+    only_first: bool = False,
 ) -> Result:
-    """Runs a seed in this process, which is good for nothing else afterwards.
+    """Runs a seed in this process, which must end afterwards.
 
-    With a bug its plan is leant towards it; unless `planted`, the code stays as it is.
+    With a bug its plan leans towards it; unless `planted`, the code stays unchanged. With
+    `only_first` the run ends at its first violation, which for a proof is enough.
     """
     begun = time.perf_counter()
     determinism.begin(seed)
@@ -58,12 +64,17 @@ def simulate(
     watching = Watching(loop, trace=trace)
     watching.install()
     world = WORLDS[plan.world](plan, loop, watching)
+    if only_first:
+        world.history.on_violation = loop.stop
     prepare(world)
     result = Result(seed)
     try:
         run(loop, _main(world))
     except (TimeoutError, Deadlock) as error:
         world.history.violated(f"the run hangs: {error!r}")
+    except RuntimeError:
+        if not (only_first and world.history.violations):
+            raise  # not the loop that was stopped
     history = world.history
     result.violations = history.violations + history.recording.violations(history.topics.values())
     result.story = watching.story

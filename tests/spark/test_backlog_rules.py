@@ -11,7 +11,6 @@ from magnetar.compaction.records import (
     CompactedFile,
     CompactionRecord,
     CompactionRequest,
-    RequestState,
     compaction_key,
     request_key,
 )
@@ -25,6 +24,7 @@ from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 from magnetar.managed_ledger.trim_plan import trimmable
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
+from magnetar.offload.records import RequestState
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.backlog.analyse.causes import Cause, Mark, held_by_cause, slowest
 from magnetar_spark.jobs.backlog.analyse.growth import Before, Trend, appended_since, progress

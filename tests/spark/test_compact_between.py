@@ -21,7 +21,7 @@ from tests.support.compaction import compacted, messages
 from tests.support.held_store import deletes, puts
 
 from magnetar.compaction import records
-from magnetar.compaction.records import CompactionRecord, CompactionRequest, RequestState
+from magnetar.compaction.records import CompactionRecord, CompactionRequest
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
@@ -30,6 +30,7 @@ from magnetar.managed_ledger.record import managed_ledger_key
 from magnetar.metadata.records import encode
 from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import MetadataUnavailable
+from magnetar.offload.records import RequestState
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.compact import job, second_pass, swap
 from magnetar_spark.jobs.compact.engine import Compacted

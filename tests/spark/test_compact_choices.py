@@ -11,7 +11,6 @@ from magnetar.compaction.records import (
     CompactedFile,
     CompactionRecord,
     CompactionRequest,
-    RequestState,
     RetiredFile,
     attempt_folder,
     compaction_key,
@@ -24,7 +23,7 @@ from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
 from magnetar.offload.policy import OffloadDefaults, namespace_key, topic_policies_key
-from magnetar.offload.records import DEFAULTS_KEY
+from magnetar.offload.records import DEFAULTS_KEY, RequestState
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar_spark.jobs.compact import chunks, plan
 from magnetar_spark.jobs.compact.chunks import (

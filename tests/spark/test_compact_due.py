@@ -22,12 +22,13 @@ from tests.support.compaction import compacted, messages
 from tests.support.held_store import puts
 
 from magnetar.compaction import records
-from magnetar.compaction.records import CompactionAttempt, CompactionRequest, RequestState
+from magnetar.compaction.records import CompactionAttempt, CompactionRequest
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.policy import namespace_key
+from magnetar.offload.records import RequestState
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX, TrashedFile, put_in_trash
 from magnetar_spark.jobs.compact import job

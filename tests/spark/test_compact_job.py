@@ -16,7 +16,6 @@ from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
-    RequestState,
     request_key,
 )
 from magnetar.core.errors import PersistenceError
@@ -27,6 +26,7 @@ from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger
 from magnetar.metadata.records import encode
 from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import MetadataStore
+from magnetar.offload.records import RequestState
 from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.jobs.compact import job as compact_job
 from magnetar_spark.jobs.compact.job import whole_log

@@ -31,6 +31,10 @@ COMMON = {
         "--metadata-tls-cert-file FILE",
         "--metadata-tls-key-file FILE",
         "--admin-url URL",
+        "--bookkeeper-tls",
+        "--tls-trust-file FILE",
+        "--tls-cert-file FILE",
+        "--tls-key-file FILE",
     ],
     "Spark": ["--master URL", "--conf K=V", "--event-log DIR"],
     "output": ["--json", "--no-progress", "--termination-message PATH"],
@@ -161,6 +165,8 @@ def test_a_jobs_context_is_what_its_flags_say(tmp_path: Path) -> None:
         *("--metadata-url", "etcd:http://x:1", "--metadata-root", "/r", "--admin-url", "http://a"),
         *("--metadata-tls-ca-file", "ca", "--metadata-tls-cert-file", "cert"),
         *("--metadata-tls-key-file", "key", "--metadata-username", "me"),
+        *("--bookkeeper-tls", "--tls-trust-file", "t", "--tls-cert-file", "c"),
+        *("--tls-key-file", "k"),
         *("--master", "local[3]", "--conf", "a=b=c", "--event-log", str(tmp_path)),
         "--no-progress",
     )
@@ -173,6 +179,10 @@ def test_a_jobs_context_is_what_its_flags_say(tmp_path: Path) -> None:
         tls_cert_file="cert",
         tls_key_file="key",
         username="me",
+        bookkeeper_tls=True,
+        trust_file="t",
+        cert_file="c",
+        key_file="k",
     )
     assert (made.kind, made.summary.job, len(made.job_id)) == ("offload", "offload", 32)
     assert context("backlog", "--all").job_id != made.job_id

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 import pytest
+from tests.support.lease_wrapper import LeaseWrapper
 from tests.unit.ledger.cluster import virtual
 from tests.unit.ledger.flaky_store import LoopClock
 
@@ -49,28 +50,12 @@ class Leases(MemoryStore):
             raise MetadataUnavailable("away")
 
 
-class Noted:
+class Noted(LeaseWrapper):
     """A lease of such a store."""
 
     def __init__(self, store: Leases, lease: Lease) -> None:
+        super().__init__(lease)
         self._store = store
-        self._lease = lease
-
-    @property
-    def id(self) -> int:
-        return self._lease.id
-
-    @property
-    def ttl_s(self) -> float:
-        return self._lease.ttl_s
-
-    @property
-    def deadline(self) -> float:
-        return self._lease.deadline
-
-    @property
-    def valid(self) -> bool:
-        return self._lease.valid
 
     async def keep_alive(self) -> None:
         self._store.answer()

@@ -23,6 +23,7 @@ from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, mana
 from magnetar.metadata.records import encode
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
+from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 from magnetar_spark.source import PulsarDataSource
 from magnetar_spark.stream import PulsarStreamReader
@@ -45,7 +46,7 @@ class Answers(Admin):
     """A broker that has these answers, and then does not have the ledger any more."""
 
     def __init__(self, *entry_ids: int) -> None:
-        super().__init__("http://127.0.0.1:1")
+        super().__init__(LogSettings("memory:", admin_url="http://127.0.0.1:1"))
         self._left = list(entry_ids)
 
     async def confirmed(self, topic: TopicName, ledger_id: int) -> int:

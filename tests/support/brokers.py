@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tests.support.lease_wrapper import LeaseWrapper
 from tests.support.memory_bookie import MemoryBookie
 from tests.support.raw_client import RawClient
 
@@ -146,24 +147,12 @@ class View:
         """The store is everybody's."""
 
 
-class ViewLease:
-    """A lease whose holder's clock stands while it is paused."""
+class ViewLease(LeaseWrapper):
+    """A lease that is valid as long as its holder is paused, as the holder's clock has stopped."""
 
     def __init__(self, lease: Lease, view: View) -> None:
-        self._lease = lease
+        super().__init__(lease)
         self._view = view
-
-    @property
-    def id(self) -> int:
-        return self._lease.id
-
-    @property
-    def ttl_s(self) -> float:
-        return self._lease.ttl_s
-
-    @property
-    def deadline(self) -> float:
-        return self._lease.deadline
 
     @property
     def valid(self) -> bool:
@@ -173,10 +162,7 @@ class ViewLease:
         await self._view.running.wait()
         if not self._view.renewing:
             raise MetadataUnavailable("the store cannot be reached")
-        await self._lease.keep_alive()
-
-    async def revoke(self) -> None:
-        await self._lease.revoke()
+        await super().keep_alive()
 
     def keep(self, seconds: float) -> None:
         """The store keeps it for so much longer."""

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from magnetar.core.clock import SystemClock
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Delete, MetadataUnavailable, Operation, Put, Record
 
+T = TypeVar("T")
 Chosen = Callable[[Operation], bool]
 
 
@@ -52,13 +54,15 @@ class HeldStore(MemoryStore):
             lambda: write(key, value, expected=expected, lease_id=lease_id),
         )
 
+    async def delete(self, key: str, *, expected: int | None = None) -> bool:
+        write = super().delete
+        return await self._write([Delete(key, expected)], lambda: write(key, expected=expected))
+
     async def transact(self, operations: Sequence[Operation]) -> int:
         write = super().transact
         return await self._write(operations, lambda: write(operations))
 
-    async def _write(
-        self, operations: Sequence[Operation], doing: Callable[[], Awaitable[int]]
-    ) -> int:
+    async def _write(self, operations: Sequence[Operation], doing: Callable[[], Awaitable[T]]) -> T:
         self._answer()
         if (held := _taken(self._held, operations)) is not None:
             held.reached.set()

@@ -21,7 +21,11 @@ from cryptography.hazmat.primitives.serialization import (
 SECRET = bytes(range(64))
 HMAC = ("HS256", "HS384", "HS512")
 RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-EC = {"ES256": ec.SECP256R1, "ES384": ec.SECP384R1, "ES512": ec.SECP521R1}
+EC: dict[str, ec.EllipticCurve] = {
+    "ES256": ec.SECP256R1(),
+    "ES384": ec.SECP384R1(),
+    "ES512": ec.SECP521R1(),
+}
 
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -35,7 +39,7 @@ def private_key(algorithm: str, number: int = 0) -> PrivateKey:
 def _generated(kind: str, number: int) -> PrivateKey:
     assert number >= 0
     if kind in EC:
-        return ec.generate_private_key(EC[kind]())
+        return ec.generate_private_key(EC[kind])
     return rsa.generate_private_key(65_537, 2_048)
 
 

@@ -35,6 +35,7 @@ PATH = re.compile(r"`([\w-]+(?:/[\w.-]+)+/?)`")
 LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)(?:#[^)]*)?\)")
 TEST = re.compile(r"`(tests/[\w./-]+\.py)(?:::(\w+))?`")
 PLANTED = re.compile(r"^Planted: ([^.]*)\.", re.MULTILINE)
+METADATA_KEY = re.compile(r"^_?[A-Z_]*(?:PREFIX|KEY): Final = \"(/[a-z][a-z/-]*)", re.MULTILINE)
 BOUND = re.compile(r"^\| \[[^]]+\]\(([^)]+)\) \| `([\w.]+)` \| ([\d.]+) (\S+) \|", re.MULTILINE)
 
 
@@ -143,3 +144,16 @@ def test_bounds_are_what_the_code_says() -> None:
         if found != float(value) * UNITS.get(unit, 1):
             wrong.append(f"{shown(page)}: {name} is {found}, not {value} {unit}")
     assert not wrong
+
+
+def test_every_key_of_the_metadata_store_is_in_the_table_of_the_architecture() -> None:
+    page = (ROOT / "docs" / "understand" / "architecture.md").read_text()
+    start = page.index("## Metadata")
+    table = page[start : page.index("## On disk", start)]
+    keys = {
+        (shown(file), key)
+        for file in (ROOT / "services").rglob("*.py")
+        for key in METADATA_KEY.findall(file.read_text())
+    }
+    assert len(keys) > 30
+    assert not [(file, key) for file, key in sorted(keys) if f"`{key}" not in table]

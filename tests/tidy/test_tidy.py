@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from magnetar import __version__
+from magnetar.cli.authorization_page import authorization_page
 from magnetar.cli.config import markdown
 from magnetar.cli.policies_page import policies_page
 
@@ -149,6 +150,11 @@ def test_the_configuration_page_is_fresh() -> None:
 def test_the_page_of_policies_is_fresh() -> None:
     page = (ROOT / "docs" / "use" / "policies.md").read_text()
     assert page == policies_page(), "run `make docs`"
+
+
+def test_the_page_of_rights_is_fresh() -> None:
+    page = (ROOT / "docs" / "run" / "authorization.md").read_text()
+    assert page == authorization_page(), "run `make docs`"
 
 
 def make_targets() -> dict[str, str]:

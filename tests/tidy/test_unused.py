@@ -36,8 +36,8 @@ DECLARED_BY_PULSAR = {"magnetar/core/errors.py"}
 CLIENT_SIDE = {"encode_send", "java_string_hash", "boost_hash"}
 """The client's half of the protocol, for the clients of tests, benchmarks and the simulation."""
 
-CALLED_BY_NAME = {"pushFilters", "main_loop"}
-"""Methods that Spark and uvicorn call."""
+CALLED_BY_NAME = {"pushFilters", "main_loop", "_generate_next_value_"}
+"""Methods that Spark, uvicorn and enum call."""
 
 RUN_BY_SPARK = {"spark-jobs/magnetar_spark/jobs/submit.py"}
 """The script for spark-submit."""

@@ -149,6 +149,11 @@ auth:
 {{- end -}}
 {{- if eq .component "bookie" -}}
 {{- $_ := set $settings "bookie_tls" (ternary "optional" "required" $values.tls.bookie.keepPlain) -}}
+{{- if and (eq (include "magnetar.issuer" .root) "own") (not $values.tls.bookie.keepPlain) -}}
+{{- $name := include "magnetar.name" .root -}}
+{{- $_ := set $settings "bookie_member_roles" (printf "%s-broker,%s-bookie,%s-recovery" $name $name $name) -}}
+{{- $_ := set $settings "bookie_reader_roles" (printf "%s-jobs" $name) -}}
+{{- end -}}
 {{- end -}}
 {{- if eq .component "broker" -}}
 {{- $broker := dict "brokerServicePortTls" ($values.broker.ports.pulsarssl | toString) "webServicePortTls" ($values.broker.ports.https | toString) "brokerClientTlsEnabled" "true" "brokerClientTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" "brokerClientCertificateFilePath" "/etc/magnetar/tls-client/tls.crt" "brokerClientKeyFilePath" "/etc/magnetar/tls-client/tls.key" -}}

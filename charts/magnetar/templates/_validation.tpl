@@ -5,20 +5,20 @@ their replacement, and values that exclude each other. One error lists all probl
 {{- define "magnetar.refusals" -}}
 zookeeper: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
 oxia: "metadata is kept in etcd; remove this and use etcd.replicaCount (1 or 3) or etcd.external.endpoints"
-proxy: "a proxy comes with a later version; remove this, clients connect to the Service of the brokers (broker.service.type)"
+proxy: "a later version has a proxy; remove this: clients connect to the brokers' Service (broker.service.type)"
 functions: "there are no functions; remove this and run such code as an ordinary client, in a Deployment of your own"
 function_worker: "there are no functions; remove this and run such code as an ordinary client, in a Deployment of your own"
-pulsar_manager: "it is not part of this chart; remove this and install it on its own, with the brokers' http port as its service URL"
-dekaf: "it is not part of this chart; remove this and install it on its own, with the brokers' http port as its service URL"
+pulsar_manager: "it is not part of this chart; remove this and install it separately, with the brokers' http port as its service URL"
+dekaf: "it is not part of this chart; remove this and install it separately, with the brokers' http port as its service URL"
 {{- end -}}
 
 {{- define "magnetar.refusedBlocks" -}}
 standalone: "remove this and install with -f examples/one-node.yaml, or run `magnetar standalone` without Kubernetes"
-pulsar_metadata: "nothing has to be initialised; remove this (an etcd of your own goes to etcd.external.endpoints)"
+pulsar_metadata: "nothing has to be initialized; remove this (for your own etcd, set etcd.external.endpoints)"
 namespaceCreate: "remove this and use `helm install --create-namespace`"
 namespace: "remove this and use `helm install --namespace NAME`"
-kube-prometheus-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
-victoria-metrics-k8s-stack: "install it on its own, and remove this; broker.podMonitor and dashboards.enabled are made for it"
+kube-prometheus-stack: "install it separately, and remove this; broker.podMonitor and dashboards.enabled work with it"
+victoria-metrics-k8s-stack: "install it separately, and remove this; broker.podMonitor and dashboards.enabled work with it"
 {{- end -}}
 
 {{/* Settings that the chart sets itself, and where to set them. */}}
@@ -38,10 +38,10 @@ port: the component's ports
 http_port: the component's ports.http
 bindAddress: nothing; pods listen on all of their addresses
 host: nothing; pods listen on all of their addresses
-advertisedAddress: nothing; pods tell their own address
-advertised_host: nothing; pods tell their own address
-bookieId: nothing; a bookie is called like its pod
-bookie_id: nothing; a bookie is called like its pod
+advertisedAddress: nothing; each pod advertises its own address
+advertised_host: nothing; each pod advertises its own address
+bookieId: nothing; a bookie has the name of its pod
+bookie_id: nothing; a bookie has the name of its pod
 data_dir: nothing; it is the volume of bookkeeper.volumes
 ledgerDirectories: nothing; it is the volume of bookkeeper.volumes
 journalDirectory: nothing; it is the volume of bookkeeper.volumes
@@ -75,7 +75,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- end -}}
 {{- end -}}
 
-{{/* configData: no JVM's variables, nothing that the chart sets itself. */}}
+{{/* configData must have no variables of a JVM, and no settings that the chart sets itself. */}}
 {{- define "magnetar.validateSettings" -}}
 {{- $errors := list -}}
 {{- $reserved := fromYaml (include "magnetar.reservedKeys" .) -}}
@@ -101,7 +101,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $write := int ($data.managedLedgerDefaultWriteQuorum | default $data.write_quorum | default 2) -}}
 {{- $ack := int ($data.managedLedgerDefaultAckQuorum | default $data.ack_quorum | default 2) -}}
 {{- if and $values.components.bookkeeper (gt $ensemble (int $values.bookkeeper.replicaCount)) -}}
-{{- $errors = append $errors (printf "broker.configData.managedLedgerDefaultEnsembleSize: a ledger on %d bookies cannot be made with bookkeeper.replicaCount %d; lower the one or raise the other" $ensemble (int $values.bookkeeper.replicaCount)) -}}
+{{- $errors = append $errors (printf "broker.configData.managedLedgerDefaultEnsembleSize: a ledger on %d bookies cannot be created with bookkeeper.replicaCount %d; lower the first or raise the second" $ensemble (int $values.bookkeeper.replicaCount)) -}}
 {{- end -}}
 {{- if or (gt $write $ensemble) (gt $ack $write) -}}
 {{- $errors = append $errors (printf "broker.configData: ack quorum %d, write quorum %d, ensemble size %d: each must be at most the next (managedLedgerDefaultAckQuorum, …WriteQuorum, …EnsembleSize)" $ack $write $ensemble) -}}
@@ -117,7 +117,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $errors = append $errors "etcd.external.passwordKey: a username needs a password; name its key in the Secret" -}}
 {{- end -}}
 {{- if lt (int $values.broker.gracePeriod) (add 5 $values.broker.preStopSeconds | int) -}}
-{{- $errors = append $errors (printf "broker.gracePeriod: it must be at least preStopSeconds + 5, here %d: topics are handed over in what is left" (add 5 $values.broker.preStopSeconds)) -}}
+{{- $errors = append $errors (printf "broker.gracePeriod: it must be at least preStopSeconds + 5, here %d: topics are handed over in the remaining time" (add 5 $values.broker.preStopSeconds)) -}}
 {{- end -}}
 {{- $scaling := $values.broker.autoscaling -}}
 {{- if $scaling.enabled -}}
@@ -201,7 +201,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $errors = append $errors "persistence: clusters of the operator have volumes; set it to true, or operator.cluster to false" -}}
 {{- end -}}
 {{- if and $values.metadataPrefix (not $values.etcd.external.endpoints) -}}
-{{- $errors = append $errors "metadataPrefix: it is for an external etcd that several clusters share; clusters of the operator have an etcd of their own, leave it empty or set etcd.external.endpoints" -}}
+{{- $errors = append $errors "metadataPrefix: it is for an external etcd that several clusters share; clusters of the operator have their own etcd: leave it empty or set etcd.external.endpoints" -}}
 {{- end -}}
 {{- if or $values.etcd.external.secretName $values.etcd.external.username -}}
 {{- $errors = append $errors "etcd.external.secretName: clusters of the operator reach an external etcd without TLS and password only; set operator.cluster to false" -}}
@@ -213,7 +213,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- $errors = append $errors "offload.driver: name one of aws-s3, S3, google-cloud-storage, azureblob, filesystem; or leave offload empty" -}}
 {{- end -}}
 {{- if $values.broker.autoscaling.metrics -}}
-{{- $errors = append $errors "broker.autoscaling.metrics: the operator makes the autoscaler; use cpuUtilization and backlog, or set operator.cluster to false" -}}
+{{- $errors = append $errors "broker.autoscaling.metrics: the operator creates the autoscaler; use cpuUtilization and backlog, or set operator.cluster to false" -}}
 {{- end -}}
 {{- else if $values.offload -}}
 {{- $errors = append $errors "offload: it is for clusters of the operator; set operator.enabled and operator.cluster, or use broker.configData (managedLedgerOffloadDriver and the like) and broker.extraEnvs" -}}
@@ -232,7 +232,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- range $i := untilStep (int $values.bookkeeper.replicaCount) (int $bookies.spec.replicas) 1 -}}
 {{- $bookie := printf "%s-bookie-%d" $name $i -}}
 {{- if not (has $bookie $values.bookkeeper.decommissioned) -}}
-{{- $errors = append $errors (printf "bookkeeper.replicaCount: %s would go with what it holds; first `magnetar bookie decommission --bookie-id %s` in a pod of the cluster, then name it in bookkeeper.decommissioned (with operator.enabled this is done for you)" $bookie $bookie) -}}
+{{- $errors = append $errors (printf "bookkeeper.replicaCount: %s has data that would be lost; first run `magnetar bookie decommission --bookie-id %s` in a pod of the cluster, then list it in bookkeeper.decommissioned (the operator does this automatically)" $bookie $bookie) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -247,7 +247,7 @@ shutdown_timeout_ms: the component's gracePeriod
 {{- end -}}
 {{- end -}}
 {{- else if and .Release.IsUpgrade (not (.Capabilities.APIVersions.Has "magnetar.io/v1alpha1/MagnetarCluster")) -}}
-{{- $errors = append $errors "operator.enabled: its CustomResourceDefinitions are not there; `kubectl apply --server-side -f` the folder charts/crds/crds of this chart first" -}}
+{{- $errors = append $errors "operator.enabled: its CustomResourceDefinitions do not exist; run `kubectl apply --server-side -f` the folder charts/crds/crds of this chart first" -}}
 {{- end -}}
 {{- toYaml $errors -}}
 {{- end -}}

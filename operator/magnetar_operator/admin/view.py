@@ -1,4 +1,4 @@
-"""A view of one cluster that many resources share: each list is read once.
+"""A view of one cluster that many resources share: each list and analysis is read once.
 
 One list of a namespace's topics answers whether any of a thousand topics exists. It is read again
 when it is FRESH_S old. Objects that are created or deleted through this view enter or leave the
@@ -7,7 +7,7 @@ is refused, reading a deleted one gives 404, and the next reconcile uses a new l
 not rely on cached lists: they call `forget` first.
 
 One caller reads a list while the others wait for it. Memory: the names in the namespaces that have
-resources.
+resources, and one analysis for each of them.
 """
 
 import asyncio
@@ -17,10 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from magnetar.core.names import TopicName
+from magnetar.documents.backlog import BacklogRecord
 from magnetar_operator.admin.access import ClusterKey
-from magnetar_operator.admin.analyses import Analyses
-from magnetar_operator.admin.client import AdminClient, AdminClients, NotFound, Purpose
+from magnetar_operator.admin.client import AdminClient, AdminClients, AdminError, NotFound, Purpose
 from magnetar_operator.admin.target import ADMIN, NAMESPACE, TENANT, TOPIC, Target
 from magnetar_operator.clock import SYSTEM, Clock
 
@@ -177,3 +179,47 @@ class Clusters:
             client = self._clients.at(url, Purpose.CATALOG, cluster)
             self._views[key] = ClusterView(client, self._clock.monotonic)
         return self._views[key]
+
+
+ANALYSIS_FRESH_S: Final = 60.0
+ANSWER_S_MAX: Final = 2.0
+"""How long reconciles of a namespace wait for the answer, once per ANALYSIS_FRESH_S."""
+
+
+class Analyses:
+    """Caches the backlog job's last result for each namespace, read from the brokers.
+
+    No reconcile fails because of it: if the cluster has no such route, or no analysis, there is no
+    record. If no answer arrives within ANSWER_S_MAX, the last record stays; its reader checks its
+    age.
+    """
+
+    def __init__(
+        self, client: AdminClient, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._monotonic = monotonic
+        self._records: dict[str, tuple[float, BacklogRecord | None]] = {}
+        """The time until which each record is fresh, and the record."""
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def of(self, namespace: str) -> BacklogRecord | None:
+        """The record of `tenant/namespace`; None if there is none."""
+        async with self._locks[namespace]:
+            cached = self._records.get(namespace)
+            if cached is None or self._monotonic() >= cached[0]:
+                try:
+                    record = await self._request(namespace)
+                except (AdminError, TimeoutError):
+                    record = None if cached is None else cached[1]
+                cached = self._records[namespace] = self._monotonic() + ANALYSIS_FRESH_S, record
+            return cached[1]
+
+    async def _request(self, namespace: str) -> BacklogRecord | None:
+        """Reads a record; None if it does not exist or cannot be decoded."""
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                record = await self._client.get(f"{ADMIN}/magnetar/analytics/backlog/{namespace}")
+            return msgspec.convert(record, BacklogRecord)
+        except (NotFound, msgspec.ValidationError):
+            return None

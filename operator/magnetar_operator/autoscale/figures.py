@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from magnetar.core.tasks import TaskSet
 from magnetar_operator.admin.access import ClusterKey
 from magnetar_operator.admin.client import AdminClient, AdminClients, AdminError, Purpose
 from magnetar_operator.autoscale.metrics import (
@@ -64,12 +65,11 @@ class Figures:
         self._wall = wall
         self._cached: dict[tuple[str, ...], tuple[float, asyncio.Task[object]]] = {}
         """The time of each request, and its task, which keeps the answer."""
+        self._tasks = TaskSet("autoscale figures")
 
     async def close(self) -> None:
-        """Cancels running requests."""
-        for _, task in self._cached.values():
-            task.cancel()
-        await asyncio.gather(*(task for _, task in self._cached.values()), return_exceptions=True)
+        """Cancels running requests, and refuses new ones."""
+        await self._tasks.stop()
 
     async def value(self, question: Question) -> float:
         """The value that answers the question. Raises NoFigure."""
@@ -118,10 +118,14 @@ class Figures:
                 self._forget(now)
             if len(self._cached) >= CACHED_MAX:
                 raise NoFigure(f"{CACHED_MAX} figures are requested at once: try again")
-            task: asyncio.Task[object] = asyncio.create_task(_of(request), name=f"figures {key}")
+            task = self._tasks.start(_answer(request), "/".join(key))
+            if task is None:
+                raise NoFigure("the operator is stopping: ask another one")
             cached = self._cached[key] = (now, task)
         # Shielded: other callers may wait for the same answer.
         answer = await asyncio.shield(cached[1])
+        if isinstance(answer, NoFigure):
+            raise NoFigure(str(answer))
         assert isinstance(answer, kind)  # noqa: S101 - a key always has the same kind of answer
         return answer
 
@@ -168,9 +172,13 @@ class Figures:
             raise NoFigure(f"{cluster} has no figures at {path}: {error}") from error
 
 
-async def _of(request: Callable[[], Awaitable[T]]) -> T:
-    return await request()
+async def _answer(request: Callable[[], Awaitable[T]]) -> T | NoFigure:
+    """The figure, or the reason why there is none, which is not a failure of the task."""
+    try:
+        return await request()
+    except NoFigure as reason:
+        return reason
 
 
 def _failed(task: "asyncio.Task[object]") -> bool:
-    return task.cancelled() or task.exception() is not None
+    return task.cancelled() or task.exception() is not None or isinstance(task.result(), NoFigure)

@@ -22,7 +22,9 @@ from magnetar_operator.admin.target import (
     Target,
 )
 from magnetar_operator.admin.view import ClusterView
-from magnetar_operator.catalog.desired import (
+from magnetar_operator.catalog.observe import schema_body, schema_path, subscription_roles
+from magnetar_operator.catalog.plan import Action, Verb
+from magnetar_operator.catalog.state import (
     ACTIONS,
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
@@ -30,13 +32,11 @@ from magnetar_operator.catalog.desired import (
     PROPERTIES,
     SCHEMA,
     Desired,
+    Observed,
     policy_of,
 )
-from magnetar_operator.catalog.observe import schema_body, schema_path, subscription_roles
-from magnetar_operator.catalog.observed import Observed
-from magnetar_operator.catalog.plan import Action, Verb
-from magnetar_operator.engine.executor import Executor
 from magnetar_operator.engine.plan import Outcome
+from magnetar_operator.engine.reconciler import Executor
 
 GLOBAL_CLUSTER: Final = "global"
 METHOD_NOT_ALLOWED: Final = 405

@@ -16,8 +16,8 @@ from magnetar.policies.registry import BY_NAME
 from magnetar_operator.admin.client import NotFound, Refused
 from magnetar_operator.admin.target import ADMIN, NAMESPACE, TOPIC, Target
 from magnetar_operator.admin.view import ClusterView
-from magnetar_operator.catalog.desired import policy_of
 from magnetar_operator.catalog.plan import Action, Risk
+from magnetar_operator.catalog.state import policy_of
 
 EVICTION: Final = "consumer_backlog_eviction"
 PREDICTABLE: Final = ("retention", "message_ttl", "backlog_quota")

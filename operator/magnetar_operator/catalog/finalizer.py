@@ -15,14 +15,6 @@ from typing import Any
 
 from magnetar_operator.admin.target import NAMESPACE, TENANT, TOPIC, Target, target_token
 from magnetar_operator.admin.view import Clusters
-from magnetar_operator.catalog.claims import (
-    DUPLICATE,
-    KEEP,
-    cluster_namespace,
-    owns,
-    same_cluster,
-    target_in,
-)
 from magnetar_operator.catalog.deletion import (
     FORCE,
     UNREACHABLE,
@@ -32,24 +24,30 @@ from magnetar_operator.catalog.deletion import (
 )
 from magnetar_operator.catalog.memory import OUTAGE_PAUSE_MAX_S, PAUSE_MAX_S, Memory, age
 from magnetar_operator.catalog.references import (
+    DUPLICATE,
+    KEEP,
     BadSpec,
     NotYet,
     References,
     Siblings,
     admin_url,
     cluster_key,
+    cluster_namespace,
+    owns,
     resource_token,
+    same_cluster,
+    target_in,
 )
 from magnetar_operator.catalog.status import Verdict
 from magnetar_operator.engine.annotations import PREFIX, annotated
-from magnetar_operator.engine.conditions import (
+from magnetar_operator.engine.queue import ObjectKey, key_of
+from magnetar_operator.engine.reconciler import set_finalizer
+from magnetar_operator.engine.status import (
     DELETION_BLOCKED,
     READY,
     Condition,
     condition_of,
 )
-from magnetar_operator.engine.queue import ObjectKey, key_of
-from magnetar_operator.engine.reconciler import set_finalizer
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import CLUSTER, Object

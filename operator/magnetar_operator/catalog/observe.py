@@ -23,11 +23,10 @@ from magnetar_operator.admin.target import (
     target_token,
 )
 from magnetar_operator.admin.view import ClusterView
-from magnetar_operator.catalog import observed as seen
-from magnetar_operator.catalog.desired import PROPERTIES, SCHEMA, Desired, policy_of
-from magnetar_operator.catalog.observed import Observed
+from magnetar_operator.catalog import state
 from magnetar_operator.catalog.plan import remembered
 from magnetar_operator.catalog.references import NotYet
+from magnetar_operator.catalog.state import PROPERTIES, SCHEMA, Desired, Observed, policy_of
 
 _STATS_QUERY: Final = {
     "excludePublishers": "false",
@@ -76,7 +75,7 @@ async def _tenant(view: ClusterView, target: Target) -> Observed | None:
     if document is None:
         view.deleted(target)
         return None
-    return seen.tenant(document, len(await view.namespaces(target.name) or ()))
+    return state.tenant(document, len(await view.namespaces(target.name) or ()))
 
 
 async def _namespace(view: ClusterView, target: Target) -> Observed | None:
@@ -94,7 +93,7 @@ async def _namespace(view: ClusterView, target: Target) -> Observed | None:
     )
     clusters = await view.clusters()
     own = next(iter(clusters)) if len(clusters) == 1 else ""
-    return seen.namespace(document, topics, own)
+    return state.namespace(document, topics, own)
 
 
 async def _permission(view: ClusterView, target: Target) -> Observed | None:
@@ -103,7 +102,7 @@ async def _permission(view: ClusterView, target: Target) -> Observed | None:
     if document is None:
         view.forget(Target(NAMESPACE, target.namespace))
         return None
-    return seen.permission(document, target)
+    return state.permission(document, target)
 
 
 async def subscription_roles(view: ClusterView, target: Target) -> Mapping[str, list[str]]:
@@ -128,13 +127,13 @@ async def _topic(
         if not await view.exists(target):
             return None
         raise
-    values = seen.topic_fields(partitions, properties, policies)
+    values = state.topic_fields(partitions, properties, policies)
     version = None
     if SCHEMA in desired.fields:
         version = await _schema_version(view, target, desired)
         if version is not None:
             values[SCHEMA] = desired.fields[SCHEMA]
-    return Observed(values, seen.topic_facts(partitions, stats), version)
+    return Observed(values, state.topic_facts(partitions, stats), version)
 
 
 async def topic_stats(
@@ -239,4 +238,4 @@ async def _subscription(view: ClusterView, target: Target, fields: set[str]) -> 
         if properties is None:
             path = f"{target.path}/properties"
             properties = dict(await view.client.find(path) or {})
-    return Observed(seen.properties(properties), seen.subscription_facts(subscription))
+    return Observed(state.properties(properties), state.subscription_facts(subscription))

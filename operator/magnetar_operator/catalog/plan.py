@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from magnetar.policies.policy import UNLIMITED
 from magnetar_operator.admin.target import Target
-from magnetar_operator.catalog.desired import (
+from magnetar_operator.catalog.state import (
     ACTIONS,
     ADMIN_ROLES,
     ALLOWED_CLUSTERS,
@@ -24,9 +24,9 @@ from magnetar_operator.catalog.desired import (
     PROPERTIES,
     SCHEMA,
     Desired,
+    Observed,
     policy_of,
 )
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.engine import plan as engine
 from magnetar_operator.models.base import PlanStep
 from magnetar_operator.models.values import from_rest

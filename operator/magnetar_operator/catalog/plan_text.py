@@ -5,12 +5,11 @@ from typing import Any
 
 from magnetar_operator.admin.target import NAMESPACE, TOPIC, Target
 from magnetar_operator.admin.view import ClusterView
-from magnetar_operator.catalog.desired import Desired
 from magnetar_operator.catalog.effects import Effect, effect_of, is_predictable
 from magnetar_operator.catalog.observe import observe
-from magnetar_operator.catalog.observed import Observed
 from magnetar_operator.catalog.plan import Action, Plan, Risk, Verb, plan
 from magnetar_operator.catalog.references import NotYet
+from magnetar_operator.catalog.state import Desired, Observed
 
 
 async def steps(

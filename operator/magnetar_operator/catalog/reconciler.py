@@ -19,21 +19,10 @@ from magnetar_operator.admin.target import SUBSCRIPTION, TOPIC, target_token
 from magnetar_operator.admin.view import Clusters, ClusterView
 from magnetar_operator.catalog import plan_text
 from magnetar_operator.catalog.act import CatalogExecutor, CatalogOutcome
-from magnetar_operator.catalog.backlog_condition import backlog_growing
-from magnetar_operator.catalog.claims import (
-    DUPLICATE,
-    KEEP,
-    MOVED,
-    applied_there,
-    moved,
-    target_in,
-)
 from magnetar_operator.catalog.deletion import UNREACHABLE
-from magnetar_operator.catalog.desired import PARTITIONS, Desired, desired_of, unsupported
 from magnetar_operator.catalog.finalizer import Finalizer
 from magnetar_operator.catalog.memory import OUTAGE_PAUSE_MAX_S, Memory
 from magnetar_operator.catalog.observe import observe, topic_stats
-from magnetar_operator.catalog.observed import Observed, topic_facts
 from magnetar_operator.catalog.plan import (
     Plan,
     Verb,
@@ -43,17 +32,32 @@ from magnetar_operator.catalog.plan import (
     plan,
 )
 from magnetar_operator.catalog.references import (
+    DUPLICATE,
+    KEEP,
+    MOVED,
     BadSpec,
     NotYet,
     Place,
     References,
     Siblings,
+    applied_there,
+    moved,
     parse_spec,
     resource_token,
+    target_in,
+)
+from magnetar_operator.catalog.state import (
+    PARTITIONS,
+    Desired,
+    Observed,
+    desired_of,
+    topic_facts,
+    unsupported,
 )
 from magnetar_operator.catalog.status import (
     Failures,
     Verdict,
+    backlog_growing,
     events,
     outcome_conditions,
     status,
@@ -61,7 +65,6 @@ from magnetar_operator.catalog.status import (
 )
 from magnetar_operator.clock import utc
 from magnetar_operator.engine.annotations import PREFIX, annotated, ignored
-from magnetar_operator.engine.conditions import PAUSED, READY, Condition, condition_of
 from magnetar_operator.engine.context import Context
 from magnetar_operator.engine.plan import Outcome
 from magnetar_operator.engine.queue import ObjectKey, key_of
@@ -73,7 +76,7 @@ from magnetar_operator.engine.reconciler import (
     Stopped,
     set_finalizer,
 )
-from magnetar_operator.engine.status import StatusWriter
+from magnetar_operator.engine.status import PAUSED, READY, Condition, StatusWriter, condition_of
 from magnetar_operator.kube import kinds
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events

@@ -287,7 +287,6 @@ class _Planner:
         ready = sum(pod.ready for pod in observed.of(BOOKIE))
         ensemble = min(cluster.spec.bookie.quorums.ensemble, cluster.spec.bookie.replicas)
         if stored is None and ready < ensemble:
-            self._wanted.add((DEPLOYMENT.kind, cluster.object_name(BROKER)))
             self._wait(f"brokers are created once {ensemble} bookies are ready")
             return
         self._deployment(BROKER, brokers.broker_deployment(cluster), bookies)

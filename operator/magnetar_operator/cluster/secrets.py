@@ -7,7 +7,7 @@ from magnetar_operator.cluster import rollout
 from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import ETCD, Cluster
 from magnetar_operator.cluster.observed import Observed
-from magnetar_operator.engine.conditions import Condition
+from magnetar_operator.engine.status import Condition
 from magnetar_operator.kube.kinds import STATEFUL_SET
 from magnetar_operator.security.issue import trust_of
 from magnetar_operator.security.plan import Issuance

@@ -14,7 +14,7 @@ from magnetar_operator.cluster.observed import Observed, first_trouble, present_
 from magnetar_operator.cluster.plan import Plan
 from magnetar_operator.cluster.scale_down import ScaleDown
 from magnetar_operator.cluster.volume_replacement import LEAVING, VolumeReplacement
-from magnetar_operator.engine.conditions import Condition, condition_of, conditions, timestamp
+from magnetar_operator.engine.status import Condition, condition_of, conditions, timestamp
 from magnetar_operator.kube.kinds import DEPLOYMENT, STATEFUL_SET, Object
 
 READY_BEFORE: Final = ("Running", "Degraded", "Upgrading", "ScalingDown", "ReplacingVolume")

@@ -1,7 +1,7 @@
 """The context in which each part of the operator registers its reconcilers.
 
-kopf's handlers (`kopf.on.event`) receive the watch events in the operator's own event loop and
-enqueue the object in the `ReconcileQueue`.
+kopf's handlers (`kopf.on.event`) receive the watch events in the operator's own event loop and pass
+them to the `ReconcileQueue`.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,13 +47,7 @@ class Context:
         self.kinds.append(kind)
 
         async def on_event(event: Any, **_: Any) -> None:
-            obj = dict(event["object"])
-            metadata = obj.get("metadata", {})
-            key = ObjectKey(kind.kind, metadata.get("namespace", ""), metadata["name"])
-            if event["type"] == "DELETED":
-                self.queue.deleted(key)
-            else:
-                self.queue.changed(key, obj)
+            self.queue.received(kind.kind, event)
 
         self._on_event(kind, on_event, {})
 

@@ -1,15 +1,15 @@
 """A deduplicating work queue: one reconcile per object at a time, many objects in parallel.
 
-Watches report objects (`changed`, `deleted`). A worker calls the reconciler of the object's kind,
+Watches report objects (`received`). A worker calls the reconciler of the object's kind,
 which returns the seconds until the next reconcile; None stands for the resync interval, after which
 drift is detected. An object that is enqueued during its own reconcile is reconciled once more.
 Failures are retried with exponential back-off and jitter.
 
 Why kopf's queues do not do this: kopf handles each event of an object in turn and merges none, so a
 StatefulSet that starts a hundred pods would cost a hundred reconciles of its cluster
-(`tests/operator/test_work.py`). kopf can call a handler later only by a timer, which puts kopf's
+(`tests/operator/test_queue.py`). kopf can call a handler later only by a timer, which puts kopf's
 finalizer on every object, or after a `TemporaryError`, which patches the object itself at each
-retry. Here a reconcile with nothing to do writes nothing (`test_resources_looks.py`), and no
+retry. Here a reconcile with nothing to do writes nothing (`test_resources_reconcile.py`), and no
 MagnetarCluster or SparkJob has a finalizer that could hang. A reconcile also enqueues other objects
 (an owner, a resource that waits for this one). kopf has one queue per watched object and cannot
 express that.
@@ -23,9 +23,9 @@ import heapq
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from magnetar.core.backoff import backoff_s
 from magnetar.core.tasks import TaskSet
@@ -97,6 +97,16 @@ class ReconcileQueue:
     async def stop(self) -> None:
         """Cancels running reconciles; a reconcile may be cancelled at any await."""
         await self._tasks.stop()
+
+    def received(self, kind: str, event: Mapping[str, Any]) -> None:
+        """Handles a watch event of an object: enqueues the object, or removes a deleted one."""
+        obj = dict(event["object"])
+        metadata = obj.get("metadata", {})
+        key = ObjectKey(kind, metadata.get("namespace", ""), metadata["name"])
+        if event["type"] == "DELETED":
+            self.deleted(key)
+        else:
+            self.changed(key, obj)
 
     def changed(self, key: ObjectKey, obj: Object) -> None:
         """Enqueues an object that a watch reports, unless only its status has changed."""

@@ -1,12 +1,103 @@
-"""Writes the status of an object, if it has changed."""
+"""Builds the conditions of a status, and writes a status that has changed notably.
+
+A condition keeps its lastTransitionTime while its status stays the same. Numbers that change all
+the time (backlogs, stored bytes) are written if they change by more than NOTABLE_CHANGE, or to or
+from 0: otherwise a busy topic would cost a write to the API server at every reconcile.
+"""
 
 import datetime
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from magnetar_operator.engine.conditions import is_worth_writing, timestamp
 from magnetar_operator.kube.client import Conflict, KubeClient, NotFound
 from magnetar_operator.kube.kinds import Object, kind_of
+
+NOTABLE_CHANGE: Final = 0.1
+"""As a share of the larger of both numbers."""
+MESSAGE_CHARACTERS_MAX: Final = 4_000
+READY: Final = "Ready"
+POLICY_READY: Final = "PolicyReady"
+DELETION_BLOCKED: Final = "DeletionBlocked"
+PAUSED: Final = "Paused"
+
+_RESTLESS: Final = ("backlog", "storageBytes")
+_TIMES: Final = ("lastReconciled",)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One aspect of an object's state."""
+
+    type: str
+    holds: bool | None
+    """Whether the condition is true; None: unknown."""
+    reason: str
+    message: str = ""
+
+
+def conditions(
+    before: Iterable[Mapping[str, Any]],
+    now: Iterable[Condition],
+    generation: int,
+    at: datetime.datetime,
+) -> list[dict[str, Any]]:
+    """`status.conditions`: the current conditions with the times of their last transitions."""
+    by_type = {condition.get("type"): condition for condition in before}
+    built = []
+    for condition in now:
+        status = "Unknown" if condition.holds is None else str(condition.holds)
+        old = by_type.get(condition.type)
+        since = old.get("lastTransitionTime") if old and old.get("status") == status else None
+        built.append(
+            {
+                "type": condition.type,
+                "status": status,
+                "reason": condition.reason,
+                "message": condition.message[:MESSAGE_CHARACTERS_MAX],
+                "lastTransitionTime": since or timestamp(at),
+                "observedGeneration": generation,
+            }
+        )
+    return built
+
+
+def is_worth_writing(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether the statuses differ in a stable field, or notably in a number."""
+    skipped = {*_RESTLESS, *_TIMES}
+    fixed = [{k: v for k, v in status.items() if k not in skipped} for status in (before, after)]
+    if fixed[0] != fixed[1]:
+        return True
+    old, new = ({k: status.get(k) for k in _RESTLESS} for status in (before, after))
+    return _differs(old, new)
+
+
+def _differs(before: Any, after: Any) -> bool:
+    if isinstance(before, dict) and isinstance(after, dict):
+        names = {*before, *after}
+        return any(_differs(before.get(name), after.get(name)) for name in names)
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        if not before or not after:
+            return before != after
+        return abs(before - after) > NOTABLE_CHANGE * max(abs(before), abs(after))
+    return bool(before != after)
+
+
+def condition_of(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
+    """The condition of that type; empty if the status has none."""
+    return next(
+        (
+            condition
+            for condition in status.get("conditions") or ()
+            if condition.get("type") == type_
+        ),
+        {},
+    )
+
+
+def timestamp(at: datetime.datetime) -> str:
+    """A time in Kubernetes' form (RFC 3339, UTC, seconds)."""
+    return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class ObjectGone(Exception):

@@ -125,7 +125,7 @@ class Broker(Pods, frozen=True, kw_only=True):
 
 
 class Quorums(Model, frozen=True, kw_only=True):
-    """The copies of each entry, unless a policy says otherwise."""
+    """The copies of each entry, unless a policy sets them."""
 
     ensemble: Annotated[
         int, Meta(ge=1, le=64, description="The bookies of a ledger (ensemble).")
@@ -197,7 +197,7 @@ class Bookie(Pods, frozen=True, kw_only=True):
         ),
     ] = BOOKIES_DEFAULT
     quorums: Annotated[
-        Quorums, Meta(description="The copies of each entry, unless a policy says otherwise.")
+        Quorums, Meta(description="The copies of each entry, unless a policy sets them.")
     ] = Quorums()
     storage: Annotated[
         Storage,

@@ -99,8 +99,8 @@ class Autorecovery(Model, frozen=True, kw_only=True):
     mode: Annotated[
         Literal["InBookies", "Separate"],
         Meta(
-            description="InBookies: autorecovery runs in the bookies. Separate: it runs in pods "
-            "of its own."
+            description="InBookies: autorecovery runs in the bookies. Separate: it runs in "
+            "separate pods."
         ),
     ] = "InBookies"
     replicas: Annotated[

@@ -81,7 +81,7 @@ class ClusterStatus(Status, frozen=True, kw_only=True):
             "", "Pending", "Creating", "Running", "Upgrading", "ScalingDown",
             "ReplacingVolume", "Degraded", "Paused", "Deleting",
         ],
-        Meta(description="The state in one word; the conditions say more."),
+        Meta(description="A summary of the state; the conditions have the details."),
     ] = ""  # fmt: skip
     version: Annotated[ShortText, Meta(description="The version that all components run.")] = ""
     image: Annotated[ShortText, Meta(description="The image that all components run.")] = ""

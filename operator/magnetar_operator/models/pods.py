@@ -106,8 +106,8 @@ class Pods(Model, frozen=True, kw_only=True):
     anti_affinity: Annotated[
         Literal["Required", "Preferred", "Disabled"],
         Meta(
-            description="Whether pods of the component avoid each other's node. Required: a pod "
-            "waits until it has a node of its own. Preferred: it shares a node if "
+            description="Whether pods of the component avoid nodes that run another of them. "
+            "Required: a pod waits for a node without such a pod. Preferred: it shares a node if "
             "there is no other. Disabled: for clusters of one node."
         ),
     ] = "Preferred"

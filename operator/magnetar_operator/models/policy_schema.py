@@ -54,7 +54,7 @@ def of_policy(policy: Policy, level: Level) -> Schema:
         raise ValueError(f"{policy.manifest} is no policy of a {level.value}")
     sentences = [*_units(policy.type), policy.text, *_meanings(policy.type)]
     if level is Level.TOPIC and policy.namespace is not None:
-        sentences.append("Default: what the namespace says.")
+        sentences.append("Default: the namespace's policy.")
     elif policy.broker_setting:
         sentences.append(f"Default: the broker's {policy.broker_setting}.")
     elif policy.default is not None:

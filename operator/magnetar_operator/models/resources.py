@@ -146,7 +146,7 @@ class NamespaceSpec(Placed, frozen=True, kw_only=True):
         *Placed.rules,
         Cel(
             "has(self.tenant) != (has(self.name) && self.name.contains('/'))",
-            "say the tenant once: tenant: shop, or name: shop/orders",
+            "set the tenant in exactly one field: tenant: shop, or name: shop/orders",
             ".tenant",
         ),
         constant("tenant", "tenant cannot be changed"),
@@ -232,19 +232,19 @@ class TopicSpec(Placed, frozen=True, kw_only=True):
         *Placed.rules,
         Cel(
             "has(self.namespaceRef) != (has(self.name) && self.name.contains('/'))",
-            "say the namespace once: name: persistent://shop/orders/created, or namespaceRef with "
-            "name: created",
+            "set the namespace in exactly one field: name: persistent://shop/orders/created, or "
+            "namespaceRef with name: created",
             ".name",
         ),
         Cel(
             "!has(self.name) || !self.name.matches('-partition-[0-9]+$')",
-            "name is that of one partition: name the topic, and say partitions",
+            "name is that of one partition: name the topic, and set partitions",
             ".name",
         ),
         Cel(
             "!has(self.persistent) || !has(self.name) || !self.name.contains('://') || "
             "self.persistent == self.name.startsWith('persistent://')",
-            "persistent says otherwise than name: leave it out",
+            "persistent contradicts name: leave it out",
             ".persistent",
         ),
         Cel(
@@ -299,7 +299,8 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
         *Placed.rules,
         Cel(
             "has(self.topic) != has(self.topicRef)",
-            "say the topic once: topic: persistent://shop/orders/created, or topicRef",
+            "set the topic in exactly one field: topic: persistent://shop/orders/created, or "
+            "topicRef",
             ".topic",
         ),
         constant("topic", "topic cannot be changed"),
@@ -308,8 +309,8 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
         Cel(
             "(has(self.initialPosition) && self.initialPosition == 'Earliest') == "
             "(has(oldSelf.initialPosition) && oldSelf.initialPosition == 'Earliest')",
-            "initialPosition cannot be changed: it says where the subscription began; reset the "
-            "cursor instead",
+            "initialPosition cannot be changed: it applies to the creation of the subscription; "
+            "reset the cursor instead",
             ".initialPosition",
         ),
     )

@@ -115,8 +115,7 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         | None,
         Meta(
             description="When it runs, in the five fields of cron (minute hour day month "
-            "weekday), UTC unless timeZone says otherwise. Absent: it runs once, at "
-            "once.",
+            "weekday), in UTC unless timeZone is set. Absent: it runs once, immediately.",
             examples=["0 3 * * *", "@hourly"],
         ),
     ] = None  # fmt: skip

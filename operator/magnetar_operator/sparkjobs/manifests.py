@@ -13,7 +13,7 @@ from typing import Any, Final
 from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import sealed
 from magnetar_operator.cluster.manifests.offload import offload_volume, store_environment
-from magnetar_operator.cluster.manifests.pods import USER_ID, field_variable
+from magnetar_operator.cluster.manifests.pods import field_variable, pod_security
 from magnetar_operator.kube.kinds import (
     BATCH_JOB,
     CRON_JOB,
@@ -248,14 +248,7 @@ def _pod(job: Job, place: Place, process: Process, container: Object) -> Object:
         # Kubernetes' variables for Services (MAGNETAR_BROKER_PORT) would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [container],
         "volumes": volumes,
     }

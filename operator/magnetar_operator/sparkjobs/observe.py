@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 
 from magnetar_operator.cluster.manifests.names import cluster_of
-from magnetar_operator.engine.conditions import condition_of
+from magnetar_operator.engine.status import condition_of
 from magnetar_operator.kube.client import Forbidden, KubeClient
 from magnetar_operator.kube.kinds import (
     BATCH_JOB,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from magnetar_operator.engine.conditions import Condition, conditions, timestamp
+from magnetar_operator.engine.status import Condition, conditions, timestamp
 from magnetar_operator.kube.kinds import Object
 from magnetar_operator.models.sparkjob import Run
 from magnetar_operator.sparkjobs.cron import BadSchedule, Schedule

@@ -17,7 +17,8 @@ def default_probes(service: BrokerService) -> Probes:
 
 def broker_status(service: BrokerService) -> dict[str, object]:
     """Returns the fields that `/status` shows for every broker."""
-    return {
+    urls = service.record.urls
+    status: dict[str, object] = {
         "role": "broker",
         "version": service.version,
         "cluster": service.cluster,
@@ -25,3 +26,5 @@ def broker_status(service: BrokerService) -> dict[str, object]:
         "topics": len(service.topics),
         "connections": len(service.sessions),
     }
+    secure = {"service_url_tls": urls.service_url_tls, "http_url_tls": urls.http_url_tls}
+    return status | {name: url for name, url in secure.items() if url}

@@ -40,7 +40,7 @@ from magnetar.bookie.journal import codec_v1 as codec
 from magnetar.bookie.journal.files import FULL_ERRNOS, JournalWriter
 from magnetar.bookie.journal.journal import Commit, Journal, QueuedRecord
 from magnetar.bookie.ledger_changes import LedgerChanges
-from magnetar.bookie.packed import PackedEntries, ascending
+from magnetar.bookie.packed import PackedEntries, checked_ids
 from magnetar.bookie.parts import OpenIndex, Parts, open_parts
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX, GROUP_BYTES_MAX, BookieSettings
 from magnetar.bookie.stats import BookieStats, Counters
@@ -200,15 +200,8 @@ class LocalBookie:
         recovery: bool = False,
     ) -> None:
         """See `Bookie.add_entries`. The caller must not change the sequences until `on_added`."""
-        if type(entry_ids) is not range or entry_ids.step != 1:
-            entry_ids = ascending(entry_ids)
         count = len(entries)
-        if not count or count != len(entry_ids) or entry_ids[0] < 0 or entry_ids[-1] >= ID_END:
-            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 to {ID_END - 1}")
-        if not -1 <= last_add_confirmed < ID_END:
-            raise ValueError(
-                f"last add confirmed {last_add_confirmed} is neither an entry id nor -1"
-            )
+        entry_ids = checked_ids(entry_ids, count, last_add_confirmed)
         try:
             state = self._ledgers.get(ledger_id)
         except (OSError, BookieError) as failure:

@@ -9,6 +9,7 @@ arrival and passes it on, and the journal writes it unchanged.
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from magnetar.bookie.api import ID_END
 from magnetar.bookie.journal.codec_v1 import body_of, pack_lengths
 
 
@@ -40,6 +41,20 @@ def pack(entries: Sequence[bytes]) -> PackedEntries:
         return entries
     body, body_bytes, crc = body_of(entries)
     return PackedEntries(entries, body, body_bytes, crc, pack_lengths(entries))
+
+
+def checked_ids(entry_ids: Sequence[int], count: int, last_add_confirmed: int) -> Sequence[int]:
+    """Returns the ids of a group of `count` entries, as a range if they are consecutive.
+
+    Raises ValueError unless there is an ascending, valid id per entry, and at least one entry.
+    """
+    if type(entry_ids) is not range or entry_ids.step != 1:
+        entry_ids = ascending(entry_ids)
+    if not count or count != len(entry_ids) or entry_ids[0] < 0 or entry_ids[-1] >= ID_END:
+        raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 to {ID_END - 1}")
+    if not -1 <= last_add_confirmed < ID_END:
+        raise ValueError(f"last add confirmed {last_add_confirmed} is neither an entry id nor -1")
+    return entry_ids
 
 
 def ascending(entry_ids: Sequence[int]) -> "range | tuple[int, ...]":

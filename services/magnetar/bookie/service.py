@@ -27,6 +27,7 @@ from magnetar import __version__
 from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.index.store import RocksIndexStore
 from magnetar.bookie.local import LocalBookie
+from magnetar.bookie.net.access import OPEN, Access
 from magnetar.bookie.net.messages_v1 import State
 from magnetar.bookie.net.server import BookieServer
 from magnetar.bookie.net.settings import ServerSettings
@@ -91,6 +92,7 @@ class BookieService:
         random: Random | None = None,
         tls: Contexts | None = None,
         plain: bool = True,
+        access: Access = OPEN,
     ) -> None:
         """Owns the bookie. The session must not be started yet."""
         self.bookie = bookie
@@ -117,6 +119,7 @@ class BookieService:
             settings=server_settings,
             tls=tls,
             plain=plain,
+            access=access,
         )
         self.server.add_refusal = BookieReadOnly(f"{self} is not registered yet")
         session.add_listener(self)
@@ -138,6 +141,7 @@ class BookieService:
         random: Random | None = None,
         tls: Contexts | None = None,
         plain: bool = True,
+        access: Access = OPEN,
     ) -> "BookieService":
         """Opens the disks, formatting them if they are empty; raises DataDirError."""
         bookie = await LocalBookie.open(
@@ -159,6 +163,7 @@ class BookieService:
             random=random,
             tls=tls,
             plain=plain,
+            access=access,
         )
 
     def __str__(self) -> str:

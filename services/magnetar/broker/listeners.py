@@ -6,10 +6,13 @@ the plain one if it has both, as in Pulsar.
 
 import socket
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from magnetar.broker.ownership.records import Urls
 from magnetar.observe.listen import bind
-from magnetar.security.tls.reload import ServerTls
+
+if TYPE_CHECKING:
+    from magnetar.security.tls.reload import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class SecurePort:
     """A bound socket, and the TLS of its connections."""
 
     socket: socket.socket
-    tls: ServerTls
+    tls: "ServerTls"
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ def bind_all(
     http_port: int | None,
     port_tls: int | None = None,
     http_port_tls: int | None = None,
-    tls: ServerTls | None = None,
+    tls: "ServerTls | None" = None,
 ) -> BrokerListeners:
     """Binds the ports that are not off. Raises OSError if one is not available."""
     listeners = BrokerListeners(None, None)

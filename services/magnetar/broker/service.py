@@ -45,7 +45,6 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore
-from magnetar.security.tls.transport import server_factory
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
 
@@ -167,6 +166,9 @@ class BrokerService:
                 await loop.create_server(accept, sock=listener, backlog=LISTEN_BACKLOG)
             )
         if secure is not None:
+            # Imported here: an open process does not need it.
+            from magnetar.security.tls.transport import server_factory
+
             self._servers.append(
                 await loop.create_server(
                     server_factory(secure.tls, accept),
@@ -225,6 +227,8 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
+        if self.security is not None and (audit := self.security.audit) is not None:
+            audit.start()
         if self.security is not None and (authorizer := self.security.authorizer) is not None:
             await authorizer.start(records, self.tasks)
             recheck = Recheck(lambda: self.sessions, authorizer, self.tasks)
@@ -260,7 +264,7 @@ class BrokerService:
             await self.session.stop()
         await self.tasks.stop()
         if self.security is not None:
-            await self.security.authenticator.close()
+            await self.security.close()
 
     async def _sessions_ended(self) -> None:
         if self.sessions:

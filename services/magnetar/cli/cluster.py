@@ -24,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-from magnetar.cli.first_message import first_message
+from magnetar.cli.first_message import first_message, magnetar_command
 from magnetar.core.errors import MagnetarError, PreconditionFailed
 
 if TYPE_CHECKING:
@@ -204,6 +204,7 @@ def banner(cluster: "LocalCluster", took_s: float) -> str:
     """The addresses of the cluster, and commands to try next."""
     url = cluster.service_url
     where = f" --dir {_shown(cluster.directory)}"
+    magnetar = magnetar_command()
     return f"""\
 the cluster is ready after {took_s:.1f} s
   clients   {url}
@@ -211,11 +212,12 @@ the cluster is ready after {took_s:.1f} s
   metadata  {cluster.metadata_url}
   data      {cluster.directory}
 
-Try next, in another terminal:
+Try next, in another terminal, in the same folder:
   {first_message(url)}
-  magnetar cluster add bookie{where}
-  magnetar cluster kill broker-1{where}
-  magnetar cluster status{where}
+  {magnetar} cluster add bookie{where}
+  {magnetar} cluster kill broker-1{where}
+  {magnetar} cluster status{where}
+Ctrl+C stops the cluster.
 """
 
 

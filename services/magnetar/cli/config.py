@@ -68,6 +68,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     explain.add_argument("key", help="its name, or Pulsar's key")
     actions.add_parser("markdown", help="print docs/run/configuration.md")
     actions.add_parser("policies", help="print docs/use/policies.md")
+    actions.add_parser("authorization", help="print docs/run/authorization.md")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,6 +81,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.action == "policies":
         print(policies_page(), end="")
+        return 0
+    if args.action == "authorization":
+        # Imported here: it needs the REST server's libraries, which other commands do not.
+        from magnetar.cli.authorization_page import authorization_page
+
+        print(authorization_page(), end="")
         return 0
     try:
         print(explained(args.key))

@@ -1,4 +1,4 @@
-"""The command that banners suggest first: it publishes a message with the official client."""
+"""The commands that banners suggest: the first message with the official client, and `magnetar`."""
 
 import importlib.util
 import sys
@@ -14,10 +14,19 @@ def first_message(service_url: str) -> str:
     )
 
 
+def magnetar_command() -> str:
+    """The `magnetar` of this interpreter, as a path unless it is not installed beside it."""
+    path = Path(sys.executable).with_name("magnetar")
+    return _shown(path) if path.is_file() else "magnetar"
+
+
 def _interpreter() -> str:
     if importlib.util.find_spec("pulsar") is None:
         return "python3"
-    path = Path(sys.executable)
+    return _shown(Path(sys.executable))
+
+
+def _shown(path: Path) -> str:
     with suppress(ValueError):
         path = path.relative_to(Path.cwd())
     return str(path)

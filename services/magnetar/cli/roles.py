@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeVar, get_args, get_origin
 from magnetar.cli import run_loop
 from magnetar.core.log import get_logger
 from magnetar.observe.logging import configure
+from magnetar.observe.role_log import AS_IT_IS
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
 from magnetar.settings.field import Setting, SettingsError, settings_of
@@ -112,7 +113,8 @@ def settings(role: str, cls: type[S], args: argparse.Namespace) -> S:
         loaded = load(cls, flags, os.environ, arguments.get("config"), others)
     except SettingsError as error:
         raise Refused(run_loop.refuse(str(error), code=2)) from error
-    configure(loaded.settings.log_format, loaded.settings.log_level)
+    role_log = getattr(loaded.settings, "role_log", AS_IT_IS)
+    configure(loaded.settings.log_format, loaded.settings.log_level, role_log=role_log)
     for warning in loaded.warnings:
         log.warning(warning)
     for note in loaded.notes:

@@ -22,6 +22,8 @@ from typing import Final, Protocol, TypeVar
 from magnetar.core.errors import MagnetarError
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.malloc import keep_freed_memory
+from magnetar.security.configuration import ConfigurationError
+from magnetar.settings.field import SettingsError
 
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long the loop may hold the interpreter while the journal's thread waits (default: 5 ms).
@@ -77,6 +79,9 @@ async def serve(
             return 0
         try:
             running = starting.result()
+        except (SettingsError, ConfigurationError) as error:
+            # What only the start can check: keys, certificates, and settings that exclude others.
+            return refuse(f"cannot start: {error}", code=2)
         except (OSError, MagnetarError) as error:
             # The ports were free a moment ago: another process took one, or the disk fails.
             return refuse(f"cannot start: {error}")

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     except SettingsError as error:
         return run_loop.refuse(str(error), code=2)
     settings = loaded.settings
-    configure(settings.log_format, settings.log_level)
+    configure(settings.log_format, settings.log_level, role_log=settings.role_log)
     for warning in loaded.warnings:
         log.warning(warning)
     ports = [(getattr(settings, name), flag) for name, flag in _PORT_FLAGS]
@@ -107,8 +107,10 @@ messaging service is ready
   admin     {http_url}   (OpenAPI: {http_url}/docs)
   data      {data_dir.absolute()}
 
-Try next, in another terminal:
+Try next, in another terminal, in the same folder:
   {first_message(service_url)}
   curl {http_url}/admin/v2/persistent/public/default
+With Pulsar's own tools, if you have them:
   pulsar-admin --admin-url {http_url} topics stats persistent://public/default/hello
+Ctrl+C drains and stops the server; the data stays.
 """

@@ -17,6 +17,7 @@ from magnetar.autorecovery.check.prover import Prover
 from magnetar.autorecovery.rate import ByteRate
 from magnetar.autorecovery.repair.former_copies import FormerCopies
 from magnetar.bookie.api import BookieIdentity
+from magnetar.bookie.net.access import Access
 from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.cluster.autorecovery_part import AutorecoveryPart
 from magnetar.cluster.identity import hold_to_cluster
@@ -202,6 +203,9 @@ async def _open(
         bookie_settings=settings.storage(),
         tls=tls,
         plain=settings.bookie_tls == "optional",
+        access=Access(
+            frozenset(settings.bookie_member_roles), frozenset(settings.bookie_reader_roles)
+        ),
     )
     opened.push_async_callback(service.stop)
     hold_to_cluster(settings.data_dir, member.cluster)

@@ -22,6 +22,7 @@ from magnetar.broker.listeners import BrokerListeners, bind_all
 from magnetar.broker.security.broker_security import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
+from magnetar.cluster.broker_credentials import client_tls, own_credentials
 from magnetar.cluster.broker_ledgers import BrokerLedgers
 from magnetar.cluster.listeners import Advertised, advertised
 from magnetar.cluster.membership import Membership, join
@@ -29,11 +30,9 @@ from magnetar.cluster.nodes import Node, Readiness, launch, session_reason
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.observe.health import HealthServer, Probes
 from magnetar.security.credentials import Credentials
-from magnetar.security.secret import Secret
 from magnetar.security.tls.process import ProcessTls
 from magnetar.security.tls.transport import server_factory
 from magnetar.settings.cluster_broker import BrokerProcessSettings
-from magnetar.settings.field import SettingsError
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +82,7 @@ async def start(settings: BrokerProcessSettings) -> BrokerProcess:
 async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> BrokerProcess:
     clock = SystemClock()
     health = _Health(settings)
-    credentials = _own_credentials(settings)
+    credentials = own_credentials(settings)
     if credentials is not None:
         opened.push_async_callback(credentials.close)
     opened.push_async_callback(health.tls.stop)
@@ -115,23 +114,6 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
         closing=opened,
         service_url=service.service_url,
     )
-
-
-def _own_credentials(settings: BrokerProcessSettings) -> Credentials | None:
-    """Returns what this broker presents to the other brokers; None while authentication is off.
-
-    Raises SettingsError: without it, the other brokers refuse every request of this one.
-    """
-    if not settings.authentication_enabled:
-        return None
-    if not settings.broker_client_auth_plugin:
-        raise SettingsError(
-            "authentication is on, so the other brokers of the cluster need this one's "
-            "credentials: set broker_client_auth_plugin (brokerClientAuthenticationPlugin) and "
-            "broker_client_auth_parameters (brokerClientAuthenticationParameters)"
-        )
-    parameters = settings.broker_client_auth_parameters or Secret("")
-    return Credentials.parse(settings.broker_client_auth_plugin, parameters)
 
 
 async def _join(
@@ -252,7 +234,7 @@ async def _serve_rest(
             None if health.ledgers is None else health.ledgers.bookies,
             credentials,
             health.families,
-            tls=health.tls.client_if(settings.broker_client(), "brokers"),
+            tls=health.tls.client_if(client_tls(settings, credentials), "brokers"),
         ),
     )
     await admin.ready()

@@ -15,14 +15,13 @@ artifact has replaced are `retired` in its record, and are deleted after RETIRED
 readers that have them open can finish.
 """
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.records import RecordType
-from magnetar.offload.records import object_path
+from magnetar.offload.records import RequestState, object_path
 from magnetar.offload.stores import StoreSpec
 
 COMPACTIONS_PREFIX: Final = "/compactions/"
@@ -101,15 +100,6 @@ class CompactionAttempt(msgspec.Struct, frozen=True, omit_defaults=True):
     job: str
 
 
-class RequestState(StrEnum):
-    """The state of a request, in the words of Pulsar's status; PENDING is ours."""
-
-    PENDING = "PENDING"
-    RUNNING = "RUNNING"
-    SUCCESS = "SUCCESS"
-    ERROR = "ERROR"
-
-
 class CompactionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """A request, or an automatic compaction: then `requested_ms` is the start of the job."""
 
@@ -124,7 +114,7 @@ class CompactionRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def finished(self) -> bool:
         """Whether no job works on the request any more."""
-        return self.state in (RequestState.SUCCESS, RequestState.ERROR)
+        return self.state.is_final
 
 
 decode_compaction = RecordType(CompactionRecord, "compacted topic").decode

@@ -1,13 +1,15 @@
 """Owned background tasks: every task has a name and an owner, and no exception is lost.
 
 A task of `asyncio.create_task` alone may be collected while it runs, and its exception may never be
-read. A `TaskSet` belongs to one component. It logs failures, refuses new tasks once stopped, and
-`stop()` cancels the remaining tasks and waits for them, with a deadline.
+read. A `TaskSet` belongs to a component. It logs failures, refuses new tasks once stopped, and
+`stop()` cancels the remaining tasks and waits for them, with a deadline. A `TaskScope` belongs to a
+block of code that reads the results itself; the end of the block stops the tasks that remain.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.log import get_logger
@@ -70,16 +72,64 @@ class TaskSet:
 
     def _finished(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task failed", task=task.get_name(), error=repr(error), exc_info=error)
+        _log_failure(task)
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Cancels every task but the caller's own and waits until they have ended."""
         self._stopped = True
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            _, pending = await asyncio.wait(tasks, timeout=timeout_s)
-            for task in pending:
-                log.error("task did not stop", task=task.get_name(), timeout_s=timeout_s)
+        current = asyncio.current_task()
+        await _cancel([task for task in self._tasks if task is not current], timeout_s)
+
+
+class TaskScope:
+    """Tasks that end with an `async with` block, which reads their results.
+
+    The end of the block cancels the tasks that still run and waits up to `timeout_s` for them; a
+    task that fails meanwhile is logged. The exception of a task that ended before is the block's
+    to read.
+    """
+
+    def __init__(self, owner: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        self._owner = owner
+        self._timeout_s = timeout_s
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def start(self, coroutine: Coroutine[Any, Any, T], name: str) -> "asyncio.Task[T]":
+        """Runs `coroutine` as a task of the block."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=f"{self._owner}/{name}")
+        self._tasks.append(task)
+        return task
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        running = [task for task in self._tasks if not task.done()]
+        if error is not None:
+            # A block that fails reads no more results.
+            for task in self._tasks:
+                if task.done() and not task.cancelled() and task.exception() is not error:
+                    _log_failure(task)
+        for task in running:
+            task.add_done_callback(_log_failure)
+        await _cancel(running, self._timeout_s)
+
+
+def _log_failure(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("task failed", task=task.get_name(), error=repr(error), exc_info=error)
+
+
+async def _cancel(tasks: "list[asyncio.Task[Any]]", timeout_s: float) -> None:
+    """Cancels tasks and waits for them; those that do not end in time are logged."""
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        _, pending = await asyncio.wait(tasks, timeout=timeout_s)
+        for task in pending:
+            log.error("task did not stop", task=task.get_name(), timeout_s=timeout_s)

@@ -86,7 +86,6 @@ class PersistTimer:
         self._stopped = True
         if self._handle is not None:
             self._handle.cancel()
-            self._handle = None
         self._due.clear()
 
 

@@ -302,8 +302,9 @@ class Tenure:
                         continue
                     record = await self._context.store.get(operation.key)
                     if isinstance(operation, Put):
-                        matches = record is not None and record.value == operation.value
-                        return record.revision if matches and record is not None else None
+                        if record is None or record.value != operation.value:
+                            return None
+                        return record.revision
                 return 0 if record is None else None  # a deletion only
             except MetadataUnavailable:
                 await self._back_off(attempt)

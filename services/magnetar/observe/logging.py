@@ -13,21 +13,30 @@ import time
 from typing import Final, TextIO
 
 from magnetar.core.log import FIELDS
+from magnetar.observe.role_log import AS_IT_IS, ROLE_FIELDS, shown_role
 
 _COLOURS: Final = {"DEBUG": "36", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "31;1"}
 QUIET_LIBRARIES: Final = ("httpx", "httpcore")
 """Libraries that log at WARNING and above only, at any level of the process."""
 
 
-def configure(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
-    """Sets up the process's log: `auto` is console on a terminal and JSON elsewhere."""
+def configure(
+    log_format: str = "auto",
+    level: str = "info",
+    stream: TextIO | None = None,
+    role_log: str = AS_IT_IS,
+) -> None:
+    """Sets up the process's log: `auto` is console on a terminal and JSON elsewhere.
+
+    `role_log`: how lines show roles, one of the modes of `magnetar.observe.role_log`.
+    """
     out = stream or sys.stderr
     terminal = out.isatty()
     handler = logging.StreamHandler(out)
     if log_format == "console" or (log_format == "auto" and terminal):
-        handler.setFormatter(ConsoleFormatter(colour=terminal))
+        handler.setFormatter(ConsoleFormatter(colour=terminal, role_log=role_log))
     else:
-        handler.setFormatter(JsonFormatter())
+        handler.setFormatter(JsonFormatter(role_log=role_log))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for library in QUIET_LIBRARIES:
         logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLogger().level))
@@ -37,13 +46,17 @@ def configure(log_format: str = "auto", level: str = "info", stream: TextIO | No
 class JsonFormatter(logging.Formatter):
     """One JSON object per line: time (RFC 3339, UTC), level, logger, event, then the fields."""
 
+    def __init__(self, *, role_log: str = AS_IT_IS) -> None:
+        super().__init__()
+        self._role_log = role_log
+
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
             "time": _utc(record),
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_fields(record),
+            **_fields(record, self._role_log),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
@@ -53,8 +66,9 @@ class JsonFormatter(logging.Formatter):
 class ConsoleFormatter(logging.Formatter):
     """`12:30:01.250 info    magnetar.broker  event  key=value`, coloured on a terminal."""
 
-    def __init__(self, *, colour: bool) -> None:
+    def __init__(self, *, colour: bool, role_log: str = AS_IT_IS) -> None:
         super().__init__()
+        self._role_log = role_log
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
@@ -62,16 +76,22 @@ class ConsoleFormatter(logging.Formatter):
         level = f"{record.levelname.lower():<7}"
         if self._colour:
             level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
-        pairs = "".join(f" {key}={_shown(value)}" for key, value in _fields(record).items())
+        fields = _fields(record, self._role_log)
+        pairs = "".join(f" {key}={_shown(value)}" for key, value in fields.items())
         head = (
             f"{clock}.{int(record.msecs):03d} {level} {record.name}  {record.getMessage()}{pairs}"
         )
         return f"{head}\n{self.formatException(record.exc_info)}" if record.exc_info else head
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+def _fields(record: logging.LogRecord, role_log: str) -> dict[str, object]:
     fields: dict[str, object] = getattr(record, FIELDS, {})
-    return fields
+    if role_log == AS_IT_IS or ROLE_FIELDS.isdisjoint(fields):
+        return fields
+    return {
+        key: shown_role(str(value), role_log) if key in ROLE_FIELDS and value is not None else value
+        for key, value in fields.items()
+    }
 
 
 def _shown(value: object) -> str:

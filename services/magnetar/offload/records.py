@@ -69,12 +69,17 @@ class AttemptRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RequestState(StrEnum):
-    """The state of a request, in the words of Pulsar's offload status; PENDING is ours."""
+    """The state of a request to a job, in the words of Pulsar's status; PENDING is ours."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     SUCCESS = "SUCCESS"
     ERROR = "ERROR"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether no job works on the request any more."""
+        return self in (RequestState.SUCCESS, RequestState.ERROR)
 
 
 class OffloadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,7 +99,7 @@ class OffloadRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def finished(self) -> bool:
         """Whether no job works on the request any more."""
-        return self.state in (RequestState.SUCCESS, RequestState.ERROR)
+        return self.state.is_final
 
 
 decode_offload = RecordType(OffloadRecord, "offloaded ledger").decode

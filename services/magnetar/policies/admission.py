@@ -169,13 +169,8 @@ SUBSCRIPTION_AUTH_MODE: Final = Policy(
     manifest="subscriptionAuthMode",
     type=Choice({"None": "any name", "Prefix": "the subscription's name starts with the role's"}),
     default="None",
-    text="Which subscription names a role may use.",
-    limitation=Unsupported(
-        lambda value, _cluster: value != "None",
-        "subscriptionAuthMode Prefix is not supported: brokers do not authenticate clients and "
-        "know no roles; leave it out or set None",
-        "self == 'None'",
-    ),
+    text="Which subscription names a role may use. Prefix needs authorization.",
+    enforced_by="magnetar.broker.security.rules",
     document="subscription_auth_mode",
     namespace=Rest("subscriptionAuthMode", unset=Unset.VALUE),
 )

@@ -33,6 +33,17 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, StorageTlsSetting
         pulsar="tlsProviderFactoryClass",
         values={"org.apache.bookkeeper.tls.TLSContextFactory": "required"},
     )
+    bookie_member_roles: tuple[str, ...] = setting(
+        (),
+        "The roles (CN) of clients that may do everything: brokers, bookies, autorecovery; empty: "
+        "every client.",
+        group=TLS,
+    )
+    bookie_reader_roles: tuple[str, ...] = setting(
+        (),
+        "The roles (CN) of clients that may only read: Spark jobs.",
+        group=TLS,
+    )
     data_dir: Path = setting(
         Path("data-bookie"),
         "The directory of all data; locked while in use.",
@@ -180,6 +191,10 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, StorageTlsSetting
         check_tls(self)
         if self.bookie_tls != "off" or self.http_tls:
             self.server_tls()
+        if self.bookie_member_roles and self.bookie_tls != "required":
+            raise SettingsError("bookie_member_roles is set, which needs bookie_tls=required")
+        if self.bookie_reader_roles and not self.bookie_member_roles:
+            raise SettingsError("bookie_reader_roles is set, and bookie_member_roles is not")
         if self.disk_usage_low > self.disk_usage_max:
             raise SettingsError(
                 f"disk_usage_low is {self.disk_usage_low}, more than disk_usage_max, "

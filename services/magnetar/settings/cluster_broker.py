@@ -52,11 +52,11 @@ class BrokerProcessSettings(
         group=BROKER,
         pulsar="advertisedAddress",
     )
+    # A certificate can name such hosts, and not the address of a pod that does not exist yet.
     advertised_domain: str = setting(
         "",
-        "The domain of a host name that is made of the advertised address, with dashes: "
-        "`10-1-0-7.NAMESPACE.pod` in Kubernetes. A certificate can have such names, and not the "
-        "address of a pod that does not exist yet (empty: the address itself).",
+        "The domain of a host name made of the advertised address, such as "
+        "`10-1-0-7.NAMESPACE.pod`; empty: the address itself.",
         group=BROKER,
     )
     advertised_listeners: tuple[str, ...] = setting(

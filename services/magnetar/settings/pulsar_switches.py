@@ -27,6 +27,11 @@ def _is_positive(value: object) -> bool:
         return True
 
 
+def _is_other_than(default: str) -> Callable[[object], bool]:
+    """Returns whether a value is set and not the only one that Magnetar supports."""
+    return lambda value: _is_set(value) and str(value).strip() != default
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """The feature that a key requires, the values that require it, and how to avoid that."""
@@ -38,7 +43,14 @@ class Switch:
 
 _AUTHENTICATION: Final = "authentication"
 _AUTHORIZATION: Final = "authorization"
-_TLS: Final = "TLS"
+_KEY_STORES: Final = "key stores (JKS, PKCS12)"
+_OWN_OPTIONS: Final = "ciphers and protocols of single ports"
+_CONVERT: Final = (
+    "remove the key or leave it empty, and use PEM files (tlsCertificateFilePath, tlsKeyFilePath, "
+    "tlsTrustCertsFilePath). To convert a store: keytool -importkeystore -srckeystore STORE.jks "
+    "-destkeystore STORE.p12 -deststoretype PKCS12; openssl pkcs12 -in STORE.p12 -nokeys -out "
+    "cert.pem; openssl pkcs12 -in STORE.p12 -nocerts -nodes -out key.pem"
+)
 
 
 def _switches(requires: Callable[[object], bool], way_out: str, **keys: str) -> dict[str, Switch]:
@@ -50,13 +62,10 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_true,
         "remove the key or set it to false",
         bookkeeperClientRegionawarePolicyEnabled="region-aware placement",
-        brokerClientTlsEnabledWithKeyStore=_TLS,
         brokerDeduplicationEnabled="deduplication",
         failureDomainsEnabled="failure domains",
         replicationTlsEnabled="geo-replication",
         strictBookieAffinityEnabled="bookie affinity",
-        tlsEnabled=_TLS,
-        tlsEnabledWithKeyStore=_TLS,
         transactionCoordinatorEnabled="transactions",
         zkEnableSecurity="access control in the metadata store by Pulsar's means",
     ),
@@ -67,6 +76,58 @@ SWITCHES: Final[dict[str, Switch]] = {
         bookieAuthProviderFactoryClass=_AUTHENTICATION,
         bookkeeperClientAuthenticationPlugin=_AUTHENTICATION,
         tokenSettingPrefix="another prefix of the token settings",
+    ),
+    **_switches(
+        _is_true,
+        "set the ports instead: brokerServicePortTls, webServicePortTls",
+        tlsEnabled="tlsEnabled, which Pulsar dropped, too",
+    ),
+    **_switches(
+        _is_true,
+        _CONVERT,
+        brokerClientTlsEnabledWithKeyStore=_KEY_STORES,
+        tlsEnabledWithKeyStore=_KEY_STORES,
+    ),
+    **_switches(
+        _is_set,
+        _CONVERT,
+        bookkeeperTLSKeyStorePasswordPath=_KEY_STORES,
+        bookkeeperTLSTrustStorePasswordPath=_KEY_STORES,
+        brokerClientTlsKeyStore=_KEY_STORES,
+        brokerClientTlsKeyStorePassword=_KEY_STORES,
+        brokerClientTlsTrustStore=_KEY_STORES,
+        brokerClientTlsTrustStorePassword=_KEY_STORES,
+        tlsKeyStore=_KEY_STORES,
+        tlsKeyStorePassword=_KEY_STORES,
+        tlsKeyStorePasswordPath=_KEY_STORES,
+        tlsTrustStore=_KEY_STORES,
+        tlsTrustStorePassword=_KEY_STORES,
+        tlsTrustStorePasswordPath=_KEY_STORES,
+    ),
+    **_switches(
+        _is_set,
+        "leave the key empty: tlsCiphers and tlsProtocols are those of all connections",
+        brokerClientTlsCiphers=_OWN_OPTIONS,
+        brokerClientTlsProtocols=_OWN_OPTIONS,
+        webServiceTlsCiphers=_OWN_OPTIONS,
+        webServiceTlsProtocols=_OWN_OPTIONS,
+    ),
+    **_switches(
+        _is_other_than("PEM"),
+        _CONVERT,
+        bookkeeperTLSKeyFileType=_KEY_STORES,
+        bookkeeperTLSTrustCertTypes=_KEY_STORES,
+    ),
+    **_switches(
+        _is_other_than("org.apache.pulsar.common.util.DefaultPulsarSslFactory"),
+        "remove the key or leave it empty",
+        brokerClientSslFactoryPlugin="plugins for TLS",
+        sslFactoryPlugin="plugins for TLS",
+    ),
+    **_switches(
+        _is_other_than("org.apache.bookkeeper.tls.TLSContextFactory"),
+        "remove the key or leave it empty",
+        bookkeeperTLSProviderFactoryClass="plugins for TLS",
     ),
     **_switches(
         _is_positive,

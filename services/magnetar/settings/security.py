@@ -20,6 +20,7 @@ from magnetar.security.configuration import (
 )
 from magnetar.security.secret import Secret
 from magnetar.settings import choices
+from magnetar.settings.audit import AuditSettings
 from magnetar.settings.field import SettingsError, setting
 
 AUTHENTICATION: Final = "Authentication"
@@ -37,7 +38,7 @@ PROVIDERS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecuritySettings:
+class SecuritySettings(AuditSettings):
     """Who may connect to a broker, and what they may do."""
 
     authentication_enabled: bool = setting(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from magnetar.security.tls.contexts import check_options
 from magnetar.security.tls.settings import (
+    PROTOCOLS,
     REFRESH_S_DEFAULT,
     ClientTlsConfig,
     ServerTlsConfig,
@@ -70,8 +70,8 @@ class TlsSettings:
         pulsar="tlsHostnameVerificationEnabled",
     )
     tls_protocols: tuple[TlsProtocol, ...] = setting(
-        ("TLSv1.2", "TLSv1.3"),
-        "The protocols of all TLS connections.",
+        (),
+        "The protocols of all TLS connections; unset: TLSv1.2 and TLSv1.3.",
         group=TLS,
         pulsar="tlsProtocols",
         aliases=("tlsEnabledProtocols",),
@@ -97,7 +97,7 @@ class TlsSettings:
     def tls_options(self) -> TlsOptions:
         """The protocols, ciphers and refresh of all contexts."""
         return TlsOptions(
-            protocols=tuple(self.tls_protocols) or ("TLSv1.2", "TLSv1.3"),
+            protocols=tuple(self.tls_protocols) or PROTOCOLS,
             ciphers=self.tls_ciphers,
             refresh_s=self.tls_refresh_s,
         )
@@ -273,6 +273,8 @@ def check_tls(tls: TlsSettings) -> None:
     """Raises SettingsError if a suite does not exist, or a certificate has no key."""
     try:
         if tls.tls_ciphers:  # the protocols are checked by their type
+            from magnetar.security.tls.contexts import check_options
+
             check_options(tls.tls_options)
     except ValueError as error:
         raise SettingsError(f"tls_ciphers, tls_protocols: {error}") from error

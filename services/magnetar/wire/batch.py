@@ -32,22 +32,32 @@ def build_batch(messages: Iterable[tuple[SingleMessageMetadata, bytes]]) -> byte
     return b"".join(parts)
 
 
+def message_at(payload: bytes, at: int) -> tuple[SingleMessageMetadata, int, int]:
+    """Parses the message at an offset of an uncompressed batch payload.
+
+    Returns its metadata and the start and end of its own payload; the next message starts at that
+    end. Raises MalformedEntry.
+    """
+    start = at + METADATA_SIZE_BYTES
+    end = start + int.from_bytes(payload[at:start])
+    if end > len(payload):
+        raise MalformedEntry("The batch ends within the metadata of a message")
+    try:
+        metadata = SingleMessageMetadata.FromString(payload[start:end])
+    except DecodeError as error:
+        raise MalformedEntry("The metadata of a message cannot be parsed") from error
+    after = end + metadata.payload_size
+    if not end <= after <= len(payload):
+        raise MalformedEntry("The batch ends within a message")
+    return metadata, end, after
+
+
 def iterate_batch(payload: bytes, message_count: int) -> Iterator[BatchMessage]:
     """Yields the messages of an uncompressed batch payload, in order."""
     at = 0
     for _ in range(message_count):
-        start = at + METADATA_SIZE_BYTES
-        end = start + int.from_bytes(payload[at:start])
-        if end > len(payload) or start > len(payload):
-            raise MalformedEntry("The batch ends within the metadata of a message")
-        try:
-            metadata = SingleMessageMetadata.FromString(payload[start:end])
-        except DecodeError as error:
-            raise MalformedEntry("The metadata of a message cannot be parsed") from error
-        at = end + metadata.payload_size
-        if not end <= at <= len(payload):
-            raise MalformedEntry("The batch ends within a message")
-        yield BatchMessage(metadata, payload[end:at])
+        metadata, start, at = message_at(payload, at)
+        yield BatchMessage(metadata, payload[start:at])
 
 
 def messages_of(

@@ -14,10 +14,8 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
-from magnetar.wire._pb.PulsarApi_pb2 import SingleMessageMetadata
-from magnetar.wire.framing import METADATA_SIZE_BYTES, MalformedEntry
+from magnetar.wire.batch import message_at
 from magnetar_spark.decode.builders import Table
 from magnetar_spark.decode.heads import Head, walked
 from magnetar_spark.decode.rows import Rows
@@ -25,8 +23,6 @@ from magnetar_spark.decode.scan import add_scanned
 
 ALIKE_MIN: Final = 8
 ALIKE_TRIES: Final = 2
-
-_message_from = SingleMessageMetadata.FromString
 
 
 def add_batch(rows: Rows, plain: bytes, count: int, at: int = 0) -> None:
@@ -73,17 +69,7 @@ _NONE: Final[Table] = np.empty((0, 0), np.uint8)
 
 def _add_one(rows: Rows, plain: bytes, at: int, index: int) -> int:
     """Appends one message, parsed by protobuf, and returns the offset of the next."""
-    start = at + METADATA_SIZE_BYTES
-    end = start + int.from_bytes(plain[at:start])
-    if end > len(plain) or start > len(plain):
-        raise MalformedEntry("The batch ends within the metadata of a message")
-    try:
-        message = _message_from(plain[start:end])
-    except DecodeError as error:
-        raise MalformedEntry("The metadata of a message cannot be parsed") from error
-    after = end + message.payload_size
-    if not end <= after <= len(plain):
-        raise MalformedEntry("The batch ends within a message")
+    message, start, after = message_at(plain, at)
     if not message.compacted_out:
-        rows.add_message(message, None if message.null_value else plain[end:after], index)
+        rows.add_message(message, None if message.null_value else plain[start:after], index)
     return after

@@ -106,6 +106,23 @@ def _written_by(version: int, schemas: Versions, kind: int) -> Schema:
     return schema
 
 
+def _rows(
+    stored: Stored, reader_of: Callable[[int, Versions], Callable[[bytes], Any]]
+) -> list[Any]:
+    """The decoded values; a null value is None. `reader_of` is called once per schema version."""
+    rows: list[Any] = []
+    readers: dict[int, Callable[[bytes], Any]] = {}
+    for data, version in zip(stored.values.to_pylist(), stored.versions.tolist(), strict=True):
+        if data is None:
+            rows.append(None)
+            continue
+        read = readers.get(version)
+        if read is None:
+            read = readers[version] = reader_of(version, stored.schemas)
+        rows.append(read(data))
+    return rows
+
+
 def payloads_of(schema: Schema) -> Payloads | None:
     """A decoder for a schema; None if its values stay bytes. Raises PreconditionFailed."""
     kind = schema.kind
@@ -200,19 +217,8 @@ class AvroPayloads(Payloads):
         """By definition, since version numbers are per topic."""
 
     def decode(self, stored: Stored) -> pa.Array:
-        rows: list[Any] = []
-        values, versions = stored.values, stored.versions
-        by_version: dict[int, Callable[[bytes], Any]] = {}
         try:
-            for data, version in zip(values.to_pylist(), versions.tolist(), strict=True):
-                if data is None:
-                    rows.append(None)
-                    continue
-                read = by_version.get(version)
-                if read is None:
-                    read = by_version[version] = self._read_of(version, stored.schemas)
-                rows.append(read(data))
-            return pa.array(rows, self.arrow_type)
+            return pa.array(_rows(stored, self._read_of), self.arrow_type)
         except (*_MALFORMED, pa.ArrowException) as error:
             raise PersistenceError(f"a value is not as its Avro schema says: {error}") from error
         except fastavro.read.SchemaResolutionError as error:
@@ -256,19 +262,8 @@ class ProtobufPayloads(Payloads):
         return ProtobufPayloads, (self._schema,)
 
     def decode(self, stored: Stored) -> pa.Array:
-        rows: list[Any] = []
-        values, versions = stored.values, stored.versions
-        by_version: dict[int, Callable[[bytes], dict[str, Any]]] = {}
         try:
-            for data, version in zip(values.to_pylist(), versions.tolist(), strict=True):
-                if data is None:
-                    rows.append(None)
-                    continue
-                read = by_version.get(version)
-                if read is None:
-                    read = by_version[version] = self._read_of(version, stored.schemas)
-                rows.append(read(data))
-            return pa.array(rows, self.arrow_type)
+            return pa.array(_rows(stored, self._read_of), self.arrow_type)
         except (DecodeError, ValueError, TypeError, OverflowError, pa.ArrowException) as error:
             raise PersistenceError(
                 f"a value is not as its Protobuf schema says: {error}"

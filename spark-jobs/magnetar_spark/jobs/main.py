@@ -88,6 +88,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     flag("--metadata-tls-cert-file", metavar="FILE", help="the client certificate for etcd")
     flag("--metadata-tls-key-file", metavar="FILE", help="the key of the client certificate")
     flag("--admin-url", metavar="URL", help="the admin REST of any broker")
+    flag("--bookkeeper-tls", action="store_const", const="true", help="reach bookies by TLS")
+    flag("--tls-trust-file", metavar="FILE", help="the CAs of bookies and brokers")
+    flag("--tls-cert-file", metavar="FILE", help="the job's certificate for bookies and brokers")
+    flag("--tls-key-file", metavar="FILE", help="the key of the job's certificate")
     flag = parser.add_argument_group("Spark").add_argument
     flag("--master", default="", metavar="URL", help="Spark's master (local[*])")
     flag("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark")
@@ -201,6 +205,10 @@ def log_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> LogSet
         tls_key_file=of("metadata_tls_key_file"),
         username=of("metadata_username"),
         password=password,
+        bookkeeper_tls=of("bookkeeper_tls").lower() == "true",
+        trust_file=of("tls_trust_file"),
+        cert_file=of("tls_cert_file"),
+        key_file=of("tls_key_file"),
     )
 
 

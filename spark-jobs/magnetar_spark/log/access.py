@@ -24,6 +24,7 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.registered_bookies import RegisteredBookies
 from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.store_url import open_store
+from magnetar.security.tls.reload import ClientTls
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.settings import LEDGER_SETTINGS, LogSettings
 
@@ -53,11 +54,11 @@ async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
     clock = SystemClock()
     store = await open_store(settings.metadata_url, clock, settings.store_options)
     try:
-        bookies = RegisteredBookies(store, clock, client=CLIENT)
+        bookies = RegisteredBookies(store, clock, client=CLIENT, tls=settings.bookie_tls())
         try:
             await bookies.start()
             context = LedgerContext(store, bookies, clock, LEDGER_SETTINGS, Random())
-            yield Log(store, bookies, context, Admin(url) if (url := settings.admin_url) else None)
+            yield Log(store, bookies, context, Admin(settings) if settings.admin_url else None)
         finally:
             await bookies.stop()
     finally:
@@ -67,14 +68,18 @@ async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
 class PlannedBookies:
     """A fixed `ledger.bookies.BookieSet`. Call `close` to close the connections."""
 
-    def __init__(self, registrations: Iterable[BookieRegistration]) -> None:
+    def __init__(
+        self, registrations: Iterable[BookieRegistration], tls: ClientTls | None = None
+    ) -> None:
+        """With `tls`, all connections are encrypted."""
+        self._tls = tls
         self._registrations = {record.identity: record for record in registrations}
         self._bookies: dict[BookieIdentity, RemoteBookie] = {}
 
     def get(self, identity: BookieIdentity) -> Bookie | None:
         bookie = self._bookies.get(identity)
         if bookie is None and (record := self._registrations.get(identity)) is not None:
-            bookie = RemoteBookie(identity, record.host, record.port, client=CLIENT)
+            bookie = RemoteBookie(identity, record.host, record.port, client=CLIENT, tls=self._tls)
             self._bookies[identity] = bookie
         return bookie
 

@@ -24,6 +24,7 @@ from magnetar.ledger.bookie_calls import ask_end
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.quorum import answers_cover, striped
+from magnetar_spark.log.settings import LogSettings
 
 LATER_ANSWERS_S: Final = 0.25
 """Wait for further answers once the ack quorum is covered: each may raise the lower bound."""
@@ -99,8 +100,9 @@ async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
 class Admin:
     """The admin REST of any broker of the cluster."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+    def __init__(self, settings: LogSettings) -> None:
+        self._url = settings.admin_url.rstrip("/")
+        self._verify = settings.admin_context()
 
     async def confirmed(self, topic: TopicName, ledger_id: int) -> int:
         """The last entry that the broker may serve; -1 if the ledger is not its newest."""
@@ -110,7 +112,10 @@ class Admin:
         url = f"{self._url}/admin/v2/persistent/{name}/internalStats"
         try:
             async with httpx.AsyncClient(
-                timeout=ADMIN_TIMEOUT_S, follow_redirects=True, max_redirects=REDIRECTS_MAX
+                timeout=ADMIN_TIMEOUT_S,
+                follow_redirects=True,
+                max_redirects=REDIRECTS_MAX,
+                verify=self._verify,
             ) as client:
                 answer = await client.get(url)
                 answer.raise_for_status()

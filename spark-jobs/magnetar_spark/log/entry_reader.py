@@ -63,7 +63,7 @@ class EntryReader:
     def __init__(self, settings: LogSettings, bookies: Iterable[BookieRegistration]) -> None:
         self._settings = settings
         self._loop = event_loop()
-        self._planned = PlannedBookies(bookies)
+        self._planned = PlannedBookies(bookies, settings.bookie_tls())
         clock = SystemClock()
         self._context = LedgerContext(
             MemoryStore(clock), self._planned, clock, LEDGER_SETTINGS, Random()

@@ -4,11 +4,16 @@ An instance is pickled into the plan for Spark's executors, so it is small. It c
 password: Spark keeps it in memory and displays it nowhere.
 """
 
+import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
+from magnetar.core.errors import PreconditionFailed
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.metadata.store_url import ROOT_DEFAULT, StoreOptions
+from magnetar.security.tls.reload import ClientTls, open_client_tls
+from magnetar.security.tls.settings import ClientTlsConfig
 
 MIB: Final = 1 << 20
 
@@ -35,6 +40,35 @@ class LogSettings:
     tls_key_file: str = ""
     username: str = ""
     password: str = field(default="", repr=False)
+    bookkeeper_tls: bool = False
+    """Whether bookies are reached by TLS."""
+    trust_file: str = ""
+    """The CAs of bookies, and of brokers with an https URL; empty: those of the machine."""
+    cert_file: str = ""
+    """The certificate that jobs present to both; empty: none."""
+    key_file: str = ""
+
+    @property
+    def client_tls(self) -> ClientTlsConfig:
+        """The files for connections to bookies and brokers."""
+        trust, cert, key = (
+            Path(name) if name else None
+            for name in (self.trust_file, self.cert_file, self.key_file)
+        )
+        return ClientTlsConfig(trust_file=trust, cert_file=cert, key_file=key)
+
+    def bookie_tls(self) -> ClientTls | None:
+        """Opens the TLS of connections to bookies; None if they are plain.
+
+        Raises PreconditionFailed if a file cannot be used.
+        """
+        return _opened(self.client_tls, "bookies") if self.bookkeeper_tls else None
+
+    def admin_context(self) -> ssl.SSLContext | bool:
+        """Returns what httpx verifies a broker with; raises PreconditionFailed."""
+        if not self.admin_url.startswith("https:") or not (self.trust_file or self.cert_file):
+            return True
+        return _opened(self.client_tls, "brokers").context
 
     @property
     def store_options(self) -> StoreOptions:
@@ -47,3 +81,10 @@ class LogSettings:
             username=self.username,
             password=self.password,
         )
+
+
+def _opened(config: ClientTlsConfig, name: str) -> ClientTls:
+    try:
+        return open_client_tls(config, name)
+    except OSError as error:
+        raise PreconditionFailed(f"TLS to {name}: {error}") from error

@@ -20,14 +20,17 @@ from tests.sim.bugs.leaning import (
 
 from magnetar.autorecovery.check.check_all import CheckRun
 from magnetar.autorecovery.drain import decommission
-from magnetar.broker.ownership.claims import Claims
+from magnetar.broker.ownership.bundles import parts_of
+from magnetar.broker.ownership.claims import Claim, Claims
+from magnetar.broker.ownership.records import OwnershipRecord, ownership_key
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.ledger import ensemble_change
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.records import RecordChanged, swap
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.metadata.etcd.leases import EtcdLease
-from magnetar.metadata.store import Check, Operation, Put
+from magnetar.metadata.records import encode
+from magnetar.metadata.store import Check, Operation, Put, Record
 from magnetar.offload.repository import OffloadRepository
 from magnetar_spark.jobs.offload import file_writer as writing
 
@@ -120,6 +123,24 @@ def claims_do_not_check_the_bundles() -> None:
             self._store = store
 
     plant(Claims, "acquire", unchecked)
+
+
+def parts_of_a_split_are_all_adopted() -> None:
+    split = Claims._split
+
+    async def landed_by_the_first(
+        self: Claims, claim: Claim, positions: Sequence[int], _: OwnershipRecord
+    ) -> tuple[Record, list[Record]]:
+        own = OwnershipRecord.of(self._own())
+        parts = parts_of(claim.bundle, positions)
+        policies = await self._rings.read(claim.bundle.namespace)
+        first = await self._store.get(ownership_key(parts[0]))
+        if policies is not None and first is not None and first.value == encode(own):
+            records = [Record(ownership_key(part), first.value, first.revision) for part in parts]
+            return policies, records
+        return await split(self, claim, positions, own)
+
+    plant(Claims, "_split", landed_by_the_first)
 
 
 class Unleased(Unchecked):
@@ -236,6 +257,15 @@ BUGS: Final = (
         claims_outlive_their_lease,
         0,
         together(topics(), faults("claims race a split", "expire lease", count=4)),
+    ),
+    Bug(
+        "a split adopts parts that were lost",
+        "A split lands without an answer, and the lease ends with the claims of its parts. The "
+        "broker claims the first part under its next lease, and the retry of the split takes that "
+        "for its own success: it adopts every part, also those without a record.",
+        parts_of_a_split_are_all_adopted,
+        0,
+        together(topics(), churn(reloads=True), faults("split without an answer", count=4)),
     ),
     Bug(
         "a proof counts the leaving bookie",

@@ -18,7 +18,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.sink import Delivery
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topic.producer import AccessMode, Producer, PublishRun
+from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError
@@ -61,11 +61,11 @@ class Peer:
     def resume_reading(self) -> None: ...
 
     def send_receipts(
-        self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
+        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
     ) -> None:
         self.receipted.set()
 
-    def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+    def send_errors(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         raise error
 
     def producer_ready(self, producer: Producer) -> None: ...

@@ -63,6 +63,7 @@ def test_a_refusal_answers_the_request_if_it_is_not_tolerated_or_all_refuse(
     assert (None if refusal is None else refusal.status_code) == status
     if refusal is not None:
         assert msgspec.json.decode(bytes(refusal.body)) == {"reason": f"said {status}"}
+        assert refusal.headers["content-type"] == "application/json"
     assert all_succeeded(tolerated)(answers).status_code == (status or 204)
 
 

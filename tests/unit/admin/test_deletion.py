@@ -97,15 +97,27 @@ async def test_a_tenant_with_a_namespace_is_not_deleted(admin: Admin) -> None:
     await admin.done("GET", "~/namespaces/t1/n1")
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
-async def test_a_namespaces_records_are_kept_while_it_has_topics(
-    admin: Admin, partitioned: bool
-) -> None:
+async def half_deleted(admin: Admin, local: str) -> None:
+    """Leaves a topic as an interrupted deletion does: its record is marked."""
+    service = admin.service
+    topic = await admin.topic(local)
+    key = managed_ledger_key(topic.managed_ledger.name)
+    await service.topics.unload(topic.name)
+    stored = await service.store.get(key)
+    assert stored is not None
+    marked = replace(decode_managed_ledger(key, stored.value), deleted=True)
+    await service.store.put(key, encode(marked))
+
+
+@pytest.mark.parametrize("kind", ["plain", "partitioned", "half deleted"])
+async def test_a_namespaces_records_are_kept_while_it_has_topics(admin: Admin, kind: str) -> None:
     """Only the namespace's record leads to them, so its deletion must be repeated."""
-    if partitioned:
+    if kind == "partitioned":
         await admin.service.resources.create_partitioned(topic_name("p"), 2, {})
-    else:
+    elif kind == "plain":
         await admin.topic("a")
+    else:
+        await half_deleted(admin, "a")
     before = await admin.service.store.list("/")
     record = await admin.service.store.get(namespace_key(NAMESPACE))
     assert record is not None
@@ -118,13 +130,7 @@ async def test_a_namespaces_deletion_completes_interrupted_deletions_of_its_topi
     admin: Admin,
 ) -> None:
     service = admin.service
-    topic = await admin.topic("half")
-    key = managed_ledger_key(topic.managed_ledger.name)
-    await service.topics.unload(topic.name)
-    stored = await service.store.get(key)
-    assert stored is not None
-    marked = replace(decode_managed_ledger(key, stored.value), deleted=True)
-    await service.store.put(key, encode(marked))
+    await half_deleted(admin, "half")
     await service.store.put(policies_key(topic_name("gone")), b"{}")
     await service.store.put(record_key(str(NAMESPACE)), b"{}")
     # No record is a topic: the namespace counts as empty.

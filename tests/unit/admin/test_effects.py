@@ -137,7 +137,7 @@ async def test_stats_show_the_last_compaction_and_the_last_failure(admin: Admin)
     topic = await admin.topic()
     name, created_ms = topic.managed_ledger.name, topic.managed_ledger.created_ms
     request = compaction.CompactionRequest(
-        1, compaction.RequestState.ERROR, finished_ms=7, failed_ms=7
+        1, offload.RequestState.ERROR, finished_ms=7, failed_ms=7
     )
     store = admin.service.store
     await store.put(compaction.request_key(name), encode(request))
@@ -202,8 +202,8 @@ async def test_a_compaction_includes_every_existing_partition(admin: Admin) -> N
     assert (await admin.done("GET", path + "/compaction")).json()["status"] == "RUNNING"
     # A failure of one partition is the topic's failure.
     for name, state, error in (
-        (names[1], compaction.RequestState.SUCCESS, ""),
-        (names[2], compaction.RequestState.ERROR, "no"),
+        (names[1], offload.RequestState.SUCCESS, ""),
+        (names[2], offload.RequestState.ERROR, "no"),
     ):
         ended = compaction.CompactionRequest(1, state, error=error, finished_ms=7, failed_ms=7)
         await store.put(compaction.request_key(name), encode(ended))

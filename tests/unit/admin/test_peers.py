@@ -13,6 +13,8 @@ from magnetar.admin.cluster.routing import Peer
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName, parse_topic
 
+from .test_cluster_answers import request_of
+
 TOPIC = parse_topic("persistent://t1/n1/a b")
 OWNER = Peer("127.0.0.1:8080", "http://127.0.0.1:8080", local=True)
 
@@ -77,6 +79,37 @@ async def test_any_other_answer_is_final(final: int) -> None:
     peers = Peers(Owner(), answering([final], requests))
     assert (await peers.request_topic(TOPIC, "GET")).status == final
     assert len(requests) == 1
+    await peers.close()
+
+
+async def test_the_answer_about_a_bundle_names_it() -> None:
+    requests: list[str] = []
+    peers = Peers(Owner(), answering([204], requests))
+    bundle = "t1/n1/0x00000000_0xffffffff"
+    answer = await peers.request_bundle(bundle, "PUT", "/unload", claim=False, query="a=1")
+    assert answer is not None
+    assert (answer.status, answer.subject) == (204, bundle)
+    assert requests == ["PUT /unload a=1&authoritative=true"]
+    await peers.close()
+
+
+async def test_a_bundle_that_nobody_can_claim_now_is_a_temporary_failure() -> None:
+    """The bundle is being moved: the client asks again."""
+
+    class Nobody(Owner):
+        async def bundle_owner(self, bundle: str, *, claim: bool) -> Peer | None:
+            return None
+
+    async def handler(_: Request) -> Response:
+        raise AssertionError("this broker does not own the bundle")
+
+    peers, unowned = Peers(Nobody(), answering([], [])), Response(status_code=204)
+    request = request_of("/")
+    with pytest.raises(ServiceNotReady, match="has no owner now"):
+        await peers.at_bundle_owner("t1/n1/0x00000000_0xffffffff", request, handler)
+    kept = await peers.at_bundle_owner_if_any("t1/n1/0x0_0x1", request, handler, unowned)
+    assert kept is unowned
+    assert await peers.request_bundle("t1/n1/0x0_0x1", "PUT", "/unload", claim=False) is None
     await peers.close()
 
 

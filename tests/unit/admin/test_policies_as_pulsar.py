@@ -147,6 +147,8 @@ class Replay:
                 return "nothing to set" if ours == 400 else ""
             if ours == 405 and BY_PATH[self.name].limitation is not None:
                 return "refused, as nothing acts on it"
+            if ours == 405 and self.name == "subscriptionAuthMode":
+                return "refused, as this broker knows no roles"
             return STRICTER.get(body, "") or next(
                 (why for part, why in STRICTER_PARTS.items() if part in body), ""
             )

@@ -11,6 +11,7 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.faults import Faults
 from magnetar.bookie.index.store import Batch
 from magnetar.bookie.local import LocalBookie
 from magnetar.disk.files import Append, DiskUsage
@@ -38,6 +39,27 @@ class BuggyIndex(SimIndexStore):
         if self.bug:
             raise RuntimeError("a bug")
         super().write(batch)
+
+
+def test_a_fault_is_logged_once_and_not_at_every_retry(caplog: pytest.LogCaptureFixture) -> None:
+    """A part is retried many times a second: the log would fill the disk."""
+    faults = Faults()
+    logged = []
+    for part, error in (
+        ("flush", RuntimeError("a bug")),
+        ("flush", RuntimeError("a bug")),
+        ("flush", RuntimeError("another bug")),
+        ("journal", RuntimeError("another bug")),
+        ("flush", RuntimeError("another bug")),
+    ):
+        caplog.clear()
+        faults.note(part, error)
+        logged.append(len(caplog.records))
+    assert logged == [1, 0, 1, 1, 0]
+    faults.note("flush", OSError("the disk"))
+    caplog.clear()
+    faults.note("flush", RuntimeError("another bug"))
+    assert len(caplog.records) == 1, "it failed again after it had worked"
 
 
 async def test_housekeeping_continues_after_a_failure_and_the_bookie_is_unhealthy() -> None:

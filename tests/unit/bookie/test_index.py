@@ -1,5 +1,6 @@
 """The index: views stay disjoint and resolve to the newest block; both stores behave alike."""
 
+import errno
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -223,3 +224,25 @@ def test_one_writer_changes_the_index_at_a_time() -> None:
             with pytest.raises(TimeoutError):
                 another.result(0.05)
         another.result(20)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "IO error: No space left on device: While appending to file: /x/000012.log: No space left",
+        "No space left on device",
+    ],
+)
+def test_full_disk_of_the_index_is_an_error_of_the_disk_that_names_the_index(
+    tmp_path: Path, text: str
+) -> None:
+    """Others treat it as a full disk, which ends by itself, and not as damage."""
+    store = RocksIndexStore(tmp_path / "index")
+    error = store._failure(Exception(text))
+    assert isinstance(error, OSError)
+    assert (error.errno, error.strerror, error.filename) == (
+        errno.ENOSPC,
+        text,
+        str(tmp_path / "index"),
+    )
+    store.close()

@@ -61,8 +61,11 @@ async def test_undamaged_data_is_counted(data_dir: Path) -> None:
     assert ledger.bytes == 3000
     (log,) = result.logs
     assert log.entries == 212
-    assert log.ledgers[2].entries == 12
-    assert log.ledgers[1].last_entry == 199
+    assert {
+        key: (facts.ledger_id, facts.first_entry, facts.last_entry, facts.entries)
+        for key, facts in log.ledgers.items()
+    } == {1: (1, 0, 199, 200), 2: (2, 0, 157, 12)}
+    assert {key: facts.ledger_id for key, facts in journal.ledgers.items()} == {1: 1, 2: 2, 3: 3}
     assert result.index is not None
     assert result.index.views == log.blocks
     assert result.index.ledgers == 2
@@ -169,6 +172,8 @@ async def test_a_cut_log_is_damage_and_a_cut_tail_is_torn(data_dir: Path) -> Non
     log.write_bytes(content[:-10])
     result = inspect(OsFiles(), data_dir)
     assert [item[0] for item in of_kind(result, "damage")] == [log.name]
+    texts = [found.text for found in result.findings if Path(found.file).name == log.name]
+    assert any("the file ends within a block" in text for text in texts), texts
 
 
 @pytest.mark.parametrize(

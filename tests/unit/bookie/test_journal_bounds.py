@@ -133,6 +133,42 @@ async def test_record_carries_the_durable_seq_of_its_encoding() -> None:
     ]
 
 
+async def test_record_vouches_for_no_record_that_is_only_queued() -> None:
+    """A crash now loses those; the next start would take their torn writes for damage."""
+    settings = replace(SETTINGS, journal_commit_bytes_max=1)
+    rig = Rig(SimDisk(), settings=settings)
+    rig.journal.hold()
+    rig.journal.append(codec.KIND_FENCE, 1, lambda _: rig.fence(9))
+    rig.fence(2)
+    rig.fence(3)
+    rig.journal.release()
+    await rig.settle()
+    records = {item.record.seq: item.record for item in rig.scan().records(0, START, -1)}
+    assert records[4].ledger_id == 9, "it was appended when the first of three was durable"
+    assert records[4].durable_seq == 1
+
+
+@pytest.mark.parametrize("step", ["write", "sync"])
+async def test_records_queued_behind_a_failed_commit_are_not_written(step: str) -> None:
+    """After a failed sync the system may have dropped pages: a later sync proves nothing."""
+    rig = Rig(SimDisk(), settings=replace(SETTINGS, journal_commit_bytes_max=1))
+    rig.add(b"durable")
+    await rig.settle()
+    rig.journal.hold()
+    for number in range(3):
+        rig.add(b"queued %d" % number)
+    faults = [BROKEN]
+    rig.disk.fault = lambda kind, _: faults.pop() if kind == step and faults else None
+    rig.journal.release()
+    done = await rig.settle()
+    assert faults == []
+    assert [type(item.error) for item in done] == [BookieReadOnly] * 3
+    assert len(rig.failed) == 1
+    bodies = [item.body for item in rig.scan().records(0, START, -1)]
+    assert bodies[0] == b"durable"
+    assert not {b"queued 1", b"queued 2"} & {bytes(body) for body in bodies}
+
+
 async def test_gap_record_covers_exactly_the_refused_numbers() -> None:
     rig = Rig(SimDisk())
     rig.fence(1)
@@ -206,6 +242,38 @@ async def test_the_reserve_is_used_to_its_last_byte_for_fences(spare_bytes: int)
     assert isinstance(add.error, BookieReadOnly)
     assert (second.error is None) == (spare_bytes == 0)
     assert len(rig.full) == 1
+    assert rig.journal.failure is None
+
+
+@pytest.mark.parametrize("refused", [False, True], ids=["records", "records and gaps"])
+async def test_a_commit_reserves_the_room_that_it_writes_before_it_writes(
+    monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """A disk that gets full in the middle of a write would end the journal."""
+    rig = Rig(SimDisk())
+    room: list[int] = []
+    reserve, write = rig.writer.reserve, rig.writer.write
+
+    def reserved(size_bytes: int) -> None:
+        room.append(size_bytes)
+        reserve(size_bytes)
+
+    def written(buffers: list[bytes], seq: int, *, durable: bool) -> None:
+        room[-1] -= sum(map(len, buffers))
+        write(buffers, seq, durable=durable)
+
+    monkeypatch.setattr(rig.writer, "reserve", reserved)
+    monkeypatch.setattr(rig.writer, "write", written)
+    for size_bytes in range(1, 40):
+        rig.journal.hold()
+        for number in range(20):
+            rig.add(b"x" * size_bytes)
+            if refused and number % 2:
+                rig.fence(1)
+        rig.journal.release(BookieReadOnly("no room") if refused else None)
+        await rig.settle()
+    assert len(room) >= 39
+    assert min(room) >= 0, "more was written than reserved"
     assert rig.journal.failure is None
 
 

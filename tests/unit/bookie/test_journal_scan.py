@@ -123,6 +123,34 @@ def test_tail_truncated_anywhere_is_torn(cut: int) -> None:
     assert not [item for item in bad if item.damage]
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("cut", "the file ends within the record"),
+        ("cut by a byte", "the file ends within the record"),
+        ("flipped", "record body fails its CRC"),
+    ],
+)
+def test_a_bad_record_at_the_end_is_reported_with_its_head_and_the_reason(
+    change: str, reason: str
+) -> None:
+    """`magnetar bookie inspect` shows which record it was, and of which ledger."""
+    maker = make(3)
+    start = maker.starts[-1]
+    if change == "flipped":
+        maker.data[start + codec.HEAD_BYTES + 40] ^= 1
+    else:
+        record = codec.decode_head(bytes(maker.data[start:]), 0)
+        body_end = start + record.head_bytes + record.body_bytes
+        del maker.data[body_end - (1 if change == "cut by a byte" else 40) :]
+    result, bad, _ = scanned(maker, tail=b"" if change != "flipped" else bytes(8192))
+    assert result == [1, 2]
+    (found,) = bad
+    assert (found.offset, found.first_seq, found.reason) == (start, 3, reason)
+    assert found.record is not None
+    assert (found.record.seq, found.record.ledger_id) == (3, 7)
+
+
 @given(st.sets(st.integers(0, 7)))
 def test_sectors_missing_from_an_unsynced_commit_are_torn(missing: set[int]) -> None:
     """Any part of an unacknowledged commit may be on the disk."""

@@ -21,6 +21,7 @@ from magnetar.bookie.api import (
     ProofKind,
 )
 from magnetar.bookie.index.index import Damage
+from magnetar.bookie.index.ledgers import LedgerState
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.packed import pack
 
@@ -310,6 +311,38 @@ async def test_proofs_cover_the_stored_entries(rig: Rig) -> None:
             data = entry(1, proof.entry_id)
             assert proof.kind is ProofKind.PRESENT
             assert (proof.length_bytes, proof.crc) == (len(data), value(data))
+
+
+async def test_an_add_to_an_unreadable_ledger_is_refused_behind_earlier_adds(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Answers come in the order of the adds, also those that need no disk."""
+    get = rig.bookie._ledgers.get
+
+    def unreadable(ledger_id: int) -> LedgerState:
+        if ledger_id == 2:
+            raise OSError("the index cannot be read")
+        return get(ledger_id)
+
+    monkeypatch.setattr(rig.bookie._ledgers, "get", unreadable)
+    answers: list[tuple[int, BookieError | None]] = []
+    rig.bookie._journal.hold()
+    for ledger_id in (1, 2):
+        rig.bookie.add_entries(
+            ledger_id,
+            range(1),
+            [b"x"],
+            last_add_confirmed=-1,
+            on_added=lambda error, ledger_id=ledger_id: answers.append((ledger_id, error)),  # type: ignore[misc]
+        )
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert answers == []
+    rig.bookie._journal.release()
+    await until(lambda: len(answers) == 2)
+    assert answers[0] == (1, None)
+    assert answers[1][0] == 2
+    assert "the index cannot be read" in str(answers[1][1])
 
 
 async def test_proof_reports_damaged_and_possibly_lost_entries(rig: Rig) -> None:

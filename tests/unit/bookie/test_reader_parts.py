@@ -203,6 +203,27 @@ async def test_missing_log_is_reported() -> None:
     assert raised.value.offset == rig.views[1].offset
 
 
+@pytest.mark.parametrize("wanted", [1, 1 << 20], ids=["one block", "a run of blocks"])
+async def test_log_that_is_removed_with_its_views_during_a_read_is_reported(wanted: int) -> None:
+    """The ledger is deleted and collected between the read's look-up and its read of the log."""
+    rig = Rig(3)
+
+    class Collected(MemoryIndexStore):
+        def last_at_or_before(self, key: bytes) -> tuple[bytes, bytes] | None:
+            result = super().last_at_or_before(key)
+            rig.disk.inodes.pop(LOGS / file_name(1), None)
+            rig.logs.close()
+            self._data, self._keys = {}, []
+            return result
+
+    store = Collected()
+    store._data, store._keys = rig.index.store._data, rig.index.store._keys  # type: ignore[attr-defined]
+    rig.index.store = store
+    with pytest.raises(EntryCorrupt, match="is missing") as raised:
+        await rig.ids(0, 11, bytes_max=wanted)
+    assert raised.value.path == str(LOGS / file_name(1))
+
+
 async def test_damage_behind_good_blocks_is_reported_only_when_reached() -> None:
     rig = Rig(4)
     rig.disk.flip(LOGS / file_name(1), 8 * (rig.views[2].offset + rig.views[2].length - SIZE))

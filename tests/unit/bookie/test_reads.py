@@ -109,6 +109,19 @@ def test_the_read_cache_is_bounded_and_drops_the_least_recent() -> None:
     ]
 
 
+def test_a_block_as_large_as_the_read_cache_is_cached_and_a_larger_one_evicts_nothing() -> None:
+    small, whole, larger = block(1, 0, 10), block(2, 0, 30), block(3, 0, 31)
+    cache = ReadCache(whole.charge)
+    cache.add(small)
+    cache.add(larger)
+    assert [each is not None for each in (cache.find(1, 0), cache.find(3, 0))] == [True, False]
+    cache.add(whole)
+    assert [each is not None for each in (cache.find(1, 0), cache.find(2, 0))] == [False, True]
+    assert cache.bytes == whole.charge == cache.bytes_max
+    cache.add(small)
+    assert (cache.bytes, len(cache)) == (small.charge, 1)
+
+
 def test_read_cache_looks_up_by_range_and_drops_ledgers() -> None:
     cache = ReadCache(100_000)
     cache.add(block(1, 10, 10))

@@ -10,6 +10,7 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 
 from magnetar.bookie.api import BookieReadOnly, LedgerFenced
+from magnetar.bookie.index.index import Index
 from magnetar.bookie.journal import codec_v1 as codec
 from magnetar.bookie.journal import scan as journal_scan
 from magnetar.bookie.journal.files import JournalPosition, file_name
@@ -80,6 +81,34 @@ async def test_missing_newest_journal_file_is_damage_behind_the_last_record() ->
     assert bookie.stats().ledgers_in_limbo_through == 1
     assert isinstance(await add(bookie, 1, [3]), LedgerFenced), "the lost record may be a fence"
     assert bookie._journal._writer.position.file_id == 3
+    await bookie.close()
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["records behind the gap", "no record"])
+async def test_journal_that_begins_behind_the_indexs_end_is_damage(begun: bool) -> None:
+    """Files between them are lost, and the checkpoint is damaged: only the index shows the gap."""
+    disk = SimDisk()
+    index = await started(disk, 1, entries=3)
+    bookie = await open_sim(disk, index, BY_HAND)
+    for entry_id in range(3, 6):
+        await add(bookie, 1, [entry_id])
+    await bookie.abort()
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    bookie = await open_sim(disk, index, BY_HAND)
+    if begun:
+        await add(bookie, 1, [6])
+    await bookie.abort()
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    disk.remove(JOURNAL / file_name(1))
+    disk.remove(JOURNAL / file_name(2))
+    disk.flip(DATA / "checkpoint", 200)
+    flushed = Index(index).flushed_seq
+    assert flushed is not None
+    bookie = await open_sim(disk, index, BY_HAND)
+    (found,) = bookie._parts.recovered.damage
+    assert (found.first_seq, found.last_seq) == (flushed + 1, 6)
+    assert bookie.stats().ledgers_in_limbo_through == 1
+    assert isinstance(await add(bookie, 1, [7]), LedgerFenced), "a lost record may be a fence"
     await bookie.close()
 
 

@@ -263,6 +263,14 @@ def test_reserve_is_allocated_with_room_for_four(capacity: int, taken: bool) -> 
         created.delete_reserve()
 
 
+def test_without_a_size_there_is_no_reserve() -> None:
+    created, disk = guard(disk_reserve_bytes=0)
+    created.mark_full("no room")
+    created.update(usage(500))
+    assert created.refusal is None
+    assert disk.names(DATA) == []
+
+
 def test_reserve_that_does_not_fit_is_removed() -> None:
     created, disk = guard(disk_reserve_bytes=64, disk_free_bytes_min=0)
     created.delete_reserve()

@@ -4,8 +4,9 @@ import asyncio
 from itertools import count
 
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.topic.producer import AccessMode, Producer, PublishRun
+from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.core.errors import MagnetarError
+from magnetar.wire.events import SendRun
 
 
 class RecordingSink:
@@ -44,11 +45,11 @@ class RecordingSink:
         raise AssertionError("the registry holds nothing")
 
     def send_receipts(
-        self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
+        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
     ) -> None:
         raise AssertionError("the registry publishes nothing")
 
-    def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+    def send_errors(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         raise AssertionError("the registry publishes nothing")
 
 

@@ -10,7 +10,8 @@ from magnetar.broker.cold.compaction_state import (
     status_of,
     worst,
 )
-from magnetar.compaction.records import CompactionRequest, RequestState
+from magnetar.compaction.records import CompactionRequest
+from magnetar.offload.records import RequestState
 
 ASKED = CompactionRequest(1_000)
 

@@ -147,7 +147,7 @@ async def test_of_several_logs_those_are_asked_for_that_were_not(
 ) -> None:
     await service.compaction.request([NAME])
     await service.compaction.request([NAME, OTHER])
-    assert (await asked_for(store, OTHER)).state is compaction.RequestState.PENDING
+    assert (await asked_for(store, OTHER)).state is offload.RequestState.PENDING
     with pytest.raises(Conflict, match="already in progress"):
         await service.compaction.request([NAME, OTHER])
     await service.compaction.request([])
@@ -158,7 +158,7 @@ async def test_a_new_request_remembers_when_a_job_failed_last(
     service: BrokerService, store: HeldStore, by_jobs: bool
 ) -> None:
     failed = compaction.CompactionRequest(
-        1, compaction.RequestState.ERROR, finished_ms=OLD_MS, failed_ms=OLD_MS
+        1, offload.RequestState.ERROR, finished_ms=OLD_MS, failed_ms=OLD_MS
     )
     await store.put(compaction.request_key(NAME), encode(failed))
     before_ms = service.clock.now_ms()
@@ -177,7 +177,7 @@ async def test_a_request_to_compact_does_not_overwrite_one_that_came_first(
 ) -> None:
     key = compaction.request_key(NAME)
     other = compaction.CompactionRequest(
-        service.clock.now_ms(), compaction.RequestState.RUNNING, job=JOB
+        service.clock.now_ms(), offload.RequestState.RUNNING, job=JOB
     )
     await store.put(compaction.job_key(JOB), b"{}")
     with pytest.raises(Conflict):

@@ -2,16 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 from tests.support.broker import HOST, running_broker
-from tests.support.memory_bookie import MemoryBookie
+from tests.support.held_bookie import HeldBookie
 from tests.support.raw_client import RawClient
 from tests.unit.broker.peer import READ_BYTES, Peer, peer_of
 
-from magnetar.bookie.api import BookieError, OnAdded
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.budget import CONNECTION_PENDING_BYTES_HIGH
 from magnetar.broker.session.connection import WRITE_BUFFER_HIGH_BYTES
@@ -27,46 +26,6 @@ WAIT_S = 20.0
 PAYLOAD = bytes(256 * 1024)
 
 
-class StallingBookie(MemoryBookie):
-    """A bookie whose disk may stop: adds stay unanswered until it resumes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stalled = False
-        self.held: list[tuple[OnAdded, BookieError | None]] = []
-
-    def add_entries(
-        self,
-        ledger_id: int,
-        entry_ids: Sequence[int],
-        entries: Sequence[bytes],
-        *,
-        last_add_confirmed: int,
-        on_added: OnAdded,
-        recovery: bool = False,
-    ) -> None:
-        def done(error: BookieError | None) -> None:
-            if self.stalled:
-                self.held.append((on_added, error))
-            else:
-                on_added(error)
-
-        super().add_entries(
-            ledger_id,
-            entry_ids,
-            entries,
-            last_add_confirmed=last_add_confirmed,
-            on_added=done,
-            recovery=recovery,
-        )
-
-    def go_on(self) -> None:
-        self.stalled = False
-        held, self.held = self.held, []
-        for on_added, error in held:
-            on_added(error)
-
-
 async def eventually(what: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
         while not what():  # noqa: ASYNC110 - nothing tells when a broker has noticed
@@ -76,13 +35,13 @@ async def eventually(what: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def stalling(
     settings: BrokerSettings | None = None,
-) -> AsyncIterator[tuple[BrokerService, int, StallingBookie]]:
-    bookie = StallingBookie()
+) -> AsyncIterator[tuple[BrokerService, int, HeldBookie]]:
+    bookie = HeldBookie()
     async with running_broker(settings, bookie=bookie) as (service, port):
         try:
             yield service, port, bookie
         finally:
-            bookie.go_on()
+            bookie.release()
 
 
 async def flood(client: RawClient, producer_id: int, first: int, bytes_count: int) -> int:
@@ -104,7 +63,7 @@ async def test_a_producer_is_not_read_from_while_the_bookie_stalls() -> None:
         producer_id = await client.producer(TOPIC)
         client.send(producer_id, 0, b"first")
         await client.receipted(producer_id, 1)
-        bookie.stalled = True
+        bookie.hold = True
         sent = 1 + await flood(client, producer_id, 1, 4 * CONNECTION_PENDING_BYTES_HIGH)
         await eventually(lambda: len(service.budget._paused) == 1)
         most = CONNECTION_PENDING_BYTES_HIGH + BUFFER_BYTES_DEFAULT + len(PAYLOAD)
@@ -115,7 +74,7 @@ async def test_a_producer_is_not_read_from_while_the_bookie_stalls() -> None:
             for _ in range(20):
                 assert await other.is_silent()
         assert service.budget.pending_bytes == before
-        bookie.go_on()
+        bookie.release()
         await client.receipted(producer_id, sent)
         positions = [client.receipts[producer_id][number] for number in range(sent)]
         assert positions == sorted(positions)
@@ -129,13 +88,13 @@ async def test_the_bytes_of_a_lost_connection_count_until_they_are_stored() -> N
         producer_id = await client.producer(TOPIC)
         client.send(producer_id, 0, b"first")
         await client.receipted(producer_id, 1)
-        bookie.stalled = True
+        bookie.hold = True
         client.send(producer_id, 1, PAYLOAD)
         await eventually(lambda: len(bookie.held) == 1)
         await client.close()
         await eventually(lambda: not service.sessions)
         assert service.budget.pending_bytes > len(PAYLOAD)
-        bookie.go_on()
+        bookie.release()
         await eventually(lambda: service.budget.pending_bytes == 0)
 
 
@@ -306,7 +265,7 @@ async def test_a_paused_connection_does_not_count_as_silent() -> None:
         producer_id = await client.producer(TOPIC, "n")
         client.send(producer_id, 0, b"first")
         await client.receipted(producer_id, 1)
-        bookie.stalled = True
+        bookie.hold = True
         sent = 1 + await flood(client, producer_id, 1, 2 * CONNECTION_PENDING_BYTES_HIGH)
         await eventually(lambda: len(service.budget._paused) == 1)
         for _ in range(5):
@@ -319,7 +278,7 @@ async def test_a_paused_connection_does_not_count_as_silent() -> None:
             error = await newcomer.until(CommandType.ERROR)
             assert error.error == pb.ProducerBusy
         assert not client.lost.is_set()
-        bookie.go_on()
+        bookie.release()
         await client.receipted(producer_id, sent)
         await client.close()
 

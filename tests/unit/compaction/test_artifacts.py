@@ -13,7 +13,6 @@ from magnetar.compaction.records import (
     CompactedFile,
     CompactionRecord,
     CompactionRequest,
-    RequestState,
     RetiredFile,
     attempt_folder,
     attempt_key,
@@ -34,7 +33,7 @@ from magnetar.metadata.store import Operation
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.errors import ColdStoreUnavailable
 from magnetar.offload.file_format import EntryFileWriter
-from magnetar.offload.records import object_path
+from magnetar.offload.records import RequestState, object_path
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX, TrashedFile, decode_trash
 

@@ -20,7 +20,6 @@ from magnetar.broker.service import BrokerService
 from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
-    RequestState,
     compaction_key,
     decode_request,
     job_key,
@@ -32,6 +31,7 @@ from magnetar.core.names import parse_topic
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision
+from magnetar.offload.records import RequestState
 from magnetar.offload.stores import StoreSpec
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 

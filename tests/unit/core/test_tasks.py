@@ -1,11 +1,12 @@
 """Tasks of one owner: what is done to its end whatever happens to the caller."""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from magnetar.core.errors import ServiceNotReady
-from magnetar.core.tasks import TaskSet
+from magnetar.core.tasks import TaskScope, TaskSet
 
 
 async def test_what_a_cancelled_caller_began_is_done_to_its_end() -> None:
@@ -56,3 +57,73 @@ async def test_nothing_is_begun_after_the_end() -> None:
 
     with pytest.raises(ServiceNotReady, match="test is stopping"):
         await tasks.finish(step(), "step")
+
+
+async def test_the_end_of_a_scope_cancels_its_tasks_and_waits_for_them() -> None:
+    ended = asyncio.Event()
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.set()
+
+    async with TaskScope("test") as scope:
+        task = scope.start(run(), "endless")
+        assert await scope.start(asyncio.sleep(0, "the result"), "brief") == "the result"
+        assert task.get_name() == "test/endless"
+    assert ended.is_set()
+    assert task.cancelled()
+
+
+async def test_a_task_that_fails_at_the_end_of_its_scope_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise RuntimeError("the disk is full")
+
+    async with TaskScope("test") as scope:
+        scope.start(run(), "failing")
+        await asyncio.sleep(0)
+    assert [record.message for record in caplog.records] == ["task failed"]
+
+
+async def test_a_failed_block_logs_the_failures_that_it_did_not_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(text: str) -> None:
+        raise RuntimeError(text)
+
+    async def block() -> None:
+        async with TaskScope("test") as scope:
+            first, second = (scope.start(fail(text), text) for text in ("first", "second"))
+            await asyncio.wait([first, second])
+            first.result()
+
+    with pytest.raises(RuntimeError, match="first"):
+        await block()
+    assert [record.message for record in caplog.records] == ["task failed"]
+    assert "second" in str(caplog.records[0].exc_info)
+
+
+async def test_a_task_that_ignores_its_cancellation_is_left_after_the_deadline(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    go = asyncio.Event()
+
+    async def run() -> None:
+        while not go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await go.wait()
+
+    async with TaskScope("test", timeout_s=0.01) as scope:
+        task = scope.start(run(), "stubborn")
+        await asyncio.sleep(0)
+    assert not task.done()
+    assert [record.message for record in caplog.records] == ["task did not stop"]
+    go.set()
+    await task

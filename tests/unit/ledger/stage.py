@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from tests.support.memory_bookie import MemoryBookie
+from tests.support.held_bookie import HeldBookie
 
 from magnetar.bookie.api import Bookie, BookieError, OnAdded
 from magnetar.core.errors import MagnetarError
@@ -40,15 +40,13 @@ class ManualClock:
         self.time_ms += ms
 
 
-class FaultyBookie(MemoryBookie):
+class FaultyBookie(HeldBookie):
     """A bookie whose adds can be held back, refused, or stored without saying so."""
 
     def __init__(self) -> None:
         super().__init__()
         self.read_only = False
         self.refuse: Callable[[int, Sequence[int]], bool] = lambda _ledger, _ids: False
-        self.hold = False
-        self._held: list[tuple[OnAdded, BookieError | None]] = []
 
     @property
     def writable(self) -> bool:
@@ -66,32 +64,18 @@ class FaultyBookie(MemoryBookie):
     ) -> None:
         if self.refuse(ledger_id, entry_ids):
             if self.hold:
-                self._held.append((on_added, BookieError("refused")))
+                self.answer(on_added, BookieError("refused"))
             else:
                 asyncio.get_running_loop().call_soon(on_added, BookieError("refused"))
             return
-
-        def deliver(error: BookieError | None) -> None:
-            if self.hold:
-                self._held.append((on_added, error))
-            else:
-                on_added(error)
-
         super().add_entries(
             ledger_id,
             entry_ids,
             entries,
             last_add_confirmed=last_add_confirmed,
-            on_added=deliver,
+            on_added=on_added,
             recovery=recovery,
         )
-
-    def release(self) -> None:
-        """Lets completions through again, and those that were held back."""
-        self.hold = False
-        held, self._held = self._held, []
-        for on_added, error in held:
-            on_added(error)
 
 
 class Appends:

@@ -140,3 +140,14 @@ def test_an_ack_of_what_an_artifact_holds_moves_mark_delete_there_and_no_further
     assert (state.mark_delete, state.backlog) == ((4, 9), 5)
     state.ack_cumulative((5, 0))
     assert (state.mark_delete, state.backlog) == ((5, 0), 4)
+
+
+def test_a_batch_size_is_believed_up_to_its_bound() -> None:
+    """A client sends the size: without a bound it could cost the broker gigabytes."""
+    state = AckState(index_of((3, 4)), Position(3, -1), tracked=True)
+    whole = (1 << BATCH_MESSAGES_MAX) - 1
+    assert not state.ack_batch(3, 1, whole, BATCH_MESSAGES_MAX)
+    assert state.remaining_batch(3, 1) is None, "no message of it is acked"
+    larger = (1 << BATCH_MESSAGES_MAX + 1) - 1
+    assert not state.ack_batch(3, 2, larger, BATCH_MESSAGES_MAX + 1)
+    assert state.remaining_batch(3, 2) == larger, "its size counts as unknown"

@@ -57,6 +57,38 @@ async def test_a_topic_goes_on_although_the_write_that_keeps_a_cursor_was_not_an
     await factory.close()
 
 
+@pytest.mark.parametrize("landed", [True, False], ids=["deleted", "not deleted"])
+async def test_two_callers_that_settle_a_doubt_get_the_same_cursor(landed: bool) -> None:
+    _, store, factory, ledger, cursor, _ = await opened()
+    settled: list[str] = []
+    ledger.when_settled(settled.append)
+    store.lose(DELETION, lands=landed)
+    with pytest.raises(MetadataUnavailable):
+        await ledger.delete_cursor("sub")
+    store.away = False
+    first, second = await asyncio.gather(ledger.open_cursor("sub"), ledger.open_cursor("sub"))
+    assert first is second
+    assert (first is cursor) is not landed
+    assert settled == ["sub"]
+    assert not ledger.cursor_in_doubt("sub")
+    await factory.close()
+
+
+async def test_a_cursor_is_deleted_by_one_of_two_callers() -> None:
+    _, store, factory, ledger, _, _ = await opened()
+    held = store.hold(DELETION)
+    deleting = [asyncio.ensure_future(ledger.delete_cursor("sub")) for _ in range(2)]
+    await held.reached.wait()
+    await turns()
+    held.go.set()
+    outcomes = await asyncio.gather(*deleting, return_exceptions=True)
+    assert [type(each) for each in outcomes] == [type(None), NotFound]
+    assert not ledger.fenced
+    again = await ledger.open_cursor("sub", initial=EARLIEST)
+    await again.flush()
+    await factory.close()
+
+
 async def test_a_deletion_that_waited_for_one_without_an_answer_finds_out_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -313,3 +313,44 @@ async def test_a_cursor_that_was_lost_and_is_back_is_opened_at_the_next_attempt(
     assert again.broken_cursors == {}
     assert again.cursors["sub"] is back
     assert await again.open_cursor("sub") is back
+
+
+def test_a_ledger_retired_during_the_deletion_of_another_stays_on_record() -> None:
+    """Without the record, nothing would ever delete it."""
+
+    async def main() -> None:
+        stage = Stage()
+        factory, _, cursor, ledger_id = await start(stage)
+        delete = stage.bookie.delete_ledger
+        deleting: dict[int, asyncio.Event] = {}
+
+        async def held(gone: int) -> None:
+            deleting[gone] = asyncio.Event()
+            await deleting[gone].wait()
+            await delete(gone)
+
+        async def rolled(acked: int) -> int:
+            """Writes an ack after a failure of the ledger, which it returns."""
+            former = log_of(cursor).ledger_id
+            stage.bookie.refuse = lambda one, _ids: one == former
+            cursor.ack(ledger_id, acked)
+            await cursor.flush()
+            return former
+
+        cursor.ack(ledger_id, 2)
+        await cursor.flush()
+        stage.bookie.delete_ledger = held  # type: ignore[assignment,method-assign]
+        first, second = await rolled(4), await rolled(6)
+        assert first in deleting
+        assert set(log_of(cursor).record.deleting) == {first, second}
+        deleting[first].set()
+        await asyncio.sleep(0.1)
+        assert log_of(cursor).record.deleting == (second,)
+        await factory.abandon()
+        stage.bookie.delete_ledger = delete  # type: ignore[method-assign]
+        await stage.factory().open(NAME)
+        await asyncio.sleep(10)
+        assert (await recorded(stage)).deleting == ()
+        assert not {first, second} & set(await stage.bookie.list_ledgers())
+
+    virtual(main())

@@ -48,7 +48,7 @@ async def test_an_ack_during_the_first_write_of_a_new_ledger_is_written_behind_i
     second = receipt(cursor)
     await turns(30)
     stage.bookie.hold = False
-    held, stage.bookie._held = stage.bookie._held, []
+    held, stage.bookie.held = stage.bookie.held, []
     stage.bookie.hold = True
     for on_added, error in held:
         on_added(error)
@@ -60,6 +60,26 @@ async def test_an_ack_during_the_first_write_of_a_new_ledger_is_written_behind_i
     await factory.abandon()
     again = await reopened(stage)
     assert [again.is_acked(ledger_id, each) for each in (3, 4, 5)] == [True, False, True]
+
+
+async def test_a_record_does_not_claim_acks_that_its_ledger_does_not_have() -> None:
+    """If the ledger cannot be read, the record's mark-delete decides what is kept."""
+    stage = Stage()
+    factory, _, cursor, ledger_id = await start(stage)
+    stage.bookie.hold = True
+    cursor.ack(ledger_id, 0)
+    first = receipt(cursor)
+    await turns(30)
+    cursor.ack(ledger_id, 1)
+    held, stage.bookie.held = stage.bookie.held, []
+    for on_added, error in held:
+        on_added(error)
+    await turns(30)
+    assert first == [None]
+    assert cursor.log is not None
+    assert cursor.log.record.mark_delete == (ledger_id, 0)
+    await factory.abandon()
+    assert (await reopened(stage)).mark_delete == (ledger_id, 0)
 
 
 @pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])

@@ -57,6 +57,29 @@ async def test_a_termination_that_failed_refuses_everybody_and_is_recorded_later
     assert (await stage.factory().open(NAME)).terminated_at == ledger.last_confirmed
 
 
+async def test_an_end_that_cannot_be_recorded_is_tried_again_and_by_one_task(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "magnetar.managed_ledger")
+    _, store, factory, ledger = await opened()
+    store.lose(RECORD, lands=False)
+    for _ in range(3):
+        with pytest.raises(MetadataUnavailable):
+            await ledger.terminate()
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    assert sum(name.endswith(f"terminate {NAME}") for name in names) == 1
+    async with asyncio.timeout(WITHIN_S):  # its first attempt fails as well
+        while "termination not recorded, will retry" not in caplog.messages:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    told = asyncio.Event()
+    ledger.add_append_listener(told.set)
+    store.away = False
+    async with asyncio.timeout(WITHIN_S):
+        await told.wait()
+    assert ledger.terminated_at == ledger.last_confirmed
+    await factory.close()
+
+
 @LANDED
 async def test_a_termination_that_failed_can_be_repeated(landed: bool) -> None:
     _, store, factory, ledger = await opened()

@@ -9,6 +9,8 @@ from tests.unit.ledger.stage import NAME, Stage, publish, turns
 from tests.unit.managed_ledger.cursor_stage import start
 
 from magnetar.bookie.api import BookieError
+from magnetar.compaction.records import CompactionRecord, compaction_key
+from magnetar.core.ids import Position
 from magnetar.managed_ledger.record import (
     CURSORS_PREFIX,
     MANAGED_LEDGERS_PREFIX,
@@ -18,6 +20,7 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.metadata.records import encode
+from magnetar.offload.stores import StoreSpec
 
 CURSOR = cursor_key(NAME, "sub")
 
@@ -46,6 +49,38 @@ async def test_ledgers_that_were_retired_and_not_deleted_yet_go_with_the_topic(w
     record = decode(stored.key, stored.value)
     await stage.store.put(key, encode(msgspec.structs.replace(record, deleting=(retired,))))
     await stage.factory().delete(NAME)
+    assert await nothing_is_left(stage)
+
+
+@pytest.mark.parametrize("trimmed", [True, False])
+async def test_what_was_compacted_goes_with_the_topic(trimmed: bool) -> None:
+    """Also if retention has deleted all ledgers before: the artifact outlives them."""
+    stage = Stage()
+    factory = stage.factory()
+    ledger = await factory.open(NAME)
+    ledger_id, _ = await publish(ledger, b"x")
+    await ledger.roll_over()
+    if trimmed:
+        ledger.set_retention(0, 0)
+        await ledger.trim()
+        await turns(60)
+        await ledger.set_properties({"a": "1"})
+        stored = await stage.store.get(managed_ledger_key(NAME))
+        assert stored is not None
+        log = decode_managed_ledger(stored.key, stored.value)
+        assert (log.ledgers, log.deleting) == ((), ())
+    record = CompactionRecord(
+        horizon=Position(ledger_id, 0),
+        log_created_ms=ledger.created_ms,
+        attempt="1",
+        store=StoreSpec("filesystem", "/nowhere"),
+        compacted_ms=1,
+        files=(),
+    )
+    await factory.close()
+    await stage.store.put(compaction_key(NAME), encode(record))
+    await stage.factory().delete(NAME)
+    assert await stage.store.get(compaction_key(NAME)) is None
     assert await nothing_is_left(stage)
 
 

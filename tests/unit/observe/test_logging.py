@@ -25,11 +25,11 @@ def _logging_as_it_was() -> Iterator[None]:
     logging.captureWarnings(False)
 
 
-def lines(log_format: str, level: str = "info") -> io.StringIO:
+def lines(log_format: str, level: str = "info", role_log: str = "NONE") -> io.StringIO:
     stream = io.StringIO()
     # basicConfig(force=True) would close pytest's own handlers.
     logging.getLogger().handlers.clear()
-    configure(log_format, level, stream)
+    configure(log_format, level, stream, role_log)
     return stream
 
 
@@ -111,3 +111,24 @@ def test_requests_of_http_clients_are_not_told_of(level: str) -> None:
     assert stream.getvalue() == ""
     logging.getLogger("httpx").warning("odd")
     assert (stream.getvalue() != "") == (level != "error")
+
+
+@pytest.mark.parametrize(
+    ("role_log", "shown"),
+    [
+        ("NONE", "admin"),
+        ("REDACTED", "[REDACTED]"),
+        # As Pulsar 4.2.4 prints them.
+        ("hash:SHA256", "SHA-256:jGl25bVBBBW96Qi9Te4V37Fnqchz/Eu4qB9vKrRIqRg="),
+        ("hash:MD5", "MD5:ISMvKXpXpadDiUoOSoAfww=="),
+    ],
+)
+def test_roles_are_shown_as_configured(role_log: str, shown: str) -> None:
+    stream = lines("json", role_log=role_log)
+    get_logger("magnetar.x").info("done", role="admin", original=None, topic="admin")
+    line = json.loads(stream.getvalue())
+    assert (line["role"], line["original"], line["topic"]) == (shown, None, "admin")
+    stream = lines("console", role_log=role_log)
+    get_logger("magnetar.x").info("done", original="admin")
+    assert shown in stream.getvalue()
+    assert ("admin" in stream.getvalue()) == (role_log == "NONE")

@@ -103,6 +103,8 @@ def test_a_volume_that_takes_no_direct_writes_is_written_through_the_cache(
     sink.close()
     assert (tmp_path / "file").read_bytes() == b"".join(parts)
     assert refused == 1
+    held = {os.readlink(each) for each in Path("/proc/self/fd").iterdir() if each.exists()}
+    assert str(tmp_path / "file") not in held, "the file is open neither way"
 
 
 def test_other_errors_of_a_volume_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

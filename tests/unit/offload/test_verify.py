@@ -1,6 +1,8 @@
 """Verification: every way in which a file may contradict its index and its record."""
 
+import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import obstore
@@ -43,6 +45,22 @@ async def test_what_is_found_is_what_was_written() -> None:
     assert (found.file_bytes, found.checksum) == (made.file_bytes, made.checksum)
     assert (found.entries, found.length_bytes) == (9, 18)
     assert (found.first, found.last) == (Position(5, 0), Position(5, 8))
+
+
+async def test_nothing_blocks_but_the_given_executor() -> None:
+    """The default one resolves names; a verification would keep it busy for minutes."""
+
+    class Refusing(ThreadPoolExecutor):
+        def submit(self, *_: object, **__: object) -> Any:
+            raise AssertionError("the default executor is used")
+
+    store = MemoryStore()
+    made = written(store)
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(Refusing(1))
+    with ThreadPoolExecutor(1) as executor:
+        found = await verify_file(store, PATH, ledger_id=5, executor=executor)
+    assert found.checksum == made.checksum
 
 
 async def test_every_byte_counts_in_the_checksum_whatever_the_size_of_a_request(

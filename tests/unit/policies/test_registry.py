@@ -103,7 +103,6 @@ ASKS: list[tuple[str, Any, Any]] = [
         RATE | {"dispatchThrottlingRateInByte": 10},
         RATE | {"dispatchThrottlingRateInByte": 0},
     ),
-    ("subscription_auth_mode", "Prefix", "None"),
     ("anti_affinity", "apart", None),
     ("bookie_affinity", {"bookkeeperAffinityGroupPrimary": "ssd"}, None),
     (

@@ -77,6 +77,12 @@ async def test_a_certificate_is_presented_by_the_connection(parameters: str) -> 
     assert await credentials.headers() == {METHOD: "tls"}
 
 
+async def test_the_certificate_may_be_that_of_other_settings() -> None:
+    credentials = Credentials.parse("tls", "")
+    assert credentials.uses_certificate
+    assert credentials.certificate_files is None
+
+
 async def test_no_plugin_presents_nothing() -> None:
     credentials = Credentials.parse("", "")
     assert await credentials.method_and_data() == ("none", Secret(b""))
@@ -268,6 +274,6 @@ async def test_an_https_issuer_cannot_name_a_plain_endpoint(tmp_path: Path) -> N
         ({"readTimeout": "PT11M"}, "readTimeout"),
     ],
 )
-def test_unusable_parameters_of_oauth2_are_refused(changes: dict[str, str], reason: str) -> None:
+def test_unusable_parameters_of_oauth2_are_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         oauth2(Issuer(url="https://a"), **changes)

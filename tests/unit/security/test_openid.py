@@ -299,7 +299,7 @@ async def test_an_https_issuer_is_verified(tmp_path: Path) -> None:
     with issuer(server_context(authority)) as web:
         web.publish(jwk("RS256", kid="a"))
         compact = token(claims(web), "RS256", kid="a")
-        trusted = {"require_https": True, "trust_certs_file": str(authority.file)}
+        trusted: Any = {"require_https": True, "trust_certs_file": str(authority.file)}
         async with opened(web, **trusted) as provider:
             assert await role(provider, compact) == "me"
         async with opened(web, require_https=True) as provider:

@@ -123,10 +123,7 @@ def test_toml_values_may_require_a_missing_feature(tmp_path: Path) -> None:
     ):
         with pytest.raises(SettingsError, match="does not support"):
             load_standalone({}, {}, write(tmp_path, text, "m.toml"))
-    off = "tlsEnabled = false
-authorizedRoles = []
-maxUnackedMessagesPerBroker = 0
-"
+    off = "tlsEnabled = false\nauthorizedRoles = []\nmaxUnackedMessagesPerBroker = 0\n"
     load_standalone({}, {}, write(tmp_path, off, "m.toml"))
 
 
@@ -217,7 +214,7 @@ def test_the_text_of_a_default_converts_to_the_default(data: st.DataObject) -> N
     cls = data.draw(st.sampled_from(sorted(ROLES.values(), key=str)))
     item = data.draw(st.sampled_from(list(settings_of(cls).values())))
     if item.default not in (None, ()):
-        text = str(item.default)
+        text = ",".join(item.default) if isinstance(item.default, tuple) else str(item.default)
         assert converted(item, text) == item.default
         assert type(converted(item, text)) is type(item.default)
     assert converted(item, item.default) == item.default

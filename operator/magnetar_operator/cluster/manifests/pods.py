@@ -73,6 +73,18 @@ def service_account(cluster: Cluster, component: str) -> Object:
     return cluster.object(SERVICE_ACCOUNT, component, automountServiceAccountToken=False)
 
 
+def pod_security() -> Object:
+    """The security context of every pod: a numeric user that is not root."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER_ID,
+        "runAsGroup": USER_ID,
+        "fsGroup": USER_ID,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
 def template(
     cluster: Cluster,
     component: str,
@@ -89,14 +101,7 @@ def template(
         # Kubernetes' variables for Services (MAGNETAR_BROKER_PORT) would be read as settings.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": grace_s(pods),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security(),
         "containers": [_secured(container, pods)],
         "volumes": volumes,
         **_placement(cluster, component, pods),

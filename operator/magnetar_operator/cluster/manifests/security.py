@@ -212,6 +212,21 @@ def bookie_settings(cluster: Cluster) -> dict[str, str]:
         **health_settings(cluster),
         **ledger_client_settings(cluster),
         "bookie_tls": "optional" if cluster.spec.tls.bookie.plain else "required",
+        **_roles_at_bookies(cluster),
+    }
+
+
+def _roles_at_bookies(cluster: Cluster) -> dict[str, str]:
+    """The roles that write ledgers and those that read them.
+
+    Certificates that were brought along may have any names, so each of them may write.
+    """
+    if cluster.spec.tls.bookie.plain or cluster.spec.tls.issuer != "Operator":
+        return {}
+    members = (cluster.object_name(component) for component in ("broker", "bookie", "recovery"))
+    return {
+        "bookie_member_roles": ",".join(members),
+        "bookie_reader_roles": cluster.object_name("jobs"),
     }
 
 

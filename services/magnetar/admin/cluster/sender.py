@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
-CONNECTIONS_MAX: Final = 64
 ANSWER_BYTES_MAX: Final = 64 << 20
 AT_ONCE_MAX: Final = 16
-"""Requests of this broker that run at the same time."""
+"""Requests of this broker that run at the same time, each on a connection."""
 
 AUTHORITATIVE: Final = "authoritative"
 LOCAL_HEADER: Final = "x-magnetar-local"
@@ -162,7 +161,6 @@ class Sender:
             self._remote = httpx.AsyncClient(
                 verify=True if context is None else context,
                 timeout=httpx.Timeout(REQUEST_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-                limits=httpx.Limits(max_connections=CONNECTIONS_MAX),
                 trust_env=False,
             )
         return self._remote

@@ -128,26 +128,26 @@ class RouteTable(Router):
             for method in route.methods
         }
 
-    def find(self, scope: Scope) -> "Found | None":
+    def find(self, scope: Scope) -> "RouteMatch | None":
         """Returns the route for a request's path, if possible one of its method; None without."""
-        partial: Found | None = None
+        partial: RouteMatch | None = None
         for route in self.candidates(scope["path"]):
-            match, child_scope = route.matches(scope)
-            if match is Match.FULL:
-                return Found(route, child_scope, full=True)
-            if match is Match.PARTIAL and partial is None:
-                partial = Found(route, child_scope, full=False)
+            degree, child_scope = route.matches(scope)
+            if degree is Match.FULL:
+                return RouteMatch(route, child_scope, full=True)
+            if degree is Match.PARTIAL and partial is None:
+                partial = RouteMatch(route, child_scope, full=False)
         return partial
 
     async def serve(
-        self, found: "Found | None", scope: Scope, receive: Receive, send: Send
+        self, match: "RouteMatch | None", scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serves a request by what `find` returned; raises 404 or 405 if no route is for it."""
-        if found is None:
+        if match is None:
             await self.default(scope, receive, send)
             return
-        scope.update(found.child_scope)
-        await found.route.handle(scope, receive, send)  # raises 405 for another method
+        scope.update(match.child_scope)
+        await match.route.handle(scope, receive, send)  # raises 405 for another method
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -157,7 +157,7 @@ class RouteTable(Router):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RouteMatch:
     """The route of a request, and what it adds to the request's scope."""
 
     route: MethodRoute

@@ -76,8 +76,8 @@ class AdminServer:
         sockets = [] if listener is None else [listener]
         if secure is not None:
             sockets.append(secure.socket)
-        for each in sockets:
-            each.listen(LISTEN_BACKLOG)
+        for bound in sockets:
+            bound.listen(LISTEN_BACKLOG)
         self._sockets = sockets
         self.port = sockets[0].getsockname()[1]
         self._ready = asyncio.get_running_loop().create_future()

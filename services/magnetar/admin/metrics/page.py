@@ -6,6 +6,7 @@ client for long. The page is streamed, so its whole text is never in memory.
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from magnetar.admin.metrics.analytics_series import AnalyticsSeries
@@ -14,6 +15,7 @@ from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_familie
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
 from magnetar.admin.metrics.cold_series import ColdSeries
 from magnetar.admin.metrics.quota_series import QuotaSeries
+from magnetar.admin.metrics.security_series import security_families
 from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
 from magnetar.admin.metrics.topic_series import (
     ROW,
@@ -88,11 +90,12 @@ class MetricsPage:
             counts[namespace] = counts.get(namespace, 0) + 1
         labels = [namespace_labels(cluster, namespace) for namespace in counts]
         yield family("pulsar_topics_count", labels, list(counts.values()))
-        for piece in broker_families(service, topics.rows, len(namespaces), self._cache):
-            yield piece
-        for piece in self._cold.families(service):
-            yield piece
-        for piece in balance_families(service, self._balance):
+        for piece in chain(
+            broker_families(service, topics.rows, len(namespaces), self._cache),
+            self._cold.families(service),
+            security_families(service),
+            balance_families(service, self._balance),
+        ):
             yield piece
         await self._analytics.refresh(service, self._balance)
         for piece in self._analytics.families(cluster):

@@ -59,12 +59,16 @@ def on_behalf_of_caller(app: ASGIApp) -> ASGIApp:
 
 
 async def demand(
-    authorizer: Authorizer, principal: Principal, needs: Iterable[Need], address: str
+    authorizer: Authorizer,
+    principal: Principal,
+    needs: Iterable[Need],
+    address: str,
+    action: str,
 ) -> None:
     """Raises AuthorizationError, with Pulsar's text, for the first need that is not permitted."""
     for need in needs:
         if not await authorizer.allowed(principal, need):
-            authorizer.denials.record(principal, need, address)
+            authorizer.denials.record(principal, need, address, action)
             raise refusal(principal, need)
 
 
@@ -79,4 +83,6 @@ async def require(request: Request, need: Need) -> None:
     principal = CALLER.get()
     if principal is None:
         raise AuthorizationError("Authentication required", http_status=401)
-    await demand(authorizer, principal, (need,), request.client.host if request.client else "")
+    address = request.client.host if request.client else ""
+    action = f"{request.method} {request.scope['path']}"
+    await demand(authorizer, principal, (need,), address, action)

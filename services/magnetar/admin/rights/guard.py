@@ -5,6 +5,7 @@ about either. It refuses a request without valid credentials even if no route se
 Routes that need no credentials are those that the table of rights marks as public.
 """
 
+import asyncio
 from collections.abc import Mapping
 from typing import Final
 
@@ -14,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
 from magnetar.admin.http.connection import PEER_CERTIFICATE
-from magnetar.admin.http.routes import Found, RouteTable
+from magnetar.admin.http.routes import RouteMatch, RouteTable
 from magnetar.admin.rights.caller import CALLER, SCOPE_KEY, demand, principal_in
 from magnetar.admin.rights.right import AnyRole, Public, Right
 from magnetar.admin.rights.table import METRICS, RIGHTS
@@ -22,6 +23,7 @@ from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
 from magnetar.core.log import get_logger
+from magnetar.observe.audit import AuditRecord
 from magnetar.security.api import (
     AuthenticationFailed,
     Identity,
@@ -30,6 +32,9 @@ from magnetar.security.api import (
 )
 
 ORIGINAL_PRINCIPAL: Final = "x-original-principal"
+AUTHENTICATION_TIMEOUT_S: Final = 30.0
+"""Longer than the timeouts of an identity provider: 10 s to connect and 10 s to answer."""
+READS: Final = "GET"
 _CHALLENGE: Final = {"www-authenticate": "Bearer"}
 _OF_BROKERS: Final = frozenset({LOCAL_HEADER.encode(), UNDER_HEADER.encode()})
 """Headers that only other brokers may send."""
@@ -52,38 +57,56 @@ class GuardedTable(RouteTable):
         if scope["type"] != "http":
             await super().app(scope, receive, send)
             return
-        found = self.find(scope)
+        match = self.find(scope)
         try:
-            caller = await self._admit(scope, found)
+            caller = await self._admit(scope, match)
         except Unauthenticated:
             response = reason(401, "Authentication required", dict(_CHALLENGE))
             await response(scope, receive, send)
             return
         CALLER.set(caller)
-        await self.serve(found, scope, receive, send)
+        await self.serve(match, scope, receive, send)
 
-    async def _admit(self, scope: Scope, found: Found | None) -> Principal | None:
+    async def _admit(self, scope: Scope, match: RouteMatch | None) -> Principal | None:
         """Returns the principal of an admitted request; None if it needs no credentials.
 
         Raises Unauthenticated, AuthorizationError, PreconditionFailed and ServiceNotReady.
         """
-        right = self._right(found)
+        right = self._right(match)
         if isinstance(right, Public):
             return None
         principal = await self._principal(scope)
         authorizer = self._security.authorizer
-        if authorizer is None or right is None or found is None:
+        if right is None or match is None:
             return principal
-        needs = right.needs(Request({**scope, **found.child_scope}))
-        await demand(authorizer, principal, needs, _address(scope))
+        if authorizer is not None:
+            needs = right.needs(Request({**scope, **match.child_scope}))
+            await demand(authorizer, principal, needs, _address(scope), _action(scope))
+        if SCOPE_KEY not in scope and (scope["method"] != READS or self._security.audit_reads):
+            self._audited(scope, principal)
         return principal
 
-    def _right(self, found: Found | None) -> Right | None:
+    def _audited(self, scope: Scope, principal: Principal | None, reason: str = "") -> None:
+        """Writes an admitted request, or one without valid credentials, to the audit log."""
+        if (audit := self._security.audit) is not None:
+            audit.record(
+                AuditRecord(
+                    action=_action(scope),
+                    target="",
+                    role=principal.role if principal else "",
+                    original=(principal.original or "") if principal else "",
+                    address=_address(scope),
+                    allowed=principal is not None,
+                    reason=reason,
+                )
+            )
+
+    def _right(self, match: RouteMatch | None) -> Right | None:
         """Returns what the route needs; None if no route serves the request."""
-        if found is None or not found.full:
+        if match is None or not match.full:
             return None
-        (method,) = found.route.methods
-        route = method, found.route.path
+        (method,) = match.route.methods
+        route = method, match.route.path
         if route == METRICS and self._security.authenticate_metrics:
             return AnyRole()
         return RIGHTS[route]
@@ -135,16 +158,34 @@ class GuardedTable(RouteTable):
 
     async def _identity(self, scope: Scope, headers: Mapping[str, str]) -> Identity:
         peer = Peer(_address(scope), scope.get("state", {}).get(PEER_CERTIFICATE))
+        counts = self._security.http_counts
         try:
-            return await self._security.authenticator.authenticate_http(headers, peer)
+            async with asyncio.timeout(AUTHENTICATION_TIMEOUT_S):
+                identity = await self._security.authenticator.authenticate_http(headers, peer)
+            if not identity.role:
+                raise AuthenticationFailed("the credentials name no role")
         except AuthenticationFailed as error:
+            counts.refused += 1
+            self._audited(scope, None, "authentication failed")
             if self._security.causes.is_new("http", peer.address, str(error)):
                 log.info("authentication failed", peer=peer.address, reason=str(error))
             raise Unauthenticated from None
-        except ProviderUnavailable as error:
+        except (ProviderUnavailable, TimeoutError) as error:
+            counts.unavailable += 1
             if self._security.causes.is_new("http", str(error)):
-                log.warning("authentication unavailable", reason=str(error))
+                log.warning("authentication not possible", reason=str(error) or "no answer in time")
             raise ServiceNotReady("The identity provider is not available, retry") from None
+        except Exception as error:  # noqa: BLE001 - its text may contain credentials
+            counts.refused += 1
+            log.warning("authentication failed", peer=peer.address, error=type(error).__name__)
+            raise Unauthenticated from None
+        counts.accepted += 1
+        return identity
+
+
+def _action(scope: Scope) -> str:
+    """Returns the request for the audit log, without its query."""
+    return f"{scope['method']} {scope['path']}"
 
 
 def _address(scope: Scope) -> str:

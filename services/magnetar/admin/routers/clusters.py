@@ -156,7 +156,7 @@ def masked(data: dict[str, object]) -> dict[str, object]:
 
 
 def unmasked(data: dict[str, object], stored: dict[str, object]) -> dict[str, object]:
-    """Returns a cluster's new data, with the stored secret wherever it has the mask."""
+    """Returns a cluster's new data, with the stored secret in place of each mask."""
     kept = {
         field: stored[field]
         for field in SECRET_FIELDS

@@ -299,7 +299,7 @@ async def _new_policies(
             )
     for policy in at(Level.NAMESPACE):
         if policy.document in given:
-            check_honored(policy, value_in(policies, policy, service.cluster), service.cluster)
+            check_honored(policy, value_in(policies, policy, service.cluster), service)
     return policies
 
 

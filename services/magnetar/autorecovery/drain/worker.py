@@ -46,7 +46,7 @@ from magnetar.bookie.registration import DRAINING_PREFIX, draining_key
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
-from magnetar.core.tasks import TaskSet
+from magnetar.core.tasks import TaskScope, TaskSet
 from magnetar.ledger.bookies import BookieSet
 from magnetar.metadata.records import encode as encode_record
 from magnetar.metadata.session import MetadataSession
@@ -278,17 +278,14 @@ class _DrainRun:
 
     async def _unless_cancelled(self, proof: Coroutine[object, None, CheckSummary]) -> CheckSummary:
         """Runs a proof, which may take hours; cancels it if the drain's record changes."""
-        task = asyncio.create_task(proof, name=f"proof of {self._job.bookie_id}")
-        try:
+        async with TaskScope("autorecovery drains") as scope:
+            task = scope.start(proof, f"proof of {self._job.bookie_id}")
             while not (await asyncio.wait([task], timeout=IDLE_INTERVAL_S))[0]:
                 async with asyncio.timeout(STORE_TIMEOUT_S):
                     stored = await self._store.get(drain_key(self._job.bookie_id))
                 if stored is None or stored.revision != self._revision:
                     raise DrainCancelled
             return task.result()
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def _refuse_unproven(
         self, summary: CheckSummary, wrong: list[LedgerReport], now_ms: int

@@ -29,7 +29,7 @@ from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net.client_connection import ClientConnection
 from magnetar.bookie.net.protocol_v1 import Entries, Frame, FrameError
 from magnetar.bookie.net.settings import RemoteSettings
-from magnetar.bookie.packed import ascending, pack
+from magnetar.bookie.packed import checked_ids, pack
 from magnetar.bookie.settings import ENTRIES_PER_GROUP_MAX
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
@@ -107,13 +107,10 @@ class RemoteBookie:
         recovery: bool = False,
     ) -> None:
         """See `Bookie.add_entries`. The caller must not change the sequences until `on_added`."""
-        if type(entry_ids) is not range or entry_ids.step != 1:
-            entry_ids = ascending(entry_ids)
         count = len(entries)
-        if not count or count != len(entry_ids) or entry_ids[0] < 0 or entry_ids[-1] >= ID_END:
-            raise ValueError(f"{count} entries for {len(entry_ids)} ids from 0 to {ID_END - 1}")
-        if not (0 <= ledger_id < ID_END and -1 <= last_add_confirmed < ID_END):
-            raise ValueError(f"ledger {ledger_id} confirmed to {last_add_confirmed}: no such ids")
+        entry_ids = checked_ids(entry_ids, count, last_add_confirmed)
+        if not 0 <= ledger_id < ID_END:
+            raise ValueError(f"there is no ledger id {ledger_id}")
         connection = self._connection or self._connect()
         if isinstance(connection, BookieUnavailable):
             asyncio.get_running_loop().call_soon(on_added, connection)

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from magnetar.bookie.api import Bookie, BookieError
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
+from magnetar.bookie.net.access import Access, Right, only_reads
 from magnetar.bookie.net.frame_socket import FrameSocket
 from magnetar.bookie.net.protocol_v1 import Add, Frame, FrameDecoder, FrameError
 from magnetar.bookie.net.requests import Requests
@@ -30,6 +31,7 @@ from magnetar.wire.progress import Progress
 log = get_logger("magnetar.bookie.net.connection")
 
 CLOSE_TIMEOUT_S: Final = 5.0
+ONLY_READS: Final = "the client's role may only read"
 
 
 class ConnectionHost(Protocol):
@@ -37,6 +39,7 @@ class ConnectionHost(Protocol):
 
     bookie: Bookie
     cluster: str
+    access: Access
     settings: ServerSettings
     state: Callable[[], messages.State]
     add_refusal: BookieError | None
@@ -78,6 +81,7 @@ class BookieConnection(FrameSocket):
         "_paused",
         "_progress",
         "_requests",
+        "_right",
         "_server",
         "_unread_since",
         "certificate",
@@ -92,12 +96,14 @@ class BookieConnection(FrameSocket):
         self.peer = ""
         self.certificate: bytes | None = None
         """The client's certificate (DER), if TLS verified one."""
+        self._right = Right.ALL
         self._hello_done = False
         self._opened_at = self._heard_at = self._loop.time()
         self._progress = Progress(server.settings.frame_stall_s)
         self._held_bytes = 0
         """Memory held for a frame under way, as last reported to the server."""
-        self._unread_since = -1.0
+        self._unread_since: float | None = None
+        """When the client fell behind with reading its answers; None while it reads them."""
         self.closed = False
         """Whether the connection has stopped reading and answering."""
         self._draining = False
@@ -117,10 +123,17 @@ class BookieConnection(FrameSocket):
         super().connection_made(transport)
         self.peer = str(transport.get_extra_info("peername"))
         self.certificate = verified_certificate(transport)
+        self._right = self._server.access.of(self.certificate)
         if not self._server.opened(self):
             self._end(messages.CODE_UNAVAILABLE, "the bookie takes no more connections")
         elif self._server.held:
-            self._loop.call_soon(self.hold)
+            # Its socket is read from the next turn on, and cannot be paused before.
+            self._loop.call_soon(self._hold_if_full)
+
+    def _hold_if_full(self) -> None:
+        """Holds a new connection, unless the bookie has got room since: nothing would resume it."""
+        if self._server.held:
+            self.hold()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
         return self._decoder.get_buffer()
@@ -156,7 +169,7 @@ class BookieConnection(FrameSocket):
         self._update_reading()
 
     def resume_writing(self) -> None:
-        self._unread_since = -1.0
+        self._unread_since = None
         self._update_reading()
         self._requests.begin()
 
@@ -215,7 +228,7 @@ class BookieConnection(FrameSocket):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        rest = self._held or self._draining or self._unread_since >= 0
+        rest = self._held or self._draining or self.unread
         if rest != self._paused:
             self._paused = rest
             if rest:
@@ -229,6 +242,8 @@ class BookieConnection(FrameSocket):
             raise FrameError(f"add number {add.id} where {number} is due")
         self._add_next = number + 1
         refusal = self._server.add_refusal
+        if self._right is not Right.ALL:
+            refusal = BookieError(ONLY_READS)
         if refusal is not None:
             self._added(number, refusal)
             return
@@ -282,7 +297,7 @@ class BookieConnection(FrameSocket):
     @property
     def unread(self) -> bool:
         """Whether the client is behind with reading its answers."""
-        return self._unread_since >= 0
+        return self._unread_since is not None
 
     def _request(self, frame: Frame) -> None:
         kind = frame.kind
@@ -296,6 +311,8 @@ class BookieConnection(FrameSocket):
             self.answer(protocol.STATE, frame.id, messages.encode_state(self._server.state()))
         elif kind == protocol.HELLO or kind & protocol.ANSWER:
             raise FrameError(f"a frame of kind {kind}, which is no request here")
+        elif self._right is not Right.ALL and not only_reads(frame):
+            self.fail(frame.id, BookieError(ONLY_READS))
         else:
             self._requests.add(frame)
 
@@ -303,7 +320,10 @@ class BookieConnection(FrameSocket):
         server = self._server
         identity = server.bookie.identity
         version = messages.version_for(hello)
-        if hello.bookie != identity:
+        if self._right is Right.NONE:
+            log.warning("a client whose certificate has no right here", peer=self.peer)
+            self._end(messages.CODE_BOOKIE_ERROR, "this bookie does not serve the client's role")
+        elif hello.bookie != identity:
             self._end(
                 messages.CODE_OTHER_BOOKIE,
                 f"another incarnation answers here: {identity.bookie_id} {identity.incarnation}, "
@@ -360,7 +380,7 @@ class BookieConnection(FrameSocket):
         """Closes the connection if its client was silent, or did not read, for too long."""
         settings = self._server.settings
         silent_s = now - self._heard_at
-        if self._unread_since >= 0:
+        if self._unread_since is not None:
             if now - self._unread_since > settings.unread_timeout_s:
                 log.warning("a client does not read its answers", peer=self.peer)
                 self.abort()

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from magnetar.bookie.api import Bookie, BookieError
+from magnetar.bookie.net.access import OPEN, Access
 from magnetar.bookie.net.connection import BookieConnection
 from magnetar.bookie.net.messages_v1 import State
 from magnetar.bookie.net.settings import ServerSettings
@@ -59,10 +60,12 @@ class BookieServer:
         settings: ServerSettings | None = None,
         tls: Contexts | None = None,
         plain: bool = True,
+        access: Access = OPEN,
     ) -> None:
         """With `tls`, clients connect by TLS; `plain` also admits clients without it."""
         self.bookie = bookie
         self.cluster = cluster
+        self.access = access
         self.settings = settings or ServerSettings()
         self.state = state
         self.add_refusal: BookieError | None = None

@@ -7,13 +7,15 @@ flight fail: each includes `check`, which requires the exact revision of the lea
 """
 
 import asyncio
+import contextlib
 import random
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from magnetar.broker.balance.model import LEADER_KEY, LeaderRecord, decode_leader
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskScope
 from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import (
@@ -160,18 +162,14 @@ class Leadership:
                 if event.kind is EventKind.DELETE and event.record.key == LEADER_KEY:
                     return
 
-        waiting: list[asyncio.Task[object]] = [
-            asyncio.create_task(gone(), name="leader gone"),
-            asyncio.create_task(changed.wait(), name="session changed"),
-        ]
-        try:
-            done, _ = await asyncio.wait(
-                waiting, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                task.result()
-        finally:
-            watch.close()
-            for task in waiting:
-                task.cancel()
-            await asyncio.gather(*waiting, return_exceptions=True)
+        with contextlib.closing(watch):
+            async with TaskScope(f"balance leader {self._broker_id}") as scope:
+                waiting: list[asyncio.Task[Any]] = [
+                    scope.start(gone(), "leader gone"),
+                    scope.start(changed.wait(), "session changed"),
+                ]
+                done, _ = await asyncio.wait(
+                    waiting, timeout=RECHECK_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()

@@ -26,7 +26,6 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.compaction.artifact import Artifacts
 from magnetar.compaction.records import (
     CompactionRequest,
-    RequestState,
     decode_request,
     job_key,
     request_key,
@@ -38,6 +37,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold_files import ColdFiles
+from magnetar.offload.records import RequestState
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 
 ATTEMPTS_MAX: Final = 8

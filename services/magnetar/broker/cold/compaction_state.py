@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.compaction.records import CompactionRecord, CompactionRequest, RequestState
+from magnetar.compaction.records import CompactionRecord, CompactionRequest
+from magnetar.offload.records import RequestState
 
 PENDING_MS_MAX: Final = 3_600_000
 """A request without a job for this long is shown as an error, but stays valid."""

@@ -258,9 +258,9 @@ class ClusterOwnership:
             # Handed over to this broker, or the watch is ahead of the answer to this claim.
             self.claims.adopt(bundle, record)
         elif claim is not None and claim.state is ClaimState.HELD:
-            gone = record is None or (record.revision > claim.revision)
-            if gone and self.claims.drop(bundle) is not None:
-                self._abandon(bundle, "the claim is gone")
+            # The follower has seen the claim's own record, so this one is newer, or it is gone.
+            self.claims.drop(bundle)
+            self._abandon(bundle, "the claim is gone")
         self._lookups.bundle_changed(bundle)
 
     def _ring_changed(self, namespace: NamespaceName) -> None:

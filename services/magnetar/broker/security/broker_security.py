@@ -10,6 +10,7 @@ from magnetar.broker.security.rules import Rules
 from magnetar.core.causes import Causes
 from magnetar.core.clock import Clock
 from magnetar.metadata.store import MetadataStore
+from magnetar.observe.audit import AuditLog
 from magnetar.security.api import Authenticator
 from magnetar.security.authenticator import open_authenticator
 from magnetar.settings.field import SettingsError
@@ -48,8 +49,21 @@ class BrokerSecurity:
     challenge_answer_s: float = CHALLENGE_ANSWER_S_DEFAULT
     """How long a client may take to answer AUTH_CHALLENGE."""
     counts: ConnectCounts = field(default_factory=ConnectCounts)
+    """Of connections of the binary protocol."""
+    http_counts: ConnectCounts = field(default_factory=ConnectCounts)
+    """Of HTTP requests."""
+    audit: AuditLog | None = None
+    """None if no file is set for it."""
+    audit_reads: bool = False
+    """Whether the audit log also has the GET requests that were allowed."""
     causes: Causes = field(default_factory=Causes)
     """The causes of refusals that were logged."""
+
+    async def close(self) -> None:
+        """Closes the providers, and the audit log after its last records. Idempotent."""
+        await self.authenticator.close()
+        if self.audit is not None:
+            await self.audit.stop()
 
 
 def open_security(
@@ -71,7 +85,20 @@ def open_security(
                 "authorization_enabled (authorizationEnabled) needs authentication_enabled "
                 "(authenticationEnabled): without it, no client has a role"
             )
+        if settings.audit_log_file is not None:
+            raise SettingsError(
+                "audit_log_file needs authentication_enabled (authenticationEnabled): without it, "
+                "no record would say who did something"
+            )
         return None
+    audit = None
+    if settings.audit_log_file is not None:
+        audit = AuditLog(
+            settings.audit_log_file,
+            settings.audit_log_bytes_max,
+            settings.audit_log_files_max,
+            clock,
+        )
     authorizer = None
     if settings.authorization_enabled:
         rules = Rules(
@@ -79,7 +106,7 @@ def open_security(
             wildcards=settings.authorization_wildcards,
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
         )
-        authorizer = Authorizer(store, rules, Denials(), up_to_date=up_to_date)
+        authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date)
     return BrokerSecurity(
         authenticator=open_authenticator(config, clock),
         authorizer=authorizer,
@@ -88,4 +115,6 @@ def open_security(
         authenticate_metrics=settings.authenticate_metrics,
         verify_original=settings.authenticate_original,
         challenge_answer_s=settings.auth_challenge_s,
+        audit=audit,
+        audit_reads=settings.audit_log_reads,
     )

@@ -16,6 +16,7 @@ from magnetar.broker.security.needs import (
 from magnetar.broker.security.principal import Principal
 from magnetar.core.causes import Causes
 from magnetar.core.log import get_logger
+from magnetar.observe.audit import AuditLog, AuditRecord
 
 log = get_logger("magnetar.authorization")
 
@@ -23,17 +24,40 @@ log = get_logger("magnetar.authorization")
 class Denials:
     """The operations that a broker refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: AuditLog | None = None) -> None:
+        """`audit` gets a record of each refusal."""
+        self._audit = audit
         self.by_kind: Counter[str] = Counter()
         """How many were refused, by the kind of the right: topic, namespace, tenant, …"""
         self._causes = Causes()
 
-    def record(self, principal: Principal, need: Need, address: str) -> None:
-        """Counts a refusal, and logs it unless its cause was logged lately."""
+    def record(self, principal: Principal, need: Need, address: str, action: str = "") -> None:
+        """Counts a refusal, and logs it unless its cause was logged lately.
+
+        `action` is the request or the command, for the audit log.
+        """
         self.by_kind[kind_of(need)] += 1
-        role, needs = str(principal), described(need)
-        if self._causes.is_new(role, needs):
-            log.warning("not authorized", role=role, needs=needs, peer=address)
+        needs = described(need)
+        if self._audit is not None:
+            self._audit.record(
+                AuditRecord(
+                    action=action,
+                    target=object_of(need),
+                    role=principal.role,
+                    original=principal.original or "",
+                    address=address,
+                    allowed=False,
+                    reason=f"needs {needs}",
+                )
+            )
+        if self._causes.is_new(str(principal), needs):
+            log.warning(
+                "not authorized",
+                role=principal.role,
+                original=principal.original,
+                needs=needs,
+                peer=address,
+            )
 
 
 def kind_of(need: Need) -> str:
@@ -51,6 +75,21 @@ def kind_of(need: Need) -> str:
             return "super_user"
         case AnyRoleNeed() | PublicNeed():
             return "any"
+
+
+def object_of(need: Need) -> str:
+    """Returns the name of what a right is on; an empty text if it is on nothing in particular."""
+    match need:
+        case TopicNeed(topic=topic):
+            return str(topic)
+        case NamespaceNeed(namespace=namespace):
+            return str(namespace)
+        case TenantNeed(tenant=tenant) | TenantAdminNeed(tenant=tenant):
+            return tenant
+        case PolicyNeed(owner=owner):
+            return str(owner)
+        case _:
+            return ""
 
 
 def described(need: Need) -> str:

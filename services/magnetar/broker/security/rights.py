@@ -124,7 +124,7 @@ def _subscriptions_of_transaction(command: Any, attached: Attached) -> tuple[Nee
 
 _CONNECTING: Final = Right(_public, "none: the command belongs to authentication or keep-alive")
 _ATTACHED: Final = Right(_any_role, "that of PRODUCER or SUBSCRIBE, checked when it attached")
-_UNSUPPORTED: Final = Right(_any_role, "none: the command is refused to everybody")
+_UNSUPPORTED: Final = Right(_any_role, "none: the command is refused to all clients")
 _WATCH_CLOSE: Final = Right(_any_role, "none: the command ends a watch of its own connection")
 
 _BY_NAME: Final[dict[str, Right]] = {

@@ -22,6 +22,7 @@ from magnetar.broker.session.claims import Claims, Proof, claims_of, refusal_at,
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link
 from magnetar.core.errors import ServerError
 from magnetar.core.log import get_logger
+from magnetar.observe.audit import AuditRecord
 from magnetar.security.api import (
     AuthenticationFailed,
     Identity,
@@ -96,9 +97,11 @@ class Access:
             if fault is not None:
                 self._log("roles refused", fault, role=role, original=original)
                 self._refuse(ServerError.AUTHORIZATION_ERROR, fault)
+                self._audited(fault, role, original, allowed=False)
                 return False
         security.counts.accepted += 1
         self.principal = Principal(role, original)
+        self._audited(allowed=True)
         self._proof = proof
         self._watch(proof)
         return True
@@ -168,6 +171,7 @@ class Access:
                 raise AuthenticationFailed("the credentials name no role")
         except AuthenticationFailed as error:
             counts.refused += 1
+            self._audited("authentication failed", allowed=False)
             self._log("authentication failed", str(error))
             self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
         except (ProviderUnavailable, TimeoutError) as error:
@@ -189,8 +193,26 @@ class Access:
 
     def _close_for(self, reason: str) -> None:
         self._security.counts.expired += 1
-        self._log("connection closed", reason, role=str(self.principal))
+        principal = self.principal
+        self._log("connection closed", reason, role=principal.role, original=principal.original)
         self._link.close()
+
+    def _audited(
+        self, reason: str = "", role: str = "", original: str | None = None, *, allowed: bool
+    ) -> None:
+        """Writes the outcome of CONNECT or AUTH_RESPONSE to the audit log."""
+        if (audit := self._security.audit) is not None:
+            audit.record(
+                AuditRecord(
+                    action="CONNECT",
+                    target="",
+                    role=role or self.principal.role,
+                    original=original or self.principal.original or "",
+                    address=self._peer.address,
+                    allowed=allowed,
+                    reason=reason,
+                )
+            )
 
     def _log(self, event: str, reason: str, **fields: str | None) -> None:
         """Logs a refusal, unless this address had the same one lately."""

@@ -62,10 +62,11 @@ def guarded(handlers: Mapping[int, Handler], authorizer: Authorizer) -> dict[int
 class _Guard:
     """The handler of one command, behind the check of its rights."""
 
-    __slots__ = ("_authorizer", "_check_again", "_handler", "_refuse", "_right")
+    __slots__ = ("_authorizer", "_check_again", "_handler", "_name", "_refuse", "_right")
 
     def __init__(self, kind: int, handler: Handler, right: Right, authorizer: Authorizer) -> None:
         self._handler = handler
+        self._name = command_name(kind)
         self._right = right
         self._authorizer = authorizer
         self._refuse = _REFUSALS.get(kind)
@@ -91,7 +92,7 @@ class _Guard:
             try:
                 self._check_need(principal, need)
             except AuthorizationError:
-                self._authorizer.denials.record(principal, need, session.link.address)
+                self._authorizer.denials.record(principal, need, session.link.address, self._name)
                 raise
 
     def _check_need(self, principal: Principal, need: Need) -> None:

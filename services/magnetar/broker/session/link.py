@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.subscription.sink import Delivery
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producer import Producer
 from magnetar.core.errors import MagnetarError, ServerError
 from magnetar.security.api import Peer
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -30,6 +30,7 @@ from magnetar.wire.encoder import (
     encode_success,
 )
 from magnetar.wire.entry import without_broker_entry_metadata
+from magnetar.wire.events import SendRun
 from magnetar.wire.message_id import ack_set_words
 
 SERVER_REQUEST_ID: Final = 2**64 - 1
@@ -196,7 +197,7 @@ class Link:
             self._wire.resume_reading()
 
     def send_receipts(
-        self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
+        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
     ) -> None:
         """See `ProducerSink.send_receipts`."""
         self.published(run.size_bytes)
@@ -214,7 +215,7 @@ class Link:
             )
         self._wire.send(receipts)
 
-    def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+    def send_errors(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """See `ProducerSink.send_errors`."""
         self.published(run.size_bytes)
         if producer.closed:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from magnetar.broker.topic.producer import PublishRun
 from magnetar.core.clock import Clock
 from magnetar.wire.entry import split_entry, with_broker_entry_metadata
+from magnetar.wire.events import SendRun
 
 
 def last_index(entry: bytes) -> int:
@@ -30,7 +30,7 @@ class EntryStamp:
             return None
         return cls(clock, timestamp="timestamp" in fields, index="index" in fields)
 
-    def __call__(self, run: PublishRun, next_index: int) -> int:
+    def __call__(self, run: SendRun, next_index: int) -> int:
         """Stamps the run from `next_index` on; returns the index after the run.
 
         An entry carries the index of its last message.

@@ -6,7 +6,6 @@ append fails, every producer is disconnected: a later message must not be stored
 one that the client resends.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.governed import GovernedTopic, Rate, dispatch_rate
 from magnetar.broker.topic.last_message import find_last_message
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
 from magnetar.core.errors import (
@@ -175,9 +174,7 @@ class PersistentTopic(GovernedTopic):
                 "Could not create the initial subscription due to the auto subscription creation "
                 "is not allowed."
             )
-        # If another producer creates it meanwhile, the request is fulfilled.
-        with contextlib.suppress(SubscriptionExists):
-            await self.create_subscription(name, EARLIEST, {})
+        await self.create_subscription(name, EARLIEST, {})
 
     async def create_subscription(
         self,
@@ -230,12 +227,9 @@ class PersistentTopic(GovernedTopic):
             if not request.auto_create:
                 raise SubscriptionNotFound("Subscription does not exist")
             start = EARLIEST if request.from_earliest else LATEST
-            try:
-                return await self.create_subscription(
-                    name, start, request.properties, before_kept=compacted
-                )
-            except SubscriptionExists:
-                return self.subscriptions[name]
+            return await self.create_subscription(
+                name, start, request.properties, before_kept=compacted
+            )
         self.check_new_subscription(name)
         ledger = self.managed_ledger
         start = request.start or (EARLIEST if request.from_earliest else LATEST)
@@ -276,7 +270,7 @@ class PersistentTopic(GovernedTopic):
             raise SubscriptionNotFound(f"Subscription {name} not found")
         if subscription is not None:
             if subscription.consumers and not force:
-                raise ConsumerBusy("Subscription has active connected consumers", http_status=412)
+                raise ConsumerBusy("Subscription has active connected consumers")
             subscription.end()  # before any await, so that no consumer can attach any more
         await self._tasks.finish(self._delete_subscription(name), f"delete subscription {name}")
 
@@ -521,7 +515,7 @@ class PublishCompletion:
 
     topic: PersistentTopic
     producer: Producer
-    run: PublishRun
+    run: SendRun
     started: float = 0.0
 
     def __post_init__(self) -> None:

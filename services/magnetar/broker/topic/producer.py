@@ -42,11 +42,11 @@ class ProducerSink(Protocol):
         """Whether the peer sent something recently or answers a ping."""
 
     def send_receipts(
-        self, producer: "Producer", run: "PublishRun", ledger_id: int, first_entry_id: int
+        self, producer: "Producer", run: SendRun, ledger_id: int, first_entry_id: int
     ) -> None:
         """Answers every message of the run with its id."""
 
-    def send_errors(self, producer: "Producer", run: "PublishRun", error: MagnetarError) -> None:
+    def send_errors(self, producer: "Producer", run: SendRun, error: MagnetarError) -> None:
         """Answers every message of the run with the error."""
 
     def producer_ready(self, producer: "Producer") -> None:
@@ -60,16 +60,6 @@ class ProducerSink(Protocol):
 
         With `destination`, the client connects to that broker directly (PIP-307).
         """
-
-
-class PublishRun(Protocol):
-    """Messages of one producer that arrived together, in order (`wire.decoder.SendRun`)."""
-
-    sequence_ids: list[int]
-    highest_sequence_ids: list[int]
-    message_counts: list[int]
-    entries: list[bytes]
-    size_bytes: int
 
 
 Judged = tuple[SendRun, MagnetarError | None]

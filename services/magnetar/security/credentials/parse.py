@@ -4,7 +4,7 @@
 |---|---| | `token`, AuthenticationToken | `token:…`, `file:///…`, a bare token, `{"token": "…"}`,
 `{"file": "…"}` | | `basic`, AuthenticationBasic | `{"userId" or "username": "…", "password": "…"}`,
 or `user:password` |
-| `tls`, AuthenticationTls | `tlsCertFile:…,tlsKeyFile:…`, or the same as JSON |
+| `tls`, AuthenticationTls | `tlsCertFile:…,tlsKeyFile:…`, the same as JSON, or nothing |
 | `oauth2`, AuthenticationOAuth2 | JSON (`oauth2`) |
 
 Pulsar's clients ignore parameters that they do not know; these are errors here.
@@ -60,10 +60,15 @@ class Credentials:
         return cls(_plugin(plugin.strip(), text))
 
     @property
+    def uses_certificate(self) -> bool:
+        """Whether the credentials are the client certificate of the connection."""
+        return isinstance(self._plugin, TlsCredentials)
+
+    @property
     def certificate_files(self) -> tuple[str, str] | None:
-        """The files of the client certificate and its key that connections need; None without."""
+        """The files of the client certificate and its key; None if the parameters name none."""
         plugin = self._plugin
-        if isinstance(plugin, TlsCredentials):
+        if isinstance(plugin, TlsCredentials) and plugin.certificate_file:
             return plugin.certificate_file, plugin.key_file
         return None
 
@@ -142,6 +147,9 @@ def _checked_basic(user: str, password: str) -> Plugin:
 
 
 def _tls(text: str) -> Plugin:
+    if not text:
+        # The connection has a certificate of other settings.
+        return TlsCredentials("", "")
     if text.startswith("{"):
         values = _json(text, "tls", ("tlsCertFile", "tlsKeyFile"))
     else:

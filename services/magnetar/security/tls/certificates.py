@@ -4,8 +4,6 @@ import asyncio
 import ssl
 from pathlib import Path
 
-from magnetar.security.tls.files import TlsFileError
-
 
 def expires_at_s(cert_file: Path) -> float:
     """Returns the Unix time at which the first certificate of the file expires.
@@ -14,6 +12,8 @@ def expires_at_s(cert_file: Path) -> float:
     """
     # Imported here: an open process must not pay for it.
     from cryptography import x509
+
+    from magnetar.security.tls.files import TlsFileError
 
     try:
         chain = x509.load_pem_x509_certificates(cert_file.read_bytes())

@@ -24,10 +24,10 @@ def fingerprint(paths: Iterable[Path]) -> Fingerprint:
 
 def _identity(path: Path) -> tuple[int, int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         raise TlsFileError(f"{path}: {error.strerror}") from error
-    return found.st_ino ^ (found.st_dev << 64), found.st_size, found.st_mtime_ns
+    return status.st_ino ^ (status.st_dev << 64), status.st_size, status.st_mtime_ns
 
 
 def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:

@@ -118,9 +118,9 @@ _pacers: dict[asyncio.AbstractEventLoop, Pacer] = {}
 def pacer() -> Pacer:
     """Returns the pacer of the running loop."""
     loop = asyncio.get_running_loop()
-    found = _pacers.get(loop)
-    if found is None:
+    paced = _pacers.get(loop)
+    if paced is None:
         for old in [other for other in _pacers if other.is_closed()]:
             del _pacers[old]
-        found = _pacers[loop] = Pacer(loop)
-    return found
+        paced = _pacers[loop] = Pacer(loop)
+    return paced

@@ -1,17 +1,17 @@
-"""All TLS contexts of a process: they start, stop and are measured together."""
+"""All TLS contexts of a process: they start, stop and are measured together.
+
+The other modules of TLS are imported with the first context: an open process does not need them.
+"""
 
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from magnetar.observe.metrics import family, label_text, single
-from magnetar.security.tls.pacer import pacer
-from magnetar.security.tls.reload import (
-    ClientTls,
-    ServerTls,
-    open_client_tls,
-    open_server_tls,
-)
 from magnetar.security.tls.settings import ClientTlsConfig, ServerTlsConfig
+
+if TYPE_CHECKING:
+    from magnetar.security.tls.reload import ClientTls, ServerTls
 
 
 class ProcessTls:
@@ -20,21 +20,25 @@ class ProcessTls:
     def __init__(self) -> None:
         self._members: list[ServerTls | ClientTls] = []
 
-    def server(self, config: ServerTlsConfig, name: str = "server") -> ServerTls:
+    def server(self, config: ServerTlsConfig, name: str = "server") -> "ServerTls":
         """Opens the TLS of listeners and follows its files until `stop`; raises TlsFileError."""
+        from magnetar.security.tls.reload import open_server_tls
+
         opened = open_server_tls(config, name)
         self._members.append(opened)
         opened.start()
         return opened
 
-    def client(self, config: ClientTlsConfig, name: str) -> ClientTls:
+    def client(self, config: ClientTlsConfig, name: str) -> "ClientTls":
         """Opens the TLS of a client and follows its files until `stop`; raises TlsFileError."""
+        from magnetar.security.tls.reload import open_client_tls
+
         opened = open_client_tls(config, name)
         self._members.append(opened)
         opened.start()
         return opened
 
-    def client_if(self, config: ClientTlsConfig | None, name: str) -> ClientTls | None:
+    def client_if(self, config: ClientTlsConfig | None, name: str) -> "ClientTls | None":
         """Like `client`; None for a client without TLS."""
         return None if config is None else self.client(config, name)
 
@@ -67,6 +71,8 @@ class ProcessTls:
             [member.stats.reloads for member in members],
             "counter",
         )
+        from magnetar.security.tls.pacer import pacer
+
         stats = pacer().stats
         yield family(
             "magnetar_tls_handshakes_total",

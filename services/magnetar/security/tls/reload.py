@@ -82,17 +82,17 @@ class _Reloading:
     def reload(self) -> bool:
         """Uses changed files if they are valid; returns whether the context changed."""
         try:
-            found = fingerprint(self._files)
-            if found == self._loaded:
+            current = fingerprint(self._files)
+            if current == self._loaded:
                 self.failing = ""
                 return False
             context, expires_at = self._built()
-            if fingerprint(self._files) != found:
+            if fingerprint(self._files) != current:
                 return False  # written meanwhile: the next check reads them again
         except (OSError, ValueError) as error:
             self._failed(str(error))
             return False
-        self._context, self._loaded, self.failing = context, found, ""
+        self._context, self._loaded, self.failing = context, current, ""
         self.expires_at_s = expires_at
         self.stats.reloads += 1
         log.info("certificates reloaded", tls=self.name, files=", ".join(map(str, self._files)))

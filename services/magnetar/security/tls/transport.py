@@ -281,7 +281,7 @@ class TlsSocket(asyncio.BufferedProtocol):
             return
         self.closing = True
         if self._tls is not None:
-            # The error says that the peer's close_notify has not come, which nobody needs.
+            # The error says that the peer has not sent its close_notify, which is not needed.
             with contextlib.suppress(ssl.SSLError):
                 self._tls.unwrap()
             self._send()

@@ -96,9 +96,7 @@ async def _gather(job: JobContext, options: _Options) -> Gathered:
     async with opened_log(job.log) as log:
         topics = await job.topics(log.store)
         with job.progress.units("topics", len(topics)) as advance:
-            return await gather(
-                log, topics, options.questions, job.log.admin_url, job.clock, advance
-            )
+            return await gather(log, topics, options.questions, job.log, job.clock, advance)
 
 
 def _scan(job: JobContext, options: _Options, gathered: Gathered) -> Scanned:

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from magnetar.wire.batch import build_batch
+from magnetar.wire.batch import build_batch, message_at
 from magnetar.wire.compression import compress, decompress
 from magnetar.wire.entry import build_entry, without_broker_entry_metadata
 from magnetar.wire.framing import CHECKSUM_HEADER_BYTES, METADATA_SIZE_BYTES, MalformedEntry
@@ -30,7 +30,6 @@ UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
 _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 _COMPACTED_OUT: Final = build_batch([(SingleMessageMetadata(compacted_out=True), b"")])
 _metadata_from: Final = MessageMetadata.FromString
-_message_from: Final = SingleMessageMetadata.FromString
 
 
 class Kind(Enum):
@@ -121,19 +120,9 @@ def _messages(
     metadata: MessageMetadata, plain: bytes
 ) -> Iterator[tuple[int, SingleMessageMetadata, int, int]]:
     """Each message's index and metadata, and its start and end."""
-    at, size = 0, len(plain)
+    at = 0
     for index in range(metadata.num_messages_in_batch):
-        start = at + METADATA_SIZE_BYTES
-        end = start + int.from_bytes(plain[at:start])
-        if end > size:
-            raise MalformedEntry("The batch ends within the metadata of a message")
-        try:
-            message = _message_from(plain[start:end])
-        except DecodeError as error:
-            raise MalformedEntry("The metadata of a message cannot be parsed") from error
-        after = end + message.payload_size
-        if not end <= after <= size:
-            raise MalformedEntry("The batch ends within a message")
+        message, _, after = message_at(plain, at)
         yield index, message, at, after
         at = after
 

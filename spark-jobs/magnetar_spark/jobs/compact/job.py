@@ -12,11 +12,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from magnetar.compaction.records import CompactionRecord, RequestState
+from magnetar.compaction.records import CompactionRecord
 from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.metadata.store import MetadataStore
+from magnetar.offload.records import RequestState
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.compact import base, swap
 from magnetar_spark.jobs.compact.chunks import settled

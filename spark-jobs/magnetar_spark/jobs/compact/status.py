@@ -9,10 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from magnetar.compaction.records import CompactionRequest, RequestState, decode_request, request_key
+from magnetar.compaction.records import CompactionRequest, decode_request, request_key
 from magnetar.core.clock import Clock
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.offload.records import RequestState
 
 ERROR_CHARS_MAX: Final = 500
 

@@ -36,6 +36,7 @@ from magnetar.compaction.records import (
 from magnetar.core.clock import Clock
 from magnetar.core.errors import Conflict, MagnetarError, TopicNotFound
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.core.tasks import TaskScope
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import (
@@ -106,13 +107,11 @@ async def job_lease(store: MetadataStore, job: str) -> AsyncIterator[Lease]:
     """Holds the job's key until the context ends, or the process dies."""
     lease = await store.grant_lease(LEASE_S)
     await store.put(job_key(job), b"{}", lease_id=lease.id)
-    renewing = asyncio.ensure_future(_renew(lease))
     try:
-        yield lease
+        async with TaskScope(f"compaction job {job}") as scope:
+            scope.start(_renew(lease), "lease")
+            yield lease
     finally:
-        renewing.cancel()
-        with suppress(asyncio.CancelledError):
-            await renewing
         with suppress(MagnetarError):
             await lease.revoke()
 

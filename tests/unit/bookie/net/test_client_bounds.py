@@ -47,7 +47,7 @@ async def test_invalid_ids_do_not_affect_the_connection() -> None:
         adding = Adding(bookie)
         adding.add(0)
         assert await adding.count(1) == [(0, None)]
-        with pytest.raises(ValueError, match="no such ids"):
+        with pytest.raises(ValueError, match="no ledger id"):
             adding.add(1, ledger_id=1 << 63)
         with pytest.raises(ValueError, match="ids from 0"):
             adding.add(ID_END)

@@ -1,10 +1,12 @@
 """The timer of a client connection: exact deadlines, and pings of an idle connection."""
 
 import asyncio
+import gc
+from typing import Any
 
 import pytest
 
-from magnetar.bookie.api import BookieError, BookieLate
+from magnetar.bookie.api import BookieError, BookieLate, BookieUnavailable
 from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net.client_connection import TICK_S
 from magnetar.bookie.net.protocol_v1 import Frame
@@ -169,6 +171,29 @@ async def test_idle_connection_is_pinged_with_a_deadline(
     assert ping.id == 2
     rig.timers.pass_(TICK_S * TICKS)
     assert isinstance(rig.connection.error, BookieLate)
+
+
+async def test_a_ping_that_fails_with_its_connection_is_no_unhandled_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for it; asyncio would log an error for each bookie that restarts."""
+    rig = ClientRig(monkeypatch, timeout_s=TIMEOUT_S, ping_idle_s=10.0)
+    failed: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    rig.open()
+    rig.add(0)
+    feed(rig.connection, protocol.encode_added(0, 1, 1))
+    await turns()
+    rig.wire.frames()
+    rig.timers.pass_(TICK_S + 10.0)
+    (ping,) = rig.wire.frames()
+    assert isinstance(ping, Frame)
+    assert ping.kind == protocol.PING
+    rig.connection.close(BookieUnavailable("it is gone"))
+    await turns()
+    assert rig.connection.pending == 0
+    gc.collect()
+    assert failed == []
 
 
 async def test_one_timer_serves_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:

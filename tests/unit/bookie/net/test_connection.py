@@ -240,12 +240,15 @@ async def test_connection_with_most_memory_is_closed_at_the_bound(
     monkeypatch.setattr(server_module, "RECEIVING_BYTES_MAX", held + 1)
     rig.server.receiving(1)
     assert not rig.ended, "at the bound nobody is closed"
+    monkeypatch.setattr(server_module, "RECEIVING_BYTES_MAX", held - 1)
     rig.server.receiving(-1)
-    rig.server.receiving(2)
+    assert not rig.ended, "nobody is closed as memory is freed"
+    monkeypatch.setattr(server_module, "RECEIVING_BYTES_MAX", held)
+    rig.server.receiving(1)
     assert "too many large frames" in await rig.farewell()
     assert rig.ended
     assert not small_wire.closed
-    assert rig.server.receiving_bytes == 2, "its memory is free at once"
+    assert rig.server.receiving_bytes == 1, "its memory is free at once"
     assert rig.server.connections == {rig.connection, small}
 
 

@@ -219,3 +219,21 @@ async def test_closing_client_refuses_requests(
     assert rig.kinds() == [(0, BookieUnavailable), (1, BookieUnavailable)]
     assert rig.owner._connection is None, "no new connection is opened"
     await rig.owner.close()
+
+
+async def test_an_ended_connection_keeps_and_sends_nothing_of_what_was_queued(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bookie may be gone with megabytes queued, and the connection is still referenced."""
+    rig = ClientRig(monkeypatch)
+    rig.open()
+    sent = bytes(range(256)) * 4
+    rig.add(0, sent)
+    connection = rig.connection
+    assert any(sent in part for part in connection._out)
+    connection.close(BookieUnavailable("it is gone"))
+    assert rig.kinds() == [(0, BookieUnavailable)]
+    assert (connection._out, connection.pending_bytes) == ([], 0)
+    await turns()
+    assert rig.wire.aborted
+    assert not any(sent in data for data in rig.wire.writes)

@@ -102,7 +102,9 @@ async def test_adds_are_accepted_only_under_a_valid_lease(
 async def test_stopping_bookie_refuses_adds_permanently(rig: Rig) -> None:
     rig.service.suspended()
     rig.service._stopping = True
+    await rig.store.delete(KEY)
     await rig.service.established(renewed=True)
+    assert await rig.store.get(KEY) is None, "brokers would go on writing to it"
     await rig.service._register()
     assert not rig.service.registered
 

@@ -15,6 +15,7 @@ from magnetar.bookie.api import LedgerEnd, OnAdded, StoredEntry
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net import server as server_module
+from magnetar.bookie.net.connection import BookieConnection
 from magnetar.bookie.net.protocol_v1 import Added, Entries, Frame
 from magnetar.bookie.net.requests import REQUESTS_RUNNING_MAX
 from magnetar.bookie.net.server import PENDING_BYTES_HIGH, BookieServer
@@ -35,6 +36,56 @@ async def test_server_resumes_after_a_missed_low_water_call() -> None:
             assert not server.held
             bookie.waiting[0](None)
             assert await peer.frame() == Added(0, 1, 1)
+    finally:
+        await server.stop()
+
+
+async def test_a_connection_that_opens_as_the_bookie_gets_room_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All held connections are resumed in the turn in which the new one is to be held."""
+    bookie, loop = SlowBookie(), asyncio.get_running_loop()
+    server = BookieServer(bookie, pressure=bookie, settings=ServerSettings(sweep_s=1000.0))
+    await server.start(host="127.0.0.1")
+    try:
+        async with connected(server) as peer:
+            bookie.pending_bytes = PENDING_BYTES_HIGH
+            peer.add(1)
+            await until(lambda: server.held)
+            opened = server.opened
+
+            def with_room(connection: BookieConnection) -> bool:
+                loop.call_soon(bookie.low[0])
+                return opened(connection)
+
+            monkeypatch.setattr(server, "opened", with_room)
+            await alive(server)
+            assert not server.held
+            bookie.waiting[0](None)
+            assert await peer.frame() == Added(0, 1, 1)
+    finally:
+        await server.stop()
+
+
+async def test_a_connection_that_opens_while_the_bookie_has_no_room_waits() -> None:
+    bookie = SlowBookie()
+    server = BookieServer(bookie, pressure=bookie, settings=ServerSettings(sweep_s=1000.0))
+    await server.start(host="127.0.0.1")
+    try:
+        async with connected(server) as peer:
+            bookie.pending_bytes = PENDING_BYTES_HIGH
+            peer.add(1)
+            await until(lambda: server.held)
+            async with connected(server, hello=False) as other:
+                await until(lambda: len(server.connections) == 2)
+                other.hello()
+                other.add(1, ledger_id=2)
+                for _ in range(20):
+                    await asyncio.sleep(0.001)
+                assert len(bookie.waiting) == 1
+                bookie.low[0]()
+                assert isinstance(await other.frame(), Frame)
+                await until(lambda: len(bookie.waiting) == 2)
     finally:
         await server.stop()
 

@@ -13,6 +13,7 @@ from tests.unit.bookie.net.peers import DEADLINE_S, HOST, until
 from magnetar.bookie import service as service_module
 from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.net.client import RemoteBookie
+from magnetar.bookie.net.settings import ServerSettings
 from magnetar.bookie.registration import BookieRegistration, decode, known_key, registration_key
 from magnetar.bookie.service import BookieService, BookieServiceSettings
 from magnetar.bookie.settings import BookieSettings
@@ -24,7 +25,7 @@ from magnetar.ledger import metadata as ledger_metadata
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
 from magnetar.metadata.session import MetadataSession
-from magnetar.metadata.store import MetadataUnavailable
+from magnetar.metadata.store import MetadataUnavailable, Record
 
 KEY = registration_key("b1")
 STORAGE = BookieSettings(journal_preallocate_bytes=1 << 20, disk_usage_high=1.0, disk_usage_low=1.0)
@@ -140,19 +141,62 @@ async def test_another_bookie_of_the_same_id_is_not_displaced(tmp_path: Path) ->
     assert record.value == value
 
 
+class Polled(MemoryStore):
+    """A store that counts the reads of the registration."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = asyncio.Semaphore(0)
+
+    async def get(self, key: str) -> Record | None:
+        if key == KEY:
+            self.reads.release()
+        return await super().get(key)
+
+
 async def test_start_waits_for_the_lease_of_the_former_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its lease may last as long as this bookie's own would."""
     monkeypatch.setattr(service_module, "NAME_POLL_S", 0.01)
-    store = MemoryStore()
-    lease = await store.grant_lease(0.2)
-    await store.put(
-        KEY, encode(BookieRegistration("b1", "other", "elsewhere", 7)), lease_id=lease.id
-    )
+    store = Polled()
+    lease = await store.grant_lease(60.0)
+    other = encode(BookieRegistration("b1", "other", "elsewhere", 7))
+    await store.put(KEY, other, lease_id=lease.id)
+
+    async def end_lease() -> None:
+        for _ in range(5):
+            await store.reads.acquire()
+        record = await MemoryStore.get(store, KEY)
+        assert record is not None
+        assert record.value == other
+        await lease.revoke()
+
+    ending = asyncio.ensure_future(end_lease())
     async with running(store, tmp_path / "data") as service:
+        assert ending.done()
+        await ending
         result = await registration(store)
         assert result is not None
         assert result.identity == service.bookie.identity
+
+
+async def test_the_server_has_the_bounds_that_were_given(tmp_path: Path) -> None:
+    clock, store = SystemClock(), MemoryStore()
+    bounds = ServerSettings(connections_max=7, idle_timeout_s=11.0)
+    service = await BookieService.open(
+        tmp_path / "data",
+        store,
+        MetadataSession(store, 60.0, clock, "b1"),
+        clock,
+        BookieServiceSettings("b1", HOST, cluster="ours"),
+        bookie_settings=STORAGE,
+        server_settings=bounds,
+    )
+    try:
+        assert service.server.settings == bounds
+    finally:
+        await service.stop()
 
 
 async def test_deleted_registration_is_restored(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.compaction.records import (
     CompactionRecord,
     CompactionRequest,
-    RequestState,
     compaction_key,
     job_key,
     request_key,
 )
 from magnetar.core.ids import Position
 from magnetar.metadata.records import encode
+from magnetar.offload.records import RequestState
 from magnetar.offload.stores import StoreSpec
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD, INACTIVE_TOPICS
 

@@ -206,6 +206,23 @@ async def test_each_quota_of_a_topic_counts_by_itself() -> None:
         assert await refusal(topic) is None, "an eviction makes room"
 
 
+@pytest.mark.parametrize("kept", [True, False], ids=["still exceeded", "no longer exceeded"])
+async def test_a_quota_is_judged_after_the_eviction_of_another(kept: bool) -> None:
+    """Producers are not blocked for a backlog that the same round has evicted."""
+    async with world() as w:
+        client = Client(w).connect()
+        topic = await w.topic("t", "s")
+        await client.produces(1, topic.full_name)
+        await w.publish(topic, 10, every_ms=10_000, size_bytes=100)
+        size = topic.managed_ledger.bytes_total
+        evicts = quota(size // 2, "consumer_backlog_eviction")
+        await w.set(BACKLOG_QUOTA, evicts | quota(20 if kept else 60, kind="age"))
+        exceeded = await enforcement.check_quotas(topic, enforcement.limits_on(topic))
+        assert 0 < topic.subscriptions["s"].cursor.backlog <= 5
+        assert exceeded == ({QuotaType.AGE} if kept else set())
+        assert len(topic.producers) == (0 if kept else 1)
+
+
 async def test_the_one_that_is_furthest_behind_holds_data() -> None:
     async with world() as w:
         topic = await w.topic("t", "s")

@@ -171,8 +171,10 @@ async def test_a_bundle_that_leaves_or_was_claimed_anew_is_not_released_again() 
         one.topics.closing.set()
         await moving
         await one.take(FIRST)
+        one.topics.asked.clear()
         await one.ownership._moves.release(claim)
         assert one.owned() == {FIRST}
+        assert one.topics.asked == [], "the topics of the newer claim stay open"
 
 
 @in_virtual_time

@@ -33,6 +33,13 @@ HALVES = [Bundle(NAMESPACE, 0, 0x20000000), Bundle(NAMESPACE, 0x20000000, 0x4000
 CUT = [0x20000000]
 
 
+async def until_owned(stage: Stage, bundle: Bundle) -> None:
+    """Waits until the store has a claim on the bundle; brokers do not report it."""
+    async with asyncio.timeout(RETRY_S / 2):
+        while bundle.range not in await stage.store.owners():  # noqa: ASYNC110
+            await asyncio.sleep(RETRY_S / 100)
+
+
 @in_virtual_time
 async def test_a_claim_is_the_record_of_its_broker_under_its_lease() -> None:
     async with Stage() as stage:
@@ -458,9 +465,7 @@ async def test_a_split_without_an_answer_claims_no_part_that_is_lost_meanwhile()
         broker.view.unanswered = [True]
         claim = broker.ownership.claims.all[FIRST]
         splitting = asyncio.ensure_future(broker.ownership.claims.split(claim, CUT))
-        async with asyncio.timeout(RETRY_S / 2):
-            while HALVES[0].range not in await stage.store.owners():  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(RETRY_S / 100)
+        await until_owned(stage, HALVES[0])
         for part in HALVES:
             await stage.store.delete(ownership_key(part))
         await stage.store.own(HALVES[0], own)
@@ -479,9 +484,7 @@ async def test_a_split_takes_no_claim_of_a_later_lease_for_its_own() -> None:
         later = OwnershipRecord(own.broker_id, own.start, own.lease_id + 1)
         broker.view.unanswered = [True]
         splitting = asyncio.ensure_future(broker.ownership.claims.split(claim, CUT))
-        async with asyncio.timeout(RETRY_S / 2):
-            while HALVES[0].range not in await stage.store.owners():  # noqa: ASYNC110 - nothing tells
-                await asyncio.sleep(RETRY_S / 100)
+        await until_owned(stage, HALVES[0])
         for part in HALVES:
             await stage.store.delete(ownership_key(part))
             await stage.store.own(part, later)

@@ -377,6 +377,24 @@ async def test_a_broker_that_drains_hands_over_all_bundles_a_few_at_a_time() -> 
 
 
 @in_virtual_time
+async def test_a_drain_leaves_a_bundle_alone_that_is_moving_already() -> None:
+    async with Stage() as stage:
+        one, other = await stage.pair()
+        await one.take(*QUARTERS[:2])
+        one.topics.closing.clear()
+        moving = asyncio.ensure_future(one.ownership.unload(FIRST, other.id))
+        await settle()
+        draining = asyncio.ensure_future(one.ownership.drain(30))
+        await settle()
+        one.topics.closing.set()
+        assert await moving == other.id
+        await draining
+        assert one.topics.asked.count(("drain", FIRST)) == 1
+        assert one.topics.asked.count(("drain", QUARTERS[1])) == 1
+        assert other.owned() == set(QUARTERS[:2])
+
+
+@in_virtual_time
 async def test_a_drain_ends_at_its_deadline() -> None:
     async with Stage() as stage:
         one, _ = await stage.pair()

@@ -228,6 +228,7 @@ async def test_the_same_lease_that_comes_back_needs_no_other_registration() -> N
         await one.ownership.brokers.established(renewed=False)
         assert await stage.store.get(broker_key(one.id)) == before
         registry: BrokerRegistry = one.ownership.brokers
+        one.view.running.clear()
         await registry.set_state(BrokerState.DRAINING)
         after = await stage.store.get(broker_key(one.id))
         assert after is not None

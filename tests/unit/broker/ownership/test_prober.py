@@ -1,6 +1,7 @@
 """Whether a broker is there, as told by its binary listener."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import Iterator
 
@@ -75,6 +76,35 @@ async def test_what_says_nothing_proves_nothing(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     # A name that cannot be resolved is no refusal either.
     assert await prober.probe(broker(1, "nosuch.invalid", start=2)) is Presence.UNSURE
+
+
+REFUSED = "[Errno 111] Connect call failed ('127.0.0.1', 1)"
+NO_ROUTE = "[Errno 113] Connect call failed ('192.0.2.1', 1)"
+
+
+@pytest.mark.parametrize(
+    ("error", "presence"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "refused"), Presence.REFUSED),
+        (OSError(f"Multiple exceptions: {REFUSED}, {REFUSED}"), Presence.REFUSED),
+        (OSError(f"Multiple exceptions: {REFUSED}, {NO_ROUTE}"), Presence.UNSURE),
+        (OSError(f"Multiple exceptions: {NO_ROUTE}, {NO_ROUTE}"), Presence.UNSURE),
+        (OSError("Multiple exceptions: "), Presence.UNSURE),
+        (OSError(errno.EHOSTUNREACH, "no route"), Presence.UNSURE),
+        (OSError(errno.ENETUNREACH, f"behind it: {REFUSED}"), Presence.UNSURE),
+    ],
+    ids=str,
+)
+async def test_a_name_with_several_addresses_is_dead_only_if_all_of_them_refuse(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, presence: Presence
+) -> None:
+    """The process may listen at an address that this machine has no route to."""
+
+    async def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
+    assert await Prober(TaskSet("test")).probe(broker(1)) is presence
 
 
 async def test_all_who_ask_share_one_probe(

@@ -27,7 +27,7 @@ from magnetar.broker.rates.publish_rate import PublishGate
 from magnetar.broker.rates.token_bucket import TokenBucket
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.broker.topic.counters import TopicCounters
-from magnetar.broker.topic.producer import Producer, PublishRun
+from magnetar.broker.topic.producer import Producer
 from magnetar.core.errors import MagnetarError
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry
@@ -54,7 +54,7 @@ class Sink(RecordingSink):
         assert not self.reading
         self.reading = True
 
-    def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+    def send_errors(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         self.errors += [(each, str(error)) for each in run.sequence_ids]
 
 

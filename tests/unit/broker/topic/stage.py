@@ -19,7 +19,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.topic.producer import AccessMode, Producer, PublishRun
+from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import NamespaceName, parse_topic
@@ -59,12 +59,12 @@ class ProducerSink:
         return self.alive
 
     def send_receipts(
-        self, producer: Producer, run: PublishRun, ledger_id: int, first_entry_id: int
+        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
     ) -> None:
         self.told.append("receipts")
         self.receipts.append((run.sequence_ids, ledger_id, first_entry_id))
 
-    def send_errors(self, producer: Producer, run: PublishRun, error: MagnetarError) -> None:
+    def send_errors(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         self.told.append("errors")
         self.errors.append((run.sequence_ids, error))
 
@@ -151,9 +151,12 @@ def request(
     sub_type: SubType = SubType.Shared,
     *,
     has_schema: bool = True,
+    read_compacted: bool = False,
     **given: Any,
 ) -> SubscribeRequest:
-    spec = ConsumerSpec(next(_numbers), name, sub_type, has_schema=has_schema)
+    spec = ConsumerSpec(
+        next(_numbers), name, sub_type, has_schema=has_schema, read_compacted=read_compacted
+    )
     return SubscribeRequest(subscription, spec, **{"from_earliest": True, **given})
 
 

@@ -240,6 +240,36 @@ async def test_a_schema_is_checked_against_the_topics(
         assert asked == [(name, schema, True), (name, schema), (name, schema, False)]
 
 
+@KINDS
+async def test_a_subscribe_rate_applies_with_its_next_change(kind: str) -> None:
+    async with stage() as s:
+        topic = await opened(s, kind)
+
+        consumer = request()
+
+        async def subscribes(times: int) -> None:
+            """So often it is admitted, and not once more."""
+            for _ in range(times):
+                subscription, attached, _ = await s.attach(topic, consumer)
+                topic.remove_consumer(subscription, attached)
+            with pytest.raises(NotAllowed, match="subscribe rate limit"):
+                await s.attach(topic, consumer)
+
+        async def allow(times: int, period_s: int) -> None:
+            rate = {"subscribeThrottlingRatePerConsumer": times, "ratePeriodInSecond": period_s}
+            await s.set(rates.SUBSCRIBE_RATE, rate, topic)
+
+        await allow(1, 30)
+        await subscribes(1)
+        await allow(3, 30)
+        await subscribes(2)
+        await allow(2, 600)
+        s.clock.advance(31_000)
+        await subscribes(0)
+        s.clock.advance(570_000)
+        await subscribes(2)
+
+
 # -- names that two want
 
 

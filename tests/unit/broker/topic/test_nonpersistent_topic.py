@@ -86,6 +86,21 @@ async def test_a_consumer_does_not_join_a_subscription_that_went_while_it_waited
         assert subscription.consumers == []
 
 
+async def test_a_consumer_whose_topic_closes_while_it_waits_is_refused() -> None:
+    """Its connection would get nothing, and no notice that the topic has moved."""
+    async with stage() as s:
+        topic = await s.nonpersistent()
+        subscription, _, _ = await s.attach(topic, request(sub_type=SubType.Exclusive))
+        asked, go = hold_sign_of_life(subscription.consumers[0].sink, alive=False)
+        attaching = asyncio.ensure_future(s.attach(topic, request(sub_type=SubType.Exclusive)))
+        await asked.wait()
+        await topic.drain()
+        go.set()
+        with pytest.raises(ServiceNotReady):
+            await attaching
+        assert subscription.consumers == []
+
+
 async def test_which_consumers_may_unsubscribe() -> None:
     async with stage() as s:
         topic = await s.nonpersistent()

@@ -16,7 +16,7 @@ from tests.unit.ledger.stage import turns
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode
-from magnetar.core.errors import ServiceNotReady, TopicTerminated
+from magnetar.core.errors import ProducerFenced, ServiceNotReady, TopicTerminated
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
 from magnetar.wire.entry import split_entry
@@ -186,6 +186,29 @@ async def test_a_topic_that_rests_stores_no_epoch() -> None:
         assert EPOCH_PROPERTY not in topic.managed_ledger.properties
 
 
+async def test_a_producer_that_was_fenced_disconnects_nobody_when_it_returns() -> None:
+    """Not even one that fences others: the topic belongs to the producer of the later epoch."""
+    async with stage() as s:
+        topic = await s.topic()
+        fenced, _ = await s.producer(topic, mode=AccessMode.EXCLUSIVE)
+        topic.remove_producer(fenced)
+        holder, sink = await s.producer(topic, mode=AccessMode.EXCLUSIVE)
+        waiting, there = await s.producer(topic, mode=AccessMode.WAIT_FOR_EXCLUSIVE)
+        assert (fenced.topic_epoch, holder.topic_epoch) == (0, 1)
+        for mode in (AccessMode.EXCLUSIVE_WITH_FENCING, AccessMode.EXCLUSIVE):
+            with pytest.raises(ProducerFenced):
+                await s.producer(topic, mode=mode, topic_epoch=fenced.topic_epoch)
+        assert list(topic.producers) == [holder]
+        assert (holder.ready, sink.sent_away) == (True, [])
+        assert (there.refused, topic.producers.waiting_count) == ([], 1)
+        later, _ = await s.producer(
+            topic, mode=AccessMode.EXCLUSIVE_WITH_FENCING, topic_epoch=holder.topic_epoch
+        )
+        assert list(topic.producers) == [later]
+        assert sink.sent_away == [(holder, None)]
+        assert there.refused == [waiting]
+
+
 # -- rest and end
 
 
@@ -204,12 +227,25 @@ async def test_a_suspended_topic_takes_no_message_and_sends_no_notice() -> None:
         assert (sink.told, there.told, at.closed) == ([], [], [])
         topic.resume()
         assert topic.serving
-        assert quiet.ready
+        assert (quiet.ready, quiet.suspended) == (True, False)
         assert there.sent_away == [(busy, None)]
         topic.publish(quiet, run_of(quiet, "x"))
         await turns(60)
         assert len(sink.receipts) == 1
         assert at.texts == ["x"]
+
+
+async def test_a_topic_that_is_suspended_twice_forgets_no_message_that_it_missed() -> None:
+    """The messages behind a missed one would otherwise be stored before it."""
+    async with stage() as s:
+        topic = await s.topic()
+        producer, sink = await s.producer(topic)
+        topic.suspend()
+        producer.missed = True  # as its session does for messages that arrive now
+        topic.suspend()
+        topic.resume()
+        assert sink.sent_away == [(producer, None)]
+        assert not len(topic.producers)
 
 
 async def test_messages_sent_before_a_topic_closes_are_stored_and_receipted() -> None:

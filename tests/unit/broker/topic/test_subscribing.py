@@ -1,6 +1,7 @@
 """Subscriptions of a persistent topic: where they begin, how they are deleted, how they end."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.held_store import deletes, puts
@@ -22,6 +23,8 @@ from magnetar.core.errors import (
 )
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.ledger.settings import Quorums
+from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import CURSORS_PREFIX
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
 
@@ -197,6 +200,67 @@ async def test_a_consumer_whose_topic_ends_while_it_attaches_is_refused(end: str
             assert not topic.subscriptions["s"].suspended
 
 
+async def test_a_consumer_that_attaches_uses_the_topic() -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        for name in ("s", "t", "s"):
+            s.clock.advance(10)
+            await s.attach(topic, request(name))
+            assert topic.last_active_ms == s.clock.now_ms()
+
+
+async def test_a_suspended_topic_keeps_a_subscription_whose_creation_had_begun() -> None:
+    """Its cursor holds data, so it has to be seen; the client asks the next owner."""
+    async with stage() as s:
+        topic = await s.topic()
+        held = s.store.hold(CREATION)
+        creating = asyncio.ensure_future(topic.create_subscription("s", EARLIEST, {}))
+        await held.reached.wait()
+        topic.suspend()
+        held.go.set()
+        with pytest.raises(ServiceNotReady):
+            await creating
+        assert set(topic.subscriptions) == set(topic.managed_ledger.cursors) == {"s"}
+        assert topic.subscriptions["s"].suspended
+
+
+@pytest.mark.parametrize("end", ["closed", "deleted"])
+async def test_a_cursor_that_ended_while_it_was_created_gets_no_subscription(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acks would never be stored."""
+    async with stage() as s:
+        topic = await s.topic()
+        open_cursor = ManagedLedger.open_cursor
+
+        async def overtaken(self: ManagedLedger, name: str, **how: Any) -> Cursor:
+            monkeypatch.undo()
+            cursor = await open_cursor(self, name, **how)
+            if end == "closed":
+                await topic.drain()
+            else:
+                await self.delete_cursor(name)
+            return cursor
+
+        monkeypatch.setattr(ManagedLedger, "open_cursor", overtaken)
+        with pytest.raises(ServiceNotReady):
+            await topic.create_subscription("s", EARLIEST, {})
+        assert topic.subscriptions == {}
+
+
+async def test_a_subscription_to_what_was_compacted_begins_before_what_is_kept() -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        await s.publish(topic, "a", "b")
+        await topic.managed_ledger.truncate()
+        await s.publish(topic, "c")
+        whole = request("whole", sub_type=SubType.Exclusive, read_compacted=True)
+        for asked in (whole, request("kept", sub_type=SubType.Exclusive)):
+            await s.attach(topic, asked, permits=0)
+        marks = {name: each.cursor.mark_delete for name, each in topic.subscriptions.items()}
+        assert marks == {"whole": EARLIEST, "kept": topic.managed_ledger.first_position}
+
+
 # -- deleting
 
 
@@ -222,6 +286,50 @@ async def test_a_subscription_in_use_is_deleted_only_by_force() -> None:
         with pytest.raises(SubscriptionNotFound):
             await topic.delete_subscription("s", force=True)
         assert await s.store.list(CURSORS_PREFIX) == []
+
+
+async def test_a_subscription_whose_cursor_was_deleted_by_another_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise it would stay in the topic, ended, and no consumer could attach by that name."""
+    async with stage() as s:
+        topic = await s.topic()
+        _, consumer, sink = await s.attach(topic)
+        delete = ManagedLedger.delete_cursor
+
+        async def overtaken(self: ManagedLedger, name: str) -> None:
+            monkeypatch.undo()
+            await delete(self, name)
+            await delete(self, name)
+
+        monkeypatch.setattr(ManagedLedger, "delete_cursor", overtaken)
+        with pytest.raises(SubscriptionNotFound):
+            await topic.delete_subscription("s", force=True)
+        assert topic.subscriptions == {}
+        assert sink.closed == [consumer.spec.consumer_id]
+        again, _, _ = await s.attach(topic)
+        assert topic.subscriptions == {"s": again}
+
+
+async def test_a_subscription_made_anew_outlives_the_deletion_of_the_former(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        former, _, _ = await s.attach(topic)
+        delete = ManagedLedger.delete_cursor
+
+        async def overtaken(self: ManagedLedger, name: str) -> None:
+            monkeypatch.undo()
+            await delete(self, name)
+            topic._forget(name)
+            await s.attach(topic)
+
+        monkeypatch.setattr(ManagedLedger, "delete_cursor", overtaken)
+        await topic.delete_subscription("s", force=True)
+        subscription = topic.subscriptions["s"]
+        assert subscription is not former
+        assert (len(subscription.consumers), subscription.closed) == (1, False)
 
 
 async def test_a_subscription_during_deletion_admits_no_consumer_and_keeps_its_name() -> None:

@@ -169,7 +169,7 @@ class GrantOnTopic(msgspec.Struct):
 )
 async def grant_on_topics(request: Request) -> Response:
     grants = await _grants_of_one_namespace(request)
-    checked = [(str(name), each.role, _checked(each.actions)) for name, each in grants]
+    checked = [(str(name), grant.role, _checked(grant.actions)) for name, grant in grants]
 
     def granted(topics: dict[str, Roles]) -> dict[str, Roles]:
         for topic, role, actions in checked:
@@ -191,8 +191,8 @@ async def revoke_on_topics(request: Request) -> Response:
     grants = await _grants_of_one_namespace(request)
 
     def revoked(topics: dict[str, Roles]) -> dict[str, Roles]:
-        for name, each in grants:
-            topics = _revoked(topics, str(name), each.role)
+        for name, grant in grants:
+            topics = _revoked(topics, str(name), grant.role)
         return topics
 
     return await _change_of(request, grants[0][0].namespace, TOPIC_AUTH, revoked)
@@ -206,7 +206,7 @@ async def _grants_of_one_namespace(request: Request) -> list[tuple[TopicName, Gr
     given = await bodies.parse(request, list[GrantOnTopic])
     if not given:
         raise HTTPException(400, "Permissions should not be null or empty")
-    grants = [(parse_topic(each.topic), each) for each in given]
+    grants = [(parse_topic(grant.topic), grant) for grant in given]
     namespace = grants[0][0].namespace
     await require(request, TenantAdminNeed(namespace.tenant))
     if any(name.namespace != namespace for name, _ in grants):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
-from magnetar.policies.admission import REPLICATION
+from magnetar.policies.admission import REPLICATION, SUBSCRIPTION_AUTH_MODE
 from magnetar.policies.caps import MAX_MESSAGE_SIZE, MESSAGE_SIZE_INVALID
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
 from magnetar.policies.policy import Level, Policy
@@ -66,13 +66,20 @@ async def check_value(
     bytes_max = service.settings.message_bytes_max
     if policy is MAX_MESSAGE_SIZE and value is not None and value > bytes_max:
         raise PreconditionFailed(MESSAGE_SIZE_INVALID)
-    check_honored(policy, value, service.cluster)
+    check_honored(policy, value, service)
 
 
-def check_honored(policy: Policy, value: object, cluster: str) -> None:
-    """Raises NotAllowed if the value needs a feature that Magnetar lacks; None needs nothing."""
-    if (reason := policy.unsupported(value, cluster)) is not None:
+def check_honored(policy: Policy, value: object, service: BrokerService) -> None:
+    """Raises NotAllowed if the value needs a feature that is missing or off; None needs nothing."""
+    if (reason := policy.unsupported(value, service.cluster)) is not None:
         raise NotAllowed(reason)
+    if policy is not SUBSCRIPTION_AUTH_MODE or value in (None, "None"):
+        return
+    if service.security is None or service.security.authorizer is None:
+        raise NotAllowed(
+            "subscriptionAuthMode Prefix needs authorization (authorizationEnabled): without it, "
+            "brokers know no roles; leave it out or set None"
+        )
 
 
 async def _check_clusters(

@@ -5,6 +5,7 @@ policies' defaults. If no broker answers for a topic, its stats are left out, an
 so.
 """
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -50,10 +51,13 @@ class TopicSeen:
 class Brokers:
     """The admin REST of any broker of the cluster. A context manager."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, verify: ssl.SSLContext | bool = True) -> None:
         self._url = url.rstrip("/")
         self._client = httpx.AsyncClient(
-            timeout=TIMEOUT_S, follow_redirects=True, max_redirects=REDIRECTS_MAX
+            timeout=TIMEOUT_S,
+            follow_redirects=True,
+            max_redirects=REDIRECTS_MAX,
+            verify=verify,
         )
 
     async def __aenter__(self) -> "Brokers":

@@ -22,6 +22,7 @@ from magnetar_spark.jobs.backlog.gather.topic_state import TopicState, topic_sta
 from magnetar_spark.jobs.backlog.scan.ages import LogAges
 from magnetar_spark.jobs.progress import Advance
 from magnetar_spark.log.access import Log
+from magnetar_spark.log.settings import LogSettings
 
 TOPICS_AT_ONCE: Final = 8
 
@@ -60,13 +61,14 @@ async def gather(
     log: Log,
     topics: Sequence[TopicName],
     questions: Questions,
-    admin_url: str,
+    settings: LogSettings,
     clock: Clock,
     advance: Advance,
 ) -> Gathered:
     """Gathers the facts of all topics. Raises MetadataError if the store does not answer."""
+    admin_url = settings.admin_url
     gathered = Gathered([], [], tuple(log.bookies.registrations()), bool(admin_url))
-    async with Brokers(admin_url or "http://localhost") as client:
+    async with Brokers(admin_url or "http://localhost", settings.admin_context()) as client:
         brokers = client if admin_url else None
         default = questions.default
         if default is None:

@@ -9,7 +9,6 @@ from typing import Final
 
 from magnetar.compaction.records import (
     CompactionRecord,
-    RequestState,
     compaction_key,
     decode_compaction,
     decode_request,
@@ -18,6 +17,7 @@ from magnetar.compaction.records import (
 )
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.metadata.store import MetadataStore
+from magnetar.offload.records import RequestState
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One look at a SparkJob: what it makes and starts, what it says, and what holds it up."""
+"""One reconcile of a SparkJob: created objects, started runs, the status, obstacles."""
 
 from collections.abc import AsyncIterator
 
@@ -35,7 +35,7 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
 # -- running
 
 
-async def test_it_runs_once_and_tells_what_came_out(on: Stage) -> None:
+async def test_a_job_runs_once_and_reports_its_result(on: Stage) -> None:
     on.cluster()
     on.apply()
     assert await on.look() == SOON_S
@@ -65,7 +65,7 @@ async def test_it_runs_once_and_tells_what_came_out(on: Stage) -> None:
     assert on.status()["lastReconciled"] == "2026-01-01T12:00:00Z"
 
 
-async def test_a_failure_is_told_once_with_its_reason(on: Stage) -> None:
+async def test_a_failure_is_reported_once_with_its_reason(on: Stage) -> None:
     on.cluster()
     on.apply({"image": "mine:1"})
     await on.look()
@@ -80,7 +80,7 @@ async def test_a_failure_is_told_once_with_its_reason(on: Stage) -> None:
     assert "series" not in told
 
 
-async def test_a_run_that_is_asked_for_again_is_another_and_each_request_is_one(on: Stage) -> None:
+async def test_each_request_is_one_further_run(on: Stage) -> None:
     on.cluster()
     on.apply(run="1")
     await on.look()
@@ -89,7 +89,7 @@ async def test_a_run_that_is_asked_for_again_is_another_and_each_request_is_one(
     await on.look()
     on.apply(run="2")
     await on.look()
-    names = {one["metadata"]["name"] for one in on.kube.all_of(BATCH_JOB)}
+    names = {job["metadata"]["name"] for job in on.kube.all_of(BATCH_JOB)}
     assert len(names) == 2
     assert first in names
     assert on.status()["lastRequest"] == "2"
@@ -98,7 +98,7 @@ async def test_a_run_that_is_asked_for_again_is_another_and_each_request_is_one(
     assert len(on.kube.all_of(BATCH_JOB)) == 2
 
 
-async def test_a_run_that_was_started_already_is_not_told_of_twice(on: Stage) -> None:
+async def test_a_started_run_is_reported_once(on: Stage) -> None:
     """The operator ended before it could tell: the Job's name is the request's."""
     on.cluster()
     on.apply()
@@ -116,7 +116,7 @@ async def test_a_run_that_was_started_already_is_not_told_of_twice(on: Stage) ->
     assert on.status()["lastRequest"] == ""
 
 
-async def test_jobs_of_another_with_the_same_label_are_not_ours(on: Stage) -> None:
+async def test_jobs_of_another_owner_with_the_same_label_are_not_ours(on: Stage) -> None:
     on.cluster()
     on.apply()
     await on.look()
@@ -138,7 +138,7 @@ async def test_jobs_of_another_with_the_same_label_are_not_ours(on: Stage) -> No
 # -- schedules
 
 
-async def test_a_schedule_is_kubernetes_own_and_its_drift_is_repaired(on: Stage) -> None:
+async def test_a_schedule_is_a_cron_job_and_its_drift_is_repaired(on: Stage) -> None:
     on.cluster()
     on.apply(NIGHTLY)
     await on.look()
@@ -157,7 +157,7 @@ async def test_a_schedule_is_kubernetes_own_and_its_drift_is_repaired(on: Stage)
     assert len(on.events("DriftRepaired")) == 1, "what the manifest changes is no drift"
 
 
-async def test_a_run_of_the_schedule_counts_and_one_for_the_asking_is_the_schedules_own(
+async def test_scheduled_runs_count_and_requested_runs_belong_to_the_schedule(
     on: Stage,
 ) -> None:
     on.cluster()
@@ -171,7 +171,7 @@ async def test_a_run_of_the_schedule_counts_and_one_for_the_asking_is_the_schedu
     assert len(on.status()["runs"]) == 1
 
 
-async def test_a_schedule_pauses_while_its_cluster_is_away(on: Stage) -> None:
+async def test_a_schedule_pauses_while_its_cluster_does_not_exist(on: Stage) -> None:
     on.cluster()
     on.apply(NIGHTLY)
     await on.look()
@@ -187,7 +187,7 @@ async def test_a_schedule_pauses_while_its_cluster_is_away(on: Stage) -> None:
     assert not on.kube.get(CRON_JOB, NAME)["spec"].get("suspend")
 
 
-# -- what it waits for
+# -- waiting
 
 
 async def test_it_waits_for_the_only_cluster_of_its_namespace(on: Stage) -> None:
@@ -206,8 +206,8 @@ async def test_it_waits_for_the_only_cluster_of_its_namespace(on: Stage) -> None
     ready = on.condition()
     assert ready["reason"] == "InvalidSpec"
     assert "(m, other)" in ready["message"]
-    one = on.kube.get(CLUSTER, "other")
-    on.kube.put({**one, "metadata": {**one["metadata"], "finalizers": ["theirs"]}})
+    obj = on.kube.get(CLUSTER, "other")
+    on.kube.put({**obj, "metadata": {**obj["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(CLUSTER, "other")
     on.cluster()
     await on.look()
@@ -233,7 +233,7 @@ async def test_a_named_cluster_may_be_in_another_namespace(on: Stage) -> None:
     assert "--admin-url=http://m-broker.elsewhere.svc:8080" in driver["args"]
 
 
-async def test_a_cluster_whose_spec_is_none_is_waited_for(on: Stage) -> None:
+async def test_a_cluster_with_an_invalid_spec_is_waited_for(on: Stage) -> None:
     one = on.cluster()
     on.kube.put({**one, "spec": {"bookie": {"replicas": "many"}}})
     on.apply()
@@ -243,18 +243,16 @@ async def test_a_cluster_whose_spec_is_none_is_waited_for(on: Stage) -> None:
     assert on.kube.all_of(BATCH_JOB) == []
 
 
-async def test_the_rights_of_an_account_that_is_given_are_its_owners_affair(on: Stage) -> None:
+async def test_a_specified_account_gets_no_rights(on: Stage) -> None:
     on.cluster()
     on.apply({"serviceAccountName": "mine"})
     await on.look()
-    assert [one for kind in RIGHTS for one in on.kube.all_of(kind)] == []
+    assert [obj for kind in RIGHTS for obj in on.kube.all_of(kind)] == []
     assert on.job()["spec"]["template"]["spec"]["serviceAccountName"] == "mine"
 
 
 @pytest.mark.parametrize("how", ["paused", "plan"])
-async def test_paused_or_only_planned_nothing_is_done_and_the_request_stays(
-    on: Stage, how: str
-) -> None:
+async def test_a_paused_or_planned_job_keeps_its_request(on: Stage, how: str) -> None:
     on.cluster()
     on.apply({}, **{how: "true"})
     await on.look()
@@ -262,17 +260,17 @@ async def test_paused_or_only_planned_nothing_is_done_and_the_request_stays(
     assert on.kube.all_of(ROLE) == []
     assert "lastRequest" not in on.status()
     if how == "plan":
-        assert [one["action"] for one in on.status()["plan"]][-1] == "start"
+        assert [step["action"] for step in on.status()["plan"]][-1] == "start"
     on.apply()
     await on.look()
     assert len(on.kube.all_of(BATCH_JOB)) == 1
     assert not on.status().get("plan")
 
 
-# -- what cannot be done
+# -- refusals
 
 
-async def test_a_run_is_not_started_without_the_rights_it_needs_and_is_asked_for_still(
+async def test_a_run_without_its_rights_is_not_started_and_stays_requested(
     on: Stage,
 ) -> None:
     on.cluster()
@@ -287,13 +285,13 @@ async def test_a_run_is_not_started_without_the_rights_it_needs_and_is_asked_for
     assert on.kube.all_of(ROLE_BINDING) != [], "others are made meanwhile"
     assert "lastRequest" not in on.status()
     assert on.condition()["reason"] == "NotDone"
-    assert [one["type"] for one in on.events("NotDone")] == ["Warning"]
+    assert [event["type"] for event in on.events("NotDone")] == ["Warning"]
     on.kube.refuse = lambda _: None
     await on.look()
     assert len(on.kube.all_of(BATCH_JOB)) == 1
 
 
-async def test_a_run_that_the_server_refuses_is_a_mistake_of_the_spec(on: Stage) -> None:
+async def test_a_run_that_the_server_refuses_is_an_error_of_the_spec(on: Stage) -> None:
     on.cluster()
     on.apply(run="1")
     on.kube.refuse = lambda asked: (
@@ -307,16 +305,16 @@ async def test_a_run_that_the_server_refuses_is_a_mistake_of_the_spec(on: Stage)
     assert "lastRequest" not in on.status()
 
 
-async def test_a_server_that_does_not_answer_ends_the_look(on: Stage) -> None:
+async def test_a_silent_server_ends_the_reconcile(on: Stage) -> None:
     on.cluster()
     on.apply()
     on.kube.refuse = lambda asked: Refusal(503, "Unavailable") if asked.method == "PATCH" else None
     with pytest.raises(Unreachable):
         await on.look()
-    assert len({one.path for one in on.kube.writes}) == 1
+    assert len({write.path for write in on.kube.writes}) == 1
 
 
-async def test_an_operator_that_leads_no_longer_does_nothing_more(on: Stage) -> None:
+async def test_an_operator_without_the_lease_does_nothing(on: Stage) -> None:
     on.cluster()
     on.apply()
 
@@ -329,30 +327,30 @@ async def test_an_operator_that_leads_no_longer_does_nothing_more(on: Stage) -> 
     assert on.kube.writes == []
 
 
-async def test_the_status_is_of_that_very_job(on: Stage) -> None:
+async def test_the_status_is_written_by_uid(on: Stage) -> None:
     on.cluster()
     on.apply()
     await on.look()
     uid = on.owner()["metadata"]["uid"]
-    written = [each for each in on.kube.writes if each.path.endswith(f"sparkjobs/{NAME}/status")]
-    assert [each.body["metadata"]["uid"] for each in written] == [uid]
+    written = [write for write in on.kube.writes if write.path.endswith(f"sparkjobs/{NAME}/status")]
+    assert [write.body["metadata"]["uid"] for write in written] == [uid]
 
 
-async def test_what_is_deleted_or_another_by_now_is_left_alone(on: Stage) -> None:
+async def test_deleted_and_replaced_jobs_are_not_changed(on: Stage) -> None:
     on.cluster()
     seen = on.apply()
-    one = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    obj = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(SPARK_JOB, NAME)
     assert await on.look() is None
-    assert await on.handler.reconcile(one) is None, "the watch has not shown that it goes"
+    assert await on.handler.reconcile(obj) is None, "the watch has not shown that it goes"
     on.kube.drop(SPARK_JOB, NAME)
-    assert await on.handler.reconcile(one) is None
+    assert await on.handler.reconcile(obj) is None
     on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
-    assert await on.handler.reconcile(one) is None, "another has its name"
+    assert await on.handler.reconcile(obj) is None, "another has its name"
     assert on.kube.writes == []
 
 
-async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> None:
+async def test_an_invalid_spec_is_reported_and_nothing_is_done(on: Stage) -> None:
     on.cluster()
     on.apply({"historyLimit": "many"})
     assert await on.look() is None
@@ -364,10 +362,10 @@ async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> Non
     assert on.kube.all_of(ROLE) == []
 
 
-# -- what goes
+# -- deletions
 
 
-async def test_runs_beyond_the_history_go_once_the_status_has_their_end(on: Stage) -> None:
+async def test_runs_beyond_the_history_are_deleted_once_the_status_has_their_end(on: Stage) -> None:
     on.cluster()
     on.apply({"historyLimit": 1}, run="1")
     await on.look()
@@ -376,19 +374,19 @@ async def test_runs_beyond_the_history_go_once_the_status_has_their_end(on: Stag
     await on.look()
     on.apply({"historyLimit": 1}, run="2")
     await on.look()
-    (new,) = [one for one in on.kube.all_of(BATCH_JOB) if one["metadata"] != old["metadata"]
-              and one["metadata"]["name"] != old["metadata"]["name"]]  # fmt: skip
+    (new,) = [job for job in on.kube.all_of(BATCH_JOB) if job["metadata"] != old["metadata"]
+              and job["metadata"]["name"] != old["metadata"]["name"]]  # fmt: skip
     on.end(new, {"state": "succeeded"})
     await on.look()
     await on.look()
     assert on.job()["metadata"]["name"] == new["metadata"]["name"]
     (told,) = on.events("Removed")
     assert told["note"].startswith(f"Job {old['metadata']['name']}: beyond historyLimit 1")
-    (asked,) = [one for one in on.kube.writes_of(BATCH_JOB) if one.method == "DELETE"]
+    (asked,) = [write for write in on.kube.writes_of(BATCH_JOB) if write.method == "DELETE"]
     assert asked.body["preconditions"] == {"uid": old["metadata"]["uid"]}
 
 
-async def test_an_executor_that_outlives_its_driver_goes_and_no_other_of_its_name(
+async def test_an_executor_that_outlives_its_driver_is_deleted_by_uid(
     on: Stage,
 ) -> None:
     on.cluster()

@@ -1,4 +1,4 @@
-"""One look at a MagnetarCluster: what it makes, repairs, asks of the brokers, and says."""
+"""One reconcile of a MagnetarCluster: creations, repairs, requests to brokers, the status."""
 
 from collections.abc import AsyncIterator
 
@@ -29,10 +29,10 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
         yield found
 
 
-# -- made, and left alone
+# -- creation, and no further change
 
 
-async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
+async def test_a_clusters_objects_are_owned_by_it(on: Stage) -> None:
     on.apply()
     assert await on.look() == AGAIN_AFTER_ACTING_S
     assert on.status()["phase"] == "Pending"
@@ -54,7 +54,7 @@ async def test_a_cluster_is_made_of_objects_that_go_with_it(on: Stage) -> None:
     )  # fmt: skip
 
 
-async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
+async def test_a_reconcile_with_nothing_to_do_writes_nothing(on: Stage) -> None:
     await on.complete()
     written = len(on.kube.writes)
     for _ in range(2):
@@ -63,26 +63,26 @@ async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
     assert on.brokers.changes() == []
 
 
-async def test_what_somebody_changes_is_put_back_and_told(on: Stage) -> None:
+async def test_foreign_changes_are_repaired_and_reported(on: Stage) -> None:
     await on.complete()
-    one = on.kube.get(SERVICE, "c-broker")
-    one["spec"]["ports"][0]["port"] = 1
-    on.kube.put(one)
+    obj = on.kube.get(SERVICE, "c-broker")
+    obj["spec"]["ports"][0]["port"] = 1
+    on.kube.put(obj)
     assert await on.look() is None, "what was not made anew needs no look soon"
     assert on.kube.get(SERVICE, "c-broker")["spec"]["ports"][0]["port"] != 1
     (note,) = on.notes("DriftRepaired")
     assert note.startswith("Service c-broker: ")
-    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "DriftRepaired"]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["reason"] == "DriftRepaired"]
     assert event["type"] == "Warning"
     assert (event["regarding"]["kind"], event["regarding"]["name"]) == (CLUSTER.kind, NAME)
     on.apply({"broker": {"replicas": 3}})
     await on.settle()
-    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "Updated"]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["reason"] == "Updated"]
     assert event["type"] == "Normal"
     assert len(on.pods("broker")) == 3
 
 
-async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: Stage) -> None:
+async def test_only_our_objects_are_deleted_when_the_spec_drops_them(on: Stage) -> None:
     await on.complete(autorecovery={"mode": "Separate"})
     assert on.kube.get(DEPLOYMENT, "c-recovery") != {}
     theirs = on.kube.get(CONFIG_MAP, "c-broker")
@@ -97,7 +97,7 @@ async def test_what_the_spec_asks_for_no_more_goes_and_only_if_it_is_ours(on: St
     assert any("Deployment c-recovery" in note for note in on.notes("Removed"))
 
 
-async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stage) -> None:
+async def test_a_newer_object_of_the_same_name_is_not_deleted(on: Stage) -> None:
     await on.complete(autorecovery={"mode": "Separate"})
     on.apply()
     uid = on.kube.get(DEPLOYMENT, "c-recovery")["metadata"]["uid"]
@@ -105,9 +105,9 @@ async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stag
     def replaced(asked: Asked) -> None:
         if asked.method == "DELETE" and asked.path.endswith("deployments/c-recovery"):
             assert asked.body["preconditions"] == {"uid": uid}
-            one = on.kube.get(DEPLOYMENT, "c-recovery")
+            obj = on.kube.get(DEPLOYMENT, "c-recovery")
             on.kube.drop(DEPLOYMENT, "c-recovery")
-            on.kube.put({**one, "metadata": {**one["metadata"], "uid": "another"}})
+            on.kube.put({**obj, "metadata": {**obj["metadata"], "uid": "another"}})
 
     on.kube.refuse = replaced
     await on.look()
@@ -115,23 +115,31 @@ async def test_an_object_that_took_the_name_of_one_that_was_to_go_stays(on: Stag
     assert not [note for note in on.notes("Removed") if "Deployment" in note]
 
 
-async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now_and_then(
+async def test_monitors_are_created_if_their_kind_exists_which_is_checked_at_intervals(
     on: Stage,
 ) -> None:
     await on.complete()
     assert on.kube.all_of(SERVICE_MONITOR) == []
     on.kube.served = {SERVICE_MONITOR.kind}
     on.time_s += MONITORS_FRESH_S - 60
-    asked = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    asked = len(
+        [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
+    )
     await on.look()
-    later = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    later = len(
+        [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
+    )
     assert later - asked <= 1
     on.time_s += MONITORS_FRESH_S
     await on.settle()
     assert on.kube.all_of(SERVICE_MONITOR) != []
-    found = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    found = len(
+        [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
+    )
     await on.look()
-    again = len([one for one in on.kube.asked if one.path.endswith("monitoring.coreos.com/v1")])
+    again = len(
+        [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
+    )
     assert again == found
 
 
@@ -139,13 +147,13 @@ async def test_monitors_are_made_where_their_kind_is_known_and_that_is_asked_now
 
 
 @pytest.mark.parametrize("how", ["paused", "plan", "spec"])
-async def test_paused_or_only_planned_nothing_is_changed(on: Stage, how: str) -> None:
+async def test_a_paused_or_planned_cluster_is_not_changed(on: Stage, how: str) -> None:
     on.apply({"paused": True} if how == "spec" else {}, **({} if how == "spec" else {how: "true"}))
     await on.look()
-    assert {each.path.rpartition("/")[2] for each in on.kube.writes} <= {"status", "events"}
-    assert [each for each in on.kube.writes if not each.path.endswith("/status")] == []
+    assert {write.path.rpartition("/")[2] for write in on.kube.writes} <= {"status", "events"}
+    assert [write for write in on.kube.writes if not write.path.endswith("/status")] == []
     if how == "plan":
-        assert "StatefulSet c-etcd" in [one["target"] for one in on.status()["plan"]]
+        assert "StatefulSet c-etcd" in [step["target"] for step in on.status()["plan"]]
     else:
         assert on.condition("Paused")["status"] == "True"
         assert "plan" not in on.status()
@@ -156,20 +164,20 @@ async def test_paused_or_only_planned_nothing_is_changed(on: Stage, how: str) ->
     assert "plan" not in on.status()
 
 
-async def test_a_cluster_that_is_deleted_or_another_by_now_is_left_alone(on: Stage) -> None:
+async def test_a_deleted_or_replaced_cluster_is_not_changed(on: Stage) -> None:
     seen = on.apply()
-    one = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    obj = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(CLUSTER, NAME)
     assert await on.handler.reconcile(on.owner()) is None
-    assert await on.handler.reconcile(one) is None, "the watch has not shown that it goes"
+    assert await on.handler.reconcile(obj) is None, "the watch has not shown that it goes"
     on.kube.drop(CLUSTER, NAME)
-    assert await on.handler.reconcile(one) is None, "it is gone"
+    assert await on.handler.reconcile(obj) is None, "it is gone"
     on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
-    assert await on.handler.reconcile(one) is None, "another has its name"
+    assert await on.handler.reconcile(obj) is None, "another has its name"
     assert on.kube.writes == []
 
 
-async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> None:
+async def test_an_invalid_spec_is_reported_and_nothing_is_done(on: Stage) -> None:
     on.apply({"bookie": {"replicas": "many"}})
     assert await on.look() is None
     (note,) = on.notes("Invalid")
@@ -177,25 +185,25 @@ async def test_a_spec_that_is_none_is_told_and_nothing_is_done(on: Stage) -> Non
     assert on.kube.all_of(STATEFUL_SET) == []
 
 
-# -- what cannot be done
+# -- refusals
 
 
-async def test_a_cluster_without_a_spec_is_one_with_all_defaults(on: Stage) -> None:
-    one = on.apply()
-    on.kube.put({**one, "spec": None})
+async def test_a_cluster_without_a_spec_has_all_defaults(on: Stage) -> None:
+    obj = on.apply()
+    on.kube.put({**obj, "spec": None})
     await on.look()
     assert on.kube.get(STATEFUL_SET, "c-etcd") != {}
     assert on.status()["adminUrl"] == "http://c-broker.ns.svc:8080"
 
 
-async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage) -> None:
+async def test_a_retained_volume_is_planned_only_if_it_grows(on: Stage) -> None:
     await on.complete(bookie={"storage": {"size": "10Gi"}})
     claim = on.kube.get(PVC, "data-c-bookie-0")
     owner = {"uid": on.owner()["metadata"]["uid"], "kind": CLUSTER.kind, "name": NAME}
     claim["metadata"]["ownerReferences"] = [owner]
     on.kube.put(claim)
     await on.look()
-    assert [each for each in on.kube.writes_of(PVC) if each.method == "PATCH"] != []
+    assert [write for write in on.kube.writes_of(PVC) if write.method == "PATCH"] != []
     assert on.notes("VolumeGrows") == []
     on.apply({"bookie": {"storage": {"size": "20Gi"}}})
     await on.look()
@@ -204,7 +212,7 @@ async def test_a_volume_that_is_to_stay_is_told_of_only_where_it_grows(on: Stage
     assert size == "20Gi"
 
 
-async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Stage) -> None:
+async def test_a_refused_action_does_not_stop_the_others(on: Stage) -> None:
     def refused(asked: Asked) -> Refusal | None:
         ours = asked.method == "PATCH" and asked.path.endswith("services/c-bookie")
         return Refusal(403, "Forbidden", "you may not") if ours else None
@@ -217,14 +225,14 @@ async def test_one_action_that_is_refused_keeps_no_other_from_being_done(on: Sta
     ready = on.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("False", "NotDone")
     assert "you may not" in ready["message"]
-    (event,) = [each for each in on.kube.all_of(EVENT) if each["reason"] == "NotDone"]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["reason"] == "NotDone"]
     assert event["type"] == "Warning"
     on.kube.refuse = lambda _: None
     await on.settle()
     assert on.condition("Ready")["status"] == "True"
 
 
-async def test_an_api_server_that_does_not_answer_ends_the_look(on: Stage) -> None:
+async def test_a_silent_api_server_ends_the_reconcile(on: Stage) -> None:
     on.apply()
 
     def away(asked: Asked) -> Refusal | None:
@@ -233,13 +241,15 @@ async def test_an_api_server_that_does_not_answer_ends_the_look(on: Stage) -> No
     on.kube.refuse = away
     with pytest.raises(Unreachable):
         await on.look()
-    assert len({each.path for each in on.kube.writes}) == 1, "no further action is tried"
+    assert len({write.path for write in on.kube.writes}) == 1, "no further action is tried"
 
 
-async def test_the_status_is_of_that_very_cluster(on: Stage) -> None:
+async def test_the_status_is_written_by_uid(on: Stage) -> None:
     on.apply()
     await on.look()
     uid = on.owner()["metadata"]["uid"]
-    written = [each for each in on.kube.writes if each.path.endswith("magnetarclusters/c/status")]
-    assert [each.body["metadata"]["uid"] for each in written] == [uid]
+    written = [
+        write for write in on.kube.writes if write.path.endswith("magnetarclusters/c/status")
+    ]
+    assert [write.body["metadata"]["uid"] for write in written] == [uid]
     assert on.status()["lastReconciled"] == "2026-01-01T12:00:00Z"

@@ -1,4 +1,4 @@
-"""The queue of looks: one look at an object at a time, again when it changed, and how soon."""
+"""The work queue: one reconcile of an object at a time, repeated after changes, and when."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ def one(name: str = "a", generation: int = 1, **status: object) -> Object:
 
 
 class Looks:
-    """A reconciler that notes when it looks at what."""
+    """A reconciler that records which object it reconciles when."""
 
     def __init__(self, workers: int = 4) -> None:
         self.work = ReconcileQueue(workers, RESYNC_S)
@@ -41,15 +41,15 @@ class Looks:
     async def _nothing(self, _: Object) -> float | None:
         return None
 
-    async def _look(self, found: Object) -> float | None:
-        name = found["metadata"]["name"]
+    async def _look(self, obj: Object) -> float | None:
+        name = obj["metadata"]["name"]
         at = asyncio.get_running_loop().time() - self._began
-        self.seen.append((round(at, 1), name, found["metadata"]["generation"]))
+        self.seen.append((round(at, 1), name, obj["metadata"]["generation"]))
         assert name not in self.under_way, "one look at an object at a time"
         self.under_way.append(name)
         self.most = max(self.most, len(self.under_way))
         try:
-            return await self.answer(found)
+            return await self.answer(obj)
         finally:
             self.under_way.remove(name)
 
@@ -77,7 +77,7 @@ async def passed(seconds: float = 0.1) -> None:
 
 
 @in_virtual_time
-async def test_what_is_seen_is_looked_at_and_again_after_the_resync_interval() -> None:
+async def test_a_reported_object_is_reconciled_and_again_after_the_resync_interval() -> None:
     async with Looks() as on:
         on.work.changed(A, one())
         await passed(RESYNC_S * 2.5)
@@ -87,7 +87,7 @@ async def test_what_is_seen_is_looked_at_and_again_after_the_resync_interval() -
 
 
 @in_virtual_time
-async def test_a_look_comes_back_when_it_asks_to() -> None:
+async def test_a_reconcile_is_repeated_when_it_requests_that() -> None:
     async with Looks() as on:
         asked = [5.0, 0.5, None]
 
@@ -101,7 +101,7 @@ async def test_a_look_comes_back_when_it_asks_to() -> None:
 
 
 @in_virtual_time
-async def test_the_earliest_wish_counts_and_a_later_one_adds_no_look() -> None:
+async def test_the_earliest_due_time_counts_and_a_later_one_adds_no_reconcile() -> None:
     async with Looks() as on:
         on.work.changed(A, one())
         await passed()
@@ -113,7 +113,7 @@ async def test_the_earliest_wish_counts_and_a_later_one_adds_no_look() -> None:
 
 
 @in_virtual_time
-async def test_only_a_change_of_what_is_wanted_asks_for_a_look() -> None:
+async def test_only_a_change_of_spec_or_metadata_enqueues() -> None:
     async with Looks() as on:
         on.work.changed(A, one())
         await passed()
@@ -136,7 +136,7 @@ async def test_only_a_change_of_what_is_wanted_asks_for_a_look() -> None:
 
 
 @in_virtual_time
-async def test_what_changes_while_it_is_looked_at_is_looked_at_once_more_as_it_is_then() -> None:
+async def test_an_object_that_changes_during_its_reconcile_is_reconciled_once_more() -> None:
     async with Looks() as on:
         ends = asyncio.Event()
 
@@ -158,7 +158,7 @@ async def test_what_changes_while_it_is_looked_at_is_looked_at_once_more_as_it_i
 
 
 @in_virtual_time
-async def test_many_objects_are_looked_at_at_once_and_no_more_than_there_are_workers() -> None:
+async def test_objects_are_reconciled_in_parallel_up_to_the_number_of_workers() -> None:
     async with Looks(workers=2) as on:
         ends = asyncio.Event()
 
@@ -177,7 +177,7 @@ async def test_many_objects_are_looked_at_at_once_and_no_more_than_there_are_wor
 
 
 @in_virtual_time
-async def test_what_fails_is_tried_again_with_a_growing_pause_until_it_changes() -> None:
+async def test_failures_are_retried_with_growing_pauses_until_the_object_changes() -> None:
     logging.disable(logging.CRITICAL)
     async with Looks() as on:
 
@@ -209,7 +209,7 @@ async def test_what_fails_is_tried_again_with_a_growing_pause_until_it_changes()
 
 
 @in_virtual_time
-async def test_a_look_that_hangs_is_broken_off_and_tried_again() -> None:
+async def test_a_hanging_reconcile_is_cancelled_and_retried() -> None:
     logging.disable(logging.CRITICAL)
     async with Looks() as on:
 
@@ -227,11 +227,11 @@ async def test_a_look_that_hangs_is_broken_off_and_tried_again() -> None:
 
 
 @in_virtual_time
-async def test_what_is_gone_is_looked_at_no_more() -> None:
+async def test_a_deleted_object_is_not_reconciled() -> None:
     async with Looks() as on:
 
-        async def again(found: Object) -> float | None:
-            if found["metadata"]["name"] == "b":
+        async def again(obj: Object) -> float | None:
+            if obj["metadata"]["name"] == "b":
                 on.work.deleted(B)
             return 1.0
 
@@ -250,7 +250,7 @@ async def test_what_is_gone_is_looked_at_no_more() -> None:
 
 
 @in_virtual_time
-async def test_what_was_put_in_for_another_time_and_then_went_and_came_is_looked_at_once() -> None:
+async def test_an_object_that_was_deleted_and_created_again_is_reconciled_once() -> None:
     async with Looks() as on:
         on.work.changed(A, one())
         await passed()
@@ -274,7 +274,7 @@ async def test_objects_are_listed_by_kind_and_namespace() -> None:
 
 
 @in_virtual_time
-async def test_a_kind_that_nobody_looks_at_is_left_alone() -> None:
+async def test_a_kind_without_a_reconciler_is_ignored() -> None:
     async with Looks() as on:
         on.work.changed(ObjectKey("Tenant", "ns", "x"), one("x"))
         await passed(10)

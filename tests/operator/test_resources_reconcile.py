@@ -1,4 +1,4 @@
-"""One look at a resource: what it changes in the cluster, what it records first, what it says."""
+"""One reconcile of a resource: changes in the cluster, records before them, the status."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -32,7 +32,7 @@ def applied(on: Stage, kind: str = "Topic", name: str = "a") -> dict[str, Any]:
 # -- waiting
 
 
-async def test_resources_in_any_order_wait_for_what_they_need_and_are_woken_by_it(
+async def test_resources_wait_for_their_dependencies_and_are_woken_by_them(
     on: Stage,
 ) -> None:
     on.apply("Subscription", "audit", {"topicRef": {"name": "first"}})
@@ -66,7 +66,7 @@ async def test_resources_in_any_order_wait_for_what_they_need_and_are_woken_by_i
     assert await on.say("GET", "/persistent/market/early/first/subscriptions") == ["audit"]
 
 
-async def test_what_waits_is_tried_again_less_and_less_often_and_from_the_start_after_success(
+async def test_pauses_grow_with_failures_and_restart_after_success(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
@@ -81,7 +81,7 @@ async def test_what_waits_is_tried_again_less_and_less_often_and_from_the_start_
     assert await on.look("Namespace", "n") == PAUSE_FIRST_S
 
 
-async def test_an_outage_is_told_with_short_pauses_and_the_first_answer_wakes_the_others(
+async def test_an_outage_has_short_pauses_and_the_first_answer_wakes_the_others(
     on: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("random.uniform", lambda _low, high: high)
@@ -106,7 +106,7 @@ async def test_an_outage_is_told_with_short_pauses_and_the_first_answer_wakes_th
 # -- nothing to do
 
 
-async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
+async def test_a_reconcile_with_nothing_to_do_writes_nothing(on: Stage) -> None:
     spec = {"name": NAME, "partitions": 2, "policies": HOUR, "properties": {"team": "red"}}
     await on.ready("Topic", "a", spec)
     before, asked = len(on.kube.writes), len(on.rest.writes)
@@ -118,20 +118,20 @@ async def test_a_look_with_nothing_to_do_writes_nowhere(on: Stage) -> None:
     assert (len(on.kube.writes), len(on.rest.writes)) == (before, asked)
 
 
-async def test_a_status_that_the_watch_has_not_shown_yet_is_not_written_twice(on: Stage) -> None:
-    one = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
-    await on.reconciler.reconcile(one)
+async def test_a_status_that_the_watch_has_not_reported_is_not_written_twice(on: Stage) -> None:
+    obj = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
+    await on.reconciler.reconcile(obj)
     written = len(on.kube.writes_of(TOPIC))
-    stale = {**one, "metadata": {**one["metadata"], "finalizers": [FINALIZER]}}
+    stale = {**obj, "metadata": {**obj["metadata"], "finalizers": [FINALIZER]}}
     await on.reconciler.reconcile(stale)
     assert len(on.kube.writes_of(TOPIC)) == written
     assert on.notes("Adopted") == []
 
 
-# -- the order of a look
+# -- the order of a reconcile
 
 
-async def test_the_finalizer_is_there_before_anything_is_made_in_the_cluster(on: Stage) -> None:
+async def test_the_finalizer_is_written_before_anything_is_created(on: Stage) -> None:
     """An operator that ends in between would else leave a topic that no deletion deletes."""
     seen: list[list[str]] = []
 
@@ -140,8 +140,8 @@ async def test_the_finalizer_is_there_before_anything_is_made_in_the_cluster(on:
             seen.append(on.finalizers("Topic", "a"))
 
     on.rest.refuse = noted
-    one = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
-    on.kube.put({**one, "metadata": {**one["metadata"], "finalizers": ["theirs"]}})
+    obj = on.apply("Topic", "a", {"name": NAME, "policies": HOUR})
+    on.kube.put({**obj, "metadata": {**obj["metadata"], "finalizers": ["theirs"]}})
     assert await on.look("Topic", "a") is None
     assert len(seen) == 3
     assert all(each == ["theirs", FINALIZER] for each in seen)
@@ -149,8 +149,8 @@ async def test_the_finalizer_is_there_before_anything_is_made_in_the_cluster(on:
     assert on.finalizers("Topic", "a") == ["theirs"]
 
 
-async def test_the_fields_that_are_about_to_be_set_are_recorded_before_they_are(on: Stage) -> None:
-    """An operator that ends in between must know later that it is to take them away again."""
+async def test_fields_are_recorded_before_they_are_set(on: Stage) -> None:
+    """An operator that ends in between must know later that it has to remove them."""
     seen: list[tuple[str, Any]] = []
 
     def noted(method: str, path: str) -> None:
@@ -173,7 +173,7 @@ async def test_the_fields_that_are_about_to_be_set_are_recorded_before_they_are(
     assert seen == [("maxProducers", pending), ("messageTTL", pending)]
 
 
-async def test_a_creation_is_recorded_before_it_and_forgotten_where_it_is_refused(
+async def test_a_creation_is_recorded_before_it_and_dropped_if_it_is_refused(
     on: Stage,
 ) -> None:
     recorded: list[Any] = []
@@ -206,7 +206,7 @@ async def test_a_creation_is_recorded_before_it_and_forgotten_where_it_is_refuse
 # -- changes and drift
 
 
-async def test_a_topic_follows_its_manifest_and_nothing_else_of_it_is_touched(on: Stage) -> None:
+async def test_a_topic_follows_its_manifest_and_nothing_else_changes(on: Stage) -> None:
     spec: dict[str, Any] = {
         "name": NAME,
         "partitions": 2,
@@ -242,7 +242,7 @@ async def test_a_topic_follows_its_manifest_and_nothing_else_of_it_is_touched(on
 
 
 @pytest.mark.parametrize("kind", ["Topic", "Namespace"])
-async def test_each_quota_of_a_backlog_is_set_and_removed_by_itself(on: Stage, kind: str) -> None:
+async def test_each_backlog_quota_is_set_and_removed_separately(on: Stage, kind: str) -> None:
     of_size = {"destination_storage": {"size": "1Mi", "policy": "producer_exception"}}
     of_age = {"message_age": {"time": "60s", "policy": "consumer_backlog_eviction"}}
     where = {"name": NAME} if kind == "Topic" else {"tenant": "t1"}
@@ -263,7 +263,7 @@ async def test_each_quota_of_a_backlog_is_set_and_removed_by_itself(on: Stage, k
     assert await there() == dict([size])
 
 
-async def test_a_tenant_a_namespace_and_a_subscription_follow_theirs(on: Stage) -> None:
+async def test_a_tenant_a_namespace_and_a_subscription_follow_their_manifests(on: Stage) -> None:
     await on.ready("Tenant", "m", {"adminRoles": ["a", "b"]})
     spec: dict[str, Any] = {"tenant": "m", "policies": {**HOUR, "encryptionRequired": True}}
     await on.ready("Namespace", "m", {**spec, "properties": {"team": "red"}, "bundles": 8})
@@ -290,7 +290,7 @@ async def test_a_tenant_a_namespace_and_a_subscription_follow_theirs(on: Stage) 
     assert await on.say("GET", properties) == {"team": "blue", "theirs": "2"}
 
 
-async def test_a_change_by_hand_is_put_back_and_told_unless_it_is_ignored(on: Stage) -> None:
+async def test_drift_is_repaired_and_reported_unless_ignored(on: Stage) -> None:
     policies = {"retention": {"time": "7d", "size": "1Gi"}, **HOUR}
     spec = {"name": NAME, "partitions": 2, "policies": policies}
     await on.ready("Topic", "a", spec, ignore_drift="messageTTL")
@@ -302,7 +302,7 @@ async def test_a_change_by_hand_is_put_back_and_told_unless_it_is_ignored(on: St
         f"Repaired drift of topic persistent://{NAME}: "
         "retention: time 1m, size 1Mi → time 7d, size 1Gi."
     )
-    (event,) = [one for one in on.kube.all_of(EVENT) if one["note"] == note]
+    (event,) = [event for event in on.kube.all_of(EVENT) if event["note"] == note]
     assert (event["type"], event["regarding"]["name"]) == ("Warning", "a")
     assert event["regarding"]["uid"] == on.get("Topic", "a")["metadata"]["uid"]
     assert (await on.say("GET", f"{A}/retention"))["retentionTimeInMinutes"] == 10_080
@@ -313,7 +313,7 @@ async def test_a_change_by_hand_is_put_back_and_told_unless_it_is_ignored(on: St
 
 
 @pytest.mark.parametrize("partitions", [0, 2])
-async def test_deleted_by_hand_it_is_made_again_empty_and_told_once(
+async def test_a_topic_deleted_by_hand_is_created_again_and_reported_once(
     on: Stage, partitions: int
 ) -> None:
     where = f"{A}/partitions" if partitions else A
@@ -337,7 +337,7 @@ async def test_deleted_by_hand_it_is_made_again_empty_and_told_once(
     assert await on.say("GET", "/persistent/t1/n1") == []
 
 
-async def test_what_exists_already_is_adopted_once_and_otherwise_left_as_it_is(on: Stage) -> None:
+async def test_an_existing_target_is_adopted_once_and_otherwise_unchanged(on: Stage) -> None:
     await on.say("PUT", A)
     await on.say("POST", f"{A}/messageTTL", 60)
     spec = {"name": NAME, "policies": {"maxProducersPerTopic": 1}}
@@ -355,8 +355,8 @@ async def test_what_exists_already_is_adopted_once_and_otherwise_left_as_it_is(o
     assert len(on.notes("Adopted")) == 1, "what it made itself was not there before"
 
 
-async def test_a_list_that_is_behind_makes_nothing_twice(on: Stage) -> None:
-    """The topic was made after the namespace's list was read: it is adopted in the same look."""
+async def test_an_outdated_list_creates_nothing_twice(on: Stage) -> None:
+    """The topic was created after the namespace's list was read: it is adopted at once."""
     await on.ready("Topic", "b", {"name": "t1/n1/b"})
     await on.say("PUT", f"{A}/partitions", 2)
     await on.ready("Topic", "a", {"name": NAME, "partitions": 3, "policies": HOUR})
@@ -368,7 +368,7 @@ async def test_a_list_that_is_behind_makes_nothing_twice(on: Stage) -> None:
     assert on.notes("Recreated") != []
 
 
-async def test_a_conflict_that_lasts_is_a_refusal(on: Stage) -> None:
+async def test_a_lasting_conflict_is_a_refusal(on: Stage) -> None:
     def conflict(method: str, path: str) -> tuple[int, str] | None:
         return (409, "too many topics") if (method, path) == ("PUT", A) else None
 
