@@ -13,6 +13,7 @@ from magnetar.core.errors import MetadataError
 from magnetar.core.log import FIELDS
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
+from magnetar.security.tls.process import ProcessTls
 from magnetar.settings.member import MemberSettings
 
 URL = "etcd:http://127.0.0.1:1"
@@ -51,7 +52,7 @@ def joined(
     async def main() -> tuple[Membership | None, str]:
         async with AsyncExitStack() as opened:
             try:
-                return await join(opened, settings, "shop", Loops(), "test"), ""
+                return await join(opened, settings, "shop", Loops(), "test", ProcessTls()), ""
             except MetadataError as error:
                 return None, str(error)
 
