@@ -48,7 +48,7 @@ async def test_an_ack_during_the_first_write_of_a_new_ledger_is_written_behind_i
     second = receipt(cursor)
     await turns(30)
     stage.bookie.hold = False
-    held, stage.bookie._held = stage.bookie._held, []
+    held, stage.bookie.held = stage.bookie.held, []
     stage.bookie.hold = True
     for on_added, error in held:
         on_added(error)

@@ -51,7 +51,7 @@ async def test_an_ack_behind_the_write_under_way_waits_for_the_next() -> None:
     cursor.ack(ledger_id, 5)
     receipt(cursor, heard, "second")
     receipt(cursor, heard, "third")
-    held, stage.bookie._held = stage.bookie._held, []
+    held, stage.bookie.held = stage.bookie.held, []
     for on_added, error in held:  # the first write only
         on_added(error)
     assert heard == ["first"]
