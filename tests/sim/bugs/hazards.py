@@ -292,14 +292,14 @@ BUGS: Final = (
         "An upload is damaged, and the file is live without having been read: the bookies' "
         "copies are deleted, and the ledger is lost.",
         files_are_not_read_back,
-        22,
+        34,
         together(OFFLOADED, faults("bad object store", count=6, for_s=4.0)),
     ),
     Bug(
         "a commit does not check the ledger",
         "A ledger is trimmed while a job writes its file: the file is live for ever.",
         commits_do_not_check_the_ledger,
-        22,
+        47,
         together(OFFLOADED, churn(hoard_chance=0.5), faults("bad object store", count=10)),
     ),
 )

@@ -84,7 +84,7 @@ BUGS: Final = (
         "The connection is lost while UNSUBSCRIBE is under way: the cursor goes, the subscription "
         "stays in memory, and answers SUCCESS to a consumer that gets nothing after the next move.",
         a_cut_deletion_is_as_before,
-        1,
+        3,
         together(topics(), churn(cut_chance=0.4, churners=3), faults("slow network", count=3)),
     ),
     Bug(

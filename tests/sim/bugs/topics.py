@@ -103,7 +103,7 @@ BUGS: Final = (
         "entries that come back go behind",
         "A consumer leaves; its entries of a key go behind later ones of that key that wait.",
         what_comes_back_goes_behind,
-        15,
+        44,
         together(KEYED, faults("unload topic", "resets", count=6)),
     ),
     Bug(
@@ -118,7 +118,7 @@ BUGS: Final = (
         "The bookies of a cursor's ledger are away while the topic is opened: what only that "
         "cursor needs is trimmed.",
         an_unreadable_cursor_holds_nothing_back,
-        0,
+        1,
         together(
             topics(),
             many_rollovers(),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "a failed write of a cursor is receipted",
         "An ack is receipted though no ack quorum has stored the cursor's entry.",
         a_failed_cursor_write_is_done,
-        14,
+        21,
         together(
             topics(),
             bookies(4),

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 from tests.support.held_store import puts
-from tests.unit.broker.topic.stage import ProducerSink, Stage, new_producer, request, stage
+from tests.unit.broker.topic.stage import (
+    ProducerSink,
+    Stage,
+    new_producer,
+    request,
+    run_of,
+    stage,
+)
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
@@ -238,6 +245,32 @@ async def test_a_schema_is_checked_against_the_topics(
         await topic.check_schema(schema)
         name = topic.name
         assert asked == [(name, schema, True), (name, schema), (name, schema, False)]
+
+
+@KINDS
+@pytest.mark.parametrize("end", ["drain", "abandon"])
+async def test_messages_that_a_rate_holds_back_are_dropped_when_the_topic_ends(
+    kind: str, end: str
+) -> None:
+    """Their clients resend them to the next owner, and their memory is free for other topics."""
+    async with stage() as s:
+        topic = await opened(s, kind)
+        rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+        await s.set(rates.PUBLISH_RATE, rate, topic)
+        producer, sink = await s.producer(topic)
+        topic.gate.publish(producer, run_of(producer, *"abcd"))
+        await turns(60)
+        (first,) = [ids for ids, _, _ in sink.receipts]
+        assert 0 < len(first) < 4
+        assert producer.held is not None
+        if end == "drain":
+            await topic.drain()
+        else:
+            topic.abandon()
+        assert producer.held is None
+        s.clock.advance(60_000)
+        await turns(60)
+        assert len(sink.receipts) == 1
 
 
 @KINDS

@@ -2,11 +2,13 @@
 
 import asyncio
 
+import pytest
 from tests.unit.ledger.stage import NAME, Stage, turns
 
 from magnetar.broker.topic.news import TopicNews
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
 
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = parse_topic("persistent://public/default/topic")
@@ -71,4 +73,23 @@ async def test_in_a_cluster_the_store_announces_the_topics_of_all_brokers() -> N
     news.remove(NAMESPACE, first)
     await turns()
     assert (len(news), len(tasks)) == (0, 0)
+    await tasks.stop()
+
+
+async def test_a_record_that_cannot_be_read_hides_no_other_topic(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stage, tasks = Stage(), TaskSet("test")
+    damaged = f"{MANAGED_LEDGERS_PREFIX}{NAMESPACE}/persistent/damaged"
+    await stage.store.put(damaged, b"{")
+    news, heard = TopicNews(tasks, stage.store), Heard()
+    news.add(NAMESPACE, heard)
+    factory = stage.factory()
+    await factory.open(NAME)
+    await heard.until(TOPIC, True)
+    await stage.store.put(damaged, b"[]")
+    await factory.delete(NAME)
+    await heard.until(TOPIC, False)
+    assert {topic for topic, _ in heard.changes} == {str(TOPIC)}
+    assert "topic ignored" in caplog.messages
     await tasks.stop()
