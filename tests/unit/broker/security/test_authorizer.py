@@ -216,9 +216,9 @@ def test_a_refusal_is_counted_always_and_its_cause_logged_once(
     denials = Denials()
     for _ in range(3):
         denials.record(APP, PRODUCE, "10.0.0.7")
-    denials.record(Principal("other"), SuperUserNeed(), "")
+    denials.record(Principal("proxy", "other"), SuperUserNeed(), "")
     assert [getattr(each, FIELDS) for each in caplog.records] == [
-        {"role": "app", "needs": f"PRODUCE on {TOPIC}", "peer": "10.0.0.7"},
-        {"role": "other", "needs": "super user", "peer": ""},
+        {"role": "app", "original": None, "needs": f"PRODUCE on {TOPIC}", "peer": "10.0.0.7"},
+        {"role": "proxy", "original": "other", "needs": "super user", "peer": ""},
     ]
     assert denials.by_kind == {"topic": 3, "super_user": 1}
