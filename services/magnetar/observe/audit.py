@@ -112,9 +112,9 @@ class AuditLog:
         batch = list(self._pending)
         self._pending.clear()
         lines = [_line(at_ms, record) for at_ms, record in batch]
-        told = self._dropped_untold
-        if told:
-            lines.append(json.dumps({"time_ms": batch[-1][0], "dropped": told}))
+        dropped = self._dropped_untold
+        if dropped:
+            lines.append(json.dumps({"time_ms": batch[-1][0], "dropped": dropped}))
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._append, data)
@@ -125,7 +125,7 @@ class AuditLog:
             self._failing = True
         else:
             self.written += len(batch)
-            self._dropped_untold -= told
+            self._dropped_untold -= dropped
             self._failing = False
 
     def _drop(self, records: int) -> None:
