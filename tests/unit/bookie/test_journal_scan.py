@@ -253,11 +253,15 @@ def test_records_of_a_former_life_are_ignored() -> None:
 
 
 def test_a_recycled_file_that_was_not_begun_is_empty() -> None:
-    renamed = make(3)
+    renamed = Maker(file_id=1, first_seq=31)
+    for _ in range(3):
+        renamed.add(b"of its former life")
     renamed.file_id = 4
-    result, bad, _ = scanned(renamed)
+    result, bad, scan = scanned(renamed)
     assert not result
     assert not bad
+    # The numbers go on behind the former life, also if no checkpoint says where it ended.
+    assert (scan.first_seq, scan.last_seq) == (31, 30)
 
 
 def test_payload_that_looks_like_records_is_ignored() -> None:

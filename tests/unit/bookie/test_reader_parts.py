@@ -159,6 +159,18 @@ async def test_load_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [length for _, _, length in rig.disk.reads] == [2 * block_bytes] * 4
 
 
+async def test_damage_in_a_later_load_does_not_hide_the_blocks_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(8, replace(SMALL, block_bytes_max=0))
+    monkeypatch.setattr(reads_module, "LOAD_BYTES_MAX", 2 * rig.views[0].length)
+    rig.disk.flip(LOGS / file_name(1), 8 * (rig.views[2].offset + rig.views[2].length - SIZE))
+    assert await rig.ids(0, 31) == list(range(8))
+    with pytest.raises(EntryCorrupt) as raised:
+        await rig.ids(8, 31)
+    assert raised.value.offset == rig.views[2].offset
+
+
 @pytest.mark.parametrize("wanted", [1, 1 << 20], ids=["one block", "a run of blocks"])
 async def test_moved_block_is_looked_up_again(wanted: int) -> None:
     rig = Rig(3)

@@ -46,13 +46,21 @@ async def test_old_half_is_flushed(open_bookie: Opener) -> None:
     await until(lambda: bookie.stats().flushes == 2)
 
 
-async def test_freed_memory_is_released_under_constant_light_load(
-    open_bookie: Opener, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "flush",
+    [
+        {"flush_age_s": 0.05, "flush_idle_s": 1e9},
+        {"flush_age_s": 1e9, "flush_idle_s": 0.05, "flush_idle_bytes_min": 1},
+    ],
+    ids=["constant light load", "a pause"],
+)
+async def test_freed_memory_is_released_after_a_flush_that_no_load_forced(
+    open_bookie: Opener, monkeypatch: pytest.MonkeyPatch, flush: dict[str, float]
 ) -> None:
-    """Otherwise a bookie that is never idle keeps the memory that its flushes freed."""
+    """Otherwise the bookie keeps the memory that its flushes freed until it is full again."""
     released = threading.Event()
     monkeypatch.setattr(write_stage, "release_freed_memory", released.set)
-    bookie = await open_bookie(replace(SMALL, flush_age_s=0.05, flush_idle_s=1e9, tick_s=0.01))
+    bookie = await open_bookie(replace(SMALL, **flush, tick_s=0.01))  # type: ignore[arg-type]
     await add(bookie, 1, range(3))
     await until(released.is_set)
 

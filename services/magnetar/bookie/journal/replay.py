@@ -264,7 +264,7 @@ class Replay:
                 offset=bad.offset,
                 reason=bad.reason,
             )
-            if bad.last_seq < 0 and bad.offset >= ends[bad.file_id] > 0:
+            if bad.last_seq < 0 and bad.offset >= ends[bad.file_id]:
                 file = self._files.open(bad.path)
                 file.truncate(ends[bad.file_id])
                 file.sync()

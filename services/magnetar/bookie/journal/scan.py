@@ -336,7 +336,7 @@ class JournalScan:
                 continue
             candidate = window.start + hit + len(mark)
             position = candidate
-            if candidate <= offset or candidate % codec.ALIGNMENT:
+            if candidate % codec.ALIGNMENT:
                 continue
             if isinstance(self._record_at(file, candidate, any_seq=True), ScannedRecord):
                 return candidate

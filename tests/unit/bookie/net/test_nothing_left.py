@@ -237,3 +237,16 @@ async def test_an_ended_connection_keeps_and_sends_nothing_of_what_was_queued(
     await turns()
     assert rig.wire.aborted
     assert not any(sent in data for data in rig.wire.writes)
+
+
+async def test_a_late_tick_of_an_ended_connection_arms_no_timer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = ClientRig(monkeypatch)
+    rig.open()
+    rig.add(0)
+    assert rig.timers.live()
+    rig.connection.close(BookieUnavailable("it is gone"))
+    assert rig.timers.live() == []
+    rig.connection._ticked()
+    assert rig.timers.live() == []
