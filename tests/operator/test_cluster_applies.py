@@ -201,3 +201,23 @@ def test_bookies_scaled_away_by_hand_are_restored_first(world: World) -> None:
     found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
     assert len(found) > 3
     assert (found[0]["kind"], found[0]["metadata"]["name"]) == SET
+
+
+def test_the_members_of_an_etcd_created_open_keep_the_addresses_that_they_recorded(
+    world: World,
+) -> None:
+    """With another scheme, each restarted member would lose the others."""
+    respec(world, tls={"enabled": True})
+    plan = world.plan()
+    assert [text for text in plan.problems if text.startswith("spec.tls.etcd.peers: ")]
+    (etcd,) = [
+        action.manifest
+        for action in plan.actions
+        if isinstance(action, Apply)
+        and (action.manifest["kind"], action.manifest["metadata"]["name"])
+        == ("StatefulSet", "c-etcd")
+    ]
+    arguments = etcd["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--listen-peer-urls=http://0.0.0.0:2380" in arguments
+    respec(world, tls={"enabled": True, "etcd": {"peers": False}})
+    assert not [text for text in world.plan().problems if "etcd.peers" in text]

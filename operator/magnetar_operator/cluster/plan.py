@@ -21,6 +21,7 @@ from magnetar_operator.cluster import (
     volume_replacement,
 )
 from magnetar_operator.cluster.actions import Action, BeginDrain, IssueSecret, Scale
+from magnetar_operator.cluster.etcd_peers import with_recorded_peers
 from magnetar_operator.cluster.manifests import brokers, security, storage, surroundings
 from magnetar_operator.cluster.manifests.names import (
     APPLIED,
@@ -128,11 +129,11 @@ def plan(
 
 class _Planner:
     def __init__(self, cluster: Cluster, observed: Observed, now: datetime.datetime) -> None:
-        self._cluster = cluster
+        self._cluster, peers = with_recorded_peers(cluster, observed)
         self._observed = observed
         self._now = now
         self._wanted: set[tuple[str, str]] = set()
-        self._draft = _Draft()
+        self._draft = _Draft(problems=[peers] if peers else [])
 
     def plan(self, recorded: int, scaled_up: str) -> Plan:
         cluster, draft = self._cluster, self._draft
