@@ -24,6 +24,9 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 ITEMS_MAX: Final = 1_000
 """The bound of lists and maps without another bound; it determines the cost of rules."""
 
+_RESERVED: Final = frozenset(("const", "for", "function", "if", "import", "namespace", "package"))
+"""Words of CEL that may be names of fields, among others."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cel:
@@ -35,11 +38,17 @@ class Cel:
     """The field of the message (`.broker.replicas`); empty: none."""
 
 
+def cel_name(field: str) -> str:
+    """The name of a field in rules: Kubernetes escapes the reserved words of CEL."""
+    return f"__{field}__" if field in _RESERVED else field
+
+
 def constant(field: str, message: str) -> Cel:
     """A rule that forbids changes of the field, and of its absence."""
+    name = cel_name(field)
     return Cel(
-        f"has(self.{field}) == has(oldSelf.{field}) && "
-        f"(!has(self.{field}) || self.{field} == oldSelf.{field})",
+        f"has(self.{name}) == has(oldSelf.{name}) && "
+        f"(!has(self.{name}) || self.{name} == oldSelf.{name})",
         message,
         f".{field}",
     )

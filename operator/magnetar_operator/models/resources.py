@@ -20,6 +20,7 @@ from magnetar_operator.models.base import (
     ShortText,
     Status,
     Url,
+    cel_name,
     constant,
 )
 
@@ -371,7 +372,7 @@ class PermissionSpec(Placed, frozen=True, kw_only=True):
         Cel(
             # Not by a list and `filter`, whose cost the API server cannot bound.
             " + ".join(
-                f"(has(self.{name}) ? 1 : 0)"
+                f"(has(self.{cel_name(name)}) ? 1 : 0)"
                 for name in ("namespace", "namespaceRef", "topic", "topicRef")
             )
             + " == 1",
@@ -379,7 +380,7 @@ class PermissionSpec(Placed, frozen=True, kw_only=True):
             ".namespace",
         ),
         Cel(
-            "!has(self.subscription) || has(self.namespace) || has(self.namespaceRef)",
+            "!has(self.subscription) || has(self.__namespace__) || has(self.namespaceRef)",
             "subscription is for a namespace: roles of a subscription count in all of its topics",
             ".subscription",
         ),
