@@ -183,11 +183,13 @@ async def test_a_lookup_returns_the_owners_addresses_of_the_listener(
     outside = "outside" in query or header == "outside"
     urls = elsewhere().reached_by("outside" if outside else "")
     assert urls is not None
+    by_tls = {"brokerUrlTls": urls.service_url_tls, "httpUrlTls": urls.http_url_tls}
     assert actual == {
         "brokerUrl": urls.service_url,
         "httpUrl": urls.http_url,
         "nativeUrl": urls.service_url,
         "brokerUrlSsl": urls.service_url_tls,
+        **{name: url for name, url in by_tls.items() if url},
     }
     # The topic has no owner: that broker claims it on an authoritative request.
     sent_on = await admin.call("GET", LOOKUP + query, headers=headers)

@@ -48,16 +48,18 @@ async def lookup(request: Request) -> Response:
         address = urls.http_url_tls if secure or not urls.http_url else urls.http_url
         location = f"{address}{request.scope['raw_path'].decode()}?{urlencode(more)}"
         return Response(status_code=307, headers={"location": location})
-    return answer(
-        {
-            "brokerUrl": urls.service_url,
-            "brokerUrlTls": urls.service_url_tls,
-            "httpUrl": urls.http_url,
-            "httpUrlTls": urls.http_url_tls,
-            "nativeUrl": urls.service_url,
-            "brokerUrlSsl": urls.service_url_tls,
-        }
-    )
+    found = {
+        "brokerUrl": urls.service_url,
+        "httpUrl": urls.http_url,
+        "nativeUrl": urls.service_url,
+        "brokerUrlSsl": urls.service_url_tls,
+    }
+    # As Pulsar, which leaves out what the broker does not have.
+    if urls.service_url_tls:
+        found["brokerUrlTls"] = urls.service_url_tls
+    if urls.http_url_tls:
+        found["httpUrlTls"] = urls.http_url_tls
+    return answer(found)
 
 
 @router.get(TOPIC_PATH + "/bundle", summary="The bundle of a topic")
