@@ -113,7 +113,7 @@ REFUSALS = [
         "bookkeeper.configData.PULSAR_PREFIX_bookiePort: ",
         "bookkeeper.ports.bookie",
     ),
-    (ONE_NODE, "managedLedgerDefaultEnsembleSize: ", "lower the one or raise the other"),
+    (ONE_NODE, "managedLedgerDefaultEnsembleSize: ", "lower the first or raise the second"),
     (
         {"broker": {"configData": {"managedLedgerDefaultAckQuorum": "3"}}},
         "broker.configData: ack quorum 3",

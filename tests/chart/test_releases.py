@@ -100,7 +100,9 @@ def test_bookies_only_go_once_they_are_empty(
 ) -> None:
     release("install", {})
     fewer = {"replicaCount": 2}
-    with pytest.raises(AssertionError, match=r"bookkeeper.replicaCount: r-bookie-2 would go"):
+    with pytest.raises(
+        AssertionError, match=r"bookkeeper.replicaCount: r-bookie-2 has data that would be lost"
+    ):
         release("upgrade", {"bookkeeper": fewer})
     with pytest.raises(AssertionError, match=r"etcd.replicaCount: .* leave it at 1"):
         release("upgrade", {"etcd": {"replicaCount": 3}})

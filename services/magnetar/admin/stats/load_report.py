@@ -28,9 +28,8 @@ def load_report(service: BrokerService, report: "LoadReport", bundles: Iterable[
     }
     return {
         "webServiceUrl": service.record.urls.http_url,
-        "webServiceUrlTls": service.record.urls.http_url_tls,
         "pulsarServiceUrl": service.record.urls.service_url,
-        "pulsarServiceUrlTls": service.record.urls.service_url_tls,
+        **_tls_urls(service),
         "persistentTopicsEnabled": True,
         "nonPersistentTopicsEnabled": True,
         "cpu": {"usage": report.cpu * _CORE_PERCENT, "limit": _CORE_PERCENT},
@@ -59,6 +58,13 @@ def load_report(service: BrokerService, report: "LoadReport", bundles: Iterable[
         "maxResourceUsage": max(report.cpu, report.memory),
         "loadReportType": "LocalBrokerData",
     }
+
+
+def _tls_urls(service: BrokerService) -> dict[str, object]:
+    """Returns the addresses with TLS that the broker has."""
+    urls = service.record.urls
+    found = {"webServiceUrlTls": urls.http_url_tls, "pulsarServiceUrlTls": urls.service_url_tls}
+    return {name: url for name, url in found.items() if url}
 
 
 def _bundle(load: "BundleLoad") -> dict[str, object]:
