@@ -119,10 +119,7 @@ def assemble(
     if session is not None:
         cluster_ownership = ClusterOwnership(store, session, record, open_topics, clock, choose)
     factory = ManagedLedgerFactory(
-        store,
-        ledgers,
-        clock,
-        managed_ledger,
+        *(store, ledgers, clock, managed_ledger),
         cold=cold,
         guard=cluster_ownership.guard if cluster_ownership else unguarded,
         confirm=partial(_confirm_retention, policies, open_topics),

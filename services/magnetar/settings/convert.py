@@ -40,11 +40,17 @@ def validate(
             values[name] = _within(settings[name], converted(settings[name], value))
         except ValueError as error:
             origin = f" ({origins[name]})" if name in origins else ""
-            shown = MASK if settings[name].secret else repr(value)
+            shown = MASK if settings[name].secret else _shown(value)
             problems.append(f"{name} is {shown}{origin}: {error}")
     if problems:
         raise SettingsError("; ".join(problems))
     return cls(**values)
+
+
+def _shown(value: object) -> str:
+    """A number as it was given, in a file or as text."""
+    number = isinstance(value, str) and value.strip().lstrip("-").isdigit()
+    return str(value) if number else repr(value)
 
 
 def converted(setting: Setting, value: object) -> object:

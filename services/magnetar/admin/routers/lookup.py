@@ -48,7 +48,7 @@ async def lookup(request: Request) -> Response:
         address = urls.http_url_tls if secure or not urls.http_url else urls.http_url
         location = f"{address}{request.scope['raw_path'].decode()}?{urlencode(more)}"
         return Response(status_code=307, headers={"location": location})
-    found = {
+    addresses = {
         "brokerUrl": urls.service_url,
         "httpUrl": urls.http_url,
         "nativeUrl": urls.service_url,
@@ -56,10 +56,10 @@ async def lookup(request: Request) -> Response:
     }
     # As Pulsar, which leaves out what the broker does not have.
     if urls.service_url_tls:
-        found["brokerUrlTls"] = urls.service_url_tls
+        addresses["brokerUrlTls"] = urls.service_url_tls
     if urls.http_url_tls:
-        found["httpUrlTls"] = urls.http_url_tls
-    return answer(found)
+        addresses["httpUrlTls"] = urls.http_url_tls
+    return answer(addresses)
 
 
 @router.get(TOPIC_PATH + "/bundle", summary="The bundle of a topic")

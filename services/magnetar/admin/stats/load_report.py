@@ -63,8 +63,11 @@ def load_report(service: BrokerService, report: "LoadReport", bundles: Iterable[
 def _tls_urls(service: BrokerService) -> dict[str, object]:
     """Returns the addresses with TLS that the broker has."""
     urls = service.record.urls
-    found = {"webServiceUrlTls": urls.http_url_tls, "pulsarServiceUrlTls": urls.service_url_tls}
-    return {name: url for name, url in found.items() if url}
+    addresses = {
+        "webServiceUrlTls": urls.http_url_tls,
+        "pulsarServiceUrlTls": urls.service_url_tls,
+    }
+    return {name: url for name, url in addresses.items() if url}
 
 
 def _bundle(load: "BundleLoad") -> dict[str, object]:

@@ -10,11 +10,9 @@ from tests.unit.broker.session.stage import TOPIC, Client, broker, client_of, lo
 from tests.unit.wire import frames
 
 from magnetar.broker.lifecycle.quota import PULSAR_TEXT
-from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.core.errors import ServerError
-from magnetar.core.ids import LATEST
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, ENCRYPTION_REQUIRED
@@ -170,24 +168,6 @@ async def test_without_auto_creation_a_producer_creates_no_subscription(there: b
             assert error.error == ServerError.NOT_ALLOWED_ERROR
             assert len(topic.producers) == 0
         assert len(topic.subscriptions) == there
-
-
-async def test_an_initial_subscription_that_another_producer_creates_meanwhile_suffices(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with client_of() as client:
-        topic = await loaded(client.world)
-        create = PersistentTopic.create_subscription
-
-        async def later(self: PersistentTopic, *arguments: Any, **fields: Any) -> Any:
-            monkeypatch.undo()
-            await create(self, "first", LATEST, {})
-            return await create(self, *arguments, **fields)
-
-        monkeypatch.setattr(PersistentTopic, "create_subscription", later)
-        success = await client.produces(initial_subscription_name="first")
-        assert success.producer_ready
-        assert list(topic.subscriptions) == ["first"]
 
 
 # -- pending commands
