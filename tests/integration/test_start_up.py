@@ -45,6 +45,7 @@ SECURITY = (
     "magnetar.broker.session.claims",
     "magnetar.broker.session.guard",
     "magnetar.broker.session.recheck",
+    "magnetar.broker.session.revocation",
     "magnetar.observe.audit",
     "magnetar.security.authenticator",
     "magnetar.security.basic",

@@ -228,13 +228,20 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
-        if self.security is not None and (audit := self.security.audit) is not None:
-            audit.start()
-        if self.security is not None and (authorizer := self.security.authorizer) is not None:
-            await authorizer.start(records, self.tasks)
-            # Imported here: an open process does not need it.
-            from magnetar.broker.session.recheck import Recheck
+        if self.security is not None:
+            await self._start_security(self.security, records)
 
+    async def _start_security(self, security: "BrokerSecurity", records: NamespaceRecords) -> None:
+        # Imported here: an open process does not need them.
+        from magnetar.broker.session.recheck import Recheck
+        from magnetar.broker.session.revocation import Revocation
+
+        if security.audit is not None:
+            security.audit.start()
+        revocation = Revocation(lambda: self.sessions, security.authenticator)
+        self.tasks.start(revocation.run(), "revocation")
+        if (authorizer := security.authorizer) is not None:
+            await authorizer.start(records, self.tasks)
             recheck = Recheck(lambda: self.sessions, authorizer, self.tasks)
             authorizer.listen(recheck.changed)
 
