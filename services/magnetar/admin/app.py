@@ -16,6 +16,7 @@ from magnetar.admin.http.routes import MethodRoute, RouteTable
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
 from magnetar.admin.rights import table as rights
+from magnetar.admin.rights.audit_trail import AuditTrail
 from magnetar.admin.rights.caller import on_behalf_of_caller
 from magnetar.admin.rights.guard import GuardedTable
 from magnetar.admin.routers import (
@@ -115,7 +116,9 @@ def create_app(
         service, balance=cluster.balance if cluster else None
     )
     app.state.probes = probes or default_probes(service)
-    outermost = answers.Contained(paths.RawPaths(app))
+    outermost: ASGIApp = answers.Contained(paths.RawPaths(app))
+    if security is not None and security.audit is not None:
+        outermost = AuditTrail(outermost, security.audit)
     app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
         peers = app.state.peers = Peers(

@@ -12,6 +12,7 @@ from magnetar.broker.session import (
     schemas,
     unsupported,
 )
+from magnetar.broker.session.audited import audited
 from magnetar.broker.session.guard import guarded
 from magnetar.broker.session.session import Handler
 from magnetar.wire.commands import CommandType
@@ -46,11 +47,15 @@ HANDLERS: Final[dict[int, Handler]] = {
 def handlers(security: BrokerSecurity | None) -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
+    With an audit log, permitted attachments are written to it.
+
     Raises LookupError if the table of rights lacks a command.
     """
     if security is None:
         return HANDLERS
     proving = {**HANDLERS, **authentication.HANDLERS}
+    if security.audit is not None:
+        proving = audited(proving, security.audit, security.attached)
     if security.authorizer is None:
         return proving
     return guarded(proving, security.authorizer)
