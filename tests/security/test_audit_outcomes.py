@@ -110,7 +110,7 @@ async def served(tmp_path: Path, app: Callable[[Request], Any]) -> Lines:
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
     try:
-        await AuditTrail(inner, audit)(scope, receive, send)  # type: ignore[arg-type]
+        await AuditTrail(inner, audit)(scope, receive, send)
     except RuntimeError:
         pass  # the server's affair
     finally:

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
 from magnetar.admin.http.connection import PEER_CERTIFICATE
+from magnetar.admin.http.limited import demand_rate
 from magnetar.admin.http.routes import RouteMatch, RouteTable
 from magnetar.admin.rights.audit_trail import note
 from magnetar.admin.rights.caller import (
@@ -26,6 +27,7 @@ from magnetar.admin.rights.caller import (
 )
 from magnetar.admin.rights.right import AnyRole, Public, Right
 from magnetar.admin.rights.table import METRICS, RIGHTS
+from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
@@ -57,9 +59,13 @@ class Unauthenticated(Exception):
 class GuardedTable(RouteTable):
     """A table of routes behind a guard."""
 
-    def __init__(self, table: RouteTable, security: BrokerSecurity) -> None:
+    def __init__(
+        self, table: RouteTable, security: BrokerSecurity, limit: RequestLimit | None = None
+    ) -> None:
+        """`limit` is that of requests, None without one."""
         super().__init__(table.table)
         self._security = security
+        self._limit = limit
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -149,13 +155,25 @@ class GuardedTable(RouteTable):
             forwarded = self._forwarded(role, original, headers, _address(scope))
             if forwarded is not None:
                 scope[_FORWARDER] = role
+                self._uncount(scope, role)
                 return forwarded
             principal = self._through_proxy(role, original)
         except AuthorizationError as error:
             self._refused(scope, error.message, role, original or "")
             raise
         scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _OF_BROKERS]
+        demand_rate(self._limit, str(principal))
         return principal
+
+    def _uncount(self, scope: Scope, role: str) -> None:
+        """Undoes the count of a request that a broker passed on: it was counted there.
+
+        Without authorization, any role may claim to be a broker, so the claim changes nothing.
+        """
+        if self._security.authorizer is None:
+            demand_rate(self._limit, role)
+        elif self._limit is not None:
+            self._limit.give_back(_address(scope))
 
     def _forwarded(
         self, role: str, original: str | None, headers: Mapping[str, str], address: str
@@ -172,7 +190,7 @@ class GuardedTable(RouteTable):
         through_proxy = role in self._security.proxy_roles or original is not None
         trusted = authorizer is None or authorizer.is_super_user(Principal(role))
         if trusted and not through_proxy:
-            # Without authorization nobody is known as a broker, and no role has more rights.
+            # Without authorization no role is known as a broker's, and none has more rights.
             return forwarded
         if self._security.causes.is_new("acts for others", role):
             log.warning("not a broker: it may not act for other roles", role=role, peer=address)

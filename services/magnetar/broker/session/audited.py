@@ -23,7 +23,9 @@ def audited(
     They stand behind the check of rights, so what they write was permitted. `attached` are the
     attachments that were written lately.
     """
-    attaching = {kind: _Audited(kind, handlers[kind], audit, attached) for kind in ATTACHING}
+    attaching: dict[int, Handler] = {
+        kind: _Audited(kind, handlers[kind], audit, attached) for kind in ATTACHING
+    }
     return {**handlers, **attaching}
 
 
