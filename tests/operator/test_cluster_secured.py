@@ -238,6 +238,9 @@ def test_config_cannot_take_back_what_the_spec_closes() -> None:
 @pytest.mark.parametrize("key", ["authenticationEnabled", "tlsEnabled", "brokerServicePortTls"])
 def test_the_switches_of_security_are_fields_and_no_config(key: str) -> None:
     assert switched_on({key: "true"}) == [key]
+    spec = {"broker": {"config": {f"PULSAR_PREFIX_{key}": "true"}}}
+    (problem,) = planned(cluster_of(spec), Observed()).problems
+    assert problem.startswith(f"spec.broker.config.PULSAR_PREFIX_{key} belongs into spec.tls and")
 
 
 def test_metrics_of_brokers_need_a_token_that_prometheus_has() -> None:

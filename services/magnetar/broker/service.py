@@ -22,6 +22,7 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
@@ -113,6 +114,9 @@ class BrokerService:
         self.upkeep = upkeep
         self.security = security
         """None while authentication is off."""
+        self.request_limit = (
+            RequestLimit(settings.http_requests_per_s) if settings.http_requests_limited else None
+        )
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name

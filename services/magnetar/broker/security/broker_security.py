@@ -17,6 +17,8 @@ from magnetar.security.configuration import Authentication
 from magnetar.settings.security import SecuritySettings
 
 CHALLENGE_ANSWER_S_DEFAULT: Final = 60.0
+ATTACHMENTS_REMEMBERED: Final = 8_192
+"""Attachments that the audit log has once an hour; beyond that, the oldest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -60,6 +62,8 @@ class BrokerSecurity:
     """Whether the audit log also has the GET requests that were allowed."""
     causes: Causes = field(default_factory=Causes)
     """The causes of refusals that were logged."""
+    attached: Causes = field(default_factory=lambda: Causes(ATTACHMENTS_REMEMBERED))
+    """The attachments that are in the audit log."""
 
     async def close(self) -> None:
         """Closes the providers, and the audit log after its last records. Idempotent."""

@@ -46,15 +46,20 @@ HANDLERS: Final[dict[int, Handler]] = {
 def handlers(security: "BrokerSecurity | None") -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
+    With an audit log, permitted attachments are written to it.
+
     Raises LookupError if the table of rights lacks a command.
     """
     if security is None:
         return HANDLERS
     # Imported here: an open process does not need them.
     from magnetar.broker.session import authentication
+    from magnetar.broker.session.audited import audited
     from magnetar.broker.session.guard import guarded
 
     proving = {**HANDLERS, **authentication.HANDLERS}
+    if security.audit is not None:
+        proving = audited(proving, security.audit, security.attached)
     if security.authorizer is None:
         return proving
     return guarded(proving, security.authorizer)
