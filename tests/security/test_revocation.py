@@ -160,7 +160,7 @@ async def test_a_user_that_is_added_ends_no_session(tmp_path: Path) -> None:
         # Callers get the former file while a check of its stamp is under way.
         authenticator = security_of(w).authenticator
         async with asyncio.timeout(WITHIN_S):
-            while not await authenticator.reload():
+            while not await authenticator.reload():  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.002)
         await connected(w, "bob:other", "basic")  # so the new file is in use
         await asyncio.sleep(0.02)
