@@ -16,7 +16,8 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.security.api import AuthenticationFailed, Identity, Peer
-from magnetar.security.configuration import ConfigurationError, OpenIdProviderConfig
+from magnetar.security.configuration import OpenIdProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, checked_url, tls_context
 from magnetar.security.openid.cache import CacheAges, KeyCache
 from magnetar.security.openid.documents import Jwk
@@ -75,8 +76,12 @@ class OpenIdProvider:
         jwk = await cache.key(token.kid)
         if jwk is None:
             raise AuthenticationFailed("the issuer has no key with the token's kid")
-        claims = verified(token, (_key(jwk, token),))
+        claims, _ = verified(token, (_key(jwk, token),))
         return self._identity(claims)
+
+    async def reload(self) -> int:
+        """Returns 0: no file has the keys. Its tokens expire, so sessions end with them."""
+        return 0
 
     async def close(self) -> None:
         """Ends refreshes and closes connections; idempotent."""
