@@ -58,8 +58,8 @@ class OpenIdProviderConfig:
     trust_certs_file: str = ""
     """CA certificates (PEM) that verify issuers; empty: the machine's."""
     require_https: bool = True
-    require_not_before: bool = True
-    """Whether a token must have `nbf`, as Pulsar requires."""
+    require_not_before: bool = False
+    """Whether a token must have `nbf`. Pulsar requires it; OpenID Connect does not."""
     fallback_discovery_mode: DiscoveryMode = "DISABLED"
 
 

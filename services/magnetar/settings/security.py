@@ -230,7 +230,7 @@ class SecuritySettings(AuditSettings):
         pulsar="openIDRequireIssuersUseHttps",
     )
     openid_require_not_before: bool = setting(
-        True,
+        False,
         "Whether tokens must have `nbf`, as Pulsar requires; those of Dex and Keycloak have none.",
         group=AUTHENTICATION,
     )

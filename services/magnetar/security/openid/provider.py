@@ -1,8 +1,8 @@
 """Authenticates by JSON web tokens of OpenID Connect issuers: the method `token`.
 
 The token's issuer must be allowed, or be that of this Kubernetes cluster; its key then comes from
-that issuer and nowhere else. `iss`, `aud`, `iat`, `exp` and `sub` must be present, and `nbf` unless
-that is switched off; a key with an `alg` accepts only that. Sources: AuthenticationProviderOpenID
+that issuer and nowhere else. `iss`, `aud`, `iat`, `exp` and `sub` must be present, and `nbf` if
+that is switched on; a key with an `alg` accepts only that. Sources: AuthenticationProviderOpenID
 of Pulsar 4.2, OpenID Connect Core 1.0 section 3.1.3.7.
 
 An issuer that does not answer is ProviderUnavailable: the client retries. That holds for tokens
