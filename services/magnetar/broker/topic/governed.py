@@ -22,6 +22,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -218,7 +219,9 @@ class GovernedTopic(ABC):
             raise ConsumerBusy("Topic reached max consumers limit")
 
     def check_new_subscription(self, name: str) -> None:
-        """Raises NotAllowed if the topic has its maximum of subscriptions."""
+        """Raises NotAllowed for a reserved name, or at the maximum of subscriptions."""
+        if name == DEDUPLICATION_CURSOR:
+            raise NotAllowed(f"{name} is the name of the cursor of deduplication")
         cap = self._cap(caps.MAX_SUBSCRIPTIONS)
         if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX):
             return
