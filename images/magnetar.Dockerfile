@@ -76,6 +76,7 @@ ENV PATH=/opt/magnetar/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 HOME=/tmp
 ARG REVISION=unknown
 ARG VERSION=unknown
+RUN --mount=type=bind,source=images/sbom,target=/tmp/sbom /tmp/sbom magnetar "${VERSION}"
 LABEL org.opencontainers.image.title="Magnetar" \
       org.opencontainers.image.description="A messaging system that speaks Apache Pulsar's protocol" \
       org.opencontainers.image.licenses="Apache-2.0" \
@@ -91,6 +92,10 @@ ENTRYPOINT ["magnetar"]
 # --- the same with the official Python client: tests, `make e2e` ---------------------------------
 FROM runtime AS tools
 COPY --from=client /opt/client /opt/client
+USER 0
+ARG VERSION=unknown
+RUN --mount=type=bind,source=images/sbom,target=/tmp/sbom /tmp/sbom magnetar-tools "${VERSION}" /opt/client
+USER 10000:10000
 ENV PYTHONPATH=/opt/client
 ENTRYPOINT ["python"]
 

@@ -61,6 +61,7 @@ ENV SPARK_HOME=/opt/spark JAVA_HOME=/opt/java PYSPARK_PYTHON=/opt/magnetar/bin/p
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 LANG=C.UTF-8 HOME=/tmp
 ARG REVISION=unknown
 ARG VERSION=unknown
+RUN --mount=type=bind,source=images/sbom,target=/tmp/sbom /tmp/sbom magnetar-spark "${VERSION}"
 LABEL org.opencontainers.image.title="Magnetar Spark" \
       org.opencontainers.image.description="Spark jobs over Magnetar's topics and ledgers" \
       org.opencontainers.image.licenses="Apache-2.0" \

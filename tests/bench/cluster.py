@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from tests.bench.clusters import MagnetarCluster, PulsarCluster
 from tests.bench.compare import table
-from tests.bench.scenarios import PY, SCENARIOS, Load, Row
+from tests.bench.scenarios import CLIENTS, SCENARIOS, Load, Row
 from tests.bench.servers import memory_mib
 
 Cluster = MagnetarCluster | PulsarCluster
@@ -48,7 +48,7 @@ def start(load: Load) -> Row:
 def _client(load: Load, topic: str, mode: str, seconds: float) -> "subprocess.Popen[str]":
     url = cluster_of(load).service_url
     return subprocess.Popen(
-        [sys.executable, str(PY / "pause.py"), url, topic, str(seconds), mode],
+        [sys.executable, "-m", f"{CLIENTS}.pause", url, topic, str(seconds), mode],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -108,15 +108,12 @@ def bookie_killed(load: Load) -> Row:
 def catch_up(load: Load) -> Row:
     """A backlog of 1 KiB messages read from its beginning while 5,000 a second are written."""
     topic = load.topic("catch-up")
-    load.python("subscribe.py", topic, "drain")
-    perf = str(load.perf)
-    load.run(
-        *(perf, "produce", "-r", "2000000", "-ml", "64M", "-s", "1024"),
-        *("-m", str(CATCH_UP_MESSAGES), topic),
-    )
+    load.python("subscribe", topic, "drain")
+    count = ("-m", str(CATCH_UP_MESSAGES))
+    load.run(*load.perf("produce", "-r", "2000000", "-ml", "64M", "-s", "1024", *count, topic))
     environment = {"PULSAR_HOST": "127.0.0.1", "PULSAR_PORT": str(load.server.port)}
     writer = subprocess.Popen(
-        [perf, "produce", "-r", "5000", "-s", "1024", "-time", "60", load.topic("beside")],
+        load.perf("produce", "-r", "5000", "-s", "1024", "-time", "60", load.topic("beside")),
         env={**os.environ, **environment, "HTTP_PORT": str(load.server.http_port)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -130,10 +127,9 @@ def catch_up(load: Load) -> Row:
 
 
 def _drain(load: Load, topic: str) -> Row:
+    consume = ("-ss", "drain", "-sp", "Earliest", "-q", "10000")
     output, row = load.measured(
-        str(load.perf),
-        *("consume", "-ss", "drain", "-sp", "Earliest", "-q", "10000"),
-        *("-m", str(CATCH_UP_MESSAGES - 1_000), topic),
+        *load.perf("consume", *consume, "-m", str(CATCH_UP_MESSAGES - 1_000), topic)
     )
     found = re.search(r"(\d+) records received --- ([\d.]+) msg/s", output)
     row["rate"] = round(float(found.group(2))) if found else None

@@ -40,6 +40,7 @@ class MagnetarCluster:
         )
         first = self.cluster.named(Role.BROKER)[0]
         self.port, self.http_port = first.ports["port"], first.ports["http"]
+        self.port_tls = 0
         self.pids: dict[str, int] = {}
 
     @property
@@ -89,6 +90,7 @@ class PulsarCluster:
         self.name = "pulsar"
         self.kit, self.data_dir, self.quorum = kit, root / "pulsar-cluster", quorum
         self.port, self.http_port = port, http_port
+        self.port_tls = 0
         self.pids: dict[str, int] = {}
 
     @property

@@ -1,6 +1,6 @@
 """Compares this checkout with a real Pulsar, scenario by scenario, in one run on one machine.
 
-    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--out FILE] [NAME...]
+    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [NAME...]
 
 Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
 and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are taken.
@@ -17,11 +17,19 @@ from collections import defaultdict
 from pathlib import Path
 
 from tests.bench.scenarios import SCENARIOS, Load, Row
+from tests.bench.secured import Security
 from tests.bench.servers import MagnetarServer, PulsarServer, Server, memory_mib
 
-PORTS = {"magnetar": (26650, 28080), "pulsar": (36650, 38080)}
-NO_PERF_NEEDED = ("idle", "latency", "wheel 1 KiB batched", "wheel 1 KiB unbatched", "idle topics")
-ONCE = ("idle", "idle topics", "restart, 1 GiB in 100 topics")
+PORTS = {"magnetar": (26650, 28080, 26651), "pulsar": (36650, 38080, 36651)}
+NO_PERF_NEEDED = (
+    "idle",
+    "latency",
+    "wheel 1 KiB batched",
+    "wheel 1 KiB unbatched",
+    "idle topics",
+    "idle connections",
+)
+ONCE = ("idle", "idle topics", "idle connections", "restart, 1 GiB in 100 topics")
 START_RUNS = 3
 SETTLE_S = 2.0
 
@@ -32,23 +40,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=21)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("bench.jsonl"))
+    parser.add_argument("--tls", action="store_true", help="clients connect by TLS")
+    parser.add_argument("--token", action="store_true", help="with authentication by token")
     parser.add_argument("--only", choices=("magnetar", "pulsar"))
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of: start, {', '.join(SCENARIOS)}"
     )
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="bench-"))
+    security = Security.create(root, tls=arguments.tls, token=arguments.token)
     servers: list[Server] = []
     if arguments.only != "pulsar":
-        servers.append(MagnetarServer(root, *PORTS["magnetar"]))
+        servers.append(MagnetarServer(root, *PORTS["magnetar"], security))
     if arguments.kit is not None and arguments.only != "magnetar":
-        servers.append(PulsarServer(arguments.kit.resolve(), root, *PORTS["pulsar"]))
+        servers.append(PulsarServer(arguments.kit.resolve(), root, *PORTS["pulsar"], security))
     names = arguments.names or ["start", *SCENARIOS]
     if arguments.kit is None:
         names = [name for name in names if name in ("start", *NO_PERF_NEEDED)]
     rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     try:
-        _measure(servers, names, arguments, root, rows)
+        _measure(servers, security, names, arguments, root, rows)
     finally:
         for server in servers:
             server.stop()
@@ -58,6 +69,7 @@ def main() -> None:
 
 def _measure(
     servers: list[Server],
+    security: Security,
     names: list[str],
     arguments: argparse.Namespace,
     root: Path,
@@ -80,7 +92,10 @@ def _measure(
                 shutil.rmtree(root / server.name, ignore_errors=True)
         server.start()
     perf = arguments.kit / "perf.sh" if arguments.kit else Path("perf.sh")
-    loads = [Load(server, perf.resolve(), arguments.seconds, root / "log") for server in servers]
+    loads = [
+        Load(server, perf.resolve(), arguments.seconds, root / "log", security)
+        for server in servers
+    ]
     for name in names:
         if name == "start":
             continue

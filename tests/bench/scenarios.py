@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.bench.secured import OPEN, Security
 from tests.bench.servers import Server, cpu_seconds, memory_mib, shared_memory_mib
 
 Row = dict[str, float | int | str | None]
@@ -21,14 +22,18 @@ DRAIN_MESSAGES = 1_000_000
 IDLE_TOPICS = 10_000
 BACKLOG_TOPICS = 100
 BACKLOG_MESSAGES = 1 << 20
-PY = Path(__file__).parent / "clients"
+CLIENTS = "tests.bench.clients"
+IDLE_CONNECTIONS = 10_000
 
 
 class Load:
     """Runs clients against one server and measures the server meanwhile."""
 
-    def __init__(self, server: Server, perf: Path, seconds: int, log: Path) -> None:
-        self.server, self.perf, self.seconds, self.log = server, perf, seconds, log
+    def __init__(
+        self, server: Server, perf: Path, seconds: int, log: Path, security: Security = OPEN
+    ) -> None:
+        self.server, self.seconds, self.log, self.security = server, seconds, log, security
+        self._perf = perf
         self._topics = 0
 
     def topic(self, what: str) -> str:
@@ -41,6 +46,7 @@ class Load:
             "PULSAR_HOST": "127.0.0.1",
             "PULSAR_PORT": str(self.server.port),
             "HTTP_PORT": str(self.server.http_port),
+            **self.security.environment(),
         }
         done = subprocess.run(
             command,
@@ -72,9 +78,18 @@ class Load:
                 row[f"{kind}_cpu_s"] = round(sum(of_kind), 2)
         return row
 
-    def python(self, script: str, *arguments: str) -> tuple[dict[str, float], Row]:
-        url = f"pulsar://127.0.0.1:{self.server.port}"
-        output, row = self.measured(sys.executable, str(PY / script), url, *arguments)
+    def client(self, module: str, *arguments: str) -> list[str]:
+        """The command of a client from `tests/bench/clients`."""
+        url = self.security.service_url(self.server.port, self.server.port_tls)
+        return [sys.executable, "-m", f"{CLIENTS}.{module}", url, *arguments]
+
+    def perf(self, command: str, *arguments: str) -> list[str]:
+        """The command of a load by pulsar-perf."""
+        flags = self.security.perf_flags(self.server.port_tls)
+        return [str(self._perf), command, *flags, *arguments]
+
+    def python(self, module: str, *arguments: str) -> tuple[dict[str, float], Row]:
+        output, row = self.measured(*self.client(module, *arguments))
         figures: dict[str, float] = json.loads(output.strip().splitlines()[-1])
         return figures, row
 
@@ -91,14 +106,15 @@ def produce(size: int, *flags: str) -> Callable[[Load], Row]:
 
     def scenario(load: Load) -> Row:
         output, row = load.measured(
-            str(load.perf),
-            "produce",
-            *("-r", "2000000", "-s", str(size), "-time", str(load.seconds)),
-            # pulsar-perf queues without bound otherwise: by bytes, unbatched by messages, because
-            # 64 MiB of small ones are more objects than its heap holds.
-            *(("-o", "5000") if "-db" in flags else ("-ml", "64M")),
-            *flags,
-            load.topic("produce"),
+            *load.perf(
+                "produce",
+                *("-r", "2000000", "-s", str(size), "-time", str(load.seconds)),
+                # pulsar-perf queues without bound otherwise: by bytes, unbatched by messages,
+                # because 64 MiB of small ones are more objects than its heap holds.
+                *(("-o", "5000") if "-db" in flags else ("-ml", "64M")),
+                *flags,
+                load.topic("produce"),
+            )
         )
         rates = [float(rate) for rate in re.findall(r"produced:.*?---\s+([\d.]+) msg/s", output)]
         sent = re.search(r"Aggregated throughput stats --- (\d+) records sent", output)
@@ -114,17 +130,12 @@ def drain(*flags: str) -> Callable[[Load], Row]:
 
     def scenario(load: Load) -> Row:
         topic = load.topic("drain")
-        load.python("subscribe.py", topic, "drain")
+        load.python("subscribe", topic, "drain")
         count = str(DRAIN_MESSAGES + 1_000)
         limit = flags or ("-ml", "64M")
-        load.run(
-            str(load.perf), "produce", "-r", "2000000", *limit, "-s", "100", "-m", count, topic
-        )
-        output, row = load.measured(
-            str(load.perf),
-            "consume",
-            *("-ss", "drain", "-sp", "Earliest", "-q", "10000", "-m", str(DRAIN_MESSAGES), topic),
-        )
+        load.run(*load.perf("produce", "-r", "2000000", *limit, "-s", "100", "-m", count, topic))
+        consume = ("-ss", "drain", "-sp", "Earliest", "-q", "10000", "-m", str(DRAIN_MESSAGES))
+        output, row = load.measured(*load.perf("consume", *consume, topic))
         found = re.search(r"(\d+) records received --- ([\d.]+) msg/s", output)
         row["rate"] = round(float(found.group(2))) if found else None
         return _per_message(row, int(found.group(1)) if found else 0)
@@ -134,7 +145,7 @@ def drain(*flags: str) -> Callable[[Load], Row]:
 
 def latency(load: Load) -> Row:
     """The official wheel at 1,000 unbatched 1 KiB messages a second."""
-    figures, row = load.python("latency.py", load.topic("latency"), "1000", "15", "1024")
+    figures, row = load.python("latency", load.topic("latency"), "1000", "15", "1024")
     row.update(figures)
     return _per_message(row, figures["sent"])
 
@@ -143,7 +154,7 @@ def wheel(mode: str) -> Callable[[Load], Row]:
     """200,000 async sends of the official wheel."""
 
     def scenario(load: Load) -> Row:
-        figures, row = load.python("produce.py", load.topic("wheel"), "200000", "1024", mode)
+        figures, row = load.python("produce", load.topic("wheel"), "200000", "1024", mode)
         row["rate"] = figures["rate"]
         return _per_message(row, figures["messages"])
 
@@ -168,7 +179,7 @@ def idle_topics(load: Load) -> Row:
     """Memory and CPU of 10,000 topics, each with a producer's life and a subscription behind it."""
     before, _ = memory_mib(load.server)
     started, cpu = time.monotonic(), cpu_seconds(load.server)
-    load.python("topics.py", load.topic("idle"), str(IDLE_TOPICS))
+    load.python("topics", load.topic("idle"), str(IDLE_TOPICS))
     after, _ = memory_mib(load.server)
     return {
         "kib_per_topic": round((after - before) * 1024 / IDLE_TOPICS, 2),
@@ -178,15 +189,41 @@ def idle_topics(load: Load) -> Row:
     }
 
 
+def idle_connections(load: Load) -> Row:
+    """Memory and CPU of connections that have said CONNECT and nothing more."""
+    before, _ = memory_mib(load.server)
+    cpu = cpu_seconds(load.server)
+    clients = subprocess.Popen(
+        load.client("idle_connections", str(IDLE_CONNECTIONS)),
+        env={**os.environ, **load.security.environment()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert clients.stdout is not None
+    figures: Row = json.loads(clients.stdout.readline())
+    cpu_s = float(load.cpu_since(cpu)["cpu_s"] or 0)
+    after, _ = memory_mib(load.server)
+    clients.communicate("end\n")
+    return {
+        "connect_cpu_ms": round(cpu_s / IDLE_CONNECTIONS * 1e3, 3),
+        "connects_per_cpu_s": round(IDLE_CONNECTIONS / cpu_s),
+        "kib_per_connection": round((after - before) * 1024 / IDLE_CONNECTIONS, 2),
+        "rss_mib": round(after),
+        **figures,
+    }
+
+
 def restart(load: Load) -> Row:
     """Restart with a backlog of 1 GiB in 100 topics; Magnetar is killed with -9 before."""
     topic = load.topic("restart")
     names = [f"{topic}-{index}" for index in range(BACKLOG_TOPICS)]
-    url = f"pulsar://127.0.0.1:{load.server.port}"
-    load.run(sys.executable, str(PY / "subscribe_each.py"), url, "restart", *names)
+    load.run(*load.client("subscribe_each", "restart", *names))
     load.run(
-        *(str(load.perf), "produce", "-r", "2000000", "-ml", "64M", "-s", "1024"),
-        *("-t", str(BACKLOG_TOPICS), "-m", str(BACKLOG_MESSAGES), topic),
+        *load.perf(
+            *("produce", "-r", "2000000", "-ml", "64M", "-s", "1024"),
+            *("-t", str(BACKLOG_TOPICS), "-m", str(BACKLOG_MESSAGES), topic),
+        )
     )
     load.server.stop()
     return {"ready_s": round(load.server.start(), 3)}
@@ -208,5 +245,6 @@ SCENARIOS: dict[str, Callable[[Load], Row]] = {
     "drain batched": drain(),
     "drain unbatched": drain("-db", "-o", "5000"),
     "idle topics": idle_topics,
+    "idle connections": idle_connections,
     "restart, 1 GiB in 100 topics": restart,
 }

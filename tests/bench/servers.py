@@ -11,11 +11,16 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tests.bench.secured import OPEN, Security
+
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 READY_TIMEOUT_S = 120.0
+UNGUARDED_PATH = "/metrics/"
+"""Which Pulsar answers without credentials."""
 READY_PATH = "/admin/v2/namespaces/public/default"
 
 
@@ -24,6 +29,7 @@ class Server(Protocol):
 
     name: str
     port: int
+    port_tls: int
     http_port: int
     pids: dict[str, int]
     """Its processes by name, such as `broker1`."""
@@ -34,14 +40,20 @@ class Server(Protocol):
     def stop(self) -> None: ...
 
 
-def wait_ready(http_port: int, started: float, alive: "subprocess.Popen[bytes] | None") -> float:
+def wait_ready(
+    http_port: int,
+    started: float,
+    alive: "subprocess.Popen[bytes] | None",
+    headers: Mapping[str, str] | None = None,
+) -> float:
     """Polls until the default namespace answers; the seconds since `started`."""
     url = f"http://127.0.0.1:{http_port}{READY_PATH}"
+    request = urllib.request.Request(url, headers=dict(headers or {}))
     while time.monotonic() - started < READY_TIMEOUT_S:
         if alive is not None and alive.poll() is not None:
             raise SystemExit("the server exited during start")
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:  # our own server
+            with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310 - our own server
                 if answer.status == 200:
                     return time.monotonic() - started
         except (urllib.error.URLError, OSError):
@@ -55,21 +67,38 @@ class MagnetarServer:
 
     name = "magnetar"
 
-    def __init__(self, root: Path, port: int, http_port: int) -> None:
+    def __init__(
+        self,
+        root: Path,
+        port: int,
+        http_port: int,
+        port_tls: int = 0,
+        security: Security = OPEN,
+    ) -> None:
         self.data_dir = root / "magnetar"
-        self.port, self.http_port = port, http_port
+        self.port, self.http_port, self.port_tls = port, http_port, port_tls
+        self._security = security
         self.pids: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> "subprocess.Popen[bytes]":
         """Starts the process and does not wait for it to serve."""
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        options: list[str] = []
+        if self._security.settings:
+            config = self.data_dir.parent / "magnetar.conf"
+            lines = (f"{key}={value}\n" for key, value in self._security.settings.items())
+            config.write_text("".join(lines))
+            options += ["--config", str(config)]
+        if self._security.ca is not None:
+            options += ["--port-tls", str(self.port_tls)]
         with (self.data_dir.parent / "magnetar.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "magnetar.cli.main", "standalone"),
                     *("--data-dir", str(self.data_dir)),
                     *("--port", str(self.port), "--http-port", str(self.http_port)),
+                    *options,
                 ],
                 stdout=log,
                 stderr=log,
@@ -79,7 +108,7 @@ class MagnetarServer:
 
     def start(self) -> float:
         started = time.monotonic()
-        return wait_ready(self.http_port, started, self.launch())
+        return wait_ready(self.http_port, started, self.launch(), self._security.http_headers())
 
     def stop(self) -> None:
         """Kills: a restart is measured as after a crash."""
@@ -93,9 +122,18 @@ class PulsarServer:
 
     name = "pulsar"
 
-    def __init__(self, kit: Path, root: Path, port: int, http_port: int) -> None:
+    def __init__(
+        self,
+        kit: Path,
+        root: Path,
+        port: int,
+        http_port: int,
+        port_tls: int = 0,
+        security: Security = OPEN,
+    ) -> None:
         self.kit, self.data_dir = kit, root / "pulsar"
-        self.port, self.http_port = port, http_port
+        self.port, self.http_port, self.port_tls = port, http_port, port_tls
+        self._security = security
         self.pids: dict[str, int] = {}
 
     def start(self) -> float:
@@ -105,6 +143,12 @@ class PulsarServer:
             "PULSAR_PORT": str(self.port),
             "HTTP_PORT": str(self.http_port),
         }
+        if self._security.settings:
+            settings = self._security.settings.items()
+            environment["EXTRA_CONF"] = " ".join(f"{key}={value}" for key, value in settings)
+            environment["READY_PATH"] = UNGUARDED_PATH
+        if self._security.ca is not None:
+            environment["PULSAR_TLS_PORT"] = str(self.port_tls)
         started = time.monotonic()
         output = subprocess.run(
             [str(self.kit / "start.sh"), str(self.data_dir)],
@@ -117,7 +161,7 @@ class PulsarServer:
         if found is None:
             raise SystemExit(f"the kit did not name the server's pid: {output}")
         self.pids = {"standalone": int(found.group(1))}
-        return time.monotonic() - started
+        return wait_ready(self.http_port, started, None, self._security.http_headers())
 
     def stop(self) -> None:
         subprocess.run([str(self.kit / "stop.sh"), str(self.data_dir)], check=False)

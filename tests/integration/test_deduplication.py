@@ -1,4 +1,4 @@
-"""A producer with a fixed name that sends through kill -9 of the server: each message is stored once.
+"""A producer with a fixed name sends through kill -9: each message is stored once.
 
 The client is the official one of Python. It resends every message without a receipt after each
 reconnection, so without deduplication the topic has some messages twice.

@@ -14,8 +14,12 @@ pytestmark = [pytest.mark.kube_node, pytest.mark.timeout(240)]
 ENDED_S_MAX: Final = 180
 ROLES: Final = sorted(set(COMMANDS) - {"version", "demo"})
 LOOK: Final = """
-import importlib.util, json, os, pathlib, shutil, subprocess, sys
+import importlib.metadata, importlib.util, json, os, pathlib, shutil, subprocess, sys
 import magnetar
+bill = json.loads(pathlib.Path("/opt/magnetar/sbom.cdx.json").read_text())
+listed = {(item["name"], item["version"]) for item in bill["components"]}
+installed = {(package.metadata["Name"].lower().replace("_", "-").replace(".", "-"), package.version)
+             for package in importlib.metadata.distributions()}
 compiled = pathlib.Path(importlib.util.cache_from_source(magnetar.__file__)).read_bytes()
 try:
     pathlib.Path(magnetar.__file__).with_name("written").touch()
@@ -30,6 +34,8 @@ print(json.dumps({
     "modules": [name for name in ("pip", "setuptools") if importlib.util.find_spec(name)],
     "roles": {role: subprocess.run(["magnetar", role, "--help"], capture_output=True).returncode
               for role in sys.argv[1:]},
+    "unlisted": sorted(installed - listed),
+    "system": any(item["purl"].startswith("pkg:deb/debian/libc6@") for item in bill["components"]),
     "health": subprocess.run(["magnetar-health"], capture_output=True).returncode,
 }))
 """
@@ -53,6 +59,8 @@ def test_what_is_in_the_image(kubectl: Tool, kube_namespace: str, images: Images
         "tools": [],
         "modules": [],
         "roles": dict.fromkeys(ROLES, 0),
+        "unlisted": [],  # of the bill of materials
+        "system": True,
         "health": 1,  # nothing runs there
     }
 

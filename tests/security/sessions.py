@@ -55,6 +55,9 @@ class WordOfRoles:
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
         raise AuthenticationFailed("no HTTP here")
 
+    async def reload(self) -> int:
+        return 0
+
     async def close(self) -> None:
         """Nothing is open."""
 
@@ -69,10 +72,11 @@ def secured(
         if authorization:
             rules = Rules(frozenset({ADMIN, PROXY}))
             authorizer = Authorizer(store, rules, Denials())
-        fields: dict[str, Any] = {"proxy_roles": frozenset({PROXY, "proxy2"})}
-        return BrokerSecurity(
-            authenticator=WordOfRoles(), authorizer=authorizer, clock=clock, **(fields | more)
-        )
+        fields: dict[str, Any] = {
+            "authenticator": WordOfRoles(),
+            "proxy_roles": frozenset({PROXY, "proxy2"}),
+        }
+        return BrokerSecurity(authorizer=authorizer, clock=clock, **(fields | more))
 
     return make
 

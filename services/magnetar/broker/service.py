@@ -33,6 +33,7 @@ from magnetar.broker.session.connection import SWEEP_S, Connection
 from magnetar.broker.session.handlers import handlers
 from magnetar.broker.session.link import SERVER_REQUEST_ID
 from magnetar.broker.session.recheck import Recheck
+from magnetar.broker.session.revocation import Revocation
 from magnetar.broker.session.session import Handler, Session
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -234,6 +235,9 @@ class BrokerService:
         await self.policies.start(records, self.tasks)
         if self.security is not None and (audit := self.security.audit) is not None:
             audit.start()
+        if self.security is not None:
+            revocation = Revocation(lambda: self.sessions, self.security.authenticator)
+            self.tasks.start(revocation.run(), "revocation")
         if self.security is not None and (authorizer := self.security.authorizer) is not None:
             await authorizer.start(records, self.tasks)
             recheck = Recheck(lambda: self.sessions, authorizer, self.tasks)

@@ -175,7 +175,7 @@ def _validate(args: argparse.Namespace) -> None:
         content = KeySource.parse("--public-key", args.public_key).read()
         key = public_key(content, args.signature_algorithm, "the public key")
     fitting = (key,) if token.algorithm in key.algorithms else ()
-    claims = verified(token, fitting)
+    claims, _ = verified(token, fitting)
     check_times(claims, time.time_ns() // 1_000_000, 0)
     print(java_text(claims))
 

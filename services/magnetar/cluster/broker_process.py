@@ -69,6 +69,17 @@ class _Health:
         return () if self.ledgers is None else self.ledgers.families()
 
     @property
+    def public(self) -> frozenset[str] | None:
+        """The paths that need no credentials before the admin REST is up, as after it; None: all.
+
+        /status names the cluster, so with authentication it needs a super user.
+        """
+        if not self.settings.authentication_enabled:
+            return None
+        metrics = () if self.settings.authenticate_metrics else ("/metrics",)
+        return frozenset(("/healthz", "/readyz", *metrics))
+
+    @property
     def probes(self) -> Probes:
         """The answers of the health endpoints."""
         return Probes(self.readiness, self.status)
@@ -128,11 +139,11 @@ async def _join(
     waiting: list[HealthServer] = []
     try:
         if listeners.http is not None:
-            waiting.append(HealthServer(health.probes, tuple))
+            waiting.append(HealthServer(health.probes, tuple, health.public))
             await waiting[-1].start(listeners.http.dup())
         if listeners.http_tls is not None:
             secure = listeners.http_tls
-            waiting.append(HealthServer(health.probes, tuple))
+            waiting.append(HealthServer(health.probes, tuple, health.public))
             await waiting[-1].start(secure.socket.dup(), partial(server_factory, secure.tls))
         name = f"broker {addresses.broker_id}"
         return await join(opened, settings, settings.cluster_name, clock, name, health.tls)

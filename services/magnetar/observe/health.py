@@ -8,6 +8,9 @@ request per connection, GET and HEAD only, from callables that must not block:
 - /metrics   Prometheus' text format;
 - /status    a JSON document about the process.
 
+A broker with authentication serves only some of them until its admin REST is up (`public`); any
+other request then gets the same 401 as from the admin REST.
+
 Bounds: REQUEST_BYTES_MAX per request head, REQUEST_TIMEOUT_S from the connection to the end of the
 answer, CONNECTIONS_MAX at once. The server closes connections that exceed them.
 """
@@ -32,9 +35,13 @@ JSON_TYPE: Final = "application/json"
 Wrap = Callable[[Callable[[], asyncio.BaseProtocol]], Callable[[], asyncio.BaseProtocol]]
 """Takes and returns a factory of protocols."""
 
+READS: Final = ("GET", "HEAD")
+_UNAUTHENTICATED: Final = b'{"reason":"Authentication required"}'
+
 _REASONS: Final = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
@@ -58,8 +65,17 @@ class Probes:
 class HealthServer:
     """Serves the probes and metrics of one process over HTTP. `start`, then `stop`."""
 
-    def __init__(self, probes: Probes, metrics: Callable[[], Iterable[str]]) -> None:
-        """`metrics` yields families, formatted by `observe.metrics`."""
+    def __init__(
+        self,
+        probes: Probes,
+        metrics: Callable[[], Iterable[str]],
+        public: frozenset[str] | None = None,
+    ) -> None:
+        """`metrics` yields families, formatted by `observe.metrics`.
+
+        `public` are the paths that need no credentials; None: all, and unknown ones get 404.
+        """
+        self._public = public
         self._probes = probes
         self._metrics = metrics
         self._server: asyncio.Server | None = None
@@ -69,7 +85,7 @@ class HealthServer:
         """Serves on the bound socket; returns its port. `wrap` puts the connections into TLS."""
 
         def connection() -> asyncio.BaseProtocol:
-            return _Connection(self._answer, self._connections)
+            return _Connection(self._answer, self._connections, self._public)
 
         self._server = await asyncio.get_running_loop().create_server(
             connection if wrap is None else wrap(connection),
@@ -109,9 +125,13 @@ class _Connection(asyncio.Protocol):
     """A connection: one request and its answer."""
 
     def __init__(
-        self, answer: Callable[[str], tuple[int, str, bytes]], connections: "set[_Connection]"
+        self,
+        answer: Callable[[str], tuple[int, str, bytes]],
+        connections: "set[_Connection]",
+        public: frozenset[str] | None,
     ) -> None:
         self._answer = answer
+        self._public = public
         self._connections = connections
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -153,18 +173,22 @@ class _Connection(asyncio.Protocol):
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return False, 400, TEXT_TYPE, b"not a request of HTTP/1\n"
         method, target = parts[0], parts[1]
-        if method not in ("GET", "HEAD"):
+        path = target.partition("?")[0]
+        if self._public is not None and (path not in self._public or method not in READS):
+            return method == "HEAD", 401, JSON_TYPE, _UNAUTHENTICATED
+        if method not in READS:
             return False, 405, TEXT_TYPE, b"GET and HEAD only\n"
         try:
-            return method == "HEAD", *self._answer(target.partition("?")[0])
+            return method == "HEAD", *self._answer(path)
         except Exception as error:  # noqa: BLE001 - a failing probe answers, too
             return False, 500, TEXT_TYPE, f"{error!r}\n".encode()
 
     def _respond(self, head_only: bool, status: int, kind: str, body: bytes) -> None:
         assert self._transport is not None  # noqa: S101
         self._answered = True
+        challenge = "WWW-Authenticate: Bearer\r\n" if status == 401 else ""
         head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
+            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n{challenge}"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         )
         self._transport.write(head.encode() if head_only else head.encode() + body)

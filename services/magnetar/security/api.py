@@ -1,7 +1,7 @@
 """The interfaces of authentication: what a peer presents, and who it turns out to be."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from magnetar.security.secret import Secret
@@ -17,6 +17,11 @@ class Peer:
     """The client certificate (DER) that TLS verified; None without one."""
 
 
+def always() -> bool:
+    """The proof rests on nothing that this process could stop accepting."""
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A peer that has proven who it is."""
@@ -26,6 +31,8 @@ class Identity:
     """`token`, `basic`, `tls`, or `none` for the anonymous role."""
     expires_at_ms: int | None = None
     """Unix time in ms after which the proof is worth nothing; None if it does not expire."""
+    holds: Callable[[], bool] = field(default=always, compare=False, repr=False)
+    """Whether the key or password that proved it is still accepted. Needs no IO."""
 
 
 class AuthenticationFailed(Exception):
@@ -48,6 +55,12 @@ class Authenticator(Protocol):
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
         """Returns who sends a request with these headers (lower-case names); raises the same."""
+
+    async def reload(self) -> int:
+        """Reads keys and passwords again if their files changed; returns how often they did.
+
+        After a change, `Identity.holds` of earlier identities may be False.
+        """
 
     async def close(self) -> None:
         """Ends background work; idempotent."""

@@ -108,6 +108,10 @@ class ProviderChain:
             raise AuthenticationFailed(reason)
         return Identity(self._config.anonymous_role, NO_METHOD)
 
+    async def reload(self) -> int:
+        """Reads changed files of all providers; returns how often any of them has changed."""
+        return sum([await provider.reload() for provider in self._providers])
+
     async def close(self) -> None:
         """Closes all providers; idempotent."""
         for provider in self._providers:

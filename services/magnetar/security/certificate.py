@@ -38,6 +38,10 @@ class TlsProvider:
             raise AuthenticationFailed("the client certificate has expired")
         return Identity(role, METHOD, expires_at_ms)
 
+    async def reload(self) -> int:
+        """Returns 0: TLS follows its trust file, and a connection's certificate stays verified."""
+        return 0
+
     async def close(self) -> None:
         """Does nothing: the provider has no background work."""
 

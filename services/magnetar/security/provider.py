@@ -20,5 +20,8 @@ class Provider(Protocol):
     async def authenticate(self, data: Secret, peer: Peer) -> Identity:
         """Returns who presents `data`; raises AuthenticationFailed or ProviderUnavailable."""
 
+    async def reload(self) -> int:
+        """Reads changed files; returns how often keys or passwords have changed since the start."""
+
     async def close(self) -> None:
         """Ends background work; idempotent."""

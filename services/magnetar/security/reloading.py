@@ -1,9 +1,9 @@
 """Values parsed from files that are parsed again when the files change, without a restart.
 
-`current()` looks at the files' stamps at most every RELOAD_CHECK_S, when a caller needs the value,
-so an unused value costs nothing and needs no task. Reading and parsing run in a thread; meanwhile
-other callers get the old value. If the new content is unusable, the old value stays and the error
-is logged, once per content.
+`current()` compares the files' stamps at most every RELOAD_CHECK_S, when a caller needs the value.
+A broker calls it periodically, to end the sessions of keys that were removed. Reading and parsing
+run in a thread; meanwhile other callers get the old value. If the new content is unusable, the old
+value stays and the error is logged, once per content.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Reloaded(Generic[T]):
     ) -> None:
         """Parses for the first time; raises ConfigurationError. `parse` reads the sources."""
         self._what = what
-        self._sources = tuple(sources)
+        self._sources = tuple(source for source in sources if source.path is not None)
         self._parse = parse
         self._clock = clock
         # Stamps are taken before the read: a change in between is seen as a change next time.
@@ -39,11 +39,13 @@ class Reloaded(Generic[T]):
         self._value = parse()
         self._checked_at = clock.monotonic()
         self._checking = False
+        self.changes = 0
+        """How often the value was replaced."""
 
     async def current(self) -> T:
         """Returns the value, reloaded if a source has changed."""
         now = self._clock.monotonic()
-        if self._checking or now - self._checked_at < RELOAD_CHECK_S:
+        if self._checking or not self._sources or now - self._checked_at < RELOAD_CHECK_S:
             return self._value
         self._checking, self._checked_at = True, now
         try:
@@ -52,18 +54,26 @@ class Reloaded(Generic[T]):
             self._checking = False
         return self._value
 
+    @property
+    def value(self) -> T:
+        """The value as of the last reload."""
+        return self._value
+
     def _reload(self) -> None:
         stamps = self._stamps_now()
         if stamps == self._stamps:
             return
         self._stamps = stamps
         try:
-            self._value = self._parse()
+            value = self._parse()
         except ConfigurationError as error:
             log.error(
                 "not reloaded, the old content stays in use", what=self._what, error=str(error)
             )
             return
+        # The value first: a reader that sees the new count also sees the new value.
+        self._value = value
+        self.changes += 1
         log.info("reloaded", what=self._what)
 
     def _stamps_now(self) -> tuple[Stamp | None, ...]:

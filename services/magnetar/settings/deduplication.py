@@ -23,8 +23,8 @@ class DeduplicationSettings(ConnectionSettings):
     )
     deduplication_producers_max: int = setting(
         10_000,
-        "Producer names per topic whose sequence ids are kept; those of attached producers are "
-        "kept in any case. The ids used least recently are forgotten first.",
+        "Producer names per topic whose sequence ids are kept, besides those of attached "
+        "producers; the ids used least recently are forgotten first.",
         group=DEDUPLICATION,
         unit="producers",
         within=(1, UNLIMITED),

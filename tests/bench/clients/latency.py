@@ -1,4 +1,4 @@
-"""latency.py URL TOPIC RATE SECONDS SIZE: unbatched sends at a rate, and when they arrive."""
+"""latency URL TOPIC RATE SECONDS SIZE: unbatched sends at a rate, and when they arrive."""
 
 import json
 import struct
@@ -7,12 +7,13 @@ import threading
 import time
 
 import pulsar
+from tests.bench.clients.connection import connect
 
 WARM_UP_S = 2
 
 
 def main(url: str, topic: str, rate: int, seconds: int, size: int) -> None:
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    client = connect(url)
     warm, total = WARM_UP_S * rate, (seconds + WARM_UP_S) * rate
     end_to_end: list[int] = []
     receipts: list[int] = []

@@ -1,4 +1,4 @@
-"""pause.py URL TOPIC SECONDS [connected|new]: the longest time in which no receipt came.
+"""pause URL TOPIC SECONDS [connected|new]: the longest time in which no receipt came.
 
 `connected` sends a message every 10 ms and prints the longest gap, and `ready` once it has
 its first receipt. `new` tries to attach and send until it can, and prints how long that took.
@@ -9,6 +9,7 @@ import sys
 import time
 
 import pulsar
+from tests.bench.clients.connection import connect
 
 PACE_S = 0.01
 SEND_TIMEOUT_MS = 120_000
@@ -16,7 +17,7 @@ SEND_TIMEOUT_MS = 120_000
 
 def connected(url: str, topic: str, seconds: float) -> float:
     """The longest gap between two receipts, in seconds."""
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+    client = connect(url, pulsar.LoggerLevel.Error)
     producer = client.create_producer(
         topic, batching_enabled=False, send_timeout_millis=SEND_TIMEOUT_MS
     )
@@ -38,11 +39,7 @@ def new(url: str, topic: str, seconds: float) -> float:
     """Seconds until a producer that did not exist before has a receipt."""
     begun = time.monotonic()
     while time.monotonic() - begun < seconds:
-        client = pulsar.Client(
-            url,
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-            operation_timeout_seconds=5,
-        )
+        client = connect(url, pulsar.LoggerLevel.Error, operation_timeout_seconds=5)
         try:
             client.create_producer(topic, send_timeout_millis=5_000).send(b"x")
             return time.monotonic() - begun

@@ -1,4 +1,4 @@
-"""produce.py URL TOPIC COUNT SIZE batched|unbatched: async sends, all receipts awaited."""
+"""produce URL TOPIC COUNT SIZE batched|unbatched: async sends, all receipts awaited."""
 
 import json
 import sys
@@ -6,10 +6,11 @@ import threading
 import time
 
 import pulsar
+from tests.bench.clients.connection import connect
 
 
 def main(url: str, topic: str, count: int, size: int, mode: str) -> None:
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    client = connect(url)
     producer = client.create_producer(
         topic,
         max_pending_messages=10_000,

@@ -1,12 +1,13 @@
-"""subscribe.py URL TOPIC NAME...: durable subscriptions from the beginning."""
+"""subscribe URL TOPIC NAME...: durable subscriptions from the beginning."""
 
 import sys
 
 import pulsar
+from tests.bench.clients.connection import connect
 
 
 def main(url: str, topic: str, *names: str) -> None:
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    client = connect(url)
     for name in names:
         client.subscribe(topic, name, initial_position=pulsar.InitialPosition.Earliest).close()
     client.close()

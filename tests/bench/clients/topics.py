@@ -1,12 +1,12 @@
-"""topics.py URL TOPIC COUNT: topics with one subscription and one message each, then left alone."""
+"""topics URL TOPIC COUNT: topics with one subscription and one message each, then left alone."""
 
 import sys
 
-import pulsar
+from tests.bench.clients.connection import connect
 
 
 def main(url: str, topic: str, count: int) -> None:
-    client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn))
+    client = connect(url)
     for index in range(count):
         name = f"{topic}-{index}"
         client.subscribe(name, "idle").close()

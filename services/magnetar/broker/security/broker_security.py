@@ -30,6 +30,8 @@ class ConnectCounts:
     refreshed: int = 0
     expired: int = 0
     """Connections closed because their credentials had expired."""
+    revoked: int = 0
+    """Connections closed because the key or password that proved them is no longer accepted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

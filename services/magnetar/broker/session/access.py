@@ -47,6 +47,7 @@ CHALLENGE_PAUSE_S: Final = 1.0
 
 A client may renew with credentials that are valid only by the allowed clock skew.
 """
+REVOKED: Final = "the key or password that proved the role is no longer accepted"
 CLIENT_VERSION_LOGGED: Final = 64
 """Characters of a client's version in a log line; the client has not proven who it is."""
 TIMER_S_MAX: Final = 3_600.0
@@ -99,12 +100,30 @@ class Access:
                 self._refuse(ServerError.AUTHORIZATION_ERROR, fault)
                 self._audited(fault, role, original, allowed=False)
                 return False
-        security.counts.accepted += 1
         self.principal = Principal(role, original)
-        self._audited(allowed=True)
         self._proof = proof
+        if not self.check_holds():
+            return False
+        security.counts.accepted += 1
+        self._audited(allowed=True)
         self._watch(proof)
         return True
+
+    def check_holds(self) -> bool:
+        """Whether the proof is still accepted; if not, closes the connection.
+
+        Without ERROR, as for a role that changed: the client connects again with what it has then.
+        """
+        proof = self._proof
+        if proof is None or all(identity.holds() for identity in proof.identities):
+            return True
+        self._security.counts.revoked += 1
+        self._audited(REVOKED, allowed=False)
+        principal = self.principal
+        self._log("connection closed", REVOKED, role=principal.role, original=principal.original)
+        self.closed()
+        self._link.close()
+        return False
 
     def expect_response(self, command: pb.CommandAuthResponse) -> None:
         """Raises ProtocolError if AUTH_RESPONSE answers no challenge or lacks credentials."""
@@ -131,10 +150,11 @@ class Access:
             # Without ERROR, as Pulsar: the client reconnects with its new identity.
             self._close_for("the role changed with the new credentials")
             return
-        self._security.counts.refreshed += 1
         self._proof = proof
         self._cancel_timers()
-        self._watch(proof, CHALLENGE_PAUSE_S)
+        if self.check_holds():
+            self._security.counts.refreshed += 1
+            self._watch(proof, CHALLENGE_PAUSE_S)
 
     def closed(self) -> None:
         """Ends the timers of a lost connection. Idempotent."""

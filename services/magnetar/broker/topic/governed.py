@@ -14,6 +14,7 @@ from typing import Any, Final
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
+from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.rates.publish_rate import PublishGate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
 from magnetar.broker.schema.model import SchemaInfo
@@ -174,6 +175,21 @@ class GovernedTopic(ABC):
             self.gate = None
         if encrypted:
             self.producers.disconnect(lambda producer: not producer.encrypted)
+
+    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
+        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
+        if not rate.limits:
+            if limiter is not None:
+                limiter.close()
+            return None
+        counters = self.counters
+        if limiter is None:
+            limiter = RateLimiter(self._context.clock)
+        relative = (
+            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
+        )
+        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
+        return limiter
 
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""

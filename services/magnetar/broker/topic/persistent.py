@@ -30,7 +30,7 @@ from magnetar.broker.topic.deduplication.sequences import NONE, ProducerSequence
 from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.entry_stamp import last_index
-from magnetar.broker.topic.governed import GovernedTopic, Rate, dispatch_rate
+from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate
 from magnetar.broker.topic.last_message import find_last_message
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
@@ -64,12 +64,12 @@ class PersistentTopic(GovernedTopic):
     """A persistent topic or partition that this broker serves."""
 
     __slots__ = (
-        "_deduplication_switch",
         "_dispatch_limiter",
         "_next_index",
         "_tasks",
         "counters",
         "deduplication",
+        "deduplication_switch",
         "full_name",
         "last_active_ms",
         "loaded_ms",
@@ -99,7 +99,7 @@ class PersistentTopic(GovernedTopic):
             self.full_name, None if epoch is None else int(epoch), self._store_epoch, self._tasks
         )
         self.deduplication: Deduplication | None = None
-        self._deduplication_switch = DeduplicationSwitch(
+        self.deduplication_switch = DeduplicationSwitch(
             self, context.deduplication, context.clock, self._tasks
         )
         managed_ledger.when_settled(self._cursor_settled)
@@ -112,7 +112,7 @@ class PersistentTopic(GovernedTopic):
 
         That is the ids of deduplication, and the message index after the last entry (PIP-70).
         """
-        await self._deduplication_switch.load()
+        await self.deduplication_switch.load()
         position = await self.last_readable()
         if self._context.stamp is not None and position is not None:
             entry = await self.managed_ledger.read_entry(position)
@@ -145,11 +145,6 @@ class PersistentTopic(GovernedTopic):
 
     def _last_sequence_id(self, name: str) -> int:
         return NONE if self.deduplication is None else self.deduplication.last_sequence_id(name)
-
-    @property
-    def deduplication_status(self) -> str:
-        """The state of deduplication, in Pulsar's words."""
-        return self._deduplication_switch.status
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Appends the run; the producer gets its receipts once the run is durable."""
@@ -389,21 +384,6 @@ class PersistentTopic(GovernedTopic):
         self._throttle(subscription)
         return subscription
 
-    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
-        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
-        if not rate.limits:
-            if limiter is not None:
-                limiter.close()
-            return None
-        counters = self.counters
-        if limiter is None:
-            limiter = RateLimiter(self._context.clock)
-        relative = (
-            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
-        )
-        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
-        return limiter
-
     def _throttle(self, subscription: PersistentSubscription) -> None:
         """Limits a subscription to its own dispatch rate and to the topic's."""
         throttle, whole = subscription.throttle, self._dispatch_limiter
@@ -476,7 +456,7 @@ class PersistentTopic(GovernedTopic):
         if retention != ledger.retention:
             ledger.set_retention(retention.size_bytes, retention.time_ms)
         self.apply_policies()
-        self._deduplication_switch.policies_changed()
+        self.deduplication_switch.policies_changed()
         self._dispatch_limiter = self._limiter(
             self._dispatch_limiter, dispatch_rate(value(DISPATCH_RATE))
         )
@@ -526,7 +506,7 @@ class PersistentTopic(GovernedTopic):
         """
         self._closing = True
         self._stop_publishing()
-        self._deduplication_switch.end()
+        self.deduplication_switch.end()
         for subscription in self.subscriptions.values():
             subscription.suspend()
         await self.managed_ledger.close()
@@ -535,7 +515,7 @@ class PersistentTopic(GovernedTopic):
         """See `Topic.abandon`."""
         self._closing = True
         self._stop_publishing()
-        self._deduplication_switch.end()
+        self.deduplication_switch.end()
         self.managed_ledger.abandon()
         self.dismiss(None)
 

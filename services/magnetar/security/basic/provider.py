@@ -78,7 +78,13 @@ class BasicProvider:
         users = await self._users.current()
         if not user or not await self._verify(users, user, parts[1], raw):
             raise AuthenticationFailed("the user is unknown, or the password is wrong")
-        return Identity(user, METHOD)
+        hashed = users.hashes[user]
+        return Identity(user, METHOD, holds=lambda: self._users.value.hashes.get(user) == hashed)
+
+    async def reload(self) -> int:
+        """Reads the file if it changed; returns how often it has."""
+        await self._users.current()
+        return self._users.changes
 
     async def _verify(self, users: Users, user: str, password: bytes, raw: bytes) -> bool:
         if users is not self._verified_by:

@@ -75,8 +75,12 @@ class OpenIdProvider:
         jwk = await cache.key(token.kid)
         if jwk is None:
             raise AuthenticationFailed("the issuer has no key with the token's kid")
-        claims = verified(token, (_key(jwk, token),))
+        claims, _ = verified(token, (_key(jwk, token),))
         return self._identity(claims)
+
+    async def reload(self) -> int:
+        """Returns 0: no file has the keys. Its tokens expire, so sessions end with them."""
+        return 0
 
     async def close(self) -> None:
         """Ends refreshes and closes connections; idempotent."""

@@ -12,8 +12,8 @@ its first bytes arrive, a connection holds no TLS state.
 
 import asyncio
 import time
-from collections import deque
-from dataclasses import dataclass
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 SLICE_S: Final = 0.002
@@ -21,6 +21,9 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 UNFINISHED_MAX: Final = 4_096
 CHECK_S: Final = 1.0
 RECEIVE_BYTES: Final = 256 << 10
+REASONS_MAX: Final = 64
+"""Different reasons of failures that are counted; OpenSSL has some 30 that a peer can cause."""
+OTHER_REASONS: Final = "other"
 
 
 class Handshake(Protocol):
@@ -41,6 +44,13 @@ class HandshakeStats:
     failed: int = 0
     timed_out: int = 0
     """Also those ended because of UNFINISHED_MAX."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Why handshakes of clients failed, in OpenSSL's words."""
+
+    def failed_for(self, reason: str) -> None:
+        """Counts a client's handshake that failed."""
+        known = reason in self.reasons or len(self.reasons) < REASONS_MAX
+        self.reasons[reason if known else OTHER_REASONS] += 1
 
 
 class Pacer:

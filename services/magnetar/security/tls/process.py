@@ -80,4 +80,11 @@ class ProcessTls:
             [stats.completed, stats.failed, stats.timed_out],
             "counter",
         )
+        reasons = sorted(stats.reasons.items())
+        yield family(
+            "magnetar_tls_handshake_failures_total",
+            [label_text([("reason", reason)]) for reason, _ in reasons],
+            [count for _, count in reasons],
+            "counter",
+        )
         yield single("magnetar_tls_handshakes_unfinished", "", pacer().unfinished)

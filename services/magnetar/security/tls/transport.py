@@ -23,6 +23,8 @@ import ssl
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol, cast
 
+from magnetar.core.addresses import network_of
+from magnetar.core.causes import Causes
 from magnetar.core.log import get_logger
 from magnetar.security.tls.pacer import Pacer, pacer
 
@@ -34,6 +36,11 @@ EARLY_BYTES_MAX: Final = 32 << 10
 """Received before a handshake is complete; then reading pauses until it is. A chain of certificates
 takes 5 KiB; a client may send data right behind its last message."""
 EARLY_READ_BYTES: Final = 16 << 10
+
+LOGGED_NETWORK_BITS: Final = 24
+"""Failures of one reason are logged once in a while for each network of this size (IPv4)."""
+_CAUSES: Final = Causes()
+LEFT: Final = "the client ended the connection during the handshake"
 
 HANDSHAKE_RECORD: Final = 22
 """The first byte of every TLS connection; no frame of a bookie begins with it."""
@@ -157,6 +164,10 @@ class TlsSocket(asyncio.BufferedProtocol):
             self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._server_side and self._tls is not None and not (self.closing or self._protocol):
+            # Some clients close without an alert if they do not trust the certificate.
+            self._pacer.stats.failed += 1
+            self._note(_address(self._transport()), LEFT)
         self.closing = True
         self._pacer.end(self)
         protocol, self._protocol = self._protocol, None
@@ -220,9 +231,22 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._failed = error
         self.closing = True
         self._pacer.end(self)
-        if self._socket is not None:
-            log.debug("TLS handshake failed", peer=_address(self._socket), reason=describe(error))
-            self._socket.close()
+        if self._socket is None:
+            return
+        if self._server_side:
+            self._note(_address(self._socket), describe(error))
+        self._socket.close()
+
+    def _note(self, peer: str, reason: str) -> None:
+        """Counts a client's failed handshake; logs it unless its network had the same one lately.
+
+        A client of ours reports its failure to its caller instead.
+        """
+        self._pacer.stats.failed_for(reason)
+        if _CAUSES.is_new(reason, network_of(peer, LOGGED_NETWORK_BITS)):
+            log.info("TLS handshake failed", peer=peer, reason=reason)
+        else:
+            log.debug("TLS handshake failed", peer=peer, reason=reason)
 
     def _open(self) -> None:
         """Creates the protocol, and gives it what came after the handshake."""

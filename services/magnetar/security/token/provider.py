@@ -4,6 +4,7 @@ A changed key takes effect without a restart (`reloading`).
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.core.clock import Clock
@@ -42,15 +43,35 @@ class TokenProvider:
         """Returns the role of a token; raises AuthenticationFailed."""
         token = parsed(data)
         keys = await self._keys.current()
-        claims = verified(token, keys.candidates(token.kid, token.algorithm))
+        claims, key = verified(token, keys.candidates(token.kid, token.algorithm))
         config = self._config
         expires_at_ms = check_times(claims, self._clock.now_ms(), config.clock_skew_s)
         if config.audience_claim:
             check_audience(claims, config.audience_claim, (config.audience,))
-        return Identity(role_of(claims, config.role_claim), METHOD, expires_at_ms)
+        holds = _SignedBy(self._keys, key, token.kid, token.algorithm)
+        return Identity(role_of(claims, config.role_claim), METHOD, expires_at_ms, holds)
+
+    async def reload(self) -> int:
+        """Reads changed key files; returns how often the keys have changed."""
+        await self._keys.current()
+        return self._keys.changes
 
     async def close(self) -> None:
         """Does nothing: the provider has no background work."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SignedBy:
+    """Whether the key that verified a token would still verify it."""
+
+    keys: Reloaded[KeyRing]
+    key: VerificationKey
+    kid: str | None
+    algorithm: str
+
+    def __call__(self) -> bool:
+        candidates = self.keys.value.candidates(self.kid, self.algorithm)
+        return any(candidate.key == self.key.key for candidate in candidates)
 
 
 def bearer_token(headers: Mapping[str, str]) -> Secret | None:

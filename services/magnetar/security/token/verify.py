@@ -57,8 +57,13 @@ def parsed(compact: Secret) -> UnverifiedToken:
     return UnverifiedToken(compact, algorithm, kid, header_json, payload)
 
 
-def verified(token: UnverifiedToken, keys: tuple[VerificationKey, ...]) -> Claims:
-    """Returns the claims if one of `keys` verifies the token; raises AuthenticationFailed."""
+def verified(
+    token: UnverifiedToken, keys: tuple[VerificationKey, ...]
+) -> tuple[Claims, VerificationKey]:
+    """Returns the claims and the one of `keys` that verifies the token.
+
+    Raises AuthenticationFailed.
+    """
     import jwt
 
     jws = jwt.PyJWS()
@@ -68,7 +73,7 @@ def verified(token: UnverifiedToken, keys: tuple[VerificationKey, ...]) -> Claim
             complete = jws.decode_complete(raw, key.key, algorithms=list(key.algorithms))
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError):
             continue
-        return decoded(complete["payload"])
+        return decoded(complete["payload"]), key
     if not keys:
         kid = "none" if token.kid is None else _shown(token.kid)
         raise AuthenticationFailed(

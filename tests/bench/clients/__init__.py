@@ -1,0 +1,1 @@
+"""Loads by the official wheel, each a process of its own."""
