@@ -177,3 +177,45 @@ def test_an_open_cluster_has_nothing_of_it() -> None:
     text = yaml.safe_dump_all(rendered())
     for word in ("/etc/magnetar/tls", "/etc/magnetar/token", "authenticationEnabled", "6651"):
         assert word not in text
+
+
+def test_metrics_of_brokers_need_a_token_that_prometheus_has(closed: tuple[Manifest, ...]) -> None:
+    settings = of_kind(closed, "ConfigMap")[f"{RELEASE}-broker"]["data"]
+    assert settings["PULSAR_PREFIX_authenticateMetricsEndpoint"] == "true"
+    monitors = of_kind(closed, "PodMonitor")
+    (endpoint,) = monitors[f"{RELEASE}-broker"]["spec"]["podMetricsEndpoints"]
+    secret = {"name": f"{RELEASE}-token-metrics", "key": "TOKEN"}
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": secret}
+    for component in ("bookie", "etcd", "recovery"):
+        (other,) = monitors[f"{RELEASE}-{component}"]["spec"]["podMetricsEndpoints"]
+        assert "authorization" not in other, component
+
+
+def test_metrics_of_brokers_may_stay_open() -> None:
+    broker = {"configData": {"authenticateMetricsEndpoint": "false"}}
+    settings = of_kind(with_values(**CLOSED, broker=broker), "ConfigMap")[f"{RELEASE}-broker"]
+    assert settings["data"]["PULSAR_PREFIX_authenticateMetricsEndpoint"] == "false"
+
+
+def test_tools_have_the_certificate_and_token_of_their_own(closed: tuple[Manifest, ...]) -> None:
+    container = container_of(closed, f"StatefulSet/{RELEASE}-toolset")
+    variables = environment(container)
+    paths = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert variables["MAGNETAR_BOOKKEEPER_TLS"] == "true"
+    assert variables["PULSAR_CLIENT_CONF"] == "/etc/magnetar/client/client.conf"
+    text = of_kind(closed, "ConfigMap")[f"{RELEASE}-toolset"]["data"]["client.conf"]
+    given = dict(line.split("=", 1) for line in text.splitlines())
+    assert given["webServiceUrl"].startswith("https://")
+    assert given["brokerServiceUrl"].startswith("pulsar+ssl://")
+    files = [given["tlsTrustCertsFilePath"], given["authParams"].removeprefix("file://")]
+    files += [value or "" for name, value in variables.items() if name.endswith("_FILE")]
+    assert {path.rpartition("/")[0] for path in files} <= paths
+
+
+def test_tools_of_an_open_cluster_have_addresses_only() -> None:
+    manifests = with_values(components={"toolset": True})
+    text = of_kind(manifests, "ConfigMap")[f"{RELEASE}-toolset"]["data"]["client.conf"]
+    assert [line.partition("=")[0] for line in text.splitlines()] == [
+        "webServiceUrl",
+        "brokerServiceUrl",
+    ]

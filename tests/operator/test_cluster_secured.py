@@ -7,9 +7,12 @@ import pytest
 
 from magnetar_operator.cluster.actions import IssueSecret
 from magnetar_operator.cluster.manifests import security, storage
+from magnetar_operator.cluster.manifests.brokers import broker_settings as settings_of
 from magnetar_operator.cluster.manifests.names import ETCD, Cluster, sealed
+from magnetar_operator.cluster.manifests.surroundings import service_monitors
 from magnetar_operator.cluster.observed import Observed, Pod, present_admin_url
 from magnetar_operator.cluster.plan import Plan, plan
+from magnetar_operator.cluster.refusals import refusals
 from magnetar_operator.cluster.secrets import trust_digest
 from magnetar_operator.cluster.status import status
 from magnetar_operator.engine.plan import Apply
@@ -235,3 +238,29 @@ def test_config_cannot_take_back_what_the_spec_closes() -> None:
 @pytest.mark.parametrize("key", ["authenticationEnabled", "tlsEnabled", "brokerServicePortTls"])
 def test_the_switches_of_security_are_fields_and_no_config(key: str) -> None:
     assert switched_on({key: "true"}) == [key]
+    spec = {"broker": {"config": {f"PULSAR_PREFIX_{key}": "true"}}}
+    (problem,) = planned(cluster_of(spec), Observed()).problems
+    assert problem.startswith(f"spec.broker.config.PULSAR_PREFIX_{key} belongs into spec.tls and")
+
+
+def test_metrics_of_brokers_need_a_token_that_prometheus_has() -> None:
+    cluster = cluster_of(CLOSED)
+    assert settings_of(cluster)["PULSAR_PREFIX_authenticateMetricsEndpoint"] == "true"
+    monitors = {one["metadata"]["name"]: one for one in service_monitors(cluster)}
+    (endpoint,) = monitors["c-broker"]["spec"]["endpoints"]
+    credentials = endpoint["authorization"]["credentials"]
+    wanted = security.wanted_of(cluster)
+    assert wanted is not None
+    assert wanted.tokens is not None
+    assert credentials == {"name": wanted.tokens.roles[security.METRICS_ROLE], "key": "TOKEN"}
+    assert security.METRICS_ROLE not in settings_of(cluster)["PULSAR_PREFIX_superUserRoles"]
+    (other,) = monitors["c-bookie"]["spec"]["endpoints"]
+    assert "authorization" not in other
+
+
+def test_metrics_of_brokers_may_stay_open() -> None:
+    config = {"authenticateMetricsEndpoint": "false"}
+    cluster = cluster_of({**CLOSED, "broker": {"config": config}})
+    assert settings_of(cluster)["PULSAR_PREFIX_authenticateMetricsEndpoint"] == "false"
+    assert not refusals(cluster)
+    assert "PULSAR_PREFIX_authenticateMetricsEndpoint" not in settings_of(cluster_of({}))

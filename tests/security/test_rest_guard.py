@@ -172,6 +172,27 @@ async def test_only_super_users_name_a_role_to_act_for(
     )
 
 
+@pytest.mark.parametrize("original", [None, "nobody", "cons"])
+@pytest.mark.parametrize("named", [SUPER, BROKER, "ta"])
+async def test_a_client_behind_a_proxy_names_no_role_to_act_for(
+    closed: Closed, original: str | None, named: str
+) -> None:
+    """Pulsar's proxy passes on its clients' headers, and its role is often a super user."""
+    headers = {ROLE_HEADER: named}
+    if original is not None:
+        headers["x-original-principal"] = original
+    for path in (TENANTS, "~/namespaces/t1/n1/permissions"):
+        response = await closed.send("GET", path, token(SUPER_PROXY), headers=headers)
+        assert response.status_code == 401
+    # Nor behind one that is not in proxyRoles.
+    if original is not None:
+        response = await closed.send("GET", TENANTS, token(SUPER), headers=headers)
+        assert (response.status_code, reason_of(response)) == (
+            401,
+            "Only brokers act for other roles",
+        )
+
+
 async def test_clients_cannot_send_the_headers_of_brokers(closed: Closed) -> None:
     """A deletion mark names any key of the metadata store: its answer would tell its revision."""
     headers = {UNDER_HEADER: "7 /tenants/t2", LOCAL_HEADER: "1"}

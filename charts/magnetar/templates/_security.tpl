@@ -196,6 +196,10 @@ auth:
 {{/* configData with the settings of security, as environment. Takes root, component, values. */}}
 {{- define "magnetar.settings" -}}
 {{- $security := fromYaml (include "magnetar.securitySettings" .) -}}
+{{- if and (eq .component "broker") .root.Values.auth.authentication.enabled -}}
+{{- /* Unlike the others, this one may be changed: it opens /metrics and nothing else. */}}
+{{- $_ := set $security "authenticateMetricsEndpoint" "true" -}}
+{{- end -}}
 {{- include "magnetar.configData" (merge (deepCopy (.values.configData | default dict)) $security) -}}
 {{- end -}}
 
@@ -274,6 +278,38 @@ auth:
 {{- end }}
 {{- end -}}
 
+{{/* Environment of tools: TLS of bookies, and where Pulsar's tools find client.conf. Takes root. */}}
+{{- define "magnetar.toolEnv" -}}
+- name: PULSAR_CLIENT_CONF
+  value: /etc/magnetar/client/client.conf
+{{- if and .Values.tls.enabled .Values.tls.bookie.clients }}
+- name: MAGNETAR_BOOKKEEPER_TLS
+  value: "true"
+- name: MAGNETAR_BOOKKEEPER_TLS_CERT_FILE
+  value: /etc/magnetar/tls-client/tls.crt
+- name: MAGNETAR_BOOKKEEPER_TLS_KEY_FILE
+  value: /etc/magnetar/tls-client/tls.key
+- name: MAGNETAR_BOOKKEEPER_TLS_TRUST_FILE
+  value: /etc/magnetar/tls-client/ca.crt
+{{- end }}
+{{- end -}}
+
+{{/* client.conf of Pulsar's tools. Takes root. */}}
+{{- define "magnetar.clientConf" -}}
+webServiceUrl={{ include "magnetar.adminUrl" . }}
+brokerServiceUrl={{ include "magnetar.serviceUrl" . }}
+{{- if .Values.tls.enabled }}
+useTls=true
+tlsAllowInsecureConnection=false
+tlsEnableHostnameVerification=true
+tlsTrustCertsFilePath=/etc/magnetar/tls-client/ca.crt
+{{- end }}
+{{- if include "magnetar.tokens" . }}
+authPlugin=org.apache.pulsar.client.impl.auth.AuthenticationToken
+authParams=file:///etc/magnetar/token/token
+{{- end }}
+{{- end -}}
+
 {{- define "magnetar.toolVolumes" -}}
 {{- if .Values.tls.enabled }}
 - name: tls-client
@@ -305,7 +341,7 @@ auth:
 {{- if include "magnetar.issuesTokens" . -}}
 {{- $auth := .Values.auth -}}
 {{- $names = append $names (include "magnetar.tokenKeySecret" .) -}}
-{{- range $role := concat (list $auth.superUsers.broker $auth.superUsers.operator $auth.superUsers.client) $auth.authentication.jwt.roles | uniq -}}
+{{- range $role := concat (list $auth.superUsers.broker $auth.superUsers.operator $auth.superUsers.client "metrics") $auth.authentication.jwt.roles | uniq -}}
 {{- $names = append $names (printf "%s-token-%s" $name $role) -}}
 {{- end -}}
 {{- end -}}

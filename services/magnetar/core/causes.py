@@ -12,9 +12,11 @@ CAUSES_MAX: Final = 1_024
 class Causes:
     """The causes that were logged lately."""
 
-    __slots__ = ("_logged_s",)
+    __slots__ = ("_logged_s", "_most")
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = CAUSES_MAX) -> None:
+        """Remembers at most so many causes."""
+        self._most = most
         self._logged_s: dict[tuple[str, ...], float] = {}
 
     def is_new(self, *cause: str, now_s: float | None = None) -> bool:
@@ -27,7 +29,7 @@ class Causes:
         if logged_s is not None and now_s - logged_s < REPEAT_S:
             return False
         self._logged_s.pop(cause, None)
-        if len(self._logged_s) >= CAUSES_MAX:
+        if len(self._logged_s) >= self._most:
             del self._logged_s[next(iter(self._logged_s))]
         self._logged_s[cause] = now_s
         return True

@@ -52,6 +52,12 @@ class AuditRecord:
     allowed: bool
     reason: str = ""
     """Why it was denied."""
+    status: int = 0
+    """The status of the HTTP answer; 0 if there was none, or the action is a command."""
+    subscription: str = ""
+    """The subscription of a SUBSCRIBE."""
+    forwarder: str = ""
+    """The role of the broker that passed the request on for `role`; empty if a client sent it."""
 
 
 class AuditLog:
@@ -166,8 +172,11 @@ def _line(at_ms: int, record: AuditRecord) -> str:
     }
     if record.original:
         line["original"] = _cut(record.original)
-    if record.reason:
-        line["reason"] = _cut(record.reason)
+    for name in ("subscription", "forwarder", "reason"):
+        if text := getattr(record, name):
+            line[name] = _cut(text)
+    if record.status:
+        line["status"] = record.status
     return json.dumps(line)
 
 

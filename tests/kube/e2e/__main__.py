@@ -28,7 +28,7 @@ from tests.support.kube import (
 )
 from tests.support.kube_volumes import open_volumes
 
-from . import autoscaled, jobs, leaving, operated, plain
+from . import autoscaled, closed, jobs, leaving, operated, plain
 from .load import Load
 from .world import StepError, World
 
@@ -132,11 +132,27 @@ def jobs_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "a schedule runs twice", lambda: jobs.schedule(world)
 
 
+def closed_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    load, issued = Load(world, role="load"), closed.Issued()
+    shop = Load(world, closed.SHOP, "shop", "shop/orders")
+    yield "helm install of a closed cluster with the operator", lambda: closed.install(world)
+    yield "all ports are tried without credentials", lambda: closed.ports(world)
+    yield "resources and roles", lambda: closed.resources(world)
+    yield "load starts", load.start
+    yield "all Secrets are rotated", lambda: closed.rotate(world, issued)
+    yield "load of a role that will lose its right", lambda: shop.start(topics=1)
+    yield "a right is revoked under load", lambda: closed.revoke(world, load, shop)
+    yield "the rotation completes under load", lambda: closed.rotated(world, load, issued)
+    yield "no receipted message is lost", lambda: closed.nothing_was_lost(world, load)
+    yield "uninstall", world.uninstall
+
+
 PARTS: Final = {
     "operated": (operated_steps, "demo"),
     "plain": (plain_steps, "my-cluster"),
     "autoscaled": (autoscaled_steps, "demo"),
     "jobs": (jobs_steps, "demo"),
+    "closed": (closed_steps, "demo"),
 }
 """The steps, and the release's name: `demo` is what the samples refer to."""
 ALWAYS: Final = ("operated", "plain")

@@ -23,9 +23,13 @@ class Load:
 
     world: World
     pod: str = POD
+    role: str = "admin"
+    """Whose token it presents, if the cluster has tokens."""
+    namespace: str = "public/default"
 
     def start(self, topics: int = TOPICS) -> None:
-        names = ",".join(f"persistent://public/default/e2e-{n}" for n in range(topics))
+        prefix = "e2e" if self.pod == POD else self.pod
+        names = ",".join(f"persistent://{self.namespace}/{prefix}-{n}" for n in range(topics))
         environment = {
             "SERVICE_URL": self.world.service_url,
             "TOPICS": names,
@@ -39,7 +43,7 @@ class Load:
                 "metadata": {"name": self.pod},
                 "data": {"load.py": PROGRAM.read_text()},
             },
-            pod(self.pod, self.world.images.tools, ["/load/load.py"], environment, self.pod),
+            client_pod(self.world, self.pod, ["/load/load.py"], environment, self.pod, self.role),
         )
         self.world.eventually("the load pod runs", lambda: self.status() is not None, FLOWS_S_MAX)
         self.flows(at_least=topics * 5)
@@ -80,6 +84,36 @@ class Load:
         return self.world.eventually("the load's result", look, RESULT_S_MAX)
 
 
+def client_pod(
+    world: World,
+    name: str,
+    arguments: list[str],
+    environment: dict[str, str],
+    config_map: str,
+    role: str,
+) -> dict[str, Any]:
+    """A client's pod, with the authorities and the role's token if the cluster has them.
+
+    Without a role it has no token.
+    """
+    made = pod(name, world.images.tools, arguments, environment, config_map)
+    spec = made["spec"]
+    (container,) = spec["containers"]
+
+    def add(volume: str, variable: str, file: str, source: dict[str, Any]) -> None:
+        spec["volumes"].append({"name": volume, **source})
+        mount = {"name": volume, "mountPath": f"/{volume}", "readOnly": True}
+        container["volumeMounts"].append(mount)
+        container["env"].append({"name": variable, "value": f"/{volume}/{file}"})
+
+    if world.has_tls:
+        add("trust", "TRUST_FILE", "ca.crt", {"configMap": {"name": f"{world.cluster}-ca"}})
+    if world.has_tokens and role:
+        secret = {"secretName": f"{world.cluster}-token-{role}"}
+        add("token", "TOKEN_FILE", "TOKEN", {"secret": secret})
+    return made
+
+
 def pod(
     name: str, image: str, arguments: list[str], environment: dict[str, str], config_map: str
 ) -> dict[str, Any]:
@@ -118,13 +152,17 @@ def pod(
     }
 
 
-def start_asker(world: World) -> None:
+def start_asker(world: World, name: str = "asker", role: str = "admin") -> None:
     """A pod that only waits to be told what to ask."""
+    start_idle(world, name, role)
+    world.asker = name
+
+
+def start_idle(world: World, name: str, role: str) -> None:
+    """A pod of a role, for programs that `World.exec` starts in it."""
     sleep = ["-c", "import time; time.sleep(86400)"]
-    made = pod("asker", world.images.tools, sleep, {}, "kube-root-ca.crt")
-    world.kubectl.apply(made)
-    world.kubectl("wait", "--for=condition=Ready", "--timeout=60s", "pod/asker", timeout_s=70)
-    world.asker = "asker"
+    world.kubectl.apply(client_pod(world, name, sleep, {}, "kube-root-ca.crt", role))
+    world.kubectl("wait", "--for=condition=Ready", "--timeout=60s", f"pod/{name}", timeout_s=70)
 
 
 def felt(load: Load, name: str, seconds: float) -> str:

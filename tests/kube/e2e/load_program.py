@@ -6,7 +6,8 @@ before the first message and never read until the end, holds everything: `audit`
 
 `status.json` is written every half second; what is in `mark` names the window that longest pauses
 are counted in; the file `stop` ends production, lets consumers finish and writes `result.json`.
-Takes SERVICE_URL, TOPICS, RATE (per topic and second) and PADDING_BYTES from the environment.
+Takes SERVICE_URL, TOPICS, RATE (per topic and second) and PADDING_BYTES from the environment, and
+of a closed cluster TRUST_FILE and TOKEN_FILE, which is read again whenever a token is wanted.
 """
 
 import json
@@ -43,12 +44,15 @@ class Topic:
         self.errors = 0
         self.last = time.monotonic()
         self.pause = 0.0
+        self.receipt_at = 0.0
+        """The Unix time of the last receipt, for people."""
 
     def receipt(self) -> None:
         self.receipted += 1
         now = time.monotonic()
         self.pause = max(self.pause, now - self.last)
         self.last = now
+        self.receipt_at = time.time()
 
     def received(self, number: int) -> None:
         if number < self.seen or number in self.early:
@@ -131,6 +135,7 @@ def status(topics: list[Topic], mark: str) -> dict[str, object]:
         "received": sum(each.seen + len(each.early) for each in topics),
         "longest_pause_s": round(max(each.longest() for each in topics), 2),
         "errors": sum(each.errors for each in topics),
+        "receipt_at": max(each.receipt_at for each in topics),
     }
 
 
@@ -147,12 +152,24 @@ def watch(topics: list[Topic]) -> None:
         time.sleep(STATUS_EVERY_S)
 
 
-def main() -> int:
-    client = pulsar.Client(
+def connected() -> pulsar.Client:
+    """A client with the credentials of the environment."""
+    options: dict[str, object] = {}
+    if trust := os.environ.get("TRUST_FILE"):
+        options |= {"tls_trust_certs_file_path": trust, "tls_validate_hostname": True}
+    if token := os.environ.get("TOKEN_FILE"):
+        supplier = Path(token).read_text
+        options["authentication"] = pulsar.AuthenticationToken(lambda: supplier().strip())
+    return pulsar.Client(
         os.environ["SERVICE_URL"],
         operation_timeout_seconds=SEND_TIMEOUT_S,
         logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Warn),
+        **options,
     )
+
+
+def main() -> int:
+    client = connected()
     topics = [Topic(name) for name in os.environ["TOPICS"].split(",")]
     for each in topics:
         for subscription in ("audit", "load"):

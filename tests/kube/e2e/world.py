@@ -21,12 +21,16 @@ ASK_TIMEOUT_S: Final = 20.0
 READY_S_MAX: Final = 180.0
 
 ASK: Final = """
-import json, sys, urllib.error, urllib.request
+import json, os, ssl, sys, urllib.error, urllib.request
 method, url, body = sys.argv[1:4]
 request = urllib.request.Request(url, method=method, data=body.encode() or None)
 request.add_header("Content-Type", "application/json")
+trust, token = os.environ.get("TRUST_FILE"), os.environ.get("TOKEN_FILE")
+if token:
+    request.add_header("Authorization", "Bearer " + open(token).read().strip())
+context = ssl.create_default_context(cafile=trust) if trust else None
 try:
-    with urllib.request.urlopen(request, timeout=15) as answer:
+    with urllib.request.urlopen(request, timeout=15, context=context) as answer:
         print(json.dumps([answer.status, answer.read().decode()]))
 except urllib.error.HTTPError as error:
     print(json.dumps([error.code, error.read().decode()]))
@@ -54,6 +58,10 @@ class World:
     cluster: str
     asker: str = ""
     """The pod that REST is asked from."""
+    has_tls: bool = False
+    """Whether clients use TLS."""
+    has_tokens: bool = False
+    """Whether clients present tokens."""
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -134,11 +142,13 @@ class World:
 
     @property
     def admin_url(self) -> str:
-        return f"http://{self.cluster}-broker:8080"
+        scheme, port = ("https", 8443) if self.has_tls else ("http", 8080)
+        return f"{scheme}://{self.cluster}-broker:{port}"
 
     @property
     def service_url(self) -> str:
-        return f"pulsar://{self.cluster}-broker:6650"
+        scheme, port = ("pulsar+ssl", 6651) if self.has_tls else ("pulsar", 6650)
+        return f"{scheme}://{self.cluster}-broker:{port}"
 
     def exec(self, pod: str, *command: str, timeout_s: float = 60.0) -> str:
         return self.kubectl("exec", pod, "--", *command, timeout_s=timeout_s)

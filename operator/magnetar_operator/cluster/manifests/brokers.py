@@ -49,6 +49,7 @@ def broker_settings(cluster: Cluster) -> dict[str, str]:
     return of_pods.settings_data(
         wanted,
         offload_settings(cluster.spec.offload),
+        security.broker_defaults(cluster),
         security.broker_settings(cluster),
         config,
     )

@@ -51,6 +51,9 @@ CLIENT_CERTIFICATE_FILE: Final = f"{CLIENT_DIR}/tls.crt"
 CLIENT_KEY_FILE: Final = f"{CLIENT_DIR}/tls.key"
 CLIENT_TRUST_FILE: Final = f"{CLIENT_DIR}/ca.crt"
 
+METRICS_ROLE: Final = "metrics"
+"""The role of Prometheus. It has no rights: metrics of brokers need a role, whichever it is."""
+
 PROVIDERS: Final = "org.apache.pulsar.broker.authentication"
 TOKEN_PROVIDER: Final = f"{PROVIDERS}.AuthenticationProviderToken"
 OPENID_PROVIDER: Final = f"{PROVIDERS}.oidc.AuthenticationProviderOpenID"
@@ -134,11 +137,11 @@ def client_of(component: str) -> str:
 
 
 def token_roles(cluster: Cluster) -> tuple[str, ...]:
-    """The roles whose tokens are issued: super users, then those of the spec."""
+    """The roles whose tokens are issued: super users, Prometheus, then those of the spec."""
     auth = cluster.spec.auth
     users = auth.super_users
-    roles = (users.broker, users.operator, users.client, *auth.authentication.jwt.roles)
-    return tuple(dict.fromkeys(roles))
+    own = (users.broker, users.operator, users.client, METRICS_ROLE)
+    return tuple(dict.fromkeys((*own, *auth.authentication.jwt.roles)))
 
 
 def tls_secret(cluster: Cluster, component: str) -> str:
@@ -265,6 +268,11 @@ def broker_settings(cluster: Cluster) -> dict[str, str]:
             "brokerClientKeyFilePath": CLIENT_KEY_FILE,
         }
     return settings | _authentication(cluster) | _authorization(cluster)
+
+
+def broker_defaults(cluster: Cluster) -> dict[str, str]:
+    """Settings of a closed cluster that `spec.broker.config` may change."""
+    return {"authenticateMetricsEndpoint": "true"} if cluster.authenticates else {}
 
 
 def _authentication(cluster: Cluster) -> dict[str, str]:

@@ -12,11 +12,11 @@ from magnetar_operator.cluster.manifests.names import (
     SPARK_OF,
     Cluster,
 )
-from magnetar_operator.cluster.manifests.security import tls_secret
+from magnetar_operator.cluster.manifests.security import METRICS_ROLE, tls_secret, token_secret
 from magnetar_operator.kube.kinds import NETWORK_POLICY, PDB, SERVICE_MONITOR, Object
 from magnetar_operator.models.pods import Pdb
 from magnetar_operator.models.values import seconds
-from magnetar_operator.security.wanted import TRUST
+from magnetar_operator.security.wanted import TOKEN, TRUST
 
 RELABELINGS: Final[list[dict[str, Any]]] = [
     {"action": "labelmap", "regex": "__meta_kubernetes_pod_label_(app|cluster|component|release)"},
@@ -127,13 +127,23 @@ def _scraped(cluster: Cluster, component: str) -> Object:
     """The port of a component's metrics, and how Prometheus verifies it."""
     if component == ETCD:
         return {"port": "health" if cluster.etcd_has_tls else "client"}
+    scraped = _authorized(cluster, component)
     if not cluster.has_tls:
-        return {"port": "http"}
+        return {"port": "http", **scraped}
     # Prometheus reaches pods by their addresses; their certificate has the name of the Service.
     name = f"{cluster.object_name(component)}.{cluster.namespace}.svc"
     authority = {"secret": {"name": tls_secret(cluster, component), "key": TRUST}}
     port = "https" if component == BROKER else "http"
-    return {"port": port, "scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
+    tls = {"scheme": "https", "tlsConfig": {"serverName": name, "ca": authority}}
+    return {"port": port, **tls, **scraped}
+
+
+def _authorized(cluster: Cluster, component: str) -> Object:
+    """The token that Prometheus presents to brokers."""
+    if component != BROKER or not cluster.authenticates:
+        return {}
+    secret = {"name": token_secret(cluster, METRICS_ROLE), "key": TOKEN}
+    return {"authorization": {"type": "Bearer", "credentials": secret}}
 
 
 def _jobs(cluster: Cluster) -> list[Object]:

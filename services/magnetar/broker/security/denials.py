@@ -31,10 +31,13 @@ class Denials:
         """How many were refused, by the kind of the right: topic, namespace, tenant, …"""
         self._causes = Causes()
 
-    def record(self, principal: Principal, need: Need, address: str, action: str = "") -> None:
+    def record(
+        self, principal: Principal, need: Need, address: str, action: str = "", status: int = 0
+    ) -> None:
         """Counts a refusal, and logs it unless its cause was logged lately.
 
-        `action` is the request or the command, for the audit log.
+        `action` is the request or the command, for the audit log, and `status` that of an HTTP
+        answer.
         """
         self.by_kind[kind_of(need)] += 1
         needs = described(need)
@@ -48,6 +51,7 @@ class Denials:
                     address=address,
                     allowed=False,
                     reason=f"needs {needs}",
+                    status=status,
                 )
             )
         if self._causes.is_new(str(principal), needs):

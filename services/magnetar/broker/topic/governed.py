@@ -129,7 +129,7 @@ class GovernedTopic(ABC):
         if is_system_topic(self.name):
             return
         self._apply_gate()
-        value = self._value(rates.SUBSCRIBE_RATE) or {}
+        value = self._value(rates.SUBSCRIBE_RATE)
         times = value.get("subscribeThrottlingRatePerConsumer", 0)
         period_s = value.get("ratePeriodInSecond", 30)
         if times <= 0:
@@ -144,8 +144,8 @@ class GovernedTopic(ABC):
         default = self._context.subscription_limits
         limits = replace(
             default,
-            max_unacked_per_consumer=self._value(caps.MAX_UNACKED_PER_CONSUMER) or 0,
-            max_unacked_per_subscription=self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION) or 0,
+            max_unacked_per_consumer=self._value(caps.MAX_UNACKED_PER_CONSUMER),
+            max_unacked_per_subscription=self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION),
             max_consumers=self._cap(caps.MAX_CONSUMERS_PER_SUBSCRIPTION),
         )
         if limits != self.limits:
@@ -154,12 +154,12 @@ class GovernedTopic(ABC):
                 subscription.set_limits(self.limits)
 
     def _apply_gate(self) -> None:
-        document = self._value(rates.PUBLISH_RATE) or {}
+        document = self._value(rates.PUBLISH_RATE)
         rate = Rate(
             document.get("publishThrottlingRateInMsg", -1),
             document.get("publishThrottlingRateInByte", -1),
         )
-        largest = self._value(caps.MAX_MESSAGE_SIZE) or 0
+        largest = self._value(caps.MAX_MESSAGE_SIZE)
         if largest >= self._context.message_bytes_max:
             largest = 0  # the decoder refuses larger messages anyway
         encrypted = self._encryption_required
@@ -278,7 +278,8 @@ class GovernedTopic(ABC):
         return self._context.policies.of(self.name)
 
     def _value(self, policy: Policy) -> Any:
+        """Returns the value in force; never None, since all policies used here have a default."""
         return self._context.policies.value(self.name, policy)
 
     def _cap(self, policy: Policy) -> int:
-        return 0 if is_system_topic(self.name) else int(self._value(policy) or 0)
+        return 0 if is_system_topic(self.name) else int(self._value(policy))
