@@ -135,8 +135,8 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "authentication of bookies": (
         "MagnetarCluster", {"bookie": {"config": {"bookieAuthProviderFactoryClass": "a.B"}}},
         "config has a setting that is not supported"),
-    "deduplication in autorecovery's settings": (
-        "MagnetarCluster", {"autorecovery": {"config": {"brokerDeduplicationEnabled": "True"}}},
+    "transactions in autorecovery's settings": (
+        "MagnetarCluster", {"autorecovery": {"config": {"transactionCoordinatorEnabled": "True"}}},
         "config has a setting that is not supported"),
     "a tenant of two clusters": (
         "Tenant", {"allowedClusters": ["here", "there"]}, "allowedClusters is not supported"),
@@ -221,7 +221,7 @@ OFF: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "policies": (
         "Namespace",
         {**SHORTEST["Namespace"], "policies": {
-            "deduplication": False, "deduplicationSnapshotInterval": "0s",
+            "deduplication": True, "deduplicationSnapshotInterval": "90s",
             "delayedDelivery": {"active": False}, "replicationClusters": ["here"],
             "replicatorDispatchRate": {"messages": -1, "bytes": "-1"},
             "subscriptionAuthMode": "None",

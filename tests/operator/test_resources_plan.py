@@ -295,8 +295,12 @@ def test_a_manifests_policies_become_those_of_rest() -> None:
 @pytest.mark.parametrize(
     ("spec", "cluster", "named"),
     [
-        (TopicSpec.parse({"policies": {"deduplication": True}}), "", "policies.deduplication"),
-        (TopicSpec.parse({"policies": {"deduplication": False}}), "", ""),
+        (
+            TopicSpec.parse({"policies": {"delayedDelivery": {"active": True}}}),
+            "",
+            "policies.delayedDelivery",
+        ),
+        (TopicSpec.parse({"policies": {"deduplication": True}}), "", ""),
         (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "here", ""),
         (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "", ""),
         (

@@ -31,6 +31,7 @@ from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
+from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
 from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -218,6 +219,11 @@ def _topic_context(
         subscription_limits=_subscription_limits(settings),
         held=HeldBudget(),
         message_bytes_max=settings.message_bytes_max,
+        deduplication=DeduplicationLimits(
+            settings.deduplication_producers_max,
+            settings.deduplication_inactivity_minutes * 60,
+            settings.deduplication_snapshot_entries,
+        ),
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
         encryption_required=settings.encryption_required,

@@ -210,6 +210,11 @@ class BrokerService:
             "expire-subscriptions",
         )
         self._every(
+            self.settings.deduplication_sweep_interval_s,
+            self.upkeep.sweep_deduplication,
+            "sweep-deduplication",
+        )
+        self._every(
             self.settings.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,
             "delete-unused-topics",

@@ -14,6 +14,7 @@ from typing import Any, Final
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
+from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.rates.publish_rate import PublishGate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
 from magnetar.broker.schema.model import SchemaInfo
@@ -22,6 +23,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -174,6 +176,21 @@ class GovernedTopic(ABC):
         if encrypted:
             self.producers.disconnect(lambda producer: not producer.encrypted)
 
+    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
+        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
+        if not rate.limits:
+            if limiter is not None:
+                limiter.close()
+            return None
+        counters = self.counters
+        if limiter is None:
+            limiter = RateLimiter(self._context.clock)
+        relative = (
+            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
+        )
+        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
+        return limiter
+
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""
         if self.gate is None:  # removed again once the refusal is sent
@@ -218,7 +235,9 @@ class GovernedTopic(ABC):
             raise ConsumerBusy("Topic reached max consumers limit")
 
     def check_new_subscription(self, name: str) -> None:
-        """Raises NotAllowed if the topic has its maximum of subscriptions."""
+        """Raises NotAllowed for a reserved name, or at the maximum of subscriptions."""
+        if name == DEDUPLICATION_CURSOR:
+            raise NotAllowed(f"{name} is the name of the cursor of deduplication")
         cap = self._cap(caps.MAX_SUBSCRIPTIONS)
         if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX):
             return
