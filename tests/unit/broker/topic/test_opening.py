@@ -271,7 +271,9 @@ async def test_a_topic_is_created_with_its_properties() -> None:
         topics = s.service.topics
         topic = await topics.create(T, {"a": "1"})
         assert topic.properties == {"a": "1"}
+        before = await s.store.revision()
         assert await topics.create(T, {}) is topic
+        assert await s.store.revision() == before, "there is nothing to write"
         assert topic.properties == {"a": "1"}
         await topics.unload(T)
         assert (await s.topic()).properties == {"a": "1"}
@@ -331,6 +333,36 @@ async def test_a_creation_reads_again_what_changed_under_it(changed: str) -> Non
             await resources.grow_partitions(T, 3)
         held.go.set()
         assert (await opening).name == T.partition(1)
+
+
+async def test_a_topic_that_became_partitioned_meanwhile_is_not_created_beside_its_partitions() -> (
+    None
+):
+    async with stage() as s:
+        held = s.store.hold(CREATION)
+        opening = asyncio.ensure_future(s.topic())
+        await held.reached.wait()
+        await s.service.resources.create_partitioned(T, 2)
+        held.go.set()
+        await refused(opening, NotAllowed, "is a partitioned topic")
+        assert await stored_names(s) == set()
+
+
+@pytest.mark.parametrize("cap", [1, 2])
+async def test_a_namespace_takes_as_many_topics_as_its_cap_and_no_more(cap: int) -> None:
+    async with stage() as s:
+        await s.service.resources.update_policies(
+            NAMESPACE, lambda document: {**document, MAX_TOPICS.document: cap}
+        )
+        for number in range(cap):
+            await s.topic(f"t{number}")
+        await refused(s.topic("more"), NotAllowed, "Exceed maximum number of topics")
+        with pytest.raises(MagnetarError, match="Exceed maximum number of topics"):
+            await s.service.topics.create_partitioned(named("parts"), 1, {})
+        await s.nonpersistent("more")
+        await s.topic("__change_events")
+        await s.service.topics.delete(named("t0"), force=True)
+        await s.topic("more")
 
 
 async def test_a_creation_under_constant_change_is_refused(
