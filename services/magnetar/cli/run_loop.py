@@ -80,7 +80,7 @@ async def serve(
         try:
             running = starting.result()
         except (SettingsError, ConfigurationError) as error:
-            # What only the start can check: keys, certificates, and settings that exclude others.
+            # Errors that only the start detects: keys, certificates, settings that conflict.
             return refuse(f"cannot start: {error}", code=2)
         except (OSError, MagnetarError) as error:
             # The ports were free a moment ago: another process took one, or the disk fails.

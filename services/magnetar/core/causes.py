@@ -1,16 +1,16 @@
-"""Logs a repeating cause once in a while, so that a peer cannot fill the log."""
+"""Limits the log lines of a repeating cause, so that a peer cannot fill the log."""
 
 import time
 from typing import Final
 
 REPEAT_S: Final = 3_600.0
-"""A cause that goes on is logged once in this time."""
+"""A continuing cause is logged once in this time."""
 CAUSES_MAX: Final = 1_024
 """The causes that are remembered; beyond that, the oldest is forgotten."""
 
 
 class Causes:
-    """The causes that were logged lately."""
+    """The causes that were logged recently."""
 
     __slots__ = ("_logged_s", "_most")
 

@@ -1,11 +1,11 @@
 """Authenticates connections and requests with the configured providers.
 
 Providers of the same method form a chain: the first that accepts the credentials wins, so keys of
-this process and OpenID Connect work together as the method `token`. If none accepts them and one
-could not ask its identity provider, the result is ProviderUnavailable: the client must retry.
+this process and OpenID Connect work together as the method `token`. If none accepts them and the
+identity provider of one did not answer, the result is ProviderUnavailable: the client must retry.
 
-A method without a provider is the anonymous role if there is one. Over HTTP, credentials that are
-presented and wrong are always refused; Pulsar gives such a request the anonymous role.
+A method without a provider gets the anonymous role if there is one. Over HTTP, wrong credentials
+are always refused; Pulsar gives such a request the anonymous role.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class ProviderChain:
             self._methods[provider.method] = (*chain, provider)
 
     async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
-        """Returns who sends CONNECT or AUTH_RESPONSE with this method and data.
+        """Returns the sender of CONNECT or AUTH_RESPONSE with this method and data.
 
         Raises AuthenticationFailed or ProviderUnavailable.
         """
@@ -76,7 +76,7 @@ class ProviderChain:
         return await _first(chain, data, peer)
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
-        """Returns who sends a request with these headers (lower-case names).
+        """Returns the sender of a request with these headers (lower-case names).
 
         Raises AuthenticationFailed or ProviderUnavailable.
         """
@@ -87,7 +87,7 @@ class ProviderChain:
             return await self._by_method(method, headers, peer)
         for chain in self._methods.values():
             presented = chain[0].presented(headers, peer)
-            # A certificate alone proves nothing else wrong: another method may be meant.
+            # Clients with a token may have a certificate, too: the header then decides.
             if presented is not None and (presented or "authorization" not in headers):
                 return await _first(chain, presented, peer)
         if "authorization" in headers:

@@ -14,7 +14,7 @@ class Secret:
         self._value = value.encode() if isinstance(value, str) else value
 
     def reveal(self) -> bytes:
-        """Returns the bytes. Pass them to what needs them, and keep no other reference."""
+        """Returns the bytes. Pass them on, and keep no other reference."""
         return self._value
 
     def reveal_text(self) -> str:

@@ -33,17 +33,17 @@ PROVIDERS: Final = {
 
 @settings_part
 class SecuritySettings(AuditSettings):
-    """Who may connect to a broker, and what they may do."""
+    """Authentication and authorization of a broker's clients."""
 
     authentication_enabled: bool = setting(
         False,
-        "Whether clients must prove who they are.",
+        "Whether clients must authenticate.",
         group=AUTHENTICATION,
         pulsar="authenticationEnabled",
     )
     authentication_providers: tuple[str, ...] = setting(
         (),
-        "The ways to prove that: `token`, `basic`, `tls`, `openid`, or the names of Pulsar's "
+        "The providers: `token`, `basic`, `tls`, `openid`, or the names of Pulsar's "
         "classes, separated by commas.",
         group=AUTHENTICATION,
         pulsar="authenticationProviders",
@@ -57,7 +57,7 @@ class SecuritySettings(AuditSettings):
     auth_challenge_s: int = setting(
         60,
         "How long a client has to answer AUTH_CHALLENGE when its credentials expire (Pulsar: the "
-        "interval of looking for expired ones).",
+        "interval of the check for expired ones).",
         group=AUTHENTICATION,
         unit="s",
         within=(1, 3_600),
@@ -77,7 +77,7 @@ class SecuritySettings(AuditSettings):
     )
     authenticate_original: bool = setting(
         False,
-        "Whether the credentials of clients behind a proxy are verified by the broker, too.",
+        "Whether the broker also verifies the credentials of clients behind a proxy.",
         group=AUTHENTICATION,
         pulsar="authenticateOriginalAuthData",
     )
@@ -243,7 +243,7 @@ class SecuritySettings(AuditSettings):
     )
     authorization_enabled: bool = setting(
         False,
-        "Whether roles need rights for what they do.",
+        "Whether requests and commands need rights.",
         group=AUTHORIZATION,
         pulsar="authorizationEnabled",
     )
@@ -280,7 +280,7 @@ class SecuritySettings(AuditSettings):
     )
     broker_client_auth_plugin: str = setting(
         "",
-        "How this broker proves to others who it is: `token`, `basic`, `tls`, `oauth2`, or the "
+        "How this broker authenticates to other brokers: `token`, `basic`, `tls`, `oauth2`, or the "
         "name of Pulsar's class.",
         group=AUTHENTICATION,
         pulsar="brokerClientAuthenticationPlugin",

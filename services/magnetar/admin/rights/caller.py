@@ -1,7 +1,7 @@
-"""The principal of a request, and how a broker passes it on to other brokers.
+"""The principal of a request, and how a broker forwards it to other brokers.
 
-A request to several brokers acts for the client that sent it, never for the broker that passes it
-on. Requests to this broker itself carry the principal in the ASGI scope, which no client can set.
+A forwarded request acts for the client that sent it, never for the broker that forwards it.
+Requests to this broker itself carry the principal in the ASGI scope, which no client can set.
 Requests to others carry the broker's own credentials and the principal in two headers. The receiver
 accepts these headers from super users only, and then decides by the principal alone: a forwarded
 request gets no right of a broker (CVE-2023-30428).

@@ -133,7 +133,7 @@ class GuardedTable(RouteTable):
             )
 
     def _right(self, match: RouteMatch | None) -> Right | None:
-        """Returns what the route needs; None if no route serves the request."""
+        """Returns the right that the route needs; None if no route serves the request."""
         if match is None or not match.full:
             return None
         (method,) = match.route.methods

@@ -1,4 +1,4 @@
-"""A broker's periodic rounds over its topics: they delete what is too old, too much, or unused.
+"""A broker's periodic rounds over its topics: they delete expired, excessive and unused data.
 
 A round reads one policy of every loaded topic, which is a dictionary lookup, TOPICS_PER_TURN topics
 at a time. Only topics with a value are worked on, CHECKED_AT_ONCE_MAX at a time, so that a slow

@@ -1,4 +1,4 @@
-"""What all connections and requests of a broker with authentication share."""
+"""The security of a broker: its connections and requests share one `BrokerSecurity`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class ConnectCounts:
     accepted: int = 0
     refused: int = 0
     unavailable: int = 0
-    """Not decided, because the identity provider did not answer."""
+    """Undecided, because the identity provider did not answer."""
     refreshed: int = 0
     expired: int = 0
     """Connections closed because their credentials had expired."""
@@ -49,21 +49,21 @@ class BrokerSecurity:
     authenticate_metrics: bool = False
     """Whether /metrics needs credentials."""
     verify_original: bool = False
-    """Whether the credentials that a proxy forwards are verified; else its word is taken."""
+    """Whether the broker verifies the credentials that a proxy forwards, or trusts its role."""
     challenge_answer_s: float = CHALLENGE_ANSWER_S_DEFAULT
     """How long a client may take to answer AUTH_CHALLENGE."""
     counts: ConnectCounts = field(default_factory=ConnectCounts)
-    """Of connections of the binary protocol."""
+    """Counts of connections of the binary protocol."""
     http_counts: ConnectCounts = field(default_factory=ConnectCounts)
-    """Of HTTP requests."""
+    """Counts of HTTP requests."""
     audit: AuditLog | None = None
     """None if no file is set for it."""
     audit_reads: bool = False
-    """Whether the audit log also has the GET requests that were allowed."""
+    """Whether the audit log includes allowed GET requests."""
     causes: Causes = field(default_factory=Causes)
-    """The causes of refusals that were logged."""
+    """The causes of logged refusals."""
     attached: Causes = field(default_factory=lambda: Causes(ATTACHMENTS_REMEMBERED))
-    """The attachments that are in the audit log."""
+    """The attachments in the audit log."""
 
     async def close(self) -> None:
         """Closes the providers, and the audit log after its last records. Idempotent."""

@@ -1,4 +1,4 @@
-"""Counts refused operations, and logs each cause once in a while."""
+"""Counts refused operations, and logs each cause at most once an hour."""
 
 from collections import Counter
 
@@ -28,7 +28,7 @@ class Denials:
         """`audit` gets a record of each refusal."""
         self._audit = audit
         self.by_kind: Counter[str] = Counter()
-        """How many were refused, by the kind of the right: topic, namespace, tenant, …"""
+        """The number of refusals, by the kind of the right: topic, namespace, tenant, …"""
         self._causes = Causes()
 
     def record(
@@ -82,7 +82,7 @@ def kind_of(need: Need) -> str:
 
 
 def object_of(need: Need) -> str:
-    """Returns the name of what a right is on; an empty text if it is on nothing in particular."""
+    """Returns the name of the object of a right; empty if the right has no object."""
     match need:
         case TopicNeed(topic=topic):
             return str(topic)
@@ -97,7 +97,7 @@ def object_of(need: Need) -> str:
 
 
 def described(need: Need) -> str:
-    """Returns what a right is for, in words for the log: `PRODUCE on persistent://…`."""
+    """Describes a right for the log: `PRODUCE on persistent://…`."""
     match need:
         case TopicNeed(topic=topic, operation=operation, subscription=subscription):
             suffix = f", subscription {subscription}" if subscription else ""

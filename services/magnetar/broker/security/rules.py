@@ -1,4 +1,4 @@
-"""The decision whether one role may do something. Pure: no IO.
+"""Decides whether one role has a right. Pure: no IO.
 
 A super user may do everything. An admin of a tenant may do everything in it, except what only super
 users may do. Other roles need a grant.
@@ -64,7 +64,7 @@ _ANY_OF_NAMESPACE: Final = {
     NamespaceOperation.SOURCES: (Action.SOURCES,),
     NamespaceOperation.SINKS: (Action.SINKS,),
 }
-"""The grants of which one is sufficient."""
+"""One of these grants is sufficient."""
 _OF_SUPER_USERS: Final = frozenset({TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT})
 
 

@@ -3,10 +3,10 @@
     prove (CONNECT) --> CONNECTED ... credentials expire --> AUTH_CHALLENGE --> AUTH_RESPONSE
                     \\-> ERROR, closed                     \\-> closed        \\-> closed
 
-A timer runs to the moment at which the credentials expire, not a periodic check: an expired
-credential is worth nothing from then on but the time to answer the challenge. A connection is
+A timer, not a periodic check, fires when the credentials expire. From then on the client has only
+the time to answer the challenge. A connection is
 closed if its client cannot answer a challenge, does not answer in time, or answers as another role.
-A client never learns why its credentials are refused; the log does.
+A client never learns why its credentials are refused; the reason is in the log.
 
 Source: Pulsar's ServerCnx. Unlike Pulsar, the broker closes a proxy's connection when the proxy's
 own credentials expire, also if those of its client are verified (CVE-2023-31007).
@@ -55,7 +55,7 @@ TIMER_S_MAX: Final = 3_600.0
 
 
 class Access:
-    """Who a connection belongs to."""
+    """The authenticated identity of a connection."""
 
     __slots__ = (
         "_answer_timer",
@@ -80,7 +80,7 @@ class Access:
         """The roles of the connection; valid once `prove` has returned True."""
 
     async def prove(self, command: pb.CommandConnect) -> bool:
-        """Whether the client has proven its identity; if not, it has its answer.
+        """Whether the client has proven its identity; if not, it got an error.
 
         Sends ERROR and closes the connection if the proof or the roles are not valid.
         """
@@ -112,7 +112,7 @@ class Access:
     def check_holds(self) -> bool:
         """Whether the proof is still accepted; if not, closes the connection.
 
-        Without ERROR, as for a role that changed: the client connects again with what it has then.
+        Without ERROR, as for a role that changed: the client reconnects with its new credentials.
         """
         proof = self._proof
         if proof is None or all(identity.holds() for identity in proof.identities):

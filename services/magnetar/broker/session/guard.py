@@ -1,4 +1,4 @@
-"""Checks the rights of a command before its handler sees it, and refuses it in its own form.
+"""Checks the rights of a command before it is handled, and refuses it in its response.
 
 Decisions come from records in memory, so a permitted command is handled at once and in order, as
 without authorization. If the records are not loaded, the client gets ServiceNotReady and retries.

@@ -1,4 +1,4 @@
-"""Checks what is attached again when rights change, and disconnects what has lost its right.
+"""Checks producers, consumers and watches again when rights change; disconnects those without.
 
 A change names a tenant, or one of its namespaces. All sessions are then scanned, CHECKS_PER_TURN
 producers and consumers per turn of the event loop, so that the messages of others go on. Changes
@@ -90,7 +90,7 @@ class Recheck:
         self._checked = 0
 
     def changed(self, tenant: str, namespace: NamespaceName | None) -> None:
-        """Schedules a scan for what is attached in the namespace, or in all of the tenant's."""
+        """Schedules a scan of the namespace, or of all namespaces of the tenant."""
         if namespace is None:
             self._tenants.add(tenant)
         else:

@@ -2,8 +2,8 @@
 
 A line is `user:hash`; blank lines and comments (`#`) are skipped, the last line of a user counts.
 The formats are those of Pulsar, `$apr1$` and the DES of crypt(3), and the better bcrypt
-(`htpasswd -B`). Others are refused by name when the file is read. libpass and bcrypt compute and
-compare the hashes, in constant time.
+(`htpasswd -B`). The read of a file with other formats fails and names them. libpass and bcrypt
+compute and compare the hashes, in constant time.
 
 Checking is slow on purpose, so it belongs in a thread. The libraries are imported when the file is
 parsed: their own lazy imports fail if two threads come at once. Bounds: USERS_MAX,

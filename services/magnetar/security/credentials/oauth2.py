@@ -38,7 +38,7 @@ _OK: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuth2Config:
-    """Where to obtain a token, and as which client."""
+    """The token endpoint, and the identity of the client."""
 
     issuer_url: str
     metadata_path: str = "/.well-known/openid-configuration"

@@ -7,7 +7,7 @@ or `user:password` |
 | `tls`, AuthenticationTls | `tlsCertFile:…,tlsKeyFile:…`, the same as JSON, or nothing |
 | `oauth2`, AuthenticationOAuth2 | JSON (`oauth2`) |
 
-Pulsar's clients ignore parameters that they do not know; these are errors here.
+Pulsar's clients ignore unknown parameters; here they are errors.
 """
 
 from collections.abc import Mapping
@@ -40,7 +40,7 @@ DISABLED: Final = ("", "none", _PACKAGE + "AuthenticationDisabled")
 
 
 class Credentials:
-    """What this process presents to others to prove who it is."""
+    """The credentials that this process presents to others."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin

@@ -1,4 +1,4 @@
-"""What TLS needs to know, independent of the names of settings: files, protocols, verification."""
+"""The TLS of servers and clients: files, protocols, verification. Not the names of settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,7 @@ from magnetar.security.tls.defaults import PROTOCOLS, REFRESH_S_DEFAULT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """What servers and clients share."""
+    """Options of servers and clients."""
 
     protocols: tuple[str, ...] = PROTOCOLS
     """Of PROTOCOLS, adjacent ones."""
