@@ -152,7 +152,7 @@ def replace_state(drain: Drain, state: DrainState) -> Drain:
     [
         (LedgerHealth(False, "x", 1, 1), "Lost"),
         (LedgerHealth(False, "x", 1, 0), "UnderReplicated"),
-        (LedgerHealth(False, "x"), "Looking"),
+        (LedgerHealth(False, "x"), "Checking"),
         (LedgerHealth(True), "Healthy"),
     ],
 )

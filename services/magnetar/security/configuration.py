@@ -6,19 +6,9 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
+from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.secret import Secret
-
-DiscoveryMode = Literal[
-    "DISABLED",
-    "KUBERNETES_DISCOVER_TRUSTED_ISSUER",
-    "KUBERNETES_DISCOVER_PUBLIC_KEYS",
-]
-
-
-class ConfigurationError(ValueError):
-    """A key, file or parameter of authentication is not usable. The text shows no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

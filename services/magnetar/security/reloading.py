@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from magnetar.core.clock import Clock
 from magnetar.core.log import get_logger
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.source import KeySource, Stamp
 
 log = get_logger("magnetar.security.reloading")

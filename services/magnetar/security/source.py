@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 
 SOURCE_BYTES_MAX: Final = 1 << 20

@@ -1,16 +1,15 @@
 """The settings of the audit log."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from magnetar.core.units import MIB
-from magnetar.settings.field import setting
+from magnetar.settings.field import setting, settings_part
 
 AUDIT: Final = "Audit log"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class AuditSettings:
     """Where a broker writes who did what."""
 

@@ -1,5 +1,6 @@
 """The checkpoint and plain files: durability, and short reads and writes."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -15,6 +16,8 @@ from magnetar.disk import direct_file as direct_io
 from magnetar.disk.files import UNREADABLE_ERRNOS
 from magnetar.disk.os_file import OsFile
 from magnetar.disk.os_files import OsFiles
+
+from .conftest import Opener, add, read_all
 
 DATA = Path("/data")
 SALT = bytes(16)
@@ -174,3 +177,30 @@ def test_read_interrupted_by_a_reopened_index_is_repeated(tmp_path: Path) -> Non
         store._retry_or_raise(store._db, DbClosedError("closed, and not reopened"))
     assert store.generation == 3
     store.close()
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_a_bookie_that_has_ended_has_no_file_open(
+    open_bookie: Opener, tmp_path: Path, end: str
+) -> None:
+    """Whoever still refers to it, as a process that opens the next one in the same directory."""
+    bookie = await open_bookie()
+    folder = str(tmp_path)
+    await add(bookie, 1, range(20))
+    await bookie.flush()
+    await add(bookie, 1, range(20, 30))
+    assert await read_all(bookie, 1) == list(range(30))
+    assert any("entry-logs" in path for path in open_files(folder))
+    await (bookie.close() if end == "close" else bookie.abort())
+    assert open_files(folder) == []
+
+
+def open_files(folder: str) -> list[str]:
+    """Returns the files below a folder that this process has open."""
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            path = str(descriptor.readlink())
+            if path.startswith(folder):
+                found.append(path)
+    return sorted(found)

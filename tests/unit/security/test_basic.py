@@ -17,7 +17,8 @@ from magnetar.security.api import AuthenticationFailed, Identity, Peer, Provider
 from magnetar.security.basic import htpasswd
 from magnetar.security.basic.htpasswd import PASSWORD_BYTES_MAX, Users, parsed
 from magnetar.security.basic.provider import CHECKS_AT_ONCE_MAX, CHECKS_WAITING_MAX, BasicProvider
-from magnetar.security.configuration import BasicProviderConfig, ConfigurationError
+from magnetar.security.configuration import BasicProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import RELOAD_CHECK_S
 from magnetar.security.secret import Secret
 

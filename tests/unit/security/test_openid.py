@@ -19,7 +19,8 @@ from tests.support.stepped_loop import FakeClock
 from tests.support.tokens import der, forged, jwk, private_key, token
 
 from magnetar.security.api import AuthenticationFailed, Identity, Peer, ProviderUnavailable
-from magnetar.security.configuration import ConfigurationError, OpenIdProviderConfig
+from magnetar.security.configuration import OpenIdProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import DOCUMENT_BYTES_MAX
 from magnetar.security.openid.cache import FAILURE_PAUSE_S
 from magnetar.security.openid.issuers import KUBERNETES_KEYS_PATH, ApiServer

@@ -13,7 +13,7 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.observe.audit import AuditLog
 from magnetar.security.api import Authenticator
 from magnetar.security.authenticator import open_authenticator
-from magnetar.settings.field import SettingsError
+from magnetar.security.configuration import Authentication
 from magnetar.settings.security import SecuritySettings
 
 CHALLENGE_ANSWER_S_DEFAULT: Final = 60.0
@@ -72,31 +72,18 @@ class BrokerSecurity:
             await self.audit.stop()
 
 
-def open_security(
+def create_security(
     settings: SecuritySettings,
+    config: Authentication,
     store: MetadataStore,
     clock: Clock,
-    *,
-    up_to_date: Callable[[], bool] = always,
-) -> BrokerSecurity | None:
-    """Returns the security that the settings describe, None if authentication is off.
+    up_to_date: Callable[[], bool] | None = None,
+) -> BrokerSecurity:
+    """Returns the security that the settings describe.
 
-    `up_to_date` says whether the broker's lease is valid. Raises SettingsError, or
-    ConfigurationError for a key that cannot be read.
+    `up_to_date` says whether the broker's lease is valid. Raises ConfigurationError for a key that
+    cannot be read.
     """
-    config = settings.authentication()
-    if config is None:
-        if settings.authorization_enabled:
-            raise SettingsError(
-                "authorization_enabled (authorizationEnabled) needs authentication_enabled "
-                "(authenticationEnabled): without it, no client has a role"
-            )
-        if settings.audit_log_file is not None:
-            raise SettingsError(
-                "audit_log_file needs authentication_enabled (authenticationEnabled): without it, "
-                "no record would say who did something"
-            )
-        return None
     audit = None
     if settings.audit_log_file is not None:
         audit = AuditLog(
@@ -112,7 +99,7 @@ def open_security(
             wildcards=settings.authorization_wildcards,
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
         )
-        authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date)
+        authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date or always)
     return BrokerSecurity(
         authenticator=open_authenticator(config, clock),
         authorizer=authorizer,

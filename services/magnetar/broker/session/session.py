@@ -10,14 +10,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.registry import SchemaRegistry
-from magnetar.broker.security.broker_security import BrokerSecurity
-from magnetar.broker.security.principal import Principal
-from magnetar.broker.session.access import Access
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
@@ -44,6 +41,11 @@ from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.connection_state import ConnectionState
 from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
 from magnetar.wire.framing import ProtocolError
+
+if TYPE_CHECKING:
+    from magnetar.broker.security.broker_security import BrokerSecurity
+    from magnetar.broker.security.principal import Principal
+    from magnetar.broker.session.access import Access
 
 log = get_logger("magnetar.session")
 
@@ -82,7 +84,7 @@ class Broker(Protocol):
     topics: TopicRegistry
     schemas: SchemaRegistry
     compaction: Compaction
-    security: BrokerSecurity | None
+    security: "BrokerSecurity | None"
     """None while authentication is off."""
 
     @property
@@ -340,7 +342,7 @@ class Session:
         return Attaching(self.pending_attachments, (kind, id_))
 
     @property
-    def principal(self) -> Principal:
+    def principal(self) -> "Principal":
         """The roles that the client has proven. Call it only while authentication is on."""
         assert self.access is not None  # noqa: S101 - CONNECT came first
         return self.access.principal

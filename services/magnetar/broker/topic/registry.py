@@ -23,7 +23,6 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.creation import TopicCreation
 from magnetar.broker.topic.ledgers import TopicLedgers
 from magnetar.broker.topic.news import OnTopic, TopicNews
-from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.open_topics import Opening, OpenTopics
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import (
@@ -202,6 +201,9 @@ class TopicRegistry:
             # The namespace may have been marked for deletion meanwhile, without listing this topic.
             await self._topic_ledgers.check_namespace(name)
             is_new = True
+            # Imported here: most brokers have no such topic.
+            from magnetar.broker.topic.nonpersistent import NonPersistentTopic
+
             topic = NonPersistentTopic(name, self._context)
         if self._closed:
             await topic.close()

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 
 USERS_MAX: Final = 10_000
 PASSWORD_BYTES_MAX: Final = 1_024

@@ -20,8 +20,8 @@ import msgspec
 from magnetar.core.clock import Clock
 from magnetar.core.log import get_logger
 from magnetar.security.api import ProviderUnavailable
-from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials.plugins import CredentialsUnavailable, bearer
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, tls_context
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource

@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from magnetar.core.clock import SystemClock
-from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials.plugins import (
     BasicCredentials,
     NoCredentials,
@@ -24,6 +23,7 @@ from magnetar.security.credentials.plugins import (
     TlsCredentials,
     TokenCredentials,
 )
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
 

@@ -8,7 +8,7 @@ import asyncio
 import base64
 from typing import Protocol
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
 

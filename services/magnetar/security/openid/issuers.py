@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from magnetar.security.api import ProviderUnavailable
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, checked_url
 from magnetar.security.openid.documents import (
     METADATA_PATH,

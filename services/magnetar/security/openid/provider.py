@@ -16,7 +16,8 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.security.api import AuthenticationFailed, Identity, Peer
-from magnetar.security.configuration import ConfigurationError, OpenIdProviderConfig
+from magnetar.security.configuration import OpenIdProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, checked_url, tls_context
 from magnetar.security.openid.cache import CacheAges, KeyCache
 from magnetar.security.openid.documents import Jwk

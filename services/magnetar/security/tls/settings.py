@@ -2,12 +2,8 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-REFRESH_S_DEFAULT: Final = 10.0
-TLS_1_2: Final = "TLSv1.2"
-TLS_1_3: Final = "TLSv1.3"
-PROTOCOLS: Final = (TLS_1_2, TLS_1_3)
+from magnetar.security.tls.defaults import PROTOCOLS, REFRESH_S_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

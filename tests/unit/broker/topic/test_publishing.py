@@ -92,8 +92,11 @@ async def test_a_terminated_topic_admits_no_producer_and_disconnects_its_produce
         subscription.ack_one(consumer, ledger_id, 0)
         await turns(20)
         assert at.ended == 1
-        with pytest.raises(TopicTerminated):
-            await s.producer(topic)
+        for mode in AccessMode:
+            with pytest.raises(TopicTerminated):
+                await s.producer(topic, mode=mode)
+        assert topic.producers.epoch is None, "a refused producer gets no epoch"
+        assert EPOCH_PROPERTY not in topic.managed_ledger.properties
         topic.publish(producer, run_of(producer, "late"))
         await turns(20)
         ((_, error),) = sink.errors
