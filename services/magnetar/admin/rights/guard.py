@@ -30,6 +30,7 @@ from magnetar.admin.rights.table import METRICS, RIGHTS
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
+from magnetar.core.addresses import network_of
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.observe.audit import AuditRecord
@@ -260,7 +261,7 @@ class GuardedTable(RouteTable):
         except AuthenticationFailed as error:
             counts.refused += 1
             self._refused(scope, "authentication failed")
-            if self._security.causes.is_new("http", peer.address, str(error)):
+            if self._security.causes.is_new("http", network_of(peer.address), error.cause):
                 log.info("authentication failed", peer=peer.address, reason=str(error))
             raise Unauthenticated from None
         except (ProviderUnavailable, TimeoutError) as error:
