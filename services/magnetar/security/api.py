@@ -38,6 +38,11 @@ class Identity:
 class AuthenticationFailed(Exception):
     """The credentials prove nothing. The text is for the log: a client never sees it."""
 
+    def __init__(self, text: str, cause: str = "") -> None:
+        """`cause` is the text without what the client chose: the log has each cause once."""
+        super().__init__(text)
+        self.cause = cause or text
+
 
 class ProviderUnavailable(Exception):
     """The identity provider does not answer: the client must retry (ServiceNotReady, 503)."""

@@ -26,6 +26,7 @@ from magnetar.security.secret import Secret
 
 METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 NO_METHOD: Final = "none"
+NO_PROVIDER: Final = "no provider for the method"
 
 
 def open_authenticator(config: Authentication, clock: Clock) -> "ProviderChain":
@@ -72,7 +73,7 @@ class ProviderChain:
         """
         chain = self._methods.get(method)
         if chain is None:
-            return self._anonymous(f"no provider for the method {method[:64]!a}")
+            return self._anonymous(f"no provider for the method {method[:64]!a}", NO_PROVIDER)
         return await _first(chain, data, peer)
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
@@ -97,15 +98,15 @@ class ProviderChain:
     async def _by_method(self, method: str, headers: Mapping[str, str], peer: Peer) -> Identity:
         chain = self._methods.get(method)
         if chain is None:
-            return self._anonymous(f"no provider for the method {method[:64]!a}")
+            return self._anonymous(f"no provider for the method {method[:64]!a}", NO_PROVIDER)
         presented = chain[0].presented(headers, peer)
         if presented is None:
             raise AuthenticationFailed(f"the request has no credentials of the method {method}")
         return await _first(chain, presented, peer)
 
-    def _anonymous(self, reason: str) -> Identity:
+    def _anonymous(self, reason: str, cause: str = "") -> Identity:
         if not self._config.anonymous_role:
-            raise AuthenticationFailed(reason)
+            raise AuthenticationFailed(reason, cause)
         return Identity(self._config.anonymous_role, NO_METHOD)
 
     async def reload(self) -> int:
@@ -122,6 +123,7 @@ async def _first(chain: Sequence[Provider], data: Secret, peer: Peer) -> Identit
     """Returns the identity by the first provider that accepts `data`."""
     unavailable: ProviderUnavailable | None = None
     reasons: list[str] = []
+    causes: list[str] = []
     for provider in chain:
         try:
             return await provider.authenticate(data, peer)
@@ -129,6 +131,7 @@ async def _first(chain: Sequence[Provider], data: Secret, peer: Peer) -> Identit
             unavailable = unavailable or error
         except AuthenticationFailed as error:
             reasons.append(str(error))
+            causes.append(error.cause)
     if unavailable is not None:
         raise unavailable
-    raise AuthenticationFailed("; ".join(dict.fromkeys(reasons)))
+    raise AuthenticationFailed("; ".join(dict.fromkeys(reasons)), "; ".join(causes))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
 from magnetar.admin.http.answers import reason
@@ -30,6 +30,7 @@ from magnetar.admin.rights.table import METRICS, RIGHTS
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
+from magnetar.core.addresses import network_of
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.observe.audit import AuditRecord
@@ -44,6 +45,8 @@ ORIGINAL_PRINCIPAL: Final = "x-original-principal"
 AUTHENTICATION_TIMEOUT_S: Final = 30.0
 """Longer than the timeouts of an identity provider: 10 s to connect and 10 s to answer."""
 READS: Final = "GET"
+CHECK_AGAIN_AFTER_S: Final = 1.0
+"""A body that takes longer has its request checked again before the handler has it all."""
 _CHALLENGE: Final = {"www-authenticate": "Bearer"}
 _FORWARDER: Final = "magnetar.forwarder"
 _OF_BROKERS: Final = frozenset({LOCAL_HEADER.encode(), UNDER_HEADER.encode()})
@@ -79,7 +82,32 @@ class GuardedTable(RouteTable):
             await response(scope, receive, send)
             return
         CALLER.set(caller)
+        if caller is not None and match is not None and SCOPE_KEY not in scope:
+            receive = self._checking_again(scope, match, caller, receive)
         await self.serve(match, scope, receive, send)
+
+    def _checking_again(
+        self, scope: Scope, match: RouteMatch, caller: Principal, receive: Receive
+    ) -> Receive:
+        """Returns `receive`, which checks credentials and rights again after a slow body.
+
+        A handler acts once it has the whole body, and the client decides when that is.
+        """
+        loop = asyncio.get_running_loop()
+        admitted_at = loop.time()
+
+        async def receive_and_check() -> Message:
+            message = await receive()
+            complete = message["type"] == "http.request" and not message.get("more_body", False)
+            if complete and loop.time() - admitted_at > CHECK_AGAIN_AFTER_S:
+                try:
+                    await self._identity(scope, Request(scope).headers)
+                except Unauthenticated:
+                    raise AuthorizationError("Authentication required", http_status=401) from None
+                await self._demand(scope, match, caller)
+            return message
+
+        return receive_and_check
 
     async def _admit(self, scope: Scope, match: RouteMatch | None) -> Principal | None:
         """Returns the principal of an admitted request; None if it needs no credentials.
@@ -90,15 +118,19 @@ class GuardedTable(RouteTable):
         if isinstance(right, Public):
             return None
         principal = await self._principal(scope)
-        authorizer = self._security.authorizer
         if right is None or match is None:
             return principal
-        if authorizer is not None:
-            needs = right.needs(Request({**scope, **match.child_scope}))
-            await demand(authorizer, principal, needs, _address(scope), audited_action(scope))
+        await self._demand(scope, match, principal)
         if SCOPE_KEY not in scope and (scope["method"] != READS or self._security.audit_reads):
             self._audited(scope, principal, scope.get(_FORWARDER, ""))
         return principal
+
+    async def _demand(self, scope: Scope, match: RouteMatch, principal: Principal) -> None:
+        """Raises AuthorizationError if the principal lacks the right that the route needs."""
+        authorizer, right = self._security.authorizer, self._right(match)
+        if authorizer is not None and right is not None:
+            needs = right.needs(Request({**scope, **match.child_scope}))
+            await demand(authorizer, principal, needs, _address(scope), audited_action(scope))
 
     def _audited(self, scope: Scope, principal: Principal, forwarder: str) -> None:
         """Writes an admitted request to the audit log."""
@@ -229,7 +261,7 @@ class GuardedTable(RouteTable):
         except AuthenticationFailed as error:
             counts.refused += 1
             self._refused(scope, "authentication failed")
-            if self._security.causes.is_new("http", peer.address, str(error)):
+            if self._security.causes.is_new("http", network_of(peer.address), error.cause):
                 log.info("authentication failed", peer=peer.address, reason=str(error))
             raise Unauthenticated from None
         except (ProviderUnavailable, TimeoutError) as error:

@@ -20,6 +20,7 @@ from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.session.claims import Claims, Proof, claims_of, refusal_at, roles_fault
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link
+from magnetar.core.addresses import network_of
 from magnetar.core.errors import ServerError
 from magnetar.core.log import get_logger
 from magnetar.observe.audit import AuditRecord
@@ -192,7 +193,7 @@ class Access:
         except AuthenticationFailed as error:
             counts.refused += 1
             self._audited("authentication failed", allowed=False)
-            self._log("authentication failed", str(error))
+            self._log("authentication failed", str(error), cause=error.cause)
             self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
         except (ProviderUnavailable, TimeoutError) as error:
             # Clients retry this error, and give up after an AuthenticationError.
@@ -234,9 +235,9 @@ class Access:
                 )
             )
 
-    def _log(self, event: str, reason: str, **fields: str | None) -> None:
-        """Logs a refusal, unless this address had the same one lately."""
-        if self._security.causes.is_new(self._peer.address, event, reason):
+    def _log(self, event: str, reason: str, cause: str = "", **fields: str | None) -> None:
+        """Logs a refusal, unless this address had one of the same cause lately."""
+        if self._security.causes.is_new(network_of(self._peer.address), event, cause or reason):
             version = self._link.client_version[:CLIENT_VERSION_LOGGED]
             bound = log.bind(reason=reason, peer=self._link.address, client=version, **fields)
             bound.warning(event)

@@ -23,8 +23,11 @@ from magnetar.broker.security.needs import (
 )
 from magnetar.broker.session.session import Session
 from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName
 from magnetar.core.tasks import TaskSet
+
+log = get_logger("magnetar.authorization")
 
 CHECKS_PER_TURN: Final = 256
 PAUSE_S: Final = 0.05
@@ -108,7 +111,12 @@ class Recheck:
                     return name.tenant in tenants or name in namespaces  # noqa: B023
 
                 for session in list(self._sessions()):
-                    await self._check_session(session, concerns)
+                    try:
+                        await self._check_session(session, concerns)
+                    except Exception:
+                        # What is attached and was not checked may have lost its right.
+                        log.exception("rights not checked", peer=session.link.address)
+                        session.link.close()
                 await asyncio.sleep(PAUSE_S)
         finally:
             self._running = False

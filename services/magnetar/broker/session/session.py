@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
@@ -58,6 +58,14 @@ CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
 
 Handler = Callable[["Session", Any], Coroutine[Any, Any, None] | None]
 """Handles one command; the session runs a returned coroutine as a task."""
+
+
+@runtime_checkable
+class Guarding(Protocol):
+    """A handler that checks rights before it does anything."""
+
+    def check(self, session: "Session", command: Any) -> None:
+        """Raises AuthorizationError, or ServiceNotReady if that cannot be decided now."""
 
 
 class Broker(Protocol):
@@ -181,11 +189,12 @@ class Session:
         self.wire.close()
 
     @contextlib.asynccontextmanager
-    async def listing(self) -> AsyncIterator[None]:
+    async def listing(self, kind: int, command: Any) -> AsyncIterator[None]:
         """Admits large answers one at a time, and only while the client reads its answers.
 
         The unread answers of a connection therefore stay within its write buffer and one more,
-        however many lists the client asks for at once.
+        however many lists the client asks for at once. Since a client can delay the answer as long
+        as it likes, the right is checked again before; raises AuthorizationError.
         """
         if self._listing is None:
             self._listing = asyncio.Lock()
@@ -193,6 +202,9 @@ class Session:
             while not self.wire.writable:
                 self._reads_again.clear()
                 await self._reads_again.wait()
+            handler = self._handlers[kind]
+            if isinstance(handler, Guarding):
+                handler.check(self, command)
             yield
 
     def drained(self) -> None:
