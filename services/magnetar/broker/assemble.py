@@ -252,21 +252,18 @@ def _transactions(
     local = LocalParticipants(topics)
     peers = peers or PeerClient()
     rng = random.Random()
-    coordinators = Coordinators(
-        store,
-        topics.ownership,
-        f"{record.broker_id}#{record.start}",
-        Notifier(
-            RoutedParticipants(local, peers),
-            at_once=settings.transaction_ends_max,
-            timeout_s=settings.transaction_end_timeout_ms / 1000,
-            random=rng,
-        ),
-        clock,
-        rng,
-        Limits(
-            open_max=settings.open_transactions_max or OPEN_MAX,
-            retention_ms=settings.transaction_outcome_retention_s * 1000,
-        ),
+    notifier = Notifier(
+        RoutedParticipants(local, peers),
+        at_once=settings.transaction_ends_max,
+        timeout_s=settings.transaction_end_timeout_ms / 1000,
+        random=rng,
     )
-    return Transactions(resources, settings.cluster_name, records, coordinators, local, peers)
+    limits = Limits(
+        open_max=settings.open_transactions_max or OPEN_MAX,
+        retention_ms=settings.transaction_outcome_retention_s * 1000,
+    )
+    broker = f"{record.broker_id}#{record.start}"
+    coordinators = Coordinators(store, topics.ownership, broker, notifier, clock, rng, limits)
+    return Transactions(
+        resources, settings.cluster_name, records, coordinators, notifier, local, peers
+    )

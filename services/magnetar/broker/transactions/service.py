@@ -8,6 +8,7 @@ from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.broker.transactions.assignment import ensure_assign_topic
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
+from magnetar.broker.transactions.participants import Notifier
 
 
 class Transactions:
@@ -19,11 +20,13 @@ class Transactions:
         cluster: str,
         records: TransactionRecords,
         coordinators: Coordinators,
+        notifier: Notifier,
         local: LocalParticipants,
         peers: PeerClient,
     ) -> None:
         self.records = records
         self.coordinators = coordinators
+        self.notifier = notifier
         self.local = local
         self._resources = resources
         self._cluster = cluster
