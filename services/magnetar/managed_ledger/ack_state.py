@@ -49,6 +49,19 @@ def run_end(bitmap: BitMap, entry_id: int) -> int:
     return good
 
 
+def run_start(bitmap: BitMap, entry_id: int) -> int:
+    """Returns the first id of the run of set ids that ends with `entry_id`, which is set."""
+    first, step = entry_id, 1
+    while first - step >= 0 and bitmap.contains_range(first - step, entry_id + 1):
+        first -= step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if first - step >= 0 and bitmap.contains_range(first - step, entry_id + 1):
+            first -= step
+    return first
+
+
 def runs(bitmap: BitMap) -> Iterator[tuple[int, int]]:
     """Yields the runs of consecutive ids, each as (first, last)."""
     start = bitmap.next_set_bit(0) if bitmap else None
@@ -227,6 +240,41 @@ class AckState:
             return
         self.ack_cumulative(self._index.previous_position(ledger_id, entry_id))
         self.ack_batch(ledger_id, entry_id, remaining, batch_size)
+
+    def ack_entries(self, ledger_id: int, entries: BitMap) -> None:
+        """Acks whole entries of one ledger, as far as they exist."""
+        low = self._md_entry + 1 if ledger_id == self._md_ledger else 0
+        last = self._index.last_entry_of(ledger_id)
+        if ledger_id < self._md_ledger or last < low:
+            return
+        added = entries & BitMap(range(low, last + 1))
+        if (holes := self._holes.get(ledger_id)) is not None:
+            added -= holes
+        if not added:
+            return
+        self._holes[ledger_id] = added if holes is None else holes | added
+        self._holes_count += len(added)
+        for key in [at for at in self._batches if at[0] == ledger_id and at[1] in added]:
+            del self._batches[key]
+        if self._tracked:
+            fresh = self._changes().holes
+            fresh[ledger_id] = fresh[ledger_id] | added if ledger_id in fresh else added.copy()
+        self._advance_if_acked()
+        if not self._dirty:
+            self._touched()
+
+    def ack_all_of(self, other: "AckState") -> None:
+        """Acks every entry that `other`, a state of the same log, has acked."""
+        if self.mark_delete < other.mark_delete:
+            self.ack_cumulative(other.mark_delete)
+        for ledger_id, entries in other.holes.items():
+            self.ack_entries(ledger_id, entries)
+
+    def forget_trimmed(self) -> None:
+        """Drops the acks of ledgers before the first kept one."""
+        first = self._index.first_position.ledger_id
+        for ledger_id in [other for other in self._holes if other < first]:
+            self._holes_count -= len(self._holes.pop(ledger_id))
 
     def _reset(self, mark_delete: Position) -> None:
         """Drops all acks beyond `mark_delete`, and moves there, back or forth."""
@@ -416,6 +464,9 @@ class AckState:
             if not self.is_acked(*key) and key[1] <= self._index.last_entry_of(key[0]):
                 self._batches[key] = left
         # The next entry may be acked if the ledgers between were trimmed since.
+        self._advance_if_acked()
+
+    def _advance_if_acked(self) -> None:
         if self._holes and (first := self.oldest_unacked) is not None and self.is_acked(*first):
             self._advance(first.ledger_id, first.entry_id)
 

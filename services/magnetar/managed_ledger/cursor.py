@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from pyroaring import BitMap
+
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.futures import settle
@@ -43,6 +45,10 @@ log = get_logger("magnetar.managed_ledger.cursor")
 
 class CursorOwner(Protocol):
     """The managed ledger of a cursor."""
+
+    @property
+    def aborted(self) -> AckState | None:
+        """The aborted entries of the log, which count as acked for every cursor."""
 
     def trim_soon(self) -> None:
         """Called when mark-delete has passed the end of a ledger."""
@@ -248,6 +254,8 @@ class Cursor(AckState):
         """
         self._check_open()
         self._reset(mark_delete_before(self._index, position, before_kept=before_kept))
+        if (aborted := self._owner.aborted) is not None:
+            self.ack_all_of(aborted)
         self.read_position = self._index.next_position(*self.mark_delete)
         if self._log is not None:
             self._log.rebase()
@@ -327,6 +335,10 @@ class Cursor(AckState):
 
     def ack_cumulative(self, position: Position | tuple[int, int]) -> None:
         super().ack_cumulative(position)
+        self.skip_acked()
+
+    def ack_entries(self, ledger_id: int, entries: BitMap) -> None:
+        super().ack_entries(ledger_id, entries)
         self.skip_acked()
 
     def skip_acked(self) -> None:

@@ -31,7 +31,7 @@ from magnetar.managed_ledger.context import Context
 from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
 from magnetar.managed_ledger.cursor_state import StoredState, corrupt, stored_state
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
-from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key
+from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord
 from magnetar.managed_ledger.tenure import Tenure
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Put
@@ -74,12 +74,12 @@ class CursorLog:
     )
 
     def __init__(
-        self, context: Context, tenure: Tenure, cursor: str, record: CursorRecord, revision: int
+        self, context: Context, tenure: Tenure, key: str, record: CursorRecord, revision: int
     ) -> None:
         self.record = record
         self._context = context
         self._tenure = tenure.branch()
-        self.key = cursor_key(tenure.name, cursor)
+        self.key = key
         self._revision = revision
         self._writer: LedgerWriter | None = None
         self._lock: asyncio.Lock | None = None

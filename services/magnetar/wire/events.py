@@ -29,6 +29,8 @@ class SendRun(msgspec.Struct, gc=False):
     entries: list[bytes]
     size_bytes: int = 0
     """The size of all entries together."""
+    txn: tuple[int, int] | None = None
+    """The transaction (most bits, least bits) of all entries; None outside of transactions."""
 
 
 class Send(msgspec.Struct, gc=False):

@@ -21,7 +21,7 @@ from magnetar.broker.session.access import Access
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.session.refusal import send_refusal, transaction_of
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -231,7 +231,7 @@ class Session:
         if attached is None:
             return
         producer, topic = attached
-        gate = topic.gate
+        gate = topic.gate if run.txn is None else topic.transaction_gate(run.txn)
         if gate is not None:
             gate.publish(producer, run)
             return
@@ -246,6 +246,7 @@ class Session:
 
     def _single_send(self, event: Send) -> None:
         command = event.command
+        error = send_refusal(event, self.service.clock.now_ms())
         highest = max(command.highest_sequence_id, command.sequence_id)
         run = SendRun(
             command.producer_id,
@@ -254,8 +255,8 @@ class Session:
             [command.num_messages],
             [event.entry],
             len(event.entry),
+            transaction_of(command),
         )
-        error = send_refusal(event, self.service.clock.now_ms())
         if error is None:
             self._send(run)
         elif (attached := self._ready_producer(run.producer_id)) is not None:

@@ -192,7 +192,7 @@ class TopicRegistry:
             ledger, is_new = await self._open_ledger(name, create)
             topic = PersistentTopic(name, ledger, self._context)
             try:
-                await topic.recover_index()
+                await topic.recover()
             except BaseException:
                 # Left open, the log would serve the next opener after another owner has written.
                 topic.abandon()

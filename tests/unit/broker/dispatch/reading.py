@@ -41,6 +41,7 @@ class HandLog:
 
     def __init__(self, last: int, *, entry_bytes: int = 1) -> None:
         self.last = last
+        self.horizon: Position | None = None
         self.entry_bytes = entry_bytes
         self.cached = False
         self.listeners: list[Callable[[], None]] = []
