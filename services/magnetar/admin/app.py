@@ -42,6 +42,7 @@ from magnetar.admin.routers import (
     tenants,
     topic_stats,
     topics,
+    transactions,
 )
 from magnetar.admin.routers.policies import fixed, permissions
 from magnetar.admin.routers.policies import namespaces as namespace_policies
@@ -73,6 +74,7 @@ ROUTERS: Final = (
     brokers.router,
     bookies.router,
     broker_stats.router,
+    transactions.router,
     lookup.router,
     metrics.router,
     health.router,

@@ -8,6 +8,7 @@ A broker starts and stops its session. `choose` picks the owners of bundles; `ma
 overrides that part of the settings.
 """
 
+import random
 import socket
 from collections.abc import Mapping
 from functools import partial
@@ -24,6 +25,7 @@ from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
 from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 from magnetar.broker.ownership.records import BrokerRecord, Urls
+from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.held_sends import HeldBudget
@@ -37,6 +39,14 @@ from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.broker.transactions.api import TransactionRecords
+from magnetar.broker.transactions.coordinator import OPEN_MAX, Limits
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.local import LocalParticipants
+from magnetar.broker.transactions.participants import Notifier
+from magnetar.broker.transactions.records import StoredRecords
+from magnetar.broker.transactions.routing import RoutedParticipants
+from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
 from magnetar.core.steady_clock import SteadyClock
@@ -98,10 +108,12 @@ def assemble(
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
     security: BrokerSecurity | None = None,
+    peers: PeerClient | None = None,
 ) -> BrokerService:
     """Returns a broker that is ready to start; with a `session`, it is one of a cluster.
 
-    Without `security`, every client may do everything.
+    Without `security`, every client may do everything. `peers` are the connections to the other
+    brokers of a cluster.
     """
     clock = SteadyClock.of(clock)
     managed_ledger = managed_ledger or settings.managed_ledger()
@@ -115,6 +127,7 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings, policies, store, cold, clock)
+    records = StoredRecords(store) if settings.transactions else None
     cluster_ownership: ClusterOwnership | None = None
     if session is not None:
         cluster_ownership = ClusterOwnership(store, session, record, open_topics, clock, choose)
@@ -129,7 +142,7 @@ def assemble(
     topics = TopicRegistry(
         resources,
         factory,
-        _topic_context(settings, clock, tasks, topic_schemas, policies),
+        _topic_context(settings, clock, tasks, topic_schemas, policies, records),
         open_topics,
         cluster_ownership or AlwaysOwned(resources, open_topics),
         TopicNews(tasks, None if session is None else store),
@@ -155,6 +168,9 @@ def assemble(
         topics=topics,
         upkeep=Upkeep(topics, clock),
         security=security,
+        transactions=None
+        if records is None
+        else _transactions(settings, store, clock, record, resources, topics, records, peers),
     )
 
 
@@ -193,6 +209,7 @@ def _topic_context(
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
+    transactions: TransactionRecords | None,
 ) -> TopicContext:
     return TopicContext(
         clock=clock,
@@ -205,6 +222,7 @@ def _topic_context(
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
         encryption_required=settings.encryption_required,
+        transactions=transactions,
     )
 
 
@@ -218,4 +236,34 @@ def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
         read_entries_max=settings.dispatch_entries_max,
         round_robin_entries_max=settings.dispatch_turn_entries_max,
         ring_points=settings.key_shared_points,
+    )
+
+
+def _transactions(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    clock: SteadyClock,
+    record: BrokerRecord,
+    resources: Resources,
+    topics: TopicRegistry,
+    records: TransactionRecords,
+    peers: PeerClient | None,
+) -> Transactions:
+    local = LocalParticipants(topics)
+    peers = peers or PeerClient()
+    rng = random.Random()
+    notifier = Notifier(
+        RoutedParticipants(local, peers),
+        at_once=settings.transaction_ends_max,
+        timeout_s=settings.transaction_end_timeout_ms / 1000,
+        random=rng,
+    )
+    limits = Limits(
+        open_max=settings.open_transactions_max or OPEN_MAX,
+        retention_ms=settings.transaction_outcome_retention_s * 1000,
+    )
+    broker = f"{record.broker_id}#{record.start}"
+    coordinators = Coordinators(store, topics.ownership, broker, notifier, clock, rng, limits)
+    return Transactions(
+        resources, settings.cluster_name, records, coordinators, notifier, local, peers
     )

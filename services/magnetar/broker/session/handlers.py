@@ -10,6 +10,7 @@ from magnetar.broker.session import (
     handshake,
     producers,
     schemas,
+    transactions,
     unsupported,
 )
 from magnetar.broker.session.guard import guarded
@@ -43,14 +44,16 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def handlers(security: BrokerSecurity | None) -> dict[int, Handler]:
+def handlers(security: BrokerSecurity | None, *, transactional: bool) -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
-    Raises LookupError if the table of rights lacks a command.
+    `transactional`: whether clients may use transactions. Raises LookupError if the table of rights
+    lacks a command.
     """
+    served = {**HANDLERS, **transactions.HANDLERS} if transactional else HANDLERS
     if security is None:
-        return HANDLERS
-    proving = {**HANDLERS, **authentication.HANDLERS}
+        return served
+    proving = {**served, **authentication.HANDLERS}
     if security.authorizer is None:
         return proving
     return guarded(proving, security.authorizer)

@@ -27,6 +27,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     MagnetarError,
@@ -76,6 +77,8 @@ class Broker(Protocol):
     compaction: Compaction
     security: BrokerSecurity | None
     """None while authentication is off."""
+    transactions: Transactions | None
+    """None while transactions are off."""
 
     @property
     def clock(self) -> Clock:
