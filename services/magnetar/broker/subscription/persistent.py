@@ -403,7 +403,12 @@ class PersistentSubscription:
         return None if position is None else await self.ledger.read_entry(position)
 
     def _ack_up_to(self, position: Position) -> int:
-        """Acknowledges entries up to `position`; returns how many."""
+        """Acknowledges entries up to `position`; returns how many.
+
+        Entries behind an open transaction stay: no consumer could have read them yet.
+        """
+        if self.ledger.horizon is not None:
+            position = min(position, self.ledger.last_visible)
         before = self.cursor.backlog
         if position > self.cursor.mark_delete:
             self.cursor.ack_cumulative(position)

@@ -15,6 +15,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.transactions.expiry import NOT_LOOKED_UP, Expiry
 from magnetar.broker.topic.transactions.judgment import ack_refusal
 from magnetar.broker.topic.transactions.questions import Questions
+from magnetar.broker.topic.transactions.stats import PendingAckStats
 from magnetar.broker.transactions.api import (
     Outcome,
     TransactionRecord,
@@ -277,6 +278,43 @@ class SubscriptionTransactions:
             )  # fmt: skip
             return False
         return True
+
+    # -- what REST shows
+
+    def stats(self) -> PendingAckStats:
+        """Returns the numbers of `topics pending-ack-stats`."""
+        used = self._open or self.committed_total or self.aborted_total
+        return PendingAckStats(
+            state="Ready" if used else "None",
+            open_count=len(self._open),
+            committed_total=self.committed_total,
+            aborted_total=self.aborted_total,
+        )
+
+    def cumulative_of(self, txn: TxnId) -> str | None:
+        """Returns the position of the transaction's cumulative ack, None without one."""
+        pending = self._cursor.pending
+        acks = None if pending is None else pending.by_txn.get(txn)
+        if acks is None or acks.cumulative is None:
+            return None
+        return str(acks.cumulative[0])
+
+    def state_of(self, position: Position, batch_index: int | None) -> str:
+        """Returns Pulsar's name for the state of an entry, or of a message in its batch."""
+        cursor = self._cursor
+        if position > self._subscription.ledger.last_confirmed:
+            return "InvalidPosition"
+        if cursor.is_acked(*position):
+            return "MarkDelete"
+        pending = cursor.pending
+        if pending is None:
+            return "NotInPendingAck"
+        if pending.withholds(*position):
+            return "PendingAck"
+        left = None if batch_index is None else pending.left_of(position, None)
+        if left is not None and batch_index is not None and not left >> batch_index & 1:
+            return "PendingAck"
+        return "NotInPendingAck"
 
     def close(self) -> None:
         """Ends the timer; the cursor keeps the acks."""

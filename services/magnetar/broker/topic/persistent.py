@@ -114,6 +114,11 @@ class PersistentTopic(GovernedTopic):
             )
         return self._transactions
 
+    @property
+    def transactional(self) -> bool:
+        """Whether the topic has had a transaction since it was opened, or had some before."""
+        return self._transactions is not None
+
     def admission(self, txn: tuple[int, int]) -> Admission:
         """See `Topic.admission`."""
         return self.transactions.admission(txn)

@@ -21,6 +21,7 @@ from magnetar.broker.topic.transactions.expiry import RETRY_MAX_S, RETRY_MIN_S, 
 from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, outcome_of, send_refusal
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.recovery import scan
+from magnetar.broker.topic.transactions.stats import BufferStats, TxnInBuffer
 from magnetar.broker.topic.transactions.watermark import Watermark
 from magnetar.broker.transactions.api import (
     Outcome,
@@ -56,6 +57,7 @@ class TopicTransactions:
         "_on_answer",
         "_questions",
         "_recovered",
+        "_recovery_ms",
         "_scanned_to",
         "_tasks",
         "_watermark",
@@ -86,6 +88,7 @@ class TopicTransactions:
         """While the log is being scanned, the last position that is known to be readable."""
         self._expiry = Expiry(str(name), clock, tasks, self._deadlines, self._apply_record)
         self._closed = False
+        self._recovery_ms = (0, 0)
         self.buffer = TxnBuffer()
         self.committed_total = 0
         self.aborted_total = 0
@@ -200,6 +203,7 @@ class TopicTransactions:
             return
         self._scanned_to = watermark
         self._recovered = asyncio.Event()
+        self._recovery_ms = (self._clock.now_ms(), 0)
         self._move_horizon()
         self._tasks.start(self._recover(), f"transactions of {self._name}")
 
@@ -220,6 +224,7 @@ class TopicTransactions:
         if self._closed:
             return
         self._scanned_to = None
+        self._recovery_ms = (self._recovery_ms[0], self._clock.now_ms())
         self._move_horizon()
         if self._recovered is not None:
             self._recovered.set()
@@ -260,6 +265,31 @@ class TopicTransactions:
         if record is not None:
             open_txn.deadline_ms = record.deadline_ms
         return record is not None and record.deadline_ms > self._clock.now_ms()
+
+    # -- what REST shows
+
+    def stats(self) -> BufferStats:
+        """Returns the numbers of `topics transaction-buffer-stats`."""
+        state = "Ready" if Watermark.of(self._ledger) is not None else "None"
+        return BufferStats(
+            state="Initializing" if self._recovered is not None else state,
+            max_read_position=str(self._ledger.last_visible),
+            open_count=len(self.buffer),
+            committed_total=self.committed_total,
+            aborted_total=self.aborted_total,
+            recovery_started_ms=self._recovery_ms[0],
+            recovery_ended_ms=self._recovery_ms[1],
+        )
+
+    def in_buffer(self, txn: TxnId) -> TxnInBuffer | None:
+        """Returns an open transaction, None if it is not open here."""
+        open_txn = self.buffer.get(txn)
+        if open_txn is None:
+            return None
+        return TxnInBuffer(
+            start_position=None if open_txn.first is None else str(open_txn.first),
+            aborted=open_txn.outcome is Outcome.ABORT,
+        )
 
     # -- the end of this instance
 
