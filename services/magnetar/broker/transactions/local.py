@@ -29,10 +29,7 @@ class LocalParticipants:
         self, topic: str, subscription: str, txn: TxnId, outcome: Outcome
     ) -> None:
         """See `Participants`. Raises ServiceNotReady if another broker serves the topic."""
-        opened = await self._open(topic)
-        found = None if opened is None else opened.subscriptions.get(subscription)
-        if found is not None:
-            await found.end_transaction(txn, outcome)
+        # Acks in transactions are refused (`consumers.on_ack`): no subscription has pending ones.
 
     async def claim(self, topic: str) -> None:
         """Claims the topic if no broker owns it: a request of a coordinator's broker came here.
