@@ -297,15 +297,20 @@ class Cursor(AckState):
         try:
             if self._log is not None:
                 # Without a ledger, mark-delete alone fits the record and needs none.
-                if self._writing or self._log.writing or self._holes or self._batches:
+                if self._writing or self._log.writing or self._needs_ledger:
                     await self.flush()
                 # Acks since then that need a ledger are dropped: the record cannot hold them.
-                dirty = self._dirty and not (self._holes or self._batches)
+                dirty = self._dirty and not self._needs_ledger
                 self._stop(error)
                 with self._fencing():
                     await self._log.close(self, dirty=dirty)
         finally:
             self.abandon(error)
+
+    @property
+    def _needs_ledger(self) -> bool:
+        """Whether the state is more than the record can hold."""
+        return bool(self._holes or self._batches or self._pending)
 
     def abandon(self, error: MagnetarError) -> None:
         """Stops without writing: the cursor was deleted, closed, or has another owner.

@@ -1,7 +1,7 @@
 """Stores one cursor's state: its metadata record and its cursor ledger.
 
 The ledger is created for the first acks, so an idle cursor costs one record. Each write is one
-record of the ledger (`cursor_codec_v1`): the whole state if it is small (no ack holes), else a
+record of the ledger (`cursor_codec_v2`): the whole state if it is small (no ack holes), else a
 delta, and occasionally the whole state in parts, so that reading back costs in proportion to the
 state. A ledger that has grown is rolled: the new one starts with a snapshot; once that is durable,
 a compare-and-swap switches the record to it, and then the old one is deleted. Until the switch, the
@@ -28,7 +28,7 @@ from magnetar.core.log import get_logger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
-from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
+from magnetar.managed_ledger.cursor_codec_v2 import encode_delta, encode_snapshot
 from magnetar.managed_ledger.cursor_state import StoredState, corrupt, stored_state
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord
@@ -133,10 +133,12 @@ class CursorLog:
         writer = self._writer
         assert writer is not None  # noqa: S101  (`ready`)
         fresh = state.take_fresh()
-        if self._base is not None and (state.holes_count or len(state.batches) > SMALL_BATCHES_MAX):
+        if self._base is not None and (
+            state.holes_count or len(state.batches) > SMALL_BATCHES_MAX or fresh.pending
+        ):
             mark = state.mark_delete
             batches = {key: state.batches[key] for key in fresh.batches if key in state.batches}
-            delta = encode_delta(self._base, mark, fresh.holes, batches)
+            delta = encode_delta(self._base, mark, fresh.holes, batches, fresh.pending)
             bound = max(DELTAS_BYTES_MIN, self._snapshot_bytes)
             if len(delta) <= DELTA_BYTES_MAX and self._deltas_bytes + len(delta) <= bound:
                 self._deltas_bytes += len(delta)
@@ -148,7 +150,8 @@ class CursorLog:
         self, writer: LedgerWriter, state: AckState, on_written: OnWritten
     ) -> None:
         self._base = writer.next_entry
-        parts = encode_snapshot(self._base, state.mark_delete, state.holes, state.batches)
+        pending = {} if state.pending is None else state.pending.by_txn
+        parts = encode_snapshot(self._base, state.mark_delete, state.holes, state.batches, pending)
         self._snapshot_bytes = sum(map(len, parts))
         self._deltas_bytes = 0
         for part in parts[:-1]:

@@ -203,7 +203,7 @@ class Cursors:
             )
             mark = self._index.last_confirmed
         cursor = self._cursor(name, Position(*mark), cursor_log)
-        cursor.restore(state.holes, state.batches)
+        cursor.restore(state.holes, state.batches, state.pending)
         cursor.skip_acked()
         return cursor
 

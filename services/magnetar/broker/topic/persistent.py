@@ -376,6 +376,7 @@ class PersistentTopic(GovernedTopic):
             limits=self.limits,
             clock=self._context.clock,
             tasks=self._tasks,
+            records=self._context.transactions,
         )
         subscription.suspended = not self.serving
         self._throttle(subscription)

@@ -124,7 +124,7 @@ class Mark:
     def ack(self, ledger_id: int, entry_id: int) -> None:
         self.acked.add((ledger_id, entry_id))
 
-    def is_acked(self, ledger_id: int, entry_id: int) -> bool:
+    def is_done(self, ledger_id: int, entry_id: int) -> bool:
         return (ledger_id, entry_id) in self.acked
 
 

@@ -7,8 +7,7 @@
 - `end_transaction` waits for the appends in flight. A commit needs no write. An abort adds the
   entries to the log's aborted set first, which acks them on every cursor.
 - `Watermark` bounds what `recover` reads after a crash.
-- A transaction that is open EXPIRY_GRACE_S after its deadline is looked up again: its end may have
-  been lost with its coordinator's broker.
+- `Expiry` looks up a transaction that is open past its deadline.
 """
 
 import asyncio
@@ -18,6 +17,7 @@ from typing import Final
 
 from magnetar.broker.topic.transactions.admission import UNDECIDED, Admission
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
+from magnetar.broker.topic.transactions.expiry import RETRY_MAX_S, RETRY_MIN_S, Expiry
 from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, outcome_of, send_refusal
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.recovery import scan
@@ -39,10 +39,6 @@ from magnetar.managed_ledger.appender import OnAppended
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 
 END_TIMEOUT_S: Final = 30.0
-EXPIRY_GRACE_S: Final = 5.0
-LOOKED_UP_AT_ONCE_MAX: Final = 1_000
-RETRY_MIN_S: Final = 0.5
-RETRY_MAX_S: Final = 30.0
 
 log = get_logger("magnetar.transactions")
 
@@ -88,7 +84,7 @@ class TopicTransactions:
         self._recovered: asyncio.Event | None = None
         self._scanned_to: Position | None = None
         """While the log is being scanned, the last position that is known to be readable."""
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry = Expiry(str(name), clock, tasks, self._deadlines, self._apply_record)
         self._closed = False
         self.buffer = TxnBuffer()
         self.committed_total = 0
@@ -120,7 +116,7 @@ class TopicTransactions:
             error = send_refusal(txn, record, self._name)
         if error is None and record is not None:
             self.buffer.admit(txn, record.deadline_ms)
-            self._expire_later()
+            self._expiry.schedule()
             self._on_answer()
             return
         assert error is not None  # noqa: S101  (`send_refusal` refuses a missing record)
@@ -228,7 +224,7 @@ class TopicTransactions:
         if self._recovered is not None:
             self._recovered.set()
             self._recovered = None
-        self._expire_later()
+        self._expiry.schedule()
 
     async def _when_recovered(self) -> None:
         if self._recovered is not None:
@@ -239,34 +235,8 @@ class TopicTransactions:
         await self._when_recovered()
         await self._watermark.create()
 
-    # -- transactions past their deadline
-
-    def _expire_later(self) -> None:
-        if self._expiry is not None or self._closed or not len(self.buffer):
-            return
-        due_ms = min(open_txn.deadline_ms for open_txn in self.buffer.open.values())
-        delay_s = (due_ms - self._clock.now_ms()) / 1000 + EXPIRY_GRACE_S if due_ms else 0.0
-        loop = asyncio.get_running_loop()
-        self._expiry = loop.call_later(max(0.0, delay_s), self._expire)
-
-    def _expire(self) -> None:
-        self._expiry = None
-        self._tasks.start(self._look_up(), f"expired transactions of {self._name}")
-
-    async def _look_up(self) -> None:
-        """Asks for each transaction past its deadline, until none is left."""
-        backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, random)
-        while not self._closed and (due := self._due()):
-            decided = await asyncio.gather(*map(self._apply_record, due[:LOOKED_UP_AT_ONCE_MAX]))
-            if all(decided):
-                backoff.reset()
-            else:
-                await asyncio.sleep(backoff.failed_s())
-        self._expire_later()
-
-    def _due(self) -> list[TxnId]:
-        at_ms = self._clock.now_ms() - int(EXPIRY_GRACE_S * 1000)
-        return [txn for txn, open_txn in self.buffer.open.items() if open_txn.deadline_ms <= at_ms]
+    def _deadlines(self) -> dict[TxnId, int]:
+        return {txn: open_txn.deadline_ms for txn, open_txn in self.buffer.open.items()}
 
     async def _apply_record(self, txn: TxnId) -> bool:
         """Applies the outcome in the record; returns whether the transaction needs no retry."""
@@ -289,7 +259,7 @@ class TopicTransactions:
             return False
         if record is not None:
             open_txn.deadline_ms = record.deadline_ms
-        return txn not in self._due()
+        return record is not None and record.deadline_ms > self._clock.now_ms()
 
     # -- the end of this instance
 
@@ -302,6 +272,4 @@ class TopicTransactions:
         """Stops without writing."""
         self._closed = True
         self._watermark.stop()
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+        self._expiry.stop()
