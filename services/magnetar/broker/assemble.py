@@ -139,7 +139,14 @@ def assemble(
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     topics = TopicRegistry(
-        *(resources, factory, context, open_topics, ownership, TopicNews(tasks, session and store)),
+        *(
+            resources,
+            factory,
+            context,
+            open_topics,
+            ownership,
+            TopicNews(tasks, store if session else None),
+        ),
         default_partitions=settings.default_partitions,
     )
     return BrokerService(
@@ -162,9 +169,7 @@ def assemble(
         topics=topics,
         upkeep=Upkeep(topics, clock),
         security=security,
-        transactions=_transactions(
-            settings, store, clock, record, topics, context, peers, resources
-        ),
+        transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
 
 
@@ -236,7 +241,6 @@ def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
 def _transactions(
     settings: BrokerSettings,
     store: MetadataStore,
-    clock: SteadyClock,
     record: BrokerRecord,
     topics: TopicRegistry,
     context: TopicContext,
@@ -258,5 +262,7 @@ def _transactions(
         retention_ms=settings.transaction_outcome_retention_s * 1000,
     )
     broker = f"{record.broker_id}#{record.start}"
-    coordinators = Coordinators(store, topics.ownership, broker, notifier, clock, rng, limits)
+    coordinators = Coordinators(
+        store, topics.ownership, broker, notifier, context.clock, rng, limits
+    )
     return Transactions(resources, settings.cluster_name, coordinators, notifier, local, peers)

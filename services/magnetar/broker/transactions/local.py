@@ -29,7 +29,14 @@ class LocalParticipants:
         self, topic: str, subscription: str, txn: TxnId, outcome: Outcome
     ) -> None:
         """See `Participants`. Raises ServiceNotReady if another broker serves the topic."""
-        # Acks in transactions are refused (`consumers.on_ack`): no subscription has pending ones.
+        opened = await self._open(topic)
+        if opened is None:
+            return
+        if (error := opened.broken_subscriptions.get(subscription)) is not None:
+            # It exists, and its pending acks cannot be read now.
+            raise ServiceNotReady(f"Subscription {subscription} of {topic}: {error.message}")
+        if (subscribed := opened.subscriptions.get(subscription)) is not None:
+            await subscribed.end_transaction(txn, outcome)
 
     async def claim(self, topic: str) -> None:
         """Claims the topic if no broker owns it: a request of a coordinator's broker came here.
