@@ -39,7 +39,6 @@ from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.registry import TopicRegistry
-from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.broker.transactions.coordinator import OPEN_MAX, Limits
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
@@ -112,8 +111,7 @@ def assemble(
 ) -> BrokerService:
     """Returns a broker that is ready to start; with a `session`, it is one of a cluster.
 
-    Without `security`, every client may do everything. `peers` are the connections to the other
-    brokers of a cluster.
+    Without `security`, every client may do everything. `peers` connects to the other brokers.
     """
     clock = SteadyClock.of(clock)
     managed_ledger = managed_ledger or settings.managed_ledger()
@@ -127,10 +125,9 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings, policies, store, cold, clock)
-    records = StoredRecords(store) if settings.transactions else None
-    cluster_ownership: ClusterOwnership | None = None
-    if session is not None:
-        cluster_ownership = ClusterOwnership(store, session, record, open_topics, clock, choose)
+    cluster_ownership = (
+        ClusterOwnership(store, session, record, open_topics, clock, choose) if session else None
+    )
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -139,13 +136,17 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
+    ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     topics = TopicRegistry(
-        resources,
-        factory,
-        _topic_context(settings, clock, tasks, topic_schemas, policies, records),
-        open_topics,
-        cluster_ownership or AlwaysOwned(resources, open_topics),
-        TopicNews(tasks, None if session is None else store),
+        *(
+            resources,
+            factory,
+            context,
+            open_topics,
+            ownership,
+            TopicNews(tasks, store if session else None),
+        ),
         default_partitions=settings.default_partitions,
     )
     return BrokerService(
@@ -168,9 +169,7 @@ def assemble(
         topics=topics,
         upkeep=Upkeep(topics, clock),
         security=security,
-        transactions=None
-        if records is None
-        else _transactions(settings, store, clock, record, resources, topics, records, peers),
+        transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
 
 
@@ -205,11 +204,11 @@ async def _confirm_retention(
 
 def _topic_context(
     settings: BrokerSettings,
+    store: MetadataStore,
     clock: SteadyClock,
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
-    transactions: TransactionRecords | None,
 ) -> TopicContext:
     return TopicContext(
         clock=clock,
@@ -222,7 +221,7 @@ def _topic_context(
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
         encryption_required=settings.encryption_required,
-        transactions=transactions,
+        transactions=StoredRecords(store) if settings.transactions else None,
     )
 
 
@@ -242,15 +241,15 @@ def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
 def _transactions(
     settings: BrokerSettings,
     store: MetadataStore,
-    clock: SteadyClock,
     record: BrokerRecord,
-    resources: Resources,
     topics: TopicRegistry,
-    records: TransactionRecords,
+    context: TopicContext,
     peers: PeerClient | None,
-) -> Transactions:
-    local = LocalParticipants(topics)
-    peers = peers or PeerClient()
+    resources: Resources,
+) -> Transactions | None:
+    if context.transactions is None:
+        return None
+    local, peers = LocalParticipants(topics), peers or PeerClient()
     rng = random.Random()
     notifier = Notifier(
         RoutedParticipants(local, peers),
@@ -263,7 +262,7 @@ def _transactions(
         retention_ms=settings.transaction_outcome_retention_s * 1000,
     )
     broker = f"{record.broker_id}#{record.start}"
-    coordinators = Coordinators(store, topics.ownership, broker, notifier, clock, rng, limits)
-    return Transactions(
-        resources, settings.cluster_name, records, coordinators, notifier, local, peers
+    coordinators = Coordinators(
+        store, topics.ownership, broker, notifier, context.clock, rng, limits
     )
+    return Transactions(resources, settings.cluster_name, coordinators, notifier, local, peers)

@@ -24,18 +24,22 @@ def transaction_families(service: BrokerService) -> Iterator[str]:
     coordinators = [coordinator for _, coordinator in serving]
     counts = [coordinator.counts for coordinator in coordinators]
     columns = (
-        ("active_count", [each.active_count for each in coordinators], "gauge"),
-        ("created_total", [each.begun for each in counts], "counter"),
-        ("committed_total", [each.committed for each in counts], "counter"),
-        ("aborted_total", [each.aborted for each in counts], "counter"),
-        ("timeout_total", [each.timed_out for each in counts], "counter"),
-        ("append_log_total", [each.groups_written for each in coordinators], "counter"),
+        ("active_count", [coordinator.active_count for coordinator in coordinators], "gauge"),
+        ("created_total", [count.begun for count in counts], "counter"),
+        ("committed_total", [count.committed for count in counts], "counter"),
+        ("aborted_total", [count.aborted for count in counts], "counter"),
+        ("timeout_total", [count.timed_out for count in counts], "counter"),
+        (
+            "append_log_total",
+            [coordinator.groups_written for coordinator in coordinators],
+            "counter",
+        ),
     )
     for name, values, kind in columns:
         yield family(f"pulsar_txn_{name}", labels, values, kind)
     for index, bound_ms in enumerate((*LATENCY_BOUNDS_MS, None)):
         name = LATENCY + ("overflow" if bound_ms is None else str(bound_ms))
-        yield family(name, labels, [each.latencies[index] for each in counts], "counter")
+        yield family(name, labels, [count.latencies[index] for count in counts], "counter")
     cluster = label_text([("cluster", service.cluster)])
     retries = service.transactions.notifier.retries
     yield single("magnetar_txn_end_retries_total", cluster, retries, "counter")

@@ -44,7 +44,7 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def handlers(security: BrokerSecurity | None, *, transactional: bool) -> dict[int, Handler]:
+def handlers(security: BrokerSecurity | None, *, transactional: bool = False) -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
     `transactional`: whether clients may use transactions. Raises LookupError if the table of rights

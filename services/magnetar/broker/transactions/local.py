@@ -30,9 +30,13 @@ class LocalParticipants:
     ) -> None:
         """See `Participants`. Raises ServiceNotReady if another broker serves the topic."""
         opened = await self._open(topic)
-        found = None if opened is None else opened.subscriptions.get(subscription)
-        if found is not None:
-            await found.end_transaction(txn, outcome)
+        if opened is None:
+            return
+        if (error := opened.broken_subscriptions.get(subscription)) is not None:
+            # It exists, and its pending acks cannot be read now.
+            raise ServiceNotReady(f"Subscription {subscription} of {topic}: {error.message}")
+        if (subscribed := opened.subscriptions.get(subscription)) is not None:
+            await subscribed.end_transaction(txn, outcome)
 
     async def claim(self, topic: str) -> None:
         """Claims the topic if no broker owns it: a request of a coordinator's broker came here.

@@ -23,7 +23,7 @@ log = get_logger("magnetar.transactions")
 
 
 class Participants(Protocol):
-    """The topics and subscriptions of the cluster, wherever they are served.
+    """The topics and subscriptions of the cluster, on all brokers.
 
     Each call returns when the outcome is durable there, or the topic or subscription does not exist
     (any more). It raises MagnetarError if it must be repeated.

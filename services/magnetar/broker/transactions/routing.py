@@ -22,7 +22,7 @@ ACTIONS: Final = {Outcome.COMMIT: pb.TxnAction.COMMIT, Outcome.ABORT: pb.TxnActi
 
 
 class RoutedParticipants:
-    """Ends transactions wherever their participants are served (`Participants`)."""
+    """Ends transactions on all brokers (`Participants`)."""
 
     def __init__(self, local: LocalParticipants, peers: PeerClient) -> None:
         self._local = local

@@ -4,7 +4,6 @@ import asyncio
 
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.peers.client import PeerClient
-from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.broker.transactions.assignment import ensure_assign_topic
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
@@ -18,13 +17,11 @@ class Transactions:
         self,
         resources: Resources,
         cluster: str,
-        records: TransactionRecords,
         coordinators: Coordinators,
         notifier: Notifier,
         local: LocalParticipants,
         peers: PeerClient,
     ) -> None:
-        self.records = records
         self.coordinators = coordinators
         self.notifier = notifier
         self.local = local

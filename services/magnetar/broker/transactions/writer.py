@@ -52,7 +52,7 @@ GROUP_RECORDS_MAX: Final = TRANSACTION_OPS_MAX - 1
 GROUP_BYTES_MAX: Final = 512 << 10
 """Of the values of a group, but for its first record. etcd refuses requests above 1.5 MiB."""
 IDLE_DELAY_S: Final = 1.0
-"""How long a record that nobody waits for is left to share another record's group."""
+"""How long a record that no caller waits for is left to share another record's group."""
 ATTEMPT_TIMEOUT_S: Final = 10.0
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 2.0
@@ -150,7 +150,7 @@ class RecordWriter:
         await asyncio.shield(future)
 
     def write_later(self, numbers: Iterable[int]) -> None:
-        """Writes records that nobody waits for, with the next group or after IDLE_DELAY_S."""
+        """Writes records that no caller waits for, with the next group or after IDLE_DELAY_S."""
         if self.failure is not None:
             return
         self._unhurried.update(number for number in numbers if number not in self._waiting)
@@ -242,9 +242,9 @@ class RecordWriter:
                     try:
                         return await self._store.transact(operations)
                     except BadRevision as error:
-                        found = await self._store.get(key)
-                        if found is not None and found.value == value:
-                            return found.revision
+                        stored = await self._store.get(key)
+                        if stored is not None and stored.value == value:
+                            return stored.revision
                         raise Fenced(
                             f"Transaction coordinator {self._coordinator} was taken over"
                         ) from error

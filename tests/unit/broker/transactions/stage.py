@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from magnetar.broker.transactions.api import Outcome, TransactionRecord, TxnId
@@ -59,10 +60,8 @@ class HeldWrite:
 
     async def lands_unanswered(self) -> None:
         """The write reaches the store; its answer is lost."""
-        try:
+        with suppress(Exception):
             await self.land()
-        except Exception:  # noqa: BLE001, S110 - nobody hears it
-            pass
         self.is_lost()
 
     def is_lost(self) -> None:
@@ -129,11 +128,9 @@ class Stage:
 
     async def load(self, broker: str = "a") -> Coordinator:
         """A coordinator that has taken over."""
-        rng = random.Random(1)  # noqa: S311
+        rng = random.Random(1)
         notifier = Notifier(self.participants, at_once=8, timeout_s=30.0, random=rng)
-        return await Coordinator.load(
-            0, self.store, broker, notifier, self.clock, rng, self.limits
-        )
+        return await Coordinator.load(0, self.store, broker, notifier, self.clock, rng, self.limits)
 
     async def stored(self, txn: TxnId) -> TransactionRecord | None:
         """The record in the store."""

@@ -38,9 +38,7 @@ async def test_a_commit_reaches_every_participant_once_and_is_kept() -> None:
     coordinator = await stage.load()
     txn = await coordinator.begin(None, TIMEOUT_MS)
     await coordinator.add(txn.least, stage.caller(), [TOPIC, OTHER])
-    await coordinator.add(
-        txn.least, stage.caller(), subscriptions=[SubscriptionInTxn(TOPIC, "s")]
-    )
+    await coordinator.add(txn.least, stage.caller(), subscriptions=[SubscriptionInTxn(TOPIC, "s")])
     await coordinator.end(txn.least, stage.caller(), Outcome.COMMIT)
     assert sorted(stage.participants.told) == [
         (TOPIC, txn, Outcome.COMMIT),
@@ -290,9 +288,7 @@ async def test_only_the_owner_and_super_users_change_a_transaction() -> None:
     await coordinator.add(txn.least, stage.caller("alice"), [TOPIC])
     await coordinator.end(txn.least, stage.caller("admin", super_user=True), Outcome.COMMIT)
     with pytest.raises(TransactionNotFound, match=text):
-        await coordinator.end(
-            txn.least, stage.caller("bob", Connection()), Outcome.COMMIT
-        )
+        await coordinator.end(txn.least, stage.caller("bob", Connection()), Outcome.COMMIT)
     await coordinator.close()
 
 
