@@ -138,15 +138,9 @@ def assemble(
     )
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
+    news = TopicNews(tasks, store if session else None)
     topics = TopicRegistry(
-        *(
-            resources,
-            factory,
-            context,
-            open_topics,
-            ownership,
-            TopicNews(tasks, store if session else None),
-        ),
+        *(resources, factory, context, open_topics, ownership, news),
         default_partitions=settings.default_partitions,
     )
     return BrokerService(
