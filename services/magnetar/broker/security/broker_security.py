@@ -107,6 +107,7 @@ def open_security(
             frozenset(settings.superuser_roles),
             wildcards=settings.authorization_wildcards,
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
+            observers=frozenset(settings.observer_roles),
         )
         authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date)
     return BrokerSecurity(
