@@ -11,5 +11,6 @@ FRAMES = 1_000_000
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_million_mutated_frames() -> None:
-    seen = check(int(os.environ.get("FUZZ_SEED", "1")), FRAMES)
-    assert seen["frames"] == FRAMES
+    count = int(os.environ.get("FUZZ_FRAMES", FRAMES))
+    seen = check(int(os.environ.get("FUZZ_SEED", "1")), count)
+    assert seen["frames"] == count

@@ -1,6 +1,6 @@
-"""The program with Go's admin client: its module comes from the Go module proxy, once.
+"""Programs in Go, which come from the Go module proxy, once: those with Go's clients, and Dex.
 
-The program goes to the user's cache directory, under a name made from its sources: it is built when
+A program goes to the user's cache directory, under a name made from its sources: it is built when
 that name is not there yet.
 """
 
@@ -19,20 +19,33 @@ GO_TEST_TIMEOUT_S = 660
 INSTALL = "apt-get install -y --no-install-recommends golang-go"
 
 
-def prepare_go() -> Path:
-    """Builds the program unless it is there; fails with the line to type without a Go toolchain."""
+def prepare_go(program: str = "admin") -> Path:
+    """Builds a program with Go's client unless it is there; `admin` is the module's own package."""
+    package = HERE if program == "admin" else HERE / program
+    sources = sorted(package.glob("*.go"))
+    return _built(program, HERE, f"./{package.relative_to(HERE)}", sources)
+
+
+def prepare_dex() -> Path:
+    """Builds Dex, an OpenID Connect provider, unless it is there."""
+    return _built("dex", HERE.parent / "dex", "github.com/dexidp/dex/cmd/dex", [])
+
+
+def _built(program: str, module: Path, package: str, sources: list[Path]) -> Path:
+    """Builds a package of a module; fails with the line to type without a Go toolchain."""
     go = shutil.which("go")
     if go is None:
         pytest.fail(f"go not found. Type: {INSTALL}")
-    sources = sorted(path for path in HERE.iterdir() if path.suffix in (".go", ".mod", ".sum"))
-    target = cache_dir().with_name("interop-go") / f"admin-{digest(*sources)}"
+    inputs = [*sources, module / "go.mod", module / "go.sum"]
+    target = cache_dir().with_name("interop-go") / f"{program}-{digest(*inputs)}"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix="admin-", dir=target.parent))
-        command = [go, "build", "-C", str(HERE), "-o", str(made / "admin"), "."]
-        run_tool(command, BUILD_TIMEOUT_S)
+        made = Path(tempfile.mkdtemp(prefix=f"{program}-", dir=target.parent))
+        # Without cgo no C compiler is needed; it would replace a codec and add a data base.
+        command = ["env", "CGO_ENABLED=0", go, "build", "-C", str(module)]
+        run_tool([*command, "-o", str(made / program), package], BUILD_TIMEOUT_S)
         publish(made, target)
-    return target / "admin"
+    return target / program
 
 
 def go_scenario_names() -> list[str]:

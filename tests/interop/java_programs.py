@@ -61,8 +61,8 @@ def prepare() -> JavaPrograms:
     absent = [name for name, path in tools.items() if path is None]
     if absent:
         pytest.fail(f"{', '.join(absent)} not found. Type: {INSTALL}")
-    client = _build(HERE / "src", _jars("client"))
-    admin = _build(HERE / "tools", _jars("tools"))
+    client = compiled(HERE / "src", jars("client"))
+    admin = compiled(HERE / "tools", jars("tools"))
     return JavaPrograms(str(tools["java"]), client, admin)
 
 
@@ -91,7 +91,8 @@ def publish(made: Path, target: Path) -> None:
         shutil.rmtree(made)
 
 
-def _jars(profile: str) -> Path:
+def jars(profile: str) -> Path:
+    """Fetches the jars of a profile of `pom.xml` unless they are there."""
     pom = HERE / "pom.xml"
     target = cache_dir() / f"{profile}-{digest(pom)}"
     if not target.exists():
@@ -103,9 +104,13 @@ def _jars(profile: str) -> Path:
     return target
 
 
-def _build(source_dir: Path, jars: Path) -> str:
+def compiled(source_dir: Path, jars: Path, release: str = "") -> str:
+    """Compiles the sources unless they are; returns the class path, with the jars.
+
+    `release` tells apart what is compiled for several releases of the jars.
+    """
     sources = sorted(source_dir.glob("*.java"))
-    target = cache_dir() / f"{source_dir.name}-classes-{digest(*sources)}"
+    target = cache_dir() / f"{source_dir.name}{release}-classes-{digest(*sources)}"
     if not target.exists():
         made = Path(tempfile.mkdtemp(prefix="classes-", dir=target.parent))
         options = ["--release", "17", "-Xlint:deprecation", "-Werror", "-cp", f"{jars}/*"]

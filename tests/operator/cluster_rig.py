@@ -99,8 +99,8 @@ class Rig:
         return await self.kube.get(CLUSTER, NAME, self.namespace)
 
     async def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.owner()).get("status", {})
-        return found
+        current: dict[str, Any] = (await self.owner()).get("status", {})
+        return current
 
     async def condition(self, name: str) -> dict[str, Any]:
         conditions = (await self.status()).get("conditions", [])
@@ -163,8 +163,8 @@ class Rig:
 
     async def notes(self, reason: str) -> list[str]:
         """Of Events."""
-        found = await self.kube.list(EVENT, self.namespace)
-        return [one["note"] for one in found if one.get("reason") == reason]
+        events = await self.kube.list(EVENT, self.namespace)
+        return [item["note"] for item in events if item.get("reason") == reason]
 
 
 @asynccontextmanager
@@ -275,9 +275,9 @@ async def processes(
     async with AsyncExitStack() as opened:
         etcd = await asyncio.to_thread(start_etcd, path / "etcd")
         opened.callback(etcd.stop)
-        found = Processes(path, etcd.url, copies=copies, lost_bookie_delay_s=lost_bookie_delay_s)
-        opened.push_async_callback(found.stop)
+        members = Processes(path, etcd.url, copies=copies, lost_bookie_delay_s=lost_bookie_delay_s)
+        opened.push_async_callback(members.stop)
         for index in range(bookies):
-            await found.start_bookie(index)
-        await found.start_broker()
-        yield found
+            await members.start_bookie(index)
+        await members.start_broker()
+        yield members

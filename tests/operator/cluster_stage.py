@@ -162,7 +162,7 @@ class Stage:
 
     def condition(self, type_: str) -> dict[str, Any]:
         obj = self.status().get("conditions") or ()
-        return next((one for one in obj if one["type"] == type_), {})
+        return next((item for item in obj if item["type"] == type_), {})
 
     def notes(self, reason: str) -> list[str]:
         return [event["note"] for event in self.kube.events(reason)]
@@ -191,12 +191,12 @@ class Stage:
         raise AssertionError(f"it does not settle: {self.status()}")
 
     def controllers(self) -> None:
-        for one in self.kube.all_of(STATEFUL_SET):
-            self._stateful_set(one)
-        for one in self.kube.all_of(DEPLOYMENT):
-            revision = digest(one["spec"]["template"])
-            name = f"{one['metadata']['name']}-{revision[:5]}"
-            self._pods(one, [f"{name}-{at}" for at in range(one["spec"]["replicas"])], revision)
+        for item in self.kube.all_of(STATEFUL_SET):
+            self._stateful_set(item)
+        for item in self.kube.all_of(DEPLOYMENT):
+            revision = digest(item["spec"]["template"])
+            name = f"{item['metadata']['name']}-{revision[:5]}"
+            self._pods(item, [f"{name}-{at}" for at in range(item["spec"]["replicas"])], revision)
 
     def _stateful_set(self, obj: Object) -> None:
         name, revision = obj["metadata"]["name"], digest(obj["spec"]["template"])

@@ -226,18 +226,18 @@ class World:
                     self._check_removal(pod)
                 del self.pods[pod.name]
                 self.claims = {
-                    each: claim
-                    for each, claim in self.claims.items()
-                    if each not in self._dying() or each != f"data-{pod.name}"
+                    item: claim
+                    for item, claim in self.claims.items()
+                    if item not in self._dying() or item != f"data-{pod.name}"
                 }
-        for each in wanted:
-            pod_now = self.pods.get(each)
-            if pod_now is None:
-                self._volume_goes(each)
-                self.claims.setdefault(f"data-{each}", self._claim(obj, each, component))
-                self._start(each, component, revision)
-            elif not pod_now.ready and pod_now.revision not in self.hanging:
-                self._ready(each)
+        for item in wanted:
+            pod_record = self.pods.get(item)
+            if pod_record is None:
+                self._volume_goes(item)
+                self.claims.setdefault(f"data-{item}", self._claim(obj, item, component))
+                self._start(item, component, revision)
+            elif not pod_record.ready and pod_record.revision not in self.hanging:
+                self._ready(item)
 
     def _claim(self, obj: Object, pod: str, component: str) -> Object:
         template = obj["spec"]["volumeClaimTemplates"][0]
@@ -286,8 +286,8 @@ class World:
         )
 
     def _ready(self, name: str) -> None:
-        one = self.pods[name]
-        self.pods[name] = Pod(name, one.uid, one.component, one.revision, True, self.now, False)
+        pod = self.pods[name]
+        self.pods[name] = Pod(name, pod.uid, pod.component, pod.revision, True, self.now, False)
 
     def _copy(self) -> None:
         """Autorecovery: copies to bookies that live; then drains are proven or refused."""
@@ -322,8 +322,8 @@ class World:
     def settle(self, turns: int = 60) -> Plan:
         """Steps until nothing is left to do; fails if that does not happen."""
         for _ in range(turns):
-            found = self.plan()
-            self.act(found.actions)
+            new_plan = self.plan()
+            self.act(new_plan.actions)
             before = self.writes
             self.turn()
             again = self.plan()

@@ -50,9 +50,9 @@ class Resources:
         return ""
 
     def _seen(self, kind: str) -> dict[str, Any]:
-        seen: Any = self._api.get_namespaced_custom_object(**self._where(kind), name=NAME)
-        assert isinstance(seen, dict)
-        return seen
+        stored: Any = self._api.get_namespaced_custom_object(**self._where(kind), name=NAME)
+        assert isinstance(stored, dict)
+        return stored
 
     def replace(self, kind: str, spec: dict[str, Any]) -> Any:
         return self._api.replace_namespaced_custom_object(

@@ -103,13 +103,13 @@ def _integers(kind: Integer) -> st.SearchStrategy[int | str]:
     high = min(kind.high, SAFE_INTEGER_MAX)
     counts = st.sampled_from([kind.low, 0, 1, 2, 3, high]) | st.integers(kind.low, high)
     counts = counts.filter(lambda count: kind.low <= count)
-    known = suffixes(kind.unit)
-    if not known:
+    units = suffixes(kind.unit)
+    if not units:
         return counts
     shown = format_duration if kind.unit.is_duration else format_size
-    whole = [name for name, amount in known.items() if amount % scale(kind.unit) == 0]
+    whole = [name for name, amount in units.items() if amount % scale(kind.unit) == 0]
     with_suffix = st.builds(
-        lambda number, name: (number * known[name] // scale(kind.unit), f"{number}{name}"),
+        lambda number, name: (number * units[name] // scale(kind.unit), f"{number}{name}"),
         st.integers(max(kind.low, 0), 20),
         st.sampled_from(whole),
     ).filter(lambda one: one[0] <= high)

@@ -161,9 +161,9 @@ class Process:
         return self.loop.points[: self._acted_points]
 
     def _kube(self) -> MortalKube:
-        made = MortalKube.connect()
-        made.loop, made.log = self.loop, self._log
-        return made
+        client = MortalKube.connect()
+        client.loop, client.log = self.loop, self._log
+        return client
 
     def run(self) -> bool:
         """Whether it died."""
@@ -302,8 +302,8 @@ def chosen(points: list[Point], seed: int, more: int) -> tuple[list[int], int]:
 
 @contextmanager
 def aside() -> Iterator[Aside]:
-    found = Aside()
+    background = Aside()
     try:
-        yield found
+        yield background
     finally:
-        found.stop()
+        background.stop()

@@ -103,8 +103,8 @@ class MemoryKube:
 
     def events(self, reason: str) -> list[Object]:
         """The Events of a reason, in the order in which they were created."""
-        found = [event for event in self.all_of(EVENT) if event["reason"] == reason]
-        return sorted(found, key=lambda one: int(one["metadata"]["uid"].removeprefix("uid-")))
+        recorded = [event for event in self.all_of(EVENT) if event["reason"] == reason]
+        return sorted(recorded, key=lambda one: int(one["metadata"]["uid"].removeprefix("uid-")))
 
     def remove(self, kind: Kind, name: str, namespace: str = "ns") -> None:
         """Deletes an object as a user does; finalizers delay it."""
@@ -121,7 +121,7 @@ class MemoryKube:
         return [request for request in self.asked if request.method != "GET"]
 
     def writes_of(self, kind: Kind) -> list[Asked]:
-        return [one for one in self.writes if f"/{kind.plural}" in one.path]
+        return [request for request in self.writes if f"/{kind.plural}" in request.path]
 
     # -- for the client --------------------------------------------------------------------------
 
@@ -130,17 +130,21 @@ class MemoryKube:
     ) -> Answer:
         parts = urlsplit(url)
         given = json.loads(body) if body else None
-        asked = Asked(method, parts.path, given)
+        received = Asked(method, parts.path, given)
         with self._lock:
-            self.asked.append(asked)
+            self.asked.append(received)
             try:
-                if (refused := self.refuse(asked)) is not None:
+                if (refused := self.refuse(received)) is not None:
                     raise refused
-                found = self._answer(asked, dict(parse_qsl(parts.query)), headers)
+                answer = self._answer(received, dict(parse_qsl(parts.query)), headers)
             except Refusal as error:
-                told = {"kind": "Status", "reason": error.reason, "message": error.message}
-                return Answer(error.status, json.dumps(told).encode())
-            return Answer(200, json.dumps(found).encode())
+                status_document = {
+                    "kind": "Status",
+                    "reason": error.reason,
+                    "message": error.message,
+                }
+                return Answer(error.status, json.dumps(status_document).encode())
+            return Answer(200, json.dumps(answer).encode())
 
     def clear(self) -> None:
         """Closes nothing: there are no connections."""
@@ -184,7 +188,7 @@ class MemoryKube:
                 raise Refusal(409, "Conflict", f"{name} is {there[name]}")
 
     def _list(self, key: Key, query: dict[str, str]) -> Object:
-        wanted = dict(each.split("=") for each in query.get("labelSelector", "").split(",") if each)
+        wanted = dict(pair.split("=") for pair in query.get("labelSelector", "").split(",") if pair)
         found = [
             {name: value for name, value in one.items() if name not in ("apiVersion", "kind")}
             for known, one in sorted(self.objects.items())
@@ -211,12 +215,12 @@ class MemoryKube:
         return self._store(key, _overlaid(obj, wanted))
 
     def _delete(self, key: Key, body: Object) -> Object:
-        one = self._there(key)
+        stored = self._there(key)
         uid = (body.get("preconditions") or {}).get("uid")
-        if uid not in (None, one["metadata"]["uid"]):
+        if uid not in (None, stored["metadata"]["uid"]):
             raise Refusal(409, "Conflict", "another uid")
-        one["metadata"].setdefault("deletionTimestamp", "2026-01-01T01:00:00Z")
-        return self._store(key, one)
+        stored["metadata"].setdefault("deletionTimestamp", "2026-01-01T01:00:00Z")
+        return self._store(key, stored)
 
     def _store(self, key: Key, obj: Object) -> Object:
         """The stored object, with the fields that the server sets."""
@@ -277,7 +281,7 @@ def _without(obj: Object, owned: Object | None, wanted: Object) -> Object:
     for name, value in (owned or {}).items():
         if name not in wanted:
             obj.pop(name, None)
-        elif all(isinstance(each, dict) for each in (value, wanted[name], obj.get(name))):
+        elif all(isinstance(item, dict) for item in (value, wanted[name], obj.get(name))):
             obj[name] = _without(obj[name], value, wanted[name])
     return obj
 

@@ -106,9 +106,9 @@ def until(what: str, holds: Callable[[], Any], timeout_s: float = WAIT_S) -> Any
     """What `holds` gives once it is true."""
     deadline = time.monotonic() + timeout_s
     while True:
-        found = holds()
-        if found:
-            return found
+        outcome = holds()
+        if outcome:
+            return outcome
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
         time.sleep(POLL_S)
 
@@ -142,15 +142,15 @@ class Live:
     def get(self, kind: str, name: str) -> dict[str, Any]:
         """The object; empty if it does not exist."""
         out = self.kubectl("get", f"{kind}.magnetar.io", name, "-o", "json", "--ignore-not-found")
-        found: dict[str, Any] = json.loads(out) if out else {}
-        return found
+        document: dict[str, Any] = json.loads(out) if out else {}
+        return document
 
     def status(self, kind: str, name: str) -> dict[str, Any]:
         return dict(self.get(kind, name).get("status") or {})
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
         obj = self.status(kind, name).get("conditions") or ()
-        return next((one for one in obj if one["type"] == type_), {})
+        return next((item for item in obj if item["type"] == type_), {})
 
     def until(
         self, kind: str, name: str, reason: str, type_: str = "Ready", timeout_s: float = WAIT_S
@@ -165,8 +165,8 @@ class Live:
                     return condition if condition["observedGeneration"] == generation else {}
             return {}
 
-        found: dict[str, Any] = until(f"{kind} {name}: {type_} {reason}", holds, timeout_s)
-        return found
+        outcome: dict[str, Any] = until(f"{kind} {name}: {type_} {reason}", holds, timeout_s)
+        return outcome
 
     def ready(self, kind: str, name: str) -> dict[str, Any]:
         """Waits until it is; gives the status."""
@@ -177,15 +177,15 @@ class Live:
         self.kubectl("annotate", f"{kind}.magnetar.io/{name}", "--overwrite", *annotations)
 
     def delete(self, kind: str, name: str, *, wait: bool = True) -> None:
-        where = f"{kind}.magnetar.io/{name}"
+        path = f"{kind}.magnetar.io/{name}"
         waits = (f"--wait={str(wait).lower()}", f"--timeout={WAIT_S:.0f}s")
-        self.kubectl("delete", where, *waits, timeout_s=WAIT_S + 10)
+        self.kubectl("delete", path, *waits, timeout_s=WAIT_S + 10)
 
     def gone(self, kind: str, name: str) -> None:
         """Waits until a deleted resource has disappeared."""
-        where = f"{kind}.magnetar.io/{name}"
+        path = f"{kind}.magnetar.io/{name}"
         waits = ("--for=delete", f"--timeout={WAIT_S:.0f}s")
-        self.kubectl("wait", *waits, where, timeout_s=WAIT_S + 10)
+        self.kubectl("wait", *waits, path, timeout_s=WAIT_S + 10)
 
     def events(self, reason: str, name: str) -> list[str]:
         """The Events of a resource."""

@@ -150,7 +150,7 @@ class Stage:
 
     def condition(self, kind: str, name: str, type_: str = "Ready") -> dict[str, Any]:
         obj = self.status(kind, name).get("conditions") or ()
-        return next((one for one in obj if one["type"] == type_), {})
+        return next((item for item in obj if item["type"] == type_), {})
 
     def reason(self, kind: str, name: str, type_: str = "Ready") -> str:
         return str(self.condition(kind, name, type_).get("reason", ""))

@@ -95,8 +95,8 @@ class Rig:
         return await self.kube.get(SPARK_JOB, name, self.namespace)
 
     async def status(self, name: str = NAME) -> dict[str, Any]:
-        found: dict[str, Any] = (await self.owner(name)).get("status", {})
-        return found
+        current: dict[str, Any] = (await self.owner(name)).get("status", {})
+        return current
 
     async def condition(self, type_: str, name: str = NAME) -> dict[str, Any]:
         conditions = (await self.status(name)).get("conditions", [])
@@ -126,10 +126,10 @@ class Rig:
 
         async def found() -> Object | None:
             pods = await self.kube.list(POD, self.namespace, labels={JOB_NAME: job})
-            left = [
+            unfinished = [
                 pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")
             ]
-            return left[0] if left else None
+            return unfinished[0] if unfinished else None
 
         pod: Object = await until(f"a pod of {job}", found)
         return pod
@@ -223,15 +223,15 @@ class Rig:
         async def nothing() -> bool:
             labels = {JOB_LABEL: name}
             kinds = (BATCH_JOB, POD, CRON_JOB)
-            left = [await self.kube.list(kind, self.namespace, labels=labels) for kind in kinds]
-            return not any(left)
+            objects = [await self.kube.list(kind, self.namespace, labels=labels) for kind in kinds]
+            return not any(objects)
 
         await until("nothing is left", nothing)
 
     async def notes(self, reason: str) -> list[str]:
         """Of Events."""
-        found = await self.kube.list(EVENT, self.namespace)
-        return [one["note"] for one in found if one.get("reason") == reason]
+        events = await self.kube.list(EVENT, self.namespace)
+        return [item["note"] for item in events if item.get("reason") == reason]
 
 
 def now() -> str:
@@ -244,11 +244,11 @@ async def until(what: str, holds: Callable[[], Awaitable[Any]], wait_s: float = 
         async with asyncio.timeout(wait_s):
             while True:
                 try:
-                    found = await holds()
+                    outcome = await holds()
                 except NotFound:
-                    found = None
-                if found:
-                    return found
+                    outcome = None
+                if outcome:
+                    return outcome
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
         raise AssertionError(f"not within {wait_s} s: {what}") from None

@@ -74,7 +74,7 @@ class Stage:
 
     def condition(self, type_: str = "Ready") -> dict[str, Any]:
         obj = self.status().get("conditions") or ()
-        return next((one for one in obj if one["type"] == type_), {})
+        return next((item for item in obj if item["type"] == type_), {})
 
     def events(self, reason: str) -> list[Object]:
         return self.kube.events(reason)

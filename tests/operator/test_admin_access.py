@@ -141,7 +141,9 @@ async def test_the_secrets_of_the_cluster_are_read_by_name_and_again_after_a_whi
     assert (await access.of(KEY)).headers(HTTPS) == {"authorization": "Bearer first"}
     clock.time_s += FRESH_S
     assert (await access.of(KEY)).headers(HTTPS) == {"authorization": "Bearer second"}
-    assert not [one for one in kube.asked if one.path.endswith("/secrets")], "no list of Secrets"
+    assert not [request for request in kube.asked if request.path.endswith("/secrets")], (
+        "no list of Secrets"
+    )
     await client.close()
 
 
@@ -150,5 +152,5 @@ async def test_an_open_cluster_needs_no_secret() -> None:
     client = kube.client()
     kube.put(cluster())
     assert await ClusterAccess(client, Settings(), Clock()).of(KEY) == Access()
-    assert not [one for one in kube.asked if "secrets" in one.path]
+    assert not [request for request in kube.asked if "secrets" in request.path]
     await client.close()

@@ -43,14 +43,14 @@ def figures(backlog: int, into: float, out: float) -> DrainFigures:
 def test_pressure_is_the_share_of_brokers_that_is_missing(
     backlog: int, into: float, out: float, drain_s: int
 ) -> None:
-    found = pressure_percent(figures(backlog, into, out), drain_s)
+    pressure = pressure_percent(figures(backlog, into, out), drain_s)
     if backlog <= out * KEEPS_UP_S:
-        assert found == 0, "messages on their way"
+        assert pressure == 0, "messages on their way"
         return
-    assert 0 < found <= PRESSURE_PERCENT_MAX
-    if found < PRESSURE_PERCENT_MAX:
+    assert 0 < pressure <= PRESSURE_PERCENT_MAX
+    if pressure < PRESSURE_PERCENT_MAX:
         # At this multiple of the read rate, the backlog is drained in that time.
-        faster = out * found / 100
+        faster = out * pressure / 100
         assert backlog + into * drain_s == pytest.approx(faster * drain_s, rel=1e-6)
 
 
@@ -99,7 +99,7 @@ def test_the_autoscalers_questions_are_answered() -> None:
     question = parse_question(metric["name"], "default", selector)
     assert (question.cluster, question.drain_s) == ("demo", 300)
     only_cpu = Autoscaling(enabled=True, backlog=BacklogTarget(enabled=False))
-    assert [one["type"] for one in hpa.metrics("demo", only_cpu)] == ["Resource"]
+    assert [item["type"] for item in hpa.metrics("demo", only_cpu)] == ["Resource"]
 
 
 def told(

@@ -153,13 +153,13 @@ def test_a_drain_ends_if_its_bookie_stays_or_was_removed(world: World, observed:
     without_pods(observed, names[2])
     without_registration(observed, names[2])
     assert ended(shrink(world, observed, 2)) == names[:2]
-    for gone in (without_pods, without_registration):
-        seen = copy.deepcopy(observed)
-        gone(seen, names[3])
-        assert ended(shrink(world, seen, 2)) == names[:2]
-        without_pods(seen, names[3])
-        without_registration(seen, names[3])
-        assert ended(shrink(world, seen, 2)) == [*names[:2], names[3]]
+    for pod in (without_pods, without_registration):
+        observation = copy.deepcopy(observed)
+        pod(observation, names[3])
+        assert ended(shrink(world, observation, 2)) == names[:2]
+        without_pods(observation, names[3])
+        without_registration(observation, names[3])
+        assert ended(shrink(world, observation, 2)) == [*names[:2], names[3]]
 
 
 @pytest.mark.parametrize("reason", ["", "by hand", f"{VOLUME_REASON}v1 of c-bookie-1 is replaced"])
@@ -231,10 +231,10 @@ def test_bookies_added_for_full_disks(observed: Observed, case: Case) -> None:
         stored["metadata"]["annotations"][growing.SCALED_UP] = case.mark
     if not case.stored:
         del observed.objects[SET]
-    found = growing.decide(cluster, observed, BEGAN, case.noted)
-    assert (found.wanted, bool(found.added)) == (case.wanted, case.added)
+    new_plan = growing.decide(cluster, observed, BEGAN, case.noted)
+    assert (new_plan.wanted, bool(new_plan.added)) == (case.wanted, case.added)
     if not case.added:
-        assert found.mark == ((case.mark or case.noted) if case.kept else "")
+        assert new_plan.mark == ((case.mark or case.noted) if case.kept else "")
 
 
 @pytest.mark.parametrize(

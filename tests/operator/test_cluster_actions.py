@@ -28,8 +28,8 @@ from magnetar_operator.kube.kinds import (
 
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    async with cluster_stage(monkeypatch) as found:
-        yield found
+    async with cluster_stage(monkeypatch) as stage:
+        yield stage
 
 
 # -- the brokers' answers
@@ -46,7 +46,7 @@ async def test_without_the_brokers_answer_no_bookie_is_removed(on: Stage, how: s
         on.brokers.answer = lambda _: httpx.Response(503)
     else:
         on.brokers.answer = lambda _: httpx.Response(200, json={"healthy": "perhaps"})
-    asked = len(on.brokers.asked)
+    count = len(on.brokers.asked)
     on.apply({**spec, "image": "magnetar:2"})
     bookies = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     for _ in range(3):
@@ -55,7 +55,7 @@ async def test_without_the_brokers_answer_no_bookie_is_removed(on: Stage, how: s
     assert on.condition("LedgersHealthy")["status"] == "Unknown"
     if how == "no broker":
         assert on.condition("LedgersHealthy")["message"] == "no broker is ready"
-        assert len(on.brokers.asked) == asked
+        assert len(on.brokers.asked) == count
     after = {pod: on.kube.get(POD, pod)["metadata"]["uid"] for pod in on.pods("bookie")}
     assert after == bookies
     budget = next(obj for obj in on.kube.all_of(PDB) if "bookie" in obj["metadata"]["name"])
@@ -68,8 +68,8 @@ async def test_slow_brokers_do_not_delay_a_reconcile(
     await on.complete()
     monkeypatch.setattr(observe, "ADMIN_TIMEOUT_S", 0.0)
     await on.look()
-    found = on.condition("LedgersHealthy")
-    assert (found["status"], found["message"]) == (
+    condition = on.condition("LedgersHealthy")
+    assert (condition["status"], condition["message"]) == (
         "Unknown", "the brokers did not answer in time",
     )  # fmt: skip
 
@@ -81,7 +81,7 @@ async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage)
     order: list[str] = []
     for _ in range(20):
         await on.look()
-        gone = [one for one in before if not on.kube.get(POD, one)]
+        gone = [item for item in before if not on.kube.get(POD, item)]
         assert len(gone) <= 1
         order += gone
         on.controllers()
@@ -90,7 +90,7 @@ async def test_an_upgrade_replaces_one_pod_after_the_other_by_its_uid(on: Stage)
     deleted = [
         write for write in on.kube.writes if write.method == "DELETE" and "/pods/" in write.path
     ]
-    assert [each.body["preconditions"]["uid"] for each in deleted[-3:]] == [
+    assert [request.body["preconditions"]["uid"] for request in deleted[-3:]] == [
         before[name] for name in order
     ]
     assert len(on.notes("Restarted")) == len(deleted)

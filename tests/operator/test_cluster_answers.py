@@ -171,7 +171,7 @@ def test_each_of_two_lost_volumes_keeps_its_record_until_its_bookie_returns() ->
     view.living[ONE] = LivingBookie(ONE, "2")
     view.cluster = cluster_of()
     ended = [action for action in decide(view).actions if isinstance(action, EndDrain)]
-    assert [one.bookie for one in ended] == [ONE]
+    assert [item.bookie for item in ended] == [ONE]
 
 
 def test_a_replacement_waits_for_every_bookie_even_for_those_to_remove() -> None:
@@ -263,10 +263,10 @@ def full(**spec: Any) -> View:
 
 
 def test_the_number_for_full_disks_is_separate_from_the_specs() -> None:
-    found = grown(full())
-    assert (found.wanted, found.mark) == (4, "4 2026-01-01T00:00:00Z")
-    assert found.added == found.recommendations[0][1]
-    assert found.added.endswith("a bookie is being added")
+    growth = grown(full())
+    assert (growth.wanted, growth.mark) == (4, "4 2026-01-01T00:00:00Z")
+    assert growth.added == growth.recommendations[0][1]
+    assert growth.added.endswith("a bookie is being added")
     old = "4 2025-12-31T23:50:00Z"
     view = full()
     assert grown(view, old).wanted == 4, "until the set has as many, nothing is added"
@@ -301,8 +301,8 @@ def test_the_number_for_full_disks_is_separate_from_the_specs() -> None:
     ],
 )  # fmt: skip
 def test_quantities_are_amounts(text: object, value: float | None) -> None:
-    found = amount(text)
-    assert (None if found is None else float(found)) == value
+    parsed_amount = amount(text)
+    assert (None if parsed_amount is None else float(parsed_amount)) == value
 
 
 def test_only_the_manifests_fields_count() -> None:

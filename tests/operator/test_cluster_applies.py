@@ -108,11 +108,11 @@ def test_the_event_distinguishes_creation_update_and_repair(
 
 
 def test_fields_of_the_server_and_of_other_managers_are_kept(world: World) -> None:
-    one: dict[str, Any] = world.objects[SERVICE]
-    one["metadata"]["annotations"]["theirs"] = "kept"
-    one["metadata"]["labels"]["theirs"] = "kept"
-    one["spec"]["clusterIP"] = "10.0.0.1"
-    one["status"] = {"loadBalancer": {}}
+    service: dict[str, Any] = world.objects[SERVICE]
+    service["metadata"]["annotations"]["theirs"] = "kept"
+    service["metadata"]["labels"]["theirs"] = "kept"
+    service["spec"]["clusterIP"] = "10.0.0.1"
+    service["status"] = {"loadBalancer": {}}
     assert not world.plan().actions
 
 
@@ -124,8 +124,8 @@ def test_the_claims_of_a_stored_stateful_set_never_change(component: str) -> Non
     stored = world.objects[key]["spec"]["volumeClaimTemplates"]
     stored[0] |= {"status": {"phase": "Pending"}}
     respec(world, **{component: {"storage": {"size": "20Gi"}}})
-    found = [action for action in world.plan().actions if isinstance(action, Apply)]
-    assert {one.manifest["kind"] for one in found} == {"PersistentVolumeClaim"}
+    new_plan = [action for action in world.plan().actions if isinstance(action, Apply)]
+    assert {item.manifest["kind"] for item in new_plan} == {"PersistentVolumeClaim"}
     respec(world, **{component: {"storage": {"size": "20Gi"}, "podAnnotations": {"a": "b"}}})
     (made_anew,) = [
         action.manifest
@@ -172,15 +172,15 @@ def test_brokers_are_kept_and_repaired_also_while_too_few_bookies_are_ready(worl
             world.pods[name] = replace(pod, ready=False, ready_since=None)
     deployment = world.objects["Deployment", "c-broker"]
     deployment["spec"]["replicas"] += 5
-    found = world.plan()
+    new_plan = world.plan()
     assert "Deployment c-broker" not in [
-        one.step.target for one in found.actions if not isinstance(one, Apply)
+        action.step.target for action in new_plan.actions if not isinstance(action, Apply)
     ]
-    assert not [text for text in found.waits if text.startswith("brokers are created")]
+    assert not [text for text in new_plan.waits if text.startswith("brokers are created")]
     (repaired,) = [
-        one for one in found.actions
-        if isinstance(one, Apply) and one.manifest["metadata"]["name"] == "c-broker"
-        and one.manifest["kind"] == "Deployment"
+        action for action in new_plan.actions
+        if isinstance(action, Apply) and action.manifest["metadata"]["name"] == "c-broker"
+        and action.manifest["kind"] == "Deployment"
     ]  # fmt: skip
     assert repaired.manifest["spec"]["replicas"] == deployment["spec"]["replicas"] - 5
 
@@ -188,8 +188,10 @@ def test_brokers_are_kept_and_repaired_also_while_too_few_bookies_are_ready(worl
 def test_a_volume_that_is_being_deleted_is_not_grown(world: World) -> None:
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "by hand"
     respec(world, bookie={"storage": {"size": "20Gi"}})
-    found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
-    grown = [one["metadata"]["name"] for one in found if one["kind"] == "PersistentVolumeClaim"]
+    new_plan = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
+    grown = [
+        item["metadata"]["name"] for item in new_plan if item["kind"] == "PersistentVolumeClaim"
+    ]
     assert grown == ["data-c-bookie-0", "data-c-bookie-2"]
 
 
@@ -198,9 +200,9 @@ def test_bookies_scaled_away_by_hand_are_restored_first(world: World) -> None:
     scaled_by_hand(world)
     budget_by_hand(world)
     respec(world, broker={"config": {"x_y": "1"}, "service": {"type": "NodePort"}})
-    found = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
-    assert len(found) > 3
-    assert (found[0]["kind"], found[0]["metadata"]["name"]) == SET
+    new_plan = [action.manifest for action in world.plan().actions if isinstance(action, Apply)]
+    assert len(new_plan) > 3
+    assert (new_plan[0]["kind"], new_plan[0]["metadata"]["name"]) == SET
 
 
 def test_the_members_of_an_etcd_created_open_keep_the_addresses_that_they_recorded(

@@ -73,7 +73,7 @@ def test_an_external_etcd_is_not_checked() -> None:
     [
         (None, ("Unknown", "Unknown", "no broker is ready")),
         (LedgerHealth(True), ("True", "Healthy", "every ledger has all its copies")),
-        (LedgerHealth(False, "looking"), ("False", "Looking", "looking")),
+        (LedgerHealth(False, "checking"), ("False", "Checking", "checking")),
         (
             LedgerHealth(False, "2 lack copies", 2, 0, (LedgerTrouble(7), LedgerTrouble(9))),
             ("False", "UnderReplicated", "2 lack copies (ledgers 7, 9)"),

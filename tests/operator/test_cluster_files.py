@@ -27,18 +27,18 @@ async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     for name in ("IMAGE", "ETCD_IMAGE"):
         monkeypatch.setenv(f"MAGNETAR_OPERATOR_{name}", "laptop:1")
     monkeypatch.setenv("POD_NAMESPACE", "laptop")
-    async with cluster_stage(monkeypatch) as found:
-        yield found
+    async with cluster_stage(monkeypatch) as stage:
+        yield stage
 
 
 async def planned(on: Stage, spec: dict[str, Any], **annotations: str) -> Findings:
     given = {"adminUrl": URL, "upgrade": {"pauseBetween": "0s"}, **spec}
     metadata = {"name": NAME, "namespace": NS, "annotations": annotations}
-    one = {"apiVersion": API_VERSION, "kind": CLUSTER.kind, "metadata": metadata, "spec": given}
+    obj = {"apiVersion": API_VERSION, "kind": CLUSTER.kind, "metadata": metadata, "spec": given}
     planning = PlanFiles(on.client, "", NS, on.new_clients())
     written, asked = len(on.kube.writes), len(on.brokers.changes())
     try:
-        return await planning.run([one])
+        return await planning.run([obj])
     finally:
         await planning.close()
         assert (len(on.kube.writes), len(on.brokers.changes())) == (written, asked)
@@ -49,30 +49,30 @@ def steps(findings: Findings) -> list[tuple[str, str]]:
 
 
 async def test_a_missing_cluster_is_created(on: Stage) -> None:
-    found = await planned(on, {})
-    assert found.code == CHANGES
-    assert ("create", "StatefulSet c-etcd") in steps(found)
-    assert {action for action, _ in steps(found)} == {"create"}
+    new_plan = await planned(on, {})
+    assert new_plan.code == CHANGES
+    assert ("create", "StatefulSet c-etcd") in steps(new_plan)
+    assert {action for action, _ in steps(new_plan)} == {"create"}
     assert all(set(action) == {"action", "target", "text", "losesData", "bytes", "topics"}
-               for action in found.steps)  # fmt: skip
+               for action in new_plan.steps)  # fmt: skip
 
 
 async def test_a_cluster_that_matches_its_manifest_is_not_changed(on: Stage) -> None:
     await on.complete()
     assert (await planned(on, {})).code == NOTHING
-    found = await planned(on, {"broker": {"replicas": 5}})
-    assert steps(found) == [("update", "Deployment c-broker")]
-    assert "spec.replicas: 2 → 5" in found.steps[0]["text"]
-    found = await planned(on, {"image": "magnetar:2"})
-    assert ("update", "StatefulSet c-bookie") in steps(found)
+    new_plan = await planned(on, {"broker": {"replicas": 5}})
+    assert steps(new_plan) == [("update", "Deployment c-broker")]
+    assert "spec.replicas: 2 → 5" in new_plan.steps[0]["text"]
+    new_plan = await planned(on, {"image": "magnetar:2"})
+    assert ("update", "StatefulSet c-bookie") in steps(new_plan)
 
 
 async def test_removing_a_bookie_and_replacing_a_volume_start_with_a_drain(on: Stage) -> None:
     await on.complete(bookie={"replicas": 4})
-    found = await planned(on, {"bookie": {"replicas": 3}})
-    assert ("drain", "Bookie c-bookie-3") in steps(found)
-    found = await planned(on, {"bookie": {"replicas": 4}}, **{REPLACE_VOLUME: "c-bookie-1"})
-    assert ("drain", "Bookie c-bookie-1") in steps(found)
+    new_plan = await planned(on, {"bookie": {"replicas": 3}})
+    assert ("drain", "Bookie c-bookie-3") in steps(new_plan)
+    new_plan = await planned(on, {"bookie": {"replicas": 4}}, **{REPLACE_VOLUME: "c-bookie-1"})
+    assert ("drain", "Bookie c-bookie-1") in steps(new_plan)
 
 
 async def test_settings_without_effect_cannot_be_planned(on: Stage) -> None:

@@ -34,8 +34,8 @@ MESSAGES = 20
 
 @pytest.fixture
 async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
-    async with rig(kube_namespace) as found:
-        yield found
+    async with rig(kube_namespace) as test_rig:
+        yield test_rig
 
 
 def publish(service_url: str, tmp_path: Path, topics: int = TOPICS) -> None:
@@ -57,8 +57,8 @@ def read_all(service_url: str, tmp_path: Path) -> None:
     client = pulsar.Client(service_url, logger=logger)
     for number in range(TOPICS):
         consumer = client.subscribe(f"persistent://public/default/kept-{number}", "all")
-        found = [consumer.receive(30_000).data() for _ in range(MESSAGES)]
-        assert found == [b"%d" % index for index in range(MESSAGES)]
+        payloads = [consumer.receive(30_000).data() for _ in range(MESSAGES)]
+        assert payloads == [b"%d" % index for index in range(MESSAGES)]
     client.close()
 
 
@@ -112,7 +112,11 @@ async def test_the_api_server_takes_every_object(on: Rig, spec: dict[str, Any]) 
     for manifest in planned:
         applied = await on.kube.apply(manifest, dry_run=True)
         assert applied.object["kind"] == manifest["kind"]
-    pods = [one["spec"]["template"]["spec"] for one in planned if "template" in one.get("spec", {})]
+    pods = [
+        document["spec"]["template"]["spec"]
+        for document in planned
+        if "template" in document.get("spec", {})
+    ]
     for pod in pods:
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -142,8 +146,8 @@ def plan_all(cluster: Any) -> list[dict[str, Any]]:
 async def test_a_new_cluster_becomes_ready_and_then_causes_no_writes(
     on: Rig, tmp_path: Path
 ) -> None:
-    async with processes(tmp_path, 3, copies=3) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3, copies=3) as members:
+        await complete(on, members)
         await on.rest()
         status = await on.status()
         assert status["phase"] == "Running"
@@ -155,16 +159,16 @@ async def test_a_new_cluster_becomes_ready_and_then_causes_no_writes(
         budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
         assert budget["spec"]["maxUnavailable"] == 1
         # A bookie is down: no other may be evicted until its ledgers are replicated.
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
-        await found.stop_bookie(2)
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
+        await members.stop_bookie(2)
         await on.until_condition("LedgersHealthy", "False")
         budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
         assert budget["spec"]["maxUnavailable"] == 0
 
 
 async def test_changes_by_others_are_repaired_and_reported(on: Rig, tmp_path: Path) -> None:
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
         sets = (STATEFUL_SET, on.namespace, f"{NAME}-bookie")
         on.unready = {f"{NAME}-bookie-{index}" for index in range(3, 6)}
         await on.kube.scale(*sets, 1)
@@ -184,10 +188,10 @@ async def test_changes_by_others_are_repaired_and_reported(on: Rig, tmp_path: Pa
 async def test_bookies_are_removed_after_their_proof_across_an_operator_restart(
     on: Rig, tmp_path: Path
 ) -> None:
-    async with processes(tmp_path, 4) as found:
-        await complete(on, found, bookie={"replicas": 4})
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
-        await on.apply(adminUrl=found.admin_url, bookie={"replicas": 3})
+    async with processes(tmp_path, 4) as members:
+        await complete(on, members, bookie={"replicas": 4})
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
+        await on.apply(adminUrl=members.admin_url, bookie={"replicas": 3})
         steps = set()
 
         async def gone() -> bool:
@@ -200,7 +204,7 @@ async def test_bookies_are_removed_after_their_proof_across_an_operator_restart(
         async with rig(on.namespace) as other:
             await other.until("three bookies", gone)
             assert steps & {"Copying", "Proving", "Removing", "ReadOnly"}
-            await found.stop_bookie(3)
+            await members.stop_bookie(3)
             assert any("is drained" in event for event in await other.notes("DrainBegins"))
             await other.until_condition("ScalingDown", "False")
             await other.until_condition("Ready", "True")
@@ -209,20 +213,20 @@ async def test_bookies_are_removed_after_their_proof_across_an_operator_restart(
                 return bool(await other.notes("DrainEnds"))
 
             await other.until("the name to be free again", ended)
-        await asyncio.to_thread(read_all, found.service_url, tmp_path)
+        await asyncio.to_thread(read_all, members.service_url, tmp_path)
 
 
 async def test_a_scale_down_is_refused_if_a_bookie_has_damaged_copies(
     on: Rig, tmp_path: Path
 ) -> None:
     # So long that what will lie is not replaced by good copies while it is away.
-    async with processes(tmp_path, 3, lost_bookie_delay_s=10) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3, lost_bookie_delay_s=10) as members:
+        await complete(on, members)
         # So many that some are on every bookie, wherever chance puts them.
-        await asyncio.to_thread(publish, found.service_url, tmp_path, TOPICS_EVERYWHERE)
-        await found.stop_bookie(0)
+        await asyncio.to_thread(publish, members.service_url, tmp_path, TOPICS_EVERYWHERE)
+        await members.stop_bookie(0)
         damaged = 0
-        for path in found.directory(0).rglob("*.log"):
+        for path in members.directory(0).rglob("*.log"):
             content = bytearray(path.read_bytes())
             if path.parent.name == "journal" or len(content) < 2048:
                 continue
@@ -231,8 +235,8 @@ async def test_a_scale_down_is_refused_if_a_bookie_has_damaged_copies(
             path.write_bytes(bytes(content))
             damaged += 1
         assert damaged
-        await found.start_bookie(0)
-        await on.apply(adminUrl=found.admin_url, bookie={"replicas": 2})
+        await members.start_bookie(0)
+        await on.apply(adminUrl=members.admin_url, bookie={"replicas": 2})
         refused = await on.until_condition("ScaleDownRefused", "True")
         assert "ledger" in refused["message"]
         assert await on.bookies() == 3
@@ -248,10 +252,10 @@ async def test_too_few_bookies_for_the_quorums_are_refused_at_once(on: Rig) -> N
 async def test_an_upgrade_restarts_bookies_one_by_one_and_brokers_after(
     on: Rig, tmp_path: Path
 ) -> None:
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
         before = {pod["metadata"]["uid"] for pod in await on.kube.list(POD, on.namespace)}
-        await on.apply(adminUrl=found.admin_url, image="magnetar:next")
+        await on.apply(adminUrl=members.admin_url, image="magnetar:next")
         seen: list[str] = []
 
         async def done() -> bool:
@@ -278,10 +282,10 @@ async def test_an_upgrade_restarts_bookies_one_by_one_and_brokers_after(
 
 
 async def test_plan_and_pause_change_nothing(on: Rig, tmp_path: Path) -> None:
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
         await on.annotate(plan="true")
-        await on.apply(adminUrl=found.admin_url, broker={"replicas": 5})
+        await on.apply(adminUrl=members.admin_url, broker={"replicas": 5})
         await on.look()
         steps = (await on.status())["plan"]
         assert any("spec.replicas: 2 → 5" in action["text"] for action in steps)
@@ -303,10 +307,10 @@ async def test_a_refused_action_is_reported_and_does_not_stop_the_others(
     on: Rig, tmp_path: Path
 ) -> None:
     """The volumes here can never grow: they have no provisioner."""
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
         await on.apply(
-            adminUrl=found.admin_url,
+            adminUrl=members.admin_url,
             bookie={"storage": {"size": "20Gi"}},
             broker={"replicas": 3},
         )
@@ -333,8 +337,8 @@ async def test_a_plan_from_outside_of_kubernetes_shows_the_operators_actions(
         document = {key: owner[key] for key in ("apiVersion", "kind")}
         return await planning.run([{**document, "metadata": {"name": NAME}, "spec": spec}])
 
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
         await on.rest()
         same = await planned()
         assert (same.steps, same.code) == ([], NOTHING)

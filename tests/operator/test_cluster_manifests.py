@@ -24,8 +24,8 @@ def by_name(manifests: list[Any]) -> dict[str, Any]:
 
 
 def budgets(cluster: Cluster, *, may_go: bool = True) -> dict[str, int]:
-    found = by_name(around.disruption_budgets(cluster, may_evict_bookies=may_go))
-    return {name: one["spec"]["maxUnavailable"] for name, one in found.items()}
+    by_component = by_name(around.disruption_budgets(cluster, may_evict_bookies=may_go))
+    return {name: one["spec"]["maxUnavailable"] for name, one in by_component.items()}
 
 
 def test_bookies_are_evicted_one_at_a_time_and_none_while_the_gate_is_closed() -> None:
@@ -66,8 +66,8 @@ def test_the_budget_follows_the_ledgers_and_the_bookie_being_removed() -> None:
     assert may_go() == 0
     del world.ledgers[99]
     respec(world, bookie={"replicas": 3})
-    found = world.plan()
-    assert any(isinstance(action, BeginDrain) for action in found.actions)
+    new_plan = world.plan()
+    assert any(isinstance(action, BeginDrain) for action in new_plan.actions)
     assert may_go() == 0, "none is evicted beside the one that leaves"
     respec(world, bookie={"replicas": 4})
     world.claims["data-c-bookie-1"]["metadata"]["deletionTimestamp"] = "now"
@@ -92,10 +92,10 @@ def test_a_change_is_described_by_its_differences() -> None:
 
 def test_only_the_clusters_pods_and_jobs_reach_bookies_and_etcd() -> None:
     cluster = cluster_of(networkPolicy={"enabled": True, "jobNamespaces": ["jobs"]})
-    found = by_name(around.network_policies(cluster))
-    assert set(found) == {"c-broker", "c-bookie", "c-etcd"}
+    policies_by_name = by_name(around.network_policies(cluster))
+    assert set(policies_by_name) == {"c-broker", "c-bookie", "c-etcd"}
     own = {"podSelector": {"matchLabels": cluster.labels}}
-    bookie = found["c-bookie"]["spec"]
+    bookie = policies_by_name["c-bookie"]["spec"]
     assert bookie["policyTypes"] == ["Ingress"]
     assert bookie["podSelector"] == {"matchLabels": cluster.selector("bookie")}
     entries, scrape = bookie["ingress"]
@@ -107,13 +107,13 @@ def test_only_the_clusters_pods_and_jobs_reach_bookies_and_etcd() -> None:
     }
     assert entries["from"][2]["podSelector"] == entries["from"][1]["podSelector"]
     assert scrape == {"ports": [{"port": "http"}]}
-    clients, peers = found["c-etcd"]["spec"]["ingress"]
+    clients, peers = policies_by_name["c-etcd"]["spec"]["ingress"]
     assert (clients["ports"], clients["from"]) == ([{"port": "client"}], entries["from"])
     assert peers == {
         "from": [{"podSelector": {"matchLabels": cluster.selector("etcd")}}],
         "ports": [{"port": "peer"}],
     }
-    (reach,) = found["c-broker"]["spec"]["ingress"]
+    (reach,) = policies_by_name["c-broker"]["spec"]["ingress"]
     assert reach == {"ports": [{"port": "pulsar"}, {"port": "http"}]}
 
 
@@ -142,9 +142,9 @@ def test_only_named_clients_the_cluster_and_the_operator_reach_brokers() -> None
 
 def test_monitors_find_each_pod_once() -> None:
     cluster = cluster_of(metrics={"interval": "15s", "labels": {"release": "x"}})
-    found = by_name(around.service_monitors(cluster))
-    assert set(found) == {"c-broker", "c-bookie", "c-etcd"}
-    for name, one in found.items():
+    monitors = by_name(around.service_monitors(cluster))
+    assert set(monitors) == {"c-broker", "c-bookie", "c-etcd"}
+    for name, one in monitors.items():
         (endpoint,) = one["spec"]["endpoints"]
         assert endpoint["port"] == ("client" if name == "c-etcd" else "http")
         assert (endpoint["interval"], endpoint["honorLabels"]) == ("15s", True)
@@ -187,13 +187,13 @@ def test_brokers_roll_without_a_gap_and_bookies_only_by_the_operator() -> None:
     deployment = serving.broker_deployment(cluster_of(upgrade={"pauseBetween": "7s"}))["spec"]
     assert deployment["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     assert deployment["minReadySeconds"] == 7
-    for one in (
+    for item in (
         storage.bookie_stateful_set(cluster_of(), 3),
         storage.etcd_stateful_set(cluster_of()),
     ):
-        assert one["spec"]["updateStrategy"] == {"type": "OnDelete"}
-        assert set(one["spec"]["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
-        assert one["metadata"]["annotations"][storage.REPLICAS_SET] == "3"
+        assert item["spec"]["updateStrategy"] == {"type": "OnDelete"}
+        assert set(item["spec"]["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+        assert item["metadata"]["annotations"][storage.REPLICAS_SET] == "3"
 
 
 def test_settings_are_named_after_their_origin_and_a_users_quorum_wins() -> None:
@@ -205,21 +205,23 @@ def test_settings_are_named_after_their_origin_and_a_users_quorum_wins() -> None
     }
     assert settings_data({"a": 1}, {"a": 2}) == {"MAGNETAR_A": "2"}
     quorums = {"ensemble": 3, "write": 3, "ack": 2}
-    found = serving.broker_settings(cluster_of(bookie={"quorums": quorums}))
+    broker_settings = serving.broker_settings(cluster_of(bookie={"quorums": quorums}))
     assert {
-        name: value for name, value in found.items() if "QUORUM" in name or "ENSEM" in name
+        name: value
+        for name, value in broker_settings.items()
+        if "QUORUM" in name or "ENSEM" in name
     } == {
         "MAGNETAR_ENSEMBLE_SIZE": "3",
         "MAGNETAR_WRITE_QUORUM": "3",
         "MAGNETAR_ACK_QUORUM": "2",
     }
     config = {"ack_quorum": 3, "managedLedgerDefaultWriteQuorum": 2}
-    found = serving.broker_settings(
+    broker_settings = serving.broker_settings(
         cluster_of(bookie={"quorums": quorums}, broker={"config": config})
     )
-    assert found["MAGNETAR_ACK_QUORUM"] == "3"
-    assert "MAGNETAR_WRITE_QUORUM" not in found
-    assert found["PULSAR_PREFIX_managedLedgerDefaultWriteQuorum"] == "2"
+    assert broker_settings["MAGNETAR_ACK_QUORUM"] == "3"
+    assert "MAGNETAR_WRITE_QUORUM" not in broker_settings
+    assert broker_settings["PULSAR_PREFIX_managedLedgerDefaultWriteQuorum"] == "2"
     inside = storage.bookie_settings(cluster_of(autorecovery={"config": {"x_y": 1}}))
     assert inside == {"MAGNETAR_X_Y": "1"}
     separate = cluster_of(autorecovery={"mode": "Separate", "config": {"x_y": 1}})

@@ -176,9 +176,11 @@ def test_a_deleted_stateful_set_is_created_with_its_former_size() -> None:
         for action in plan.actions
         if isinstance(action, Apply) and action.manifest["metadata"]["name"] == "c-bookie"
     ]
-    one = next(stateful_set for stateful_set in sets if stateful_set["kind"] == "StatefulSet")
-    assert one["spec"]["replicas"] == 4
-    assert one["metadata"]["annotations"][REPLICAS_SET] == "4"
+    planned_set = next(
+        stateful_set for stateful_set in sets if stateful_set["kind"] == "StatefulSet"
+    )
+    assert planned_set["spec"]["replicas"] == 4
+    assert planned_set["metadata"]["annotations"][REPLICAS_SET] == "4"
 
 
 def test_volumes_grow_and_never_shrink() -> None:

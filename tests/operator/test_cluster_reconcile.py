@@ -25,8 +25,8 @@ from magnetar_operator.kube.kinds import (
 
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    async with cluster_stage(monkeypatch) as found:
-        yield found
+    async with cluster_stage(monkeypatch) as stage:
+        yield stage
 
 
 # -- creation, and no further change
@@ -43,10 +43,10 @@ async def test_a_clusters_objects_are_owned_by_it(on: Stage) -> None:
     assert on.status()["phase"] == "Running"
     uid = on.owner()["metadata"]["uid"]
     for kind in (STATEFUL_SET, DEPLOYMENT, SERVICE, SERVICE_ACCOUNT, CONFIG_MAP, PDB):
-        found = on.kube.all_of(kind)
-        assert found, kind
-        for one in found:
-            (owner,) = one["metadata"]["ownerReferences"]
+        objects = on.kube.all_of(kind)
+        assert objects, kind
+        for item in objects:
+            (owner,) = item["metadata"]["ownerReferences"]
             assert owner["uid"] == uid
     assert "StatefulSet c-bookie is created" in on.notes("Created")
     assert (on.status()["brokers"]["ready"], on.status()["bookies"]["ready"]) == (
@@ -122,25 +122,25 @@ async def test_monitors_are_created_if_their_kind_exists_which_is_checked_at_int
     assert on.kube.all_of(SERVICE_MONITOR) == []
     on.kube.served = {SERVICE_MONITOR.kind}
     on.time_s += MONITORS_FRESH_S - 60
-    asked = len(
+    count = len(
         [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
     )
     await on.look()
     later = len(
         [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
     )
-    assert later - asked <= 1
+    assert later - count <= 1
     on.time_s += MONITORS_FRESH_S
     await on.settle()
     assert on.kube.all_of(SERVICE_MONITOR) != []
-    found = len(
+    count = len(
         [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
     )
     await on.look()
     again = len(
         [request for request in on.kube.asked if request.path.endswith("monitoring.coreos.com/v1")]
     )
-    assert again == found
+    assert again == count
 
 
 # -- not now
@@ -165,14 +165,14 @@ async def test_a_paused_or_planned_cluster_is_not_changed(on: Stage, how: str) -
 
 
 async def test_a_deleted_or_replaced_cluster_is_not_changed(on: Stage) -> None:
-    seen = on.apply()
-    obj = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    applied = on.apply()
+    obj = on.kube.put({**applied, "metadata": {**applied["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(CLUSTER, NAME)
     assert await on.handler.reconcile(on.owner()) is None
     assert await on.handler.reconcile(obj) is None, "the watch has not shown that it goes"
     on.kube.drop(CLUSTER, NAME)
     assert await on.handler.reconcile(obj) is None, "it is gone"
-    on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
+    on.kube.put({**applied, "metadata": {"name": NAME, "namespace": NS}})
     assert await on.handler.reconcile(obj) is None, "another has its name"
     assert on.kube.writes == []
 

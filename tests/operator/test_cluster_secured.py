@@ -45,7 +45,9 @@ def issued(cluster: Cluster, observed: Observed, now: datetime.datetime = NOW) -
     for _ in range(5):
         observed.secrets = secrets
         actions = [
-            one for one in plan(cluster, observed, 0, now).actions if isinstance(one, IssueSecret)
+            action
+            for action in plan(cluster, observed, 0, now).actions
+            if isinstance(action, IssueSecret)
         ]
         if not actions:
             return
@@ -57,9 +59,9 @@ def issued(cluster: Cluster, observed: Observed, now: datetime.datetime = NOW) -
 
 def applied(plan: Plan) -> dict[str, Object]:
     return {
-        f"{one.manifest['kind']} {one.manifest['metadata']['name']}": one.manifest
-        for one in plan.actions
-        if isinstance(one, Apply)
+        f"{action.manifest['kind']} {action.manifest['metadata']['name']}": action.manifest
+        for action in plan.actions
+        if isinstance(action, Apply)
     }
 
 
@@ -183,11 +185,11 @@ def etcd_pod(index: int, revision: str) -> Pod:
 def test_secrets_that_may_not_be_read_are_a_problem_that_names_the_rights() -> None:
     cluster = cluster_of(CLOSED)
     observed = Observed(secrets_unknown="secrets is forbidden")
-    found = planned(cluster, observed)
-    (problem,) = found.problems
+    new_plan = planned(cluster, observed)
+    (problem,) = new_plan.problems
     assert "c-ca-tls" in problem
     assert "operator.securedClusters" in problem
-    assert not [action for action in found.actions if isinstance(action, IssueSecret)]
+    assert not [action for action in new_plan.actions if isinstance(action, IssueSecret)]
 
 
 def broker(name: str, *ports: str, ready: bool = True) -> Pod:
@@ -238,12 +240,15 @@ def test_config_cannot_take_back_what_the_spec_closes() -> None:
 @pytest.mark.parametrize("key", ["authenticationEnabled", "tlsEnabled", "brokerServicePortTls"])
 def test_the_switches_of_security_are_fields_and_no_config(key: str) -> None:
     assert switched_on({key: "true"}) == [key]
+    spec = {"broker": {"config": {f"PULSAR_PREFIX_{key}": "true"}}}
+    (problem,) = planned(cluster_of(spec), Observed()).problems
+    assert problem.startswith(f"spec.broker.config.PULSAR_PREFIX_{key} belongs into spec.tls and")
 
 
 def test_metrics_of_brokers_need_a_token_that_prometheus_has() -> None:
     cluster = cluster_of(CLOSED)
     assert settings_of(cluster)["PULSAR_PREFIX_authenticateMetricsEndpoint"] == "true"
-    monitors = {one["metadata"]["name"]: one for one in service_monitors(cluster)}
+    monitors = {document["metadata"]["name"]: document for document in service_monitors(cluster)}
     (endpoint,) = monitors["c-broker"]["spec"]["endpoints"]
     credentials = endpoint["authorization"]["credentials"]
     wanted = security.wanted_of(cluster)

@@ -56,52 +56,52 @@ def test_every_condition_of_a_healthy_cluster_is_good() -> None:
 
 def test_the_phase_shows_the_operation_in_progress() -> None:
     world = made(bookie={"replicas": 4})
-    found = world.plan()
+    new_plan = world.plan()
     for was_ready, phase in ((True, "Degraded"), (False, "Creating")):
-        found = replace(found, problems=["a setting has no effect"])
+        new_plan = replace(new_plan, problems=["a setting has no effect"])
         before = {"conditions": [{"type": "Ready", "status": str(was_ready)}]}
-        told, by_type = shown(world, plan=found, owner={"metadata": {}, "status": before})
+        told, by_type = shown(world, plan=new_plan, owner={"metadata": {}, "status": before})
         assert told["phase"] == phase
         assert by_type["Ready"]["message"] == "a setting has no effect"
         assert by_type["Ready"]["reason"] == "NotDone"
-    found = replace(found, problems=[], waits=["c-broker is upgraded after the bookies"])
-    told, by_type = shown(world, plan=found)
+    new_plan = replace(new_plan, problems=[], waits=["c-broker is upgraded after the bookies"])
+    told, by_type = shown(world, plan=new_plan)
     assert told["phase"] == "Upgrading"
     assert (by_type["Upgrading"]["reason"], by_type["Upgrading"]["message"]) == (
         "Rolling",
         "c-broker is upgraded after the bookies",
     )
-    waits = ["brokers are created once 3 bookies are ready", found.waits[0]]
-    found = replace(found, waits=waits)
-    assert shown(world, plan=found)[0]["phase"] == "Upgrading"
-    found = replace(found, waits=found.waits[:1])
-    assert shown(world, plan=found)[0]["phase"] == "Running"
-    found.replace.step = "Removing"
-    found.replace.bookie = "c-bookie-1"
-    told, by_type = shown(world, plan=found)
+    waits = ["brokers are created once 3 bookies are ready", new_plan.waits[0]]
+    new_plan = replace(new_plan, waits=waits)
+    assert shown(world, plan=new_plan)[0]["phase"] == "Upgrading"
+    new_plan = replace(new_plan, waits=new_plan.waits[:1])
+    assert shown(world, plan=new_plan)[0]["phase"] == "Running"
+    new_plan.replace.step = "Removing"
+    new_plan.replace.bookie = "c-bookie-1"
+    told, by_type = shown(world, plan=new_plan)
     assert told["phase"] == "ReplacingVolume"
     assert by_type["ReplacingVolume"]["reason"] == "Removing"
-    found.shrink.bookie = "c-bookie-3"
-    told, by_type = shown(world, plan=found)
+    new_plan.shrink.bookie = "c-bookie-3"
+    told, by_type = shown(world, plan=new_plan)
     assert told["phase"] == "ScalingDown"
     assert (by_type["ScalingDown"]["reason"], by_type["ScalingDown"]["message"]) == (
         "Waits",
         "c-bookie-3 is being removed",
     )
-    found = replace(found, volumes=["volume x is lost"])
-    told, by_type = shown(world, plan=found)
+    new_plan = replace(new_plan, volumes=["volume x is lost"])
+    told, by_type = shown(world, plan=new_plan)
     assert told["phase"] == "Degraded"
     assert by_type["Degraded"]["message"] == "volume x is lost"
     assert by_type["VolumesReady"]["status"] == "False"
     assert by_type["Ready"]["reason"] == "NotVolumesReady"
-    assert shown(world, plan=found, is_paused=True)[0]["phase"] == "Paused"
+    assert shown(world, plan=new_plan, is_paused=True)[0]["phase"] == "Paused"
     del world.objects["Deployment", "c-broker"]
-    found = replace(found, volumes=[])
-    assert shown(world, plan=found)[0]["phase"] == "Creating"
+    new_plan = replace(new_plan, volumes=[])
+    assert shown(world, plan=new_plan)[0]["phase"] == "Creating"
     del world.objects["StatefulSet", "c-bookie"]
-    assert shown(world, plan=found)[0]["phase"] == "Creating"
+    assert shown(world, plan=new_plan)[0]["phase"] == "Creating"
     world.pods.clear()
-    assert shown(world, plan=found)[0]["phase"] == "Pending"
+    assert shown(world, plan=new_plan)[0]["phase"] == "Pending"
 
 
 def test_a_drain_is_shown_with_its_ledgers_and_its_purpose() -> None:
@@ -152,7 +152,7 @@ def replace_state(drain: Drain, state: DrainState) -> Drain:
     [
         (LedgerHealth(False, "x", 1, 1), "Lost"),
         (LedgerHealth(False, "x", 1, 0), "UnderReplicated"),
-        (LedgerHealth(False, "x"), "Looking"),
+        (LedgerHealth(False, "x"), "Checking"),
         (LedgerHealth(True), "Healthy"),
     ],
 )
@@ -176,11 +176,11 @@ def test_the_ledgers_condition_names_the_worst(health: LedgerHealth, reason: str
 
 def test_a_recommendation_keeps_its_time_and_a_status_is_written_for_a_notable_change() -> None:
     world = made()
-    found = world.plan()
-    found = replace(found, recommendations=(("AddBookie", "x"), ("GrowVolume", "y")))
+    new_plan = world.plan()
+    new_plan = replace(new_plan, recommendations=(("AddBookie", "x"), ("GrowVolume", "y")))
     before = {"recommendations": [{"kind": "AddBookie", "at": "before"}]}
     owner = {"metadata": {}, "status": before}
-    told, _ = shown(world, plan=found, owner=owner)
+    told, _ = shown(world, plan=new_plan, owner=owner)
     assert [recommendation["at"] for recommendation in told["recommendations"]] == [
         "before",
         world.now.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -73,15 +73,17 @@ def test_a_stale_file_is_named_and_regenerated(tmp_path: Path, capsys: Any) -> N
     ("kind", "level"), [("Namespace", Level.NAMESPACE), ("Topic", Level.TOPIC)]
 )
 def test_every_policy_of_the_registry_is_in_the_crd(kind: str, level: Level) -> None:
-    there = spec_of(BY_KIND[kind])["properties"]["policies"]["properties"]
-    assert set(there) == {policy.manifest for policy in at(level)}
+    properties = spec_of(BY_KIND[kind])["properties"]["policies"]["properties"]
+    assert set(properties) == {policy.manifest for policy in at(level)}
     for policy in at(level):
-        assert policy.text in there[policy.manifest]["description"]
+        assert policy.text in properties[policy.manifest]["description"]
         if isinstance(policy.type, Record):
-            assert set(there[policy.manifest]["properties"]) == {
+            assert set(properties[policy.manifest]["properties"]) == {
                 field.manifest_name for field in policy.type.fields
             }
-        rules = [one["rule"] for one in there[policy.manifest].get("x-kubernetes-validations", ())]
+        rules = [
+            item["rule"] for item in properties[policy.manifest].get("x-kubernetes-validations", ())
+        ]
         wanted = [rule.cel for rule in getattr(policy.type, "rules", ())]
         assert rules == wanted + ([policy.limitation.cel] if policy.limitation else [])
 

@@ -64,8 +64,8 @@ def test_the_server_accepts_each_sample(sample: Path, kubectl: Tool, kube_namesp
 @pytest.mark.parametrize("kind", list(SHORTEST))
 def test_the_shortest_valid_specs(kind: str, resources: Resources) -> None:
     assert resources.refusal(kind, SHORTEST[kind]) == ""
-    made = resources.create(kind, SHORTEST[kind], dry=True)
-    assert BY_KIND[kind].spec.parse(made["spec"]) == BY_KIND[kind].spec.parse(SHORTEST[kind])
+    created = resources.create(kind, SHORTEST[kind], dry=True)
+    assert BY_KIND[kind].spec.parse(created["spec"]) == BY_KIND[kind].spec.parse(SHORTEST[kind])
 
 
 def test_every_field_is_explained(kubectl: Tool) -> None:
@@ -135,8 +135,8 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "authentication of bookies": (
         "MagnetarCluster", {"bookie": {"config": {"bookieAuthProviderFactoryClass": "a.B"}}},
         "config has a setting that is not supported"),
-    "deduplication in autorecovery's settings": (
-        "MagnetarCluster", {"autorecovery": {"config": {"brokerDeduplicationEnabled": "True"}}},
+    "transactions in autorecovery's settings": (
+        "MagnetarCluster", {"autorecovery": {"config": {"transactionCoordinatorEnabled": "True"}}},
         "config has a setting that is not supported"),
     "a tenant of two clusters": (
         "Tenant", {"allowedClusters": ["here", "there"]}, "allowedClusters is not supported"),
@@ -221,7 +221,7 @@ OFF: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "policies": (
         "Namespace",
         {**SHORTEST["Namespace"], "policies": {
-            "deduplication": False, "deduplicationSnapshotInterval": "0s",
+            "deduplication": True, "deduplicationSnapshotInterval": "90s",
             "delayedDelivery": {"active": False}, "replicationClusters": ["here"],
             "replicatorDispatchRate": {"messages": -1, "bytes": "-1"},
             "subscriptionAuthMode": "None",
@@ -368,9 +368,9 @@ def test_a_status_is_kept_in_full(kind: str, resources: Resources) -> None:
     plan = [PlanStep(action="update", target="retention", loses_data=True, bytes=83)]
     status = msgspec.structs.replace(STATUS[kind], conditions=[READY], plan=plan)
     resources.create(kind, SHORTEST[kind])
-    kept = resources.replace_status(kind, status.manifest())["status"]
-    assert BY_KIND[kind].status.parse(kept) == status
-    assert None not in kept.values()
+    stored = resources.replace_status(kind, status.manifest())["status"]
+    assert BY_KIND[kind].status.parse(stored) == status
+    assert None not in stored.values()
 
 
 def test_kubectl_get_shows_the_columns(

@@ -165,7 +165,11 @@ def integers() -> list[Integer]:
             if isinstance(policy.type, Record)
             else [policy.type]
         )
-        found += [one for one in types if isinstance(one, Integer) and suffixes(one.unit)]
+        found += [
+            value_type
+            for value_type in types
+            if isinstance(value_type, Integer) and suffixes(value_type.unit)
+        ]
     return sorted(set(found), key=repr)
 
 

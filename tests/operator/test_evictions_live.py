@@ -28,14 +28,14 @@ LEAVES, STAYS = "leaves", "stays"
 
 @pytest.fixture
 async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
-    async with rig(kube_namespace) as found:
-        yield found
+    async with rig(kube_namespace) as test_rig:
+        yield test_rig
 
 
 @asynccontextmanager
 async def nodes(on: Rig) -> AsyncIterator[dict[str, str]]:
     """Two that nothing is scheduled to; their names."""
-    found = {each: f"{on.namespace}-{each}" for each in (LEAVES, STAYS)}
+    found = {item: f"{on.namespace}-{item}" for item in (LEAVES, STAYS)}
     for name in found.values():
         metadata = {"name": name, "annotations": {SIMULATED_NODE: "by hand"}}
         taint = {"key": "magnetar.io/nowhere", "effect": "NoSchedule"}
@@ -78,17 +78,17 @@ async def evict(on: Rig, pod: str) -> KubeError | None:
 async def is_evictable(on: Rig) -> bool:
     """Whether the budget lets a bookie go, as of its newest form."""
     budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
-    seen = budget.get("status", {})
-    current = seen.get("observedGeneration") == budget["metadata"]["generation"]
-    return bool(current and seen.get("disruptionsAllowed") == 1)
+    status = budget.get("status", {})
+    current = status.get("observedGeneration") == budget["metadata"]["generation"]
+    return bool(current and status.get("disruptionsAllowed") == 1)
 
 
 async def is_shut(on: Rig) -> bool:
     """Whether the budget lets none go, and the API server knows."""
     budget = await on.kube.get(PDB, f"{NAME}-bookie", on.namespace)
-    seen = budget.get("status", {})
-    current = seen.get("observedGeneration") == budget["metadata"]["generation"]
-    return bool(current and seen.get("disruptionsAllowed") == 0)
+    status = budget.get("status", {})
+    current = status.get("observedGeneration") == budget["metadata"]["generation"]
+    return bool(current and status.get("disruptionsAllowed") == 0)
 
 
 @dataclass
@@ -113,9 +113,9 @@ class Drained:
             elif not pod["spec"].get("nodeName"):
                 await bind(self.on, name, self.nodes[STAYS])
         self.away_max = max(self.away_max, len(self.on.unready))
-        left = [pod for pod in pods if pod["spec"].get("nodeName") == self.nodes[LEAVES]]
+        unfinished = [pod for pod in pods if pod["spec"].get("nodeName") == self.nodes[LEAVES]]
         # The evicted bookie returns once the next eviction was refused.
-        if self.on.unready and (REFUSED in self.said.read_text() or not left):
+        if self.on.unready and (REFUSED in self.said.read_text() or not unfinished):
             await self._start()
 
     async def _end(self, name: str, uid: str) -> None:
@@ -133,10 +133,10 @@ class Drained:
 
 
 async def test_an_eviction_is_refused_while_ledgers_lack_copies(on: Rig, tmp_path: Path) -> None:
-    async with processes(tmp_path, 3, copies=3) as found:
-        await complete(on, found)
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
-        await found.stop_bookie(2)
+    async with processes(tmp_path, 3, copies=3) as members:
+        await complete(on, members)
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
+        await members.stop_bookie(2)
         await on.until_condition("LedgersHealthy", "False")
         await on.until("no leave to evict one", lambda: is_shut(on))
         uids = {bookie["metadata"]["uid"] for bookie in await bookies(on)}
@@ -146,7 +146,7 @@ async def test_an_eviction_is_refused_while_ledgers_lack_copies(on: Rig, tmp_pat
             assert refused.status == 429
             assert REFUSED in refused.message
         assert {bookie["metadata"]["uid"] for bookie in await bookies(on)} == uids
-        await found.start_bookie(2)
+        await members.start_bookie(2)
         await on.until("leave to evict one", lambda: is_evictable(on))
         assert await evict(on, f"{NAME}-bookie-0") is None
         refused = await evict(on, f"{NAME}-bookie-1")
@@ -157,19 +157,19 @@ async def test_an_eviction_is_refused_while_ledgers_lack_copies(on: Rig, tmp_pat
 async def test_kubectl_drains_a_node_of_bookies_one_after_the_other(
     on: Rig, tmp_path: Path, kubectl: Tool
 ) -> None:
-    async with processes(tmp_path, 3) as found, nodes(on) as named:
-        await complete(on, found)
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
+    async with processes(tmp_path, 3) as members, nodes(on) as named:
+        await complete(on, members)
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
         for index in range(3):
             await bind(on, f"{NAME}-bookie-{index}", named[STAYS if index == 2 else LEAVES])
         await on.until("leave to evict one", lambda: is_evictable(on))
-        said = tmp_path / "drain.log"
+        output = tmp_path / "drain.log"
         flags = ("--ignore-daemonsets", "--delete-emptydir-data", f"--timeout={DRAIN_S}s")
-        with said.open("ab") as out:
+        with output.open("ab") as out:
             drain = await asyncio.create_subprocess_exec(
                 kubectl.program, "drain", named[LEAVES], *flags, stdout=out, stderr=out
             )
-        machines = Drained(on, found, named, said)
+        machines = Drained(on, members, named, output)
 
         async def is_drained() -> bool:
             await machines.turn()
@@ -180,9 +180,9 @@ async def test_kubectl_drains_a_node_of_bookies_one_after_the_other(
         finally:
             if drain.returncode is None:
                 drain.kill()
-        assert await drain.wait() == 0, said.read_text()
+        assert await drain.wait() == 0, output.read_text()
         assert sorted(machines.evicted) == [f"{NAME}-bookie-0", f"{NAME}-bookie-1"]
         assert machines.away_max == 1
         await on.until_condition("Ready", "True")
         assert {bookie["spec"]["nodeName"] for bookie in await bookies(on)} == {named[STAYS]}
-        await asyncio.to_thread(read_all, found.service_url, tmp_path)
+        await asyncio.to_thread(read_all, members.service_url, tmp_path)

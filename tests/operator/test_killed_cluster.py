@@ -67,8 +67,8 @@ class Setting:
         register(context)
 
     def objects(self, kind: Kind) -> list[Object]:
-        found: list[Object] = self.beside.do(self.rig.kube.list(kind, self.namespace))
-        return found
+        remaining: list[Object] = self.beside.do(self.rig.kube.list(kind, self.namespace))
+        return remaining
 
     # -- automatic changes ------------------------------------------------------------------------
 
@@ -99,16 +99,16 @@ class Setting:
         async with asyncio.timeout(REST_S_MAX):
             while True:
                 await self.rig.kubelet()
-                found = {
+                remaining = {
                     kind: await self.rig.kube.list(kind, self.namespace)
                     for kind in (STATEFUL_SET, DEPLOYMENT, POD)
                 }
-                if await self._rests(found):
+                if await self._rests(remaining):
                     break
                 await asyncio.sleep(POLL_S)
         return {
             (kind.kind, obj["metadata"]["name"], obj["metadata"]["resourceVersion"])
-            for kind, objects in found.items()
+            for kind, objects in remaining.items()
             for obj in objects
         }
 

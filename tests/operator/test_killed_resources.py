@@ -56,8 +56,8 @@ class Lives:
         register(context)
 
     def objects(self, kind: Kind) -> list[Object]:
-        found = self.beside.do(self.kube.find(kind, self.name, self.namespace))
-        return [] if found is None else [found]
+        obj = self.beside.do(self.kube.find(kind, self.name, self.namespace))
+        return [] if obj is None else [obj]
 
     def settle(self) -> bool:
         return False
@@ -143,11 +143,11 @@ class Lives:
 
     def told(self) -> set[tuple[str, str]]:
         """Events: of which kind, and why."""
-        found = self.beside.do(self.kube.list(EVENT, self.namespace))
+        events = self.beside.do(self.kube.list(EVENT, self.namespace))
         return {
-            (one["regarding"]["kind"], one["reason"])
-            for one in found
-            if one["regarding"]["name"] == self.name
+            (item["regarding"]["kind"], item["reason"])
+            for item in events
+            if item["regarding"]["name"] == self.name
         }
 
 
@@ -165,9 +165,9 @@ def lives(
         Live(kubectl.within(namespace), server.http_url) as live,
         aside() as beside,
     ):
-        found = Lives(live, beside)
-        yield found
-        found.close()
+        running = Lives(live, beside)
+        yield running
+        running.close()
     delete_namespace(kube_api, namespace)
 
 
@@ -183,8 +183,10 @@ class Step:
         self.numbers, places = chosen(self.points, SEED, more)
         self.state = lives.state()
         # A target that was created again but not filled when the operator died must be filled now.
-        told = lives.told()
-        self.told = told | {(kind, "DriftRepaired") for kind, why in told if why == "Recreated"}
+        recorded = lives.told()
+        self.told = recorded | {
+            (kind, "DriftRepaired") for kind, why in recorded if why == "Recreated"
+        }
         self.deleted = named(lives, went.log.deleted)
         tried = len(self.numbers)
         print(f"{self.name}: {len(self.points)} awaits at {places} places, {tried} tried")
@@ -224,7 +226,7 @@ def live_and_die(lives: Lives, steps: list[Step]) -> None:
             step.do(lives)
             went = course(lives, lives.clock, map(at_point, at))
             killed += went.killed
-            step.check(lives, went, f"{step.name}, killed at {[step.points[one] for one in at]}")
+            step.check(lives, went, f"{step.name}, killed at {[step.points[item] for item in at]}")
     tried = sum(len(step.numbers) for step in steps)
     assert killed > 0.9 * tried > 50, "most of the points are met again"
 

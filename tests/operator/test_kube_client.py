@@ -33,9 +33,9 @@ def kube() -> MemoryKube:
 @pytest.fixture
 async def client(kube: MemoryKube, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[KubeClient]:
     monkeypatch.setattr("magnetar_operator.kube.client.BACKOFF_FIRST_S", 0.0)
-    made = kube.client()
-    yield made
-    await made.close()
+    kube_client = kube.client()
+    yield kube_client
+    await kube_client.close()
 
 
 def settings(name: str = "a", **data: str) -> Object:
@@ -154,9 +154,9 @@ async def test_a_list_includes_all_of_its_pages(kube: MemoryKube, client: KubeCl
     for number in range(5):
         kube.put(settings(f"m{number}"))
     kube.put({**settings("other"), "metadata": {"name": "other", "namespace": "elsewhere"}})
-    found = await client.list(CONFIG_MAP, "ns", labels={"app": "m"})
-    assert [one["metadata"]["name"] for one in found] == [f"m{at}" for at in range(5)]
-    assert {(one["apiVersion"], one["kind"]) for one in found} == {("v1", "ConfigMap")}
+    objects = await client.list(CONFIG_MAP, "ns", labels={"app": "m"})
+    assert [item["metadata"]["name"] for item in objects] == [f"m{at}" for at in range(5)]
+    assert {(item["apiVersion"], item["kind"]) for item in objects} == {("v1", "ConfigMap")}
     assert client.requests["list", "", "configmaps"] == len(kube.asked) == 3
     assert len(await client.list(CONFIG_MAP)) == 6
     assert await client.list(CONFIG_MAP, "ns", labels="app=other") == []

@@ -60,9 +60,9 @@ class Brokers:
 
 @pytest.fixture
 async def on() -> AsyncIterator[Brokers]:
-    found = Brokers()
-    yield found
-    await found.figures.close()
+    brokers = Brokers()
+    yield brokers
+    await brokers.figures.close()
 
 
 @pytest.fixture
@@ -85,8 +85,10 @@ async def test_the_aggregation_layer_finds_the_group_its_version_and_every_metri
     assert [version["groupVersion"] for version in group["versions"]] == [version]
     obj = (await http.get(f"{ROOT}/v1beta1")).json()
     assert (obj["kind"], obj["groupVersion"]) == ("APIResourceList", version)
-    assert {one["name"] for one in obj["resources"]} == set(NAMES)
-    assert all(one["namespaced"] and one["verbs"] == ["get"] for one in obj["resources"])
+    assert {resource["name"] for resource in obj["resources"]} == set(NAMES)
+    assert all(
+        resource["namespaced"] and resource["verbs"] == ["get"] for resource in obj["resources"]
+    )
 
 
 async def test_a_value_is_a_list_of_one_item_with_its_time(

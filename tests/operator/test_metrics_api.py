@@ -113,15 +113,15 @@ async def test_only_the_aggregation_layer_may_connect(
     server = MetricsServer(kube, application(figures), endpoint, (kube_namespace, "authentication"))
     await server.prepare()
     task = asyncio.create_task(server.serve())
-    kept = certificates.of_secret(await kube.get(SECRET, endpoint.secret, kube_namespace))
-    trusting = ssl.create_default_context(cadata=kept.certificate.decode())
-    proven = ssl.create_default_context(cadata=kept.certificate.decode())
+    certificate = certificates.of_secret(await kube.get(SECRET, endpoint.secret, kube_namespace))
+    trusting = ssl.create_default_context(cadata=certificate.certificate.decode())
+    proven = ssl.create_default_context(cadata=certificate.certificate.decode())
     proven.load_cert_chain(*client_files)
     url = f"https://localhost:{free_port}"
     named = {"sni_hostname": endpoint.dns_names[0]}
     async with httpx.AsyncClient(verify=proven, base_url=url, timeout=ANSWER_S) as aggregator:
-        found = await _get(aggregator, f"{ROOT}/v1beta1", named)
-        assert {one["name"] for one in found.json()["resources"]} == set(NAMES)
+        response = await _get(aggregator, f"{ROOT}/v1beta1", named)
+        assert {resource["name"] for resource in response.json()["resources"]} == set(NAMES)
         query = "?labelSelector=cluster%3Ddemo%2CtimeToDrain%3D30"
         item = (await _get(aggregator, PRESSURE + query, named)).json()["items"][0]
         assert item["value"] == "200", "600 bytes within 30 s, and 10 a second are read"
@@ -162,11 +162,11 @@ async def test_two_operators_serve_with_one_certificate(
 
 def test_a_certificate_is_renewed_before_it_ends() -> None:
     now = certificates.utc_now()
-    made = certificates.create(["a.b.svc"], now)
-    assert certificates.is_usable(made, ["a.b.svc"], now)
-    assert not certificates.is_usable(made, ["other.svc"], now)
+    certificate = certificates.create(["a.b.svc"], now)
+    assert certificates.is_usable(certificate, ["a.b.svc"], now)
+    assert not certificates.is_usable(certificate, ["other.svc"], now)
     late = now + timedelta(days=certificates.LIFETIME_DAYS - certificates.RENEWED_BEFORE_DAYS)
-    assert not certificates.is_usable(made, ["a.b.svc"], late)
+    assert not certificates.is_usable(certificate, ["a.b.svc"], late)
     assert not certificates.is_usable(certificates.Serving(b"", b""), ["a.b.svc"], now)
 
 

@@ -190,10 +190,10 @@ async def test_only_the_aggregation_layer_may_connect_and_stop_closes_the_socket
     url = f"https://127.0.0.1:{port}/"
     trusting = ssl.create_default_context(cafile=str(tmp_path / "ca"))
     trusting.check_hostname = False
-    known = ssl.create_default_context(cafile=str(tmp_path / "ca"))
-    known.check_hostname = False
-    known.load_cert_chain(*files)
-    async with httpx.AsyncClient(verify=known, trust_env=False) as layer:
+    context = ssl.create_default_context(cafile=str(tmp_path / "ca"))
+    context.check_hostname = False
+    context.load_cert_chain(*files)
+    async with httpx.AsyncClient(verify=context, trust_env=False) as layer:
         while True:
             try:
                 answer = await layer.get(url)
@@ -244,8 +244,8 @@ async def test_registration_is_retried_and_repeated_after_a_deletion(
         on.has_api_service()
         async with asyncio.timeout(20):
             await registered.wait()
-    left = [one.get_name() for one in asyncio.all_tasks() if one is not asyncio.current_task()]
-    assert left == []
+    tasks = [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert tasks == []
 
 
 # -- the address of a cluster's figures

@@ -121,10 +121,10 @@ def of_cluster(spec: dict[str, Any]) -> list[Object]:
         for at in range(5)
     ]
     planned = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
-    made = [action.manifest for action in planned.actions if isinstance(action, Apply)]
+    manifests_applied = [action.manifest for action in planned.actions if isinstance(action, Apply)]
     live = {"metadata": {"name": "data-c-bookie-0", "namespace": "ns"}, "spec": {}}
     claim = storage.claim(cluster, "bookie", live, "11Gi")
-    return [*made, sealed(claim)]
+    return [*manifests_applied, sealed(claim)]
 
 
 def of_job(place: Place, spec: dict[str, Any]) -> list[Object]:
@@ -143,11 +143,11 @@ def made(name: str) -> list[Object]:
 def digests(name: str) -> dict[str, str]:
     """Digests by kind and name; those of pod templates are separate."""
     found: dict[str, str] = {}
-    for one in made(name):
-        key = f"{one['kind']} {one['metadata']['name']}"
-        template = one.get("spec", {}).get("template")
+    for item in made(name):
+        key = f"{item['kind']} {item['metadata']['name']}"
+        template = item.get("spec", {}).get("template")
         assert key not in found, key
-        found[key] = digest(one)
+        found[key] = digest(item)
         if template is not None:
             found[f"pods of {key}"] = digest(template)
     return found
@@ -156,11 +156,15 @@ def digests(name: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", [*CLUSTERS, *JOBS])
 def test_objects_equal_those_of_the_previous_release(name: str) -> None:
     recorded = json.loads(RECORDED.read_text())[name]
-    found = digests(name)
-    changed = [key for key in {**recorded, **found} if recorded.get(key) != found.get(key)]
+    object_digests = digests(name)
+    changed = [
+        key
+        for key in {**recorded, **object_digests}
+        if recorded.get(key) != object_digests.get(key)
+    ]
     assert changed == [], "if all of these are meant to change, record them"
 
 
 if __name__ == "__main__":
-    whole = {each: digests(each) for each in (*CLUSTERS, *JOBS)}
+    whole = {item: digests(item) for item in (*CLUSTERS, *JOBS)}
     RECORDED.write_text(json.dumps(whole, indent=2, sort_keys=True) + "\n")

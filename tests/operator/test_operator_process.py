@@ -48,15 +48,15 @@ LEASE_NAME = "operator"
 
 @pytest.fixture
 async def kube() -> AsyncIterator[KubeClient]:
-    found = KubeClient.connect()
-    yield found
-    await found.close()
+    client = KubeClient.connect()
+    yield client
+    await client.close()
 
 
 @pytest.fixture
 async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
-    async with rig(kube_namespace) as found:
-        yield found
+    async with rig(kube_namespace) as test_rig:
+        yield test_rig
 
 
 class Hand:
@@ -129,9 +129,9 @@ def operator_process(
 async def until(what: str, holds: Callable[[], Any], wait_s: float = 90.0) -> Any:
     deadline = time.monotonic() + wait_s
     while True:
-        found = await holds()
-        if found:
-            return found
+        outcome = await holds()
+        if outcome:
+            return outcome
         assert time.monotonic() < deadline, what
         await asyncio.sleep(0.2)
 
@@ -164,7 +164,7 @@ async def test_the_second_operator_continues_where_the_first_was_killed(
         second = await holder()
         assert {first, second} == {"one", "two"}
         owned = await on.kube.list(STATEFUL_SET, on.namespace)
-        assert {each["metadata"]["name"] for each in owned} == {f"{NAME}-etcd", f"{NAME}-bookie"}
+        assert {item["metadata"]["name"] for item in owned} == {f"{NAME}-etcd", f"{NAME}-bookie"}
         # A graceful end releases the lease and deletes nothing.
         waiting.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(waiting.wait, 60) == 0
@@ -205,8 +205,8 @@ async def harm(on: Rig) -> None:
 async def test_a_reconcile_that_dies_at_any_request_is_continued(on: Rig, tmp_path: Path) -> None:
     """At its first request, its second, …, until it comes through."""
     dying = Dying.connect()
-    async with processes(tmp_path, 3) as found:
-        await on.apply(adminUrl=found.admin_url)
+    async with processes(tmp_path, 3) as members:
+        await on.apply(adminUrl=members.admin_url)
         await on.until_condition("Ready", "True")
         for number in range(1, 200):
             await harm(on)
@@ -223,8 +223,8 @@ async def test_a_reconcile_that_dies_at_any_request_is_continued(on: Rig, tmp_pa
             assert await on.bookies() == 3
             on.asked.requests.clear()
             await on.handler.reconcile(await on.owner())
-            told = {key for key in on.asked.requests if key[0] not in ("get", "list")}
-            assert told <= {("patch", "magnetar.io", "magnetarclusters/status")}, number
+            requests = {key for key in on.asked.requests if key[0] not in ("get", "list")}
+            assert requests <= {("patch", "magnetar.io", "magnetarclusters/status")}, number
             if not look.cancelled():
                 look.result()
                 break
@@ -274,8 +274,8 @@ async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
         "broker": {"autoscaling": {"enabled": True}},
         "storageRetention": "Delete",
     }
-    async with processes(tmp_path, 3) as found:
-        everything["adminUrl"] = found.admin_url
+    async with processes(tmp_path, 3) as members:
+        everything["adminUrl"] = members.admin_url
         await on.apply(**everything)
         await on.until_condition("Ready", "True")
         on.unready = {f"{NAME}-bookie-2"}
@@ -295,19 +295,19 @@ async def test_the_role_has_exactly_the_rights_that_a_lifecycle_uses(
         assert brokers["spec"]["template"]["spec"]["containers"][0]["image"] == "magnetar:test"
         on.unready = set()
         await on.until_condition("Upgrading", "False")
-        await found.follow(on)
+        await members.follow(on)
         await on.annotate(**{"replace-volume": f"{NAME}-bookie-0"})
 
         async def volume_is_new() -> bool:
-            await found.follow(on)
+            await members.follow(on)
             owner = await on.owner()
-            asked = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
-            return not asked and "drain" not in owner["status"]
+            requested = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
+            return not requested and "drain" not in owner["status"]
 
         await on.until("a new volume", volume_is_new)
         off = {"pdb": {"enabled": False}}
         await on.apply(
-            adminUrl=found.admin_url,
+            adminUrl=members.admin_url,
             image="magnetar:next",
             broker=off,
             bookie=off,

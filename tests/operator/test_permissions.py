@@ -17,8 +17,8 @@ TOPIC = "persistent://t1/n1/a"
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 def shop(*actions: str, **place: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def document(name: str, kind: str = "Topic", version: str = API_VERSION) -> Docu
 
 
 def names(documents: list[Document]) -> list[str]:
-    return [each["metadata"]["name"] for each in documents]
+    return [document["metadata"]["name"] for document in documents]
 
 
 def read(*documents: object) -> list[Document]:

@@ -63,8 +63,8 @@ class Looks:
 
     async def __aexit__(self, *_: object) -> None:
         await self.work.stop()
-        left = [each for each in asyncio.all_tasks() if each is not asyncio.current_task()]
-        assert left == []
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        assert tasks == []
 
 
 @pytest.fixture(autouse=True)

@@ -169,8 +169,8 @@ async def test_a_list_is_read_once_while_it_is_fresh() -> None:
         view = ClusterView(AdminClient(url), time)
         names = ["x", "p", "new"]
         targets = [Target(TOPIC, f"persistent://a/b/{name}") for name in names]
-        found = await asyncio.gather(*(view.exists(one) for one in targets * 20))
-        assert found == [True, True, False] * 20
+        answers = await asyncio.gather(*(view.exists(item) for item in targets * 20))
+        assert answers == [True, True, False] * 20
         assert view.client.requests["GET"] == 2
         view.created(targets[2])
         view.deleted(targets[0])

@@ -43,11 +43,11 @@ def test_a_namespace_s_policy(policy: Policy, data: st.DataObject) -> None:
     desired = wanted(policy, data, NamespaceSpec)
     document: Any = default_policies(CLUSTER)
     for field, value in desired.fields.items():
-        found = policy_of(field)
-        if found is not None:
-            document = with_value(document, found[0], value, CLUSTER, found[1])
-    seen = namespace(shown_document(document, auto_update=True), 0, CLUSTER)
-    assert not plan(Target(NAMESPACE, "a/b"), desired, seen).actions
+        field_policy = policy_of(field)
+        if field_policy is not None:
+            document = with_value(document, field_policy[0], value, CLUSTER, field_policy[1])
+    observed_fields = namespace(shown_document(document, auto_update=True), 0, CLUSTER)
+    assert not plan(Target(NAMESPACE, "a/b"), desired, observed_fields).actions
 
 
 @pytest.mark.parametrize("policy", at(Level.TOPIC), ids=lambda policy: policy.name)
@@ -57,10 +57,10 @@ def test_a_topic_s_policy(policy: Policy, data: st.DataObject) -> None:
     desired = wanted(policy, data, TopicSpec)
     value: Any = None
     for field, part in desired.fields.items():
-        found = policy_of(field)
-        if found is not None:
-            value = {**(value or {}), found[1]: part} if found[1] else part
+        field_policy = policy_of(field)
+        if field_policy is not None:
+            value = {**(value or {}), field_policy[1]: part} if field_policy[1] else part
     held = {policy.name: forms.shown(policy, value)}
-    seen = Observed(topic_fields(desired.fields.get(PARTITIONS, 0), None, held))
-    planned = plan(Target(TOPIC, "persistent://a/b/c"), desired, seen)
+    observed = Observed(topic_fields(desired.fields.get(PARTITIONS, 0), None, held))
+    planned = plan(Target(TOPIC, "persistent://a/b/c"), desired, observed)
     assert not [action for action in planned.actions if action.field in desired.fields]

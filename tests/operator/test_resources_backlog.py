@@ -45,13 +45,13 @@ def record(*worst: Behind, findings: tuple[Noticed, ...] = (), **given: Any) -> 
 
 
 def said(target: Target, document: BacklogRecord | None) -> tuple[bool | None, str] | None:
-    found = backlog_growing(target, document, NOW)
-    return None if found is None else (found.holds, found.reason)
+    condition = backlog_growing(target, document, NOW)
+    return None if condition is None else (condition.holds, condition.reason)
 
 
 def test_a_growing_backlog_is_reported_with_its_figures() -> None:
-    found = backlog_growing(AUDIT, record(behind(NAME, "audit", "growing", 2.25)), NOW)
-    assert found == Condition(
+    condition = backlog_growing(AUDIT, record(behind(NAME, "audit", "growing", 2.25)), NOW)
+    assert condition == Condition(
         "BacklogGrowing",
         True,
         "Growing",
@@ -63,12 +63,12 @@ def test_a_growing_backlog_is_reported_with_its_figures() -> None:
 def test_a_topic_includes_its_partitions_and_subscriptions() -> None:
     rows = [behind(PART, f"s{number}", "stalled", 0.0) for number in range(4)]
     document = record(*rows, behind(NAME, "audit", "growing", 1.0))
-    found = backlog_growing(A_TOPIC, document, NOW)
-    assert found is not None
-    assert (found.holds, found.reason) == (True, "Growing")
-    assert found.message.startswith(f"subscription audit of {NAME} grows")
-    assert f"subscription s0 of {PART} is stalled" in found.message
-    assert "; and 2 more (" in found.message
+    condition = backlog_growing(A_TOPIC, document, NOW)
+    assert condition is not None
+    assert (condition.holds, condition.reason) == (True, "Growing")
+    assert condition.message.startswith(f"subscription audit of {NAME} grows")
+    assert f"subscription s0 of {PART} is stalled" in condition.message
+    assert "; and 2 more (" in condition.message
     assert said(Target(SUBSCRIPTION, NAME, "s3"), document) == (True, "Stalled")
     for other in (f"{NAME}-2", NAME[:-1], f"{NAME}-partition-1-x"):
         assert said(Target(TOPIC, other), document) == (False, "NotGrowing"), other
@@ -85,9 +85,9 @@ def test_unreadable_cursors_are_known_from_the_findings() -> None:
     findings = (Noticed("critical", "unreadable", NAME, "audit"), Noticed("note", "holes", NAME))
     document = record(Behind(NAME, "audit"), findings=findings, unreadable=1, unknown=0)
     assert said(AUDIT, document) == (True, "Unreadable")
-    found = backlog_growing(AUDIT, document, NOW)
-    assert found is not None
-    assert f"subscription audit of {NAME} cannot be read (" in found.message
+    condition = backlog_growing(AUDIT, document, NOW)
+    assert condition is not None
+    assert f"subscription audit of {NAME} cannot be read (" in condition.message
 
 
 def test_a_finding_beyond_the_worst_counts() -> None:
@@ -191,8 +191,8 @@ async def test_any_broker_serves_the_stored_analysis() -> None:
     cluster = RestCluster()
     await cluster.start(2)
     name = "persistent://public/default/a"
-    made = record(behind(name, "s", "growing", 1.0))
-    await cluster.store.put(record_key("public/default"), msgspec.json.encode(made))
+    backlog_record = record(behind(name, "s", "growing", 1.0))
+    await cluster.store.put(record_key("public/default"), msgspec.json.encode(backlog_record))
     for member in cluster.members:
         client = AdminClient(str(member.http.base_url))
         document = await Analyses(client).of("public/default")

@@ -41,7 +41,7 @@ class Brokers:
     def analysed(self, *worst: Behind, seconds_ago: float = 0.0) -> None:
         """A run of the job ended."""
         trends = [row.trend for row in worst]
-        made = BacklogRecord(
+        backlog_record = BacklogRecord(
             at_ms=int((time.time() - seconds_ago) * 1000),
             behind=len(worst),
             growing=trends.count("growing"),
@@ -50,7 +50,7 @@ class Brokers:
             unknown=0,
             worst=[*worst],
         )
-        self.run(self.cluster.store.put(record_key(NAMESPACE), msgspec.json.encode(made)))
+        self.run(self.cluster.store.put(record_key(NAMESPACE), msgspec.json.encode(backlog_record)))
 
     def stop(self) -> None:
         self.run(self.cluster.stop())
@@ -61,9 +61,9 @@ class Brokers:
 
 @pytest.fixture
 def brokers() -> Iterator[Brokers]:
-    made = Brokers()
-    yield made
-    made.stop()
+    stub = Brokers()
+    yield stub
+    stub.stop()
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def live(
     monkeypatch.setattr(view, "ANALYSIS_FRESH_S", 0.2)
     url = str(brokers.cluster.members[0].http.base_url)
     with (
-        Live(kubectl.within(kube_namespace), url) as found,
+        Live(kubectl.within(kube_namespace), url) as rig,
         operator(kube_namespace, resync_s=0.5) as acting,
     ):
-        found.requests = acting.context.kube.requests
-        yield found
+        rig.requests = acting.context.kube.requests
+        yield rig
 
 
 def test_the_condition_follows_analyses_and_disappears_with_their_age(
@@ -95,9 +95,9 @@ def test_the_condition_follows_analyses_and_disappears_with_their_age(
 
     brokers.analysed(Behind(TOPIC, "audit", 1_200, 34_000, 60.0, "growing", 2.25))
     for kind, name in (("Topic", "created"), ("Subscription", "audit")):
-        told = live.until(kind, name, "Growing", TYPE)
-        assert told["status"] == "True"
-        assert told["message"].startswith(
+        condition = live.until(kind, name, "Growing", TYPE)
+        assert condition["status"] == "True"
+        assert condition["message"].startswith(
             f"subscription audit of {TOPIC} grows: 1,200 entries, 34,000 bytes, +2.2 entries/s"
         )
         assert live.condition(kind, name)["status"] == "True", "it is ready as before"

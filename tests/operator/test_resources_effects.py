@@ -36,8 +36,8 @@ HOLDS = "producer_exception"
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 def quota(limit: Any, policy: str, *, size: bool) -> dict[str, Any]:
@@ -50,9 +50,9 @@ def steps(
     target: Target = A,
 ) -> tuple[Action, ...]:  # fmt: skip
     """The steps from these fields to the manifest; `was`: the manifest before."""
-    one = {"kind": target.kind, "metadata": {"name": "x"}}
+    obj = {"kind": target.kind, "metadata": {"name": "x"}}
     name = target.name.removeprefix("persistent://")
-    desired = desired_of(parse_spec({**one, "spec": {"name": name, "policies": policies}}))
+    desired = desired_of(parse_spec({**obj, "spec": {"name": name, "policies": policies}}))
     fields = {"partitions": 0, **{f"policies.{key}": v for key, v in (there or {}).items()}}
     fields["policies.inactiveTopicPolicies"] = {"deleteWhileInactive": False}
     applied = {"exists": True, "fields": {f"policies.{key}": None for key in was}}
@@ -66,13 +66,13 @@ async def effect(
     """Also returns the requests."""
     on.rest.answers |= {OF_A: {}, OF_N1: {}}
     before = len(on.rest.asked)
-    found = await effect_of(on.clusters.at(URL), target, made, above or {})
+    answered = await effect_of(on.clusters.at(URL), target, made, above or {})
     paths, queries = on.rest.asked[before:], on.rest.queries[before:]
     assert len(paths) <= 1
     if not paths:
-        return found, {}
+        return answered, {}
     assert paths == [("GET", OF_A if target is A else OF_N1)]
-    return found, dict(each.split("=") for each in queries[0].split("&"))
+    return answered, dict(pair.split("=") for pair in queries[0].split("&"))
 
 
 async def test_the_effects_of_all_changed_limits_are_requested_together(on: Stage) -> None:
@@ -114,9 +114,9 @@ async def test_each_quota_is_sent_with_its_limit_and_action(
 
 
 async def test_an_unset_limit_of_a_topic_falls_back_to_the_namespace(on: Stage) -> None:
-    there = {"retention": DAY, "messageTTL": 0,
+    current = {"retention": DAY, "messageTTL": 0,
              "backlogQuota.destination_storage": quota(10, EVICTS, size=True)}  # fmt: skip
-    gone = steps({}, there, (*there,))
+    planned_steps = steps({}, current, (*current,))
     above = {
         "retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 1},
         "message_ttl_in_seconds": 7,
@@ -125,7 +125,7 @@ async def test_an_unset_limit_of_a_topic_falls_back_to_the_namespace(on: Stage) 
             "message_age": quota(30, EVICTS, size=False),
         },
     }
-    _, asked = await effect(on, gone, above)
+    _, asked = await effect(on, planned_steps, above)
     assert asked["retentionTimeInMinutes"] == "5"
     assert asked["messageTTL"] == "7"
     assert asked["backlogQuotaSize"] == "20"
@@ -135,8 +135,8 @@ async def test_an_unset_limit_of_a_topic_falls_back_to_the_namespace(on: Stage) 
 async def test_the_effect_is_unknown_if_the_next_limit_is(
     on: Stage,
 ) -> None:
-    gone = steps({}, {"retention": DAY}, ("retention",))
-    assert await effect(on, gone) == (Effect(is_certain=False), {})
+    planned_steps = steps({}, {"retention": DAY}, ("retention",))
+    assert await effect(on, planned_steps) == (Effect(is_certain=False), {})
     of_namespace = steps({}, {"retention": DAY}, ("retention",), target=N1)
     above = {"retention_policies": {"retentionTimeInMinutes": 5, "retentionSizeInMB": 1}}
     assert await effect(on, of_namespace, above, N1) == (Effect(is_certain=False), {})
@@ -147,27 +147,27 @@ async def test_a_harmless_removal_does_not_hide_the_effect_of_another_limit(
     on: Stage,
 ) -> None:
     """A removed quota deletes nothing, whatever replaces it."""
-    there = {"backlogQuota.destination_storage": quota(10, EVICTS, size=True)}
+    current = {"backlogQuota.destination_storage": quota(10, EVICTS, size=True)}
     for target in (A, N1):
-        made = steps({"messageTTL": "1m"}, there, (*there,), target=target)
-        assert await effect(on, made, {}, target) == (Effect(), {"messageTTL": "60"})
+        planned_steps = steps({"messageTTL": "1m"}, current, (*current,), target=target)
+        assert await effect(on, planned_steps, {}, target) == (Effect(), {"messageTTL": "60"})
 
 
 async def test_a_quota_without_a_limit_is_unlimited(on: Stage) -> None:
-    there = {f"backlogQuota.{kind}": quota(1, EVICTS, size=kind == "destination_storage")
+    current = {f"backlogQuota.{kind}": quota(1, EVICTS, size=kind == "destination_storage")
              for kind in ("destination_storage", "message_age")}  # fmt: skip
     bare = {"policy": EVICTS}
     above = {"backlog_quota_map": {"destination_storage": bare, "message_age": bare}}
-    made = steps({"messageTTL": "1m"}, there, (*there,))
-    _, asked = await effect(on, made, above)
+    planned_steps = steps({"messageTTL": "1m"}, current, (*current,))
+    _, asked = await effect(on, planned_steps, above)
     assert (asked["backlogQuotaSize"], asked["backlogQuotaTime"]) == ("-1", "-1")
 
 
 async def test_the_effect_of_a_policy_that_the_cluster_cannot_predict_is_unknown(
     on: Stage,
 ) -> None:
-    made = steps({"subscriptionExpirationTime": "1h"}, target=N1)
-    assert await effect(on, made, target=N1) == (Effect(is_certain=False), {})
+    planned_steps = steps({"subscriptionExpirationTime": "1h"}, target=N1)
+    assert await effect(on, planned_steps, target=N1) == (Effect(is_certain=False), {})
 
 
 async def test_no_effect_is_requested_for_harmless_changes(on: Stage) -> None:
@@ -241,9 +241,9 @@ async def test_a_plan_marks_changes_that_may_delete_data_later(
     ],
 )
 def test_an_answer_is_read_for_one_topic_and_for_several(answer: Object, meant: Effect) -> None:
-    found = read(answer)
-    assert found == meant
-    assert found.loses == bool(meant.ledgers or meant.expires)
+    effects = read(answer)
+    assert effects == meant
+    assert effects.loses == bool(meant.ledgers or meant.expires)
 
 
 # -- plans of files
@@ -277,14 +277,14 @@ def test_a_plan_of_files_ends_with_the_most_important_steps(
     assert (findings.code, findings.summary()) == (code, said)
     document = findings.document()
     assert (document["exitCode"], document["resources"]) == (code, 2)
-    assert document["deletes"]["bytes"] == sum(one["bytes"] for one in found)
-    assert document["deletes"]["topics"] == sum(one["topics"] for one in found)
+    assert document["deletes"]["bytes"] == sum(item["bytes"] for item in found)
+    assert document["deletes"]["topics"] == sum(item["topics"] for item in found)
     assert [*findings.lines()][-1] == said
 
 
 def test_a_plan_for_people_is_in_groups_with_marks() -> None:
-    found = [step(loses=True), step("refuse"), step("create"), step("remove"), step()]
-    assert [*Findings(found, 1).lines()][:-1] == [
+    steps = [step(loses=True), step("refuse"), step("create"), step("remove"), step()]
+    assert [*Findings(steps, 1).lines()][:-1] == [
         "Deletes data:",
         "  ! topic t: text",
         "Refused, and not done:",
@@ -314,15 +314,15 @@ async def test_files_are_planned_in_order_as_if_each_were_applied(on: Stage) -> 
         document("Namespace", "m", {"tenant": "new"}),
         document("Tenant", "new", {}),
     ]
-    found = await planned(on, *given, url=URL, kube=False)
-    texts = [action["text"] for action in found.steps if action["action"] == "create"]
+    new_plan = await planned(on, *given, url=URL, kube=False)
+    texts = [action["text"] for action in new_plan.steps if action["action"] == "create"]
     assert texts == [
         "create tenant new",
         "create namespace new/m",
         "create topic persistent://new/m/a with 2 partitions",
         "create subscription persistent://new/m/a/subscription/s",
     ]
-    assert (found.resources, found.code) == (4, CHANGES)
+    assert (new_plan.resources, new_plan.code) == (4, CHANGES)
     assert on.rest.writes == []
 
 
@@ -332,15 +332,15 @@ async def test_applied_fields_count_and_a_moved_manifest_cannot_be_planned(
     policies = {"messageTTL": "1h"}
     await on.ready("Topic", "a", {"name": "t1/n1/a", "policies": policies})
     same = {"adminUrl": URL, "name": "t1/n1/a", "policies": policies}
-    found = await planned(on, document("Topic", "a", same))
-    assert (found.steps, found.code) == ([], NOTHING)
-    found = await planned(on, document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/a"}))
-    assert [action["action"] for action in found.steps] == ["remove"]
+    new_plan = await planned(on, document("Topic", "a", same))
+    assert (new_plan.steps, new_plan.code) == ([], NOTHING)
+    new_plan = await planned(on, document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/a"}))
+    assert [action["action"] for action in new_plan.steps] == ["remove"]
     moved = document("Topic", "a", {"adminUrl": URL, "name": "t1/n1/b"})
     with pytest.raises(CannotPlan, match="Topic ns/a: it was created or adopted as"):
         await planned(on, moved)
-    found = await planned(on, moved, url=URL)
-    texts = [action["text"] for action in found.steps if action["action"] == "create"]
+    new_plan = await planned(on, moved, url=URL)
+    texts = [action["text"] for action in new_plan.steps if action["action"] == "create"]
     assert texts == ["create topic persistent://t1/n1/b"], "what is recorded is of another topic"
 
 

@@ -22,8 +22,8 @@ HELD = "DeletionBlocked"
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 def cluster(on: Stage, name: str = "c", namespace: str = NS, **spec: Any) -> Object:
@@ -39,8 +39,8 @@ def cluster(on: Stage, name: str = "c", namespace: str = NS, **spec: Any) -> Obj
 
 async def topics(on: Stage) -> list[str]:
     """That are in the cluster."""
-    found = await on.say("GET", "/persistent/t1/n1")
-    return [each.rpartition("/")[2] for each in found]
+    answer = await on.say("GET", "/persistent/t1/n1")
+    return [item.rpartition("/")[2] for item in answer]
 
 
 # -- deletions
@@ -55,7 +55,7 @@ async def test_a_topic_is_deleted_with_its_partitions_before_its_resource(
     assert await on.delete("Topic", "a") is None
     assert on.get("Topic", "a") == {}
     assert await topics(on) == ["b"]
-    (gone,) = [each for each in on.rest.writes if each[0] == "DELETE"]
+    (gone,) = [request for request in on.rest.writes if request[0] == "DELETE"]
     assert gone[1] == (f"{A}/partitions" if partitions else A)
     assert await on.say("GET", "/persistent/t1/n1/partitioned") == []
 
@@ -94,11 +94,11 @@ async def test_the_finalizer_is_removed_only_after_the_topic(on: Stage) -> None:
 async def test_keep_after_deletion_applies_even_if_it_was_set_after_the_finalizer(
     on: Stage,
 ) -> None:
-    kept = {"lifecyclePolicy": "KeepAfterDeletion"}
-    await on.ready("Topic", "a", {"name": NAME, **kept})
+    spec = {"lifecyclePolicy": "KeepAfterDeletion"}
+    await on.ready("Topic", "a", {"name": NAME, **spec})
     assert await on.delete("Topic", "a") is None
     await on.ready("Topic", "b", {"name": "t1/n1/b"})
-    on.apply("Topic", "b", {"name": "t1/n1/b", **kept})
+    on.apply("Topic", "b", {"name": "t1/n1/b", **spec})
     assert await on.delete("Topic", "b") is None
     assert on.kube.all_of(TOPIC) == []
     assert await topics(on) == ["a", "b"]
@@ -166,9 +166,9 @@ async def test_of_two_resources_of_a_topic_only_the_older_one_deletes_it(
 
 
 async def test_a_younger_resource_takes_over_once_the_older_one_is_deleted(on: Stage) -> None:
-    kept = {"name": NAME, "lifecyclePolicy": "KeepAfterDeletion"}
+    spec = {"name": NAME, "lifecyclePolicy": "KeepAfterDeletion"}
     await on.ready("Topic", "one", {"name": NAME})
-    on.apply("Topic", "two", kept)
+    on.apply("Topic", "two", spec)
     await on.look("Topic", "two")
     assert on.reason("Topic", "two") == "Duplicate"
     on.watches.woken.clear()
@@ -341,7 +341,7 @@ async def test_a_forced_deletion_deletes_no_contents(on: Stage) -> None:
 
 @pytest.mark.parametrize("how", ["gone", "ending", "staying"])
 async def test_targets_in_a_deleted_cluster_are_left_to_it(on: Stage, how: str) -> None:
-    made = cluster(on)
+    cluster_name = cluster(on)
     await on.ready("Topic", "a", {**IN_C, "name": NAME})
     assert (on.status("Topic", "a")["cluster"], on.status("Topic", "a")["clusterNamespace"]) == (
         "c", NS,
@@ -350,7 +350,9 @@ async def test_targets_in_a_deleted_cluster_are_left_to_it(on: Stage, how: str) 
     if how == "gone":
         on.kube.remove(CLUSTER, "c")
     elif how == "ending":
-        on.kube.put({**made, "metadata": {**made["metadata"], "finalizers": ["theirs"]}})
+        on.kube.put(
+            {**cluster_name, "metadata": {**cluster_name["metadata"], "finalizers": ["theirs"]}}
+        )
         on.kube.remove(CLUSTER, "c")
     after_s = await on.delete("Topic", "a")
     if how == "staying":

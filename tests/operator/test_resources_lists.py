@@ -27,8 +27,8 @@ NAME = "t1/n1/a"
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 # -- lists
@@ -118,9 +118,9 @@ async def test_a_tenant_may_use_its_named_clusters_or_else_all(on: Stage) -> Non
     await on.look("Tenant", "x")
     on.apply("Tenant", "y", {"adminRoles": ["r"]})
     await on.look("Tenant", "y")
-    made = [json.loads(body) for (method, _), body in
+    bodies = [json.loads(body) for (method, _), body in
             zip(on.rest.asked, on.rest.bodies, strict=True) if method == "PUT"]  # fmt: skip
-    assert made == [
+    assert bodies == [
         {"adminRoles": [], "allowedClusters": ["a"]},
         {"adminRoles": ["r"], "allowedClusters": ["a", "b"]},
     ]
@@ -162,9 +162,9 @@ async def test_the_broker_decides_the_number_of_bundles_by_default(
 ) -> None:
     await on.ready("Namespace", "m", {"tenant": "t1"})
     await on.ready("Namespace", "n", {"tenant": "t1", "bundles": 8})
-    made = [json.loads(body) for (method, _), body in
+    bodies = [json.loads(body) for (method, _), body in
             zip(on.rest.asked, on.rest.bodies, strict=True) if method == "PUT"]  # fmt: skip
-    assert made == [{}, {"bundles": {"numBundles": 8}}]
+    assert bodies == [{}, {"bundles": {"numBundles": 8}}]
     on.apply("Namespace", "n", {"tenant": "t1", "bundles": 16})
     await on.look("Namespace", "n")
     assert "brokers split bundles by load" in on.condition("Namespace", "n")["message"]
@@ -183,9 +183,9 @@ async def test_a_condition_keeps_its_transition_time(on: Stage) -> None:
         on.apply("Topic", "a", {"name": NAME, "policies": ttl})
         await on.look("Topic", "a")
         since = {1: 12, 2: 14, 3: 14, 4: 16}[hours]
-        found = on.condition("Topic", "a")
-        assert found["status"] == str(not refused)
-        assert found["lastTransitionTime"] == f"2026-01-01T{since}:00:00Z"
+        condition = on.condition("Topic", "a")
+        assert condition["status"] == str(not refused)
+        assert condition["lastTransitionTime"] == f"2026-01-01T{since}:00:00Z"
 
 
 # -- the clients

@@ -29,12 +29,15 @@ def live(
     kube_api: client.ApiClient, kubectl: Tool, crds: list[str], server: ServerProcess
 ) -> Iterator[Live]:
     namespace = fresh_namespace(kube_api)
-    with Live(kubectl.within(namespace), server.http_url) as found, operator(namespace) as acting:
-        found.requests = acting.context.kube.requests
-        found.apply("Tenant", "shop", {})
-        found.apply("Namespace", "orders", {"tenant": "shop"})
-        found.ready("Namespace", "orders")
-        yield found
+    with (
+        Live(kubectl.within(namespace), server.http_url) as rig,
+        operator(namespace) as acting,
+    ):
+        rig.requests = acting.context.kube.requests
+        rig.apply("Tenant", "shop", {})
+        rig.apply("Namespace", "orders", {"tenant": "shop"})
+        rig.ready("Namespace", "orders")
+        yield rig
     delete_namespace(kube_api, namespace)
 
 
@@ -196,11 +199,11 @@ def test_a_refused_creation_leaves_nothing_to_delete(live: Live) -> None:
 def test_unsupported_settings_are_refused_before_any_action(live: Live) -> None:
     """A cluster's name, which the API server cannot know."""
     live.kubectl.apply(manifest("MagnetarCluster", "local", {"adminUrl": live.url}))
-    where = {"clusterRef": {"name": "local"}}
-    live.apply("Tenant", "far", {**where, "allowedClusters": ["elsewhere"]})
+    place_fields = {"clusterRef": {"name": "local"}}
+    live.apply("Tenant", "far", {**place_fields, "allowedClusters": ["elsewhere"]})
     assert "name the local cluster only" in live.until("Tenant", "far", "Unsupported")["message"]
     policies = {"replicationClusters": ["elsewhere"], "messageTTL": "1h"}
-    live.apply("Namespace", "far", {**where, "tenant": "shop", "policies": policies})
+    live.apply("Namespace", "far", {**place_fields, "tenant": "shop", "policies": policies})
     assert (
         "spec.policies.replicationClusters"
         in live.until("Namespace", "far", "Unsupported")["message"]

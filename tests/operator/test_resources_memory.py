@@ -51,21 +51,21 @@ def made() -> tuple[Memory, Siblings]:
 
 def test_the_last_written_status_counts_until_the_watch_has_a_newer_one() -> None:
     memory, _ = made()
-    one = resource("a", phase="old")
-    assert memory.status(key("a"), one) == {"phase": "old"}
+    obj = resource("a", phase="old")
+    assert memory.status(key("a"), obj) == {"phase": "old"}
     after = resource("a", phase="new")
     after["metadata"]["resourceVersion"] = "7"
     memory.wrote(key("a"), after)
-    assert memory.status(key("a"), one) == {"phase": "new"}
-    one["metadata"]["resourceVersion"] = "7"
-    assert memory.status(key("a"), one) == {"phase": "new"}
+    assert memory.status(key("a"), obj) == {"phase": "new"}
+    obj["metadata"]["resourceVersion"] = "7"
+    assert memory.status(key("a"), obj) == {"phase": "new"}
     other = resource("a", phase="another's")
     other["metadata"]["uid"] = "another"
     assert memory.status(key("a"), other) == {"phase": "another's"}
-    one["metadata"]["resourceVersion"] = "8"
-    assert memory.status(key("a"), one) == {"phase": "old"}
-    one["metadata"]["resourceVersion"] = "7"
-    assert memory.status(key("a"), one) == {"phase": "old"}, "it is forgotten"
+    obj["metadata"]["resourceVersion"] = "8"
+    assert memory.status(key("a"), obj) == {"phase": "old"}
+    obj["metadata"]["resourceVersion"] = "7"
+    assert memory.status(key("a"), obj) == {"phase": "old"}, "it is forgotten"
     assert version_of({"metadata": {"resourceVersion": "x"}}) == 0
     assert version_of({"metadata": {}}) == 0
 
@@ -157,8 +157,8 @@ def test_deleted_resources_are_dropped_from_time_to_time(monkeypatch: pytest.Mon
     memory.forget_deleted()
     assert key("gone") in memory._written
     memory.forget_deleted()
-    for kept in (memory._written, memory._failures):
-        assert set(kept) == {key("there")}
+    for item in (memory._written, memory._failures):
+        assert set(item) == {key("there")}
     assert set(memory._waiting) == {"there"}
     assert memory._owners == {"there": key("there")}
 

@@ -26,20 +26,20 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
 
 @pytest.fixture
 def old(kubectl: Tool, kube_namespace: str, servers: tuple[ServerProcess, ...]) -> Iterator[Live]:
-    with Live(kubectl.within(kube_namespace), servers[0].http_url) as found:
-        yield found
+    with Live(kubectl.within(kube_namespace), servers[0].http_url) as live:
+        yield live
 
 
 @pytest.fixture
 def new(kubectl: Tool, kube_namespace: str, servers: tuple[ServerProcess, ...]) -> Iterator[Live]:
     """The other cluster has everything of the same names."""
-    with Live(kubectl.within(kube_namespace), servers[1].http_url) as found:
-        if not found.has("/tenants/shop"):
-            found.say("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
-            found.say("PUT", "/namespaces/shop/orders")
-            found.say("PUT", CREATED)
-            found.say("PUT", f"{CREATED}/subscription/audit")
-        yield found
+    with Live(kubectl.within(kube_namespace), servers[1].http_url) as live:
+        if not live.has("/tenants/shop"):
+            live.say("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
+            live.say("PUT", "/namespaces/shop/orders")
+            live.say("PUT", CREATED)
+            live.say("PUT", f"{CREATED}/subscription/audit")
+        yield live
 
 
 def applied(live: Live, **where: object) -> None:
@@ -55,8 +55,8 @@ def applied(live: Live, **where: object) -> None:
 
 def all_deleted_in_one_cluster_only(old: Live, new: Live) -> None:
     for kind, name in RESOURCES:
-        where = f"{kind}.magnetar.io/{name}"
-        old.kubectl("delete", where, "--ignore-not-found", "--timeout=60s", timeout_s=70)
+        path = f"{kind}.magnetar.io/{name}"
+        old.kubectl("delete", path, "--ignore-not-found", "--timeout=60s", timeout_s=70)
     assert not old.has("/tenants/shop")
     assert new.say("GET", f"{CREATED}/subscriptions") == ["audit"]
 
@@ -77,9 +77,9 @@ def test_another_cluster_replaces_the_only_one(
             old.kubectl("delete", "magnetarcluster", "old")
             old.kubectl.apply(manifest("MagnetarCluster", "new", {"adminUrl": new.url}))
             for kind, name in RESOURCES:
-                told = old.until(kind, name, "Moved")["message"]
-                assert "in cluster old" in told
-                assert "in cluster new" in told
+                message = old.until(kind, name, "Moved")["message"]
+                assert "in cluster old" in message
+                assert "in cluster new" in message
     if not seen:
         old.kubectl("delete", "magnetarcluster", "old")
         old.kubectl.apply(manifest("MagnetarCluster", "new", {"adminUrl": new.url}))
@@ -120,13 +120,13 @@ def test_a_namespace_resource_recreated_with_another_name(
 ) -> None:
     new.say("PUT", "/namespaces/shop/other")
     new.say("PUT", "/persistent/shop/other/created")
-    where = {"adminUrl": new.url, "lifecyclePolicy": "KeepAfterDeletion", "tenant": "shop"}
+    place_fields = {"adminUrl": new.url, "lifecyclePolicy": "KeepAfterDeletion", "tenant": "shop"}
     with operator(kube_namespace):
-        new.kubectl.apply(manifest("Namespace", "orders", {**where, "name": "second"}))
+        new.kubectl.apply(manifest("Namespace", "orders", {**place_fields, "name": "second"}))
         new.kubectl.apply(manifest("Topic", "created", {"namespaceRef": {"name": "orders"}}))
         new.ready("Topic", "created")
         new.delete("Namespace", "orders")
-        new.kubectl.apply(manifest("Namespace", "orders", {**where, "name": "other"}))
+        new.kubectl.apply(manifest("Namespace", "orders", {**place_fields, "name": "other"}))
         new.ready("Namespace", "orders")
         assert (
             "persistent://shop/second/created" in new.until("Topic", "created", "Moved")["message"]
@@ -254,8 +254,8 @@ def test_places_that_differ(changed: dict[str, object], is_moved: bool) -> None:
 
 
 def test_one_name_in_two_kubernetes_namespaces_is_two_clusters() -> None:
-    there = Place("http://a-broker.ns2.svc:8080", "a", Target(TOPIC, NAME), "ns2", "a")
-    assert not same_cluster(HERE.status, there)
+    place = Place("http://a-broker.ns2.svc:8080", "a", Target(TOPIC, NAME), "ns2", "a")
+    assert not same_cluster(HERE.status, place)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +273,6 @@ def test_one_name_in_two_kubernetes_namespaces_is_two_clusters() -> None:
 def test_the_resource_that_created_or_adopted_a_target_owns_it(
     changed: dict[str, object], does: bool
 ) -> None:
-    one = {"kind": "Topic", "status": {**STATUS, **changed}}
-    assert owns(one, HERE.url, HERE.target) is does
+    obj = {"kind": "Topic", "status": {**STATUS, **changed}}
+    assert owns(obj, HERE.url, HERE.target) is does
     assert not owns({"kind": "Topic"}, HERE.url, HERE.target)

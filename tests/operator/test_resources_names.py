@@ -93,17 +93,17 @@ def test_names_follow_references_and_errors_name_the_missing_object() -> None:
 
 
 def cluster(own: str = "c", namespace: str = "k", **spec: Any) -> dict[str, Any]:
-    found = made(CLUSTER.kind, own, **spec)
-    found["metadata"]["namespace"] = namespace
-    return found
+    obj = made(CLUSTER.kind, own, **spec)
+    obj["metadata"]["namespace"] = namespace
+    return obj
 
 
 def known(*given: dict[str, Any]) -> ReconcileQueue:
     """What the watches have shown."""
     work = ReconcileQueue(1, 60.0)
-    for one in given:
-        metadata = one["metadata"]
-        work.changed(ObjectKey(one["kind"], metadata["namespace"], metadata["name"]), one)
+    for item in given:
+        metadata = item["metadata"]
+        work.changed(ObjectKey(item["kind"], metadata["namespace"], metadata["name"]), item)
     return work
 
 
@@ -130,9 +130,9 @@ BROKER = "http://c-broker.k.svc:8080"
 async def test_a_place_is_an_address_or_a_cluster_with_its_namespace_and_its_own_name(
     spec: dict[str, Any], clusters: list[dict[str, Any]], place: tuple[str, str, str, str]
 ) -> None:
-    found = await References(None, known(*clusters)).place(made(TENANT, "t", **spec))
-    assert found == Place(*place[:2], Target(TENANT, "t"), *place[2:])
-    assert found.status == {
+    resolved = await References(None, known(*clusters)).place(made(TENANT, "t", **spec))
+    assert resolved == Place(*place[:2], Target(TENANT, "t"), *place[2:])
+    assert resolved.status == {
         "resolvedName": "t",
         "cluster": place[1],
         "clusterNamespace": place[2],
@@ -144,14 +144,14 @@ async def test_a_resource_inherits_the_cluster_of_its_references() -> None:
     """Of its own Kubernetes namespace, the nearest first."""
     others = [cluster(), cluster("d"), made(NAMESPACE, "n", tenant="t", clusterRef={"name": "d"})]
     topic = made(TOPIC, "x", namespaceRef={"name": "n"})
-    one = made(SUBSCRIPTION, "s", topicRef={"name": "x"})
-    found = await References(None, known(*others, topic)).place(one)
-    assert (found.cluster, found.target.full_name) == ("d", "persistent://t/n/x/subscription/s")
+    obj = made(SUBSCRIPTION, "s", topicRef={"name": "x"})
+    place = await References(None, known(*others, topic)).place(obj)
+    assert (place.cluster, place.target.full_name) == ("d", "persistent://t/n/x/subscription/s")
     topic["spec"] |= NAMED
-    assert (await References(None, known(*others, topic)).place(one)).cluster == "c"
+    assert (await References(None, known(*others, topic)).place(obj)).cluster == "c"
     elsewhere = {**topic, "metadata": {"name": "x", "namespace": "far"}}
     with pytest.raises(NotYet, match="no Topic resource 'x' in this Kubernetes namespace"):
-        await References(None, known(*others, elsewhere)).place(one)
+        await References(None, known(*others, elsewhere)).place(obj)
 
 
 @pytest.mark.parametrize(

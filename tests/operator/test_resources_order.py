@@ -28,9 +28,9 @@ def test_steps_are_ordered_shape_properties_schema_policies(
 ) -> None:
     """A schema that a topic refuses is refused before the policies are loosened for it."""
     observed = None if there is None else Observed(there)
-    made = plan(TARGET, Desired(FIELDS, {}), observed).steps
-    assert made[0].verb is (Verb.CREATE if there is None else Verb.GROW)
-    assert [one.field for one in made[1:]] == [
+    new_plan = plan(TARGET, Desired(FIELDS, {}), observed).steps
+    assert new_plan[0].verb is (Verb.CREATE if there is None else Verb.GROW)
+    assert [item.field for item in new_plan[1:]] == [
         f"{PROPERTIES}team", SCHEMA, f"{POLICIES}maxProducersPerTopic", f"{POLICIES}messageTTL",
     ]  # fmt: skip
 

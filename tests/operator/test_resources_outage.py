@@ -23,12 +23,12 @@ def live(
     kube_api: client.ApiClient, kubectl: Tool, kube_namespace: str, server: ServerProcess
 ) -> Iterator[Live]:
     with (
-        Live(kubectl.within(kube_namespace), server.http_url) as found,
+        Live(kubectl.within(kube_namespace), server.http_url) as rig,
         operator(kube_namespace),
     ):
-        found.say("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
-        found.say("PUT", "/namespaces/shop/orders")
-        yield found
+        rig.say("PUT", "/tenants/shop", {"allowedClusters": ["standalone"]})
+        rig.say("PUT", "/namespaces/shop/orders")
+        yield rig
 
 
 def test_a_deletion_waits_reports_it_and_can_be_forced(live: Live, server: ServerProcess) -> None:
@@ -64,9 +64,9 @@ def test_waiting_resources_continue_when_brokers_return(live: Live, server: Serv
 
 def several_looks(running: Operator, more: int = 5) -> None:
     looks = running.context.queue.reconciles
-    seen = looks.copy()
+    before = looks.copy()
     kinds = ("Tenant", "Namespace", "Topic", "Subscription")
-    until("looks", lambda: all(looks[kind] > seen[kind] + more for kind in kinds))
+    until("looks", lambda: all(looks[kind] > before[kind] + more for kind in kinds))
 
 
 def test_a_restarted_operator_changes_nothing(

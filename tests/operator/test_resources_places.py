@@ -24,8 +24,8 @@ TTL = {"policies": {"messageTTL": "1h"}}
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 def resource(kind: str, name: str, **content: Any) -> Object:
@@ -36,9 +36,9 @@ def resource(kind: str, name: str, **content: Any) -> Object:
 
 
 def cluster(name: str = "c", namespace: str = NS, **content: Any) -> Object:
-    made = resource(CLUSTER.kind, name, **content)
-    made["metadata"]["namespace"] = namespace
-    return made
+    obj = resource(CLUSTER.kind, name, **content)
+    obj["metadata"]["namespace"] = namespace
+    return obj
 
 
 # -- the place of a target
@@ -87,14 +87,14 @@ async def test_a_cluster_is_found_before_the_watch_reports_it(on: Stage, shown: 
     on.kube.put(resource("Tenant", "x", spec={}))
     await on.ready("Tenant", "y", {"clusterRef": {"name": "c"}})
     assert await on.look("Tenant", "x") is None
-    asked = [request.path for request in on.kube.asked if "magnetarclusters" in request.path]
-    assert bool(asked) != shown
+    paths = [request.path for request in on.kube.asked if "magnetarclusters" in request.path]
+    assert bool(paths) != shown
 
 
 async def test_a_named_cluster_may_be_in_another_namespace_and_is_waited_for(on: Stage) -> None:
-    where = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
+    place_fields = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
     on.kube.put(cluster(spec={"adminUrl": "http://wrong"}))
-    on.apply("Tenant", "x", where)
+    on.apply("Tenant", "x", place_fields)
     assert await on.look("Tenant", "x") is not None
     assert "no MagnetarCluster elsewhere/c" in on.condition("Tenant", "x")["message"]
     on.kube.refuse = lambda asked: (
@@ -123,9 +123,9 @@ async def test_a_reference_resolves_to_the_cluster_of_the_referenced_resource(on
 
 async def test_only_the_clusters_own_name_is_allowed(on: Stage) -> None:
     on.kube.put(cluster(spec={"adminUrl": URL, "clusterName": "standalone"}))
-    where = {"clusterRef": {"name": "c"}}
-    await on.ready("Tenant", "x", {**where, "allowedClusters": ["standalone"]})
-    on.apply("Tenant", "y", {**where, "allowedClusters": ["c"]})
+    place_fields = {"clusterRef": {"name": "c"}}
+    await on.ready("Tenant", "x", {**place_fields, "allowedClusters": ["standalone"]})
+    on.apply("Tenant", "y", {**place_fields, "allowedClusters": ["c"]})
     await on.look("Tenant", "y")
     assert on.reason("Tenant", "y") == "Unsupported"
 
@@ -135,9 +135,9 @@ async def test_a_status_without_the_clusters_namespace_uses_the_manifests(
 ) -> None:
     """As an older release wrote it."""
     on.kube.put(cluster(namespace="elsewhere", spec={"adminUrl": URL}))
-    where = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
+    place_fields = {"clusterRef": {"name": "c", "namespace": "elsewhere"}}
     for name in ("one", "two"):
-        await on.ready("Topic", name, {**where, "name": f"t1/n1/{name}"})
+        await on.ready("Topic", name, {**place_fields, "name": f"t1/n1/{name}"})
         status = on.status("Topic", name)
         del status["clusterNamespace"]
         on.kube.put({**on.get("Topic", name), "status": status})

@@ -120,7 +120,7 @@ def test_a_plan_that_was_carried_out_leaves_no_action(
     again = plan(TARGET, desired, server.observed, applied_after(desired, applied))
     assert again.steps == ()
     # What is refused is refused as long as it is asked for.
-    assert [one.text for one in again.refused] == [one.text for one in planned.refused]
+    assert [item.text for item in again.refused] == [document.text for document in planned.refused]
 
 
 @given(some_desired(), existing, st.none() | some_desired())
@@ -166,12 +166,12 @@ def test_drift_is_a_difference_under_an_unchanged_manifest(
     desired: Desired, changed: dict[str, Any]
 ) -> None:
     applied = applied_after(desired)
-    there = {k: v for k, v in {**desired.fields, **changed}.items() if v is not None}
-    planned = plan(TARGET, desired, Observed(there), applied)
+    current = {k: v for k, v in {**desired.fields, **changed}.items() if v is not None}
+    planned = plan(TARGET, desired, Observed(current), applied)
     assert all(action.drift or action.implied for action in planned.steps)
     names = [action.field.removeprefix(POLICIES) for action in planned.steps]
-    left = plan(TARGET, desired, Observed(there), applied, names).steps
-    assert all(one.implied for one in left)
+    new_plan = plan(TARGET, desired, Observed(current), applied, names).steps
+    assert all(item.implied for item in new_plan)
 
 
 def one(planned: Plan) -> Action:
@@ -211,8 +211,8 @@ def test_a_target_deleted_by_hand_is_created_again_or_left_deleted() -> None:
     planned = plan(TARGET, desired, None, applied_after(desired))
     assert one(planned).drift
     assert one(planned).text.endswith("create it again with 2 partitions, empty")
-    left = plan(TARGET, desired, None, applied_after(desired), ["deleted"])
-    assert one(left).verb is Verb.REFUSE
+    new_plan = plan(TARGET, desired, None, applied_after(desired), ["deleted"])
+    assert one(new_plan).verb is Verb.REFUSE
     first = plan(TARGET, desired, None, None)
     assert not one(first).drift
 
@@ -223,8 +223,8 @@ def test_a_creation_is_recorded_before_it_starts() -> None:
     before = applied_before(None, created)
     assert before
     assert not_created(before) is None, "the cluster refused it"
-    was = applied_after(Desired({PARTITIONS: 0}, {}))
-    assert applied_before(was, created) == not_created(was) == was
+    applied = applied_after(Desired({PARTITIONS: 0}, {}))
+    assert applied_before(applied, created) == not_created(applied) == applied
 
 
 def test_failed_actions_are_retried_and_are_not_drift() -> None:
@@ -233,8 +233,8 @@ def test_failed_actions_are_retried_and_are_not_drift() -> None:
     action = one(plan(TARGET, desired, Observed({}), applied))
     assert action.verb is Verb.SET
     assert not action.drift
-    gone = plan(TARGET, Desired({}, {}), Observed({RETENTION: HOUR}), applied)
-    assert one(gone).verb is Verb.REMOVE
+    new_plan = plan(TARGET, Desired({}, {}), Observed({RETENTION: HOUR}), applied)
+    assert one(new_plan).verb is Verb.REMOVE
 
 
 @pytest.mark.parametrize(
@@ -295,8 +295,12 @@ def test_a_manifests_policies_become_those_of_rest() -> None:
 @pytest.mark.parametrize(
     ("spec", "cluster", "named"),
     [
-        (TopicSpec.parse({"policies": {"deduplication": True}}), "", "policies.deduplication"),
-        (TopicSpec.parse({"policies": {"deduplication": False}}), "", ""),
+        (
+            TopicSpec.parse({"policies": {"delayedDelivery": {"active": True}}}),
+            "",
+            "policies.delayedDelivery",
+        ),
+        (TopicSpec.parse({"policies": {"deduplication": True}}), "", ""),
         (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "here", ""),
         (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "", ""),
         (
@@ -312,9 +316,9 @@ def test_a_manifests_policies_become_those_of_rest() -> None:
 def test_unsupported_policies_are_named_with_the_remedy(
     spec: Placed, cluster: str, named: str
 ) -> None:
-    said = unsupported(desired_of(spec), cluster)
-    assert [one.partition(":")[0] for one in said] == ([f"spec.{named}"] if named else [])
-    assert all("not supported" in one and "leave it out" in one for one in said)
+    refusals = unsupported(desired_of(spec), cluster)
+    assert [item.partition(":")[0] for item in refusals] == ([f"spec.{named}"] if named else [])
+    assert all("not supported" in item and "leave it out" in item for item in refusals)
 
 
 def test_a_bad_value_is_named() -> None:
@@ -335,9 +339,9 @@ def test_a_namespace_s_document() -> None:
         "properties": {"team": "red"},
         "backlog_quota_map": {"message_age": {"limitSize": -1, "limitTime": 9, "policy": "x"}},
     }
-    found = namespace(document, 7, "c1")
-    assert found.facts == {"topics": 7, "bundles": 4}
-    set_ = {name: value for name, value in found.fields.items() if value is not None}
+    observed_fields = namespace(document, 7, "c1")
+    assert observed_fields.facts == {"topics": 7, "bundles": 4}
+    set_ = {name: value for name, value in observed_fields.fields.items() if value is not None}
     assert set_ == {
         f"{PROPERTIES}team": "red",
         RETENTION: HOUR,
@@ -353,9 +357,9 @@ def test_every_policy_s_field_leads_back_to_it() -> None:
     for policy in BY_MANIFEST.values():
         value: object = {"destination_storage": {}} if policy.keyed else None
         (field,) = policy_fields(policy, value)
-        found = policy_of(field)
-        assert found is not None
-        assert found[0] is policy
+        field_policy = policy_of(field)
+        assert field_policy is not None
+        assert field_policy[0] is policy
 
 
 def test_a_tenant_without_clusters_in_its_manifest_does_not_change_them() -> None:

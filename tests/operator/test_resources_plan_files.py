@@ -112,17 +112,17 @@ async def test_the_predicted_loss_of_a_topic_is_the_actual_loss(server: ServerPr
     ledgers, size = stored(server, "orders/t")
     lower = {"policies": {"retention": {"time": "-1", "size": "2Mi"}, "maxProducersPerTopic": 9}}
     changed = manifest("Topic", "t", {"name": "shop/orders/t", **lower})
-    found = await planned(server.http_url, [*SETUP, changed])
-    assert found.code == LOSES_DATA
-    first, second = found.steps
+    new_plan = await planned(server.http_url, [*SETUP, changed])
+    assert new_plan.code == LOSES_DATA
+    first, second = new_plan.steps
     assert first["losesData"]
     assert not second["losesData"]
     assert 0 < first["bytes"] < size
     assert stored(server, "orders/t") == (ledgers, size)  # it was only a plan
     await apply(server.http_url, [changed])
-    left = until("ledgers go", lambda: _smaller(server, "orders/t", size))
-    assert size - left[1] == first["bytes"]
-    assert f"({ledgers - left[0]} ledgers, " in first["text"]
+    outcome = until("ledgers go", lambda: _smaller(server, "orders/t", size))
+    assert size - outcome[1] == first["bytes"]
+    assert f"({ledgers - outcome[0]} ledgers, " in first["text"]
     assert (await planned(server.http_url, [*SETUP, changed])).code == NOTHING
 
 
@@ -153,8 +153,8 @@ async def test_two_backlog_quotas_are_predicted_each_with_its_action(
 
 
 def _smaller(server: ServerProcess, topic: str, than: int) -> tuple[int, int] | None:
-    found = stored(server, topic)
-    return found if found[1] < than else None
+    stored_fields = stored(server, topic)
+    return stored_fields if stored_fields[1] < than else None
 
 
 async def test_the_predicted_loss_of_a_namespace_sums_its_topics(server: ServerProcess) -> None:
@@ -218,7 +218,7 @@ def test_documents_are_read_from_files_folders_and_lists(tmp_path: Path) -> None
 
 
 def test_effects_are_described_in_words() -> None:
-    found = read(
+    effects = read(
         {
             "deletes": {"bytes": 83_000_000_000, "ledgers": 3, "entries": 4_000},
             "expires": {"s": 2},
@@ -226,7 +226,7 @@ def test_effects_are_described_in_words() -> None:
             "estimated": True,
         }
     )
-    assert found.text == (
+    assert effects.text == (
         "deletes 83 GB in 12 topics (3 ledgers, 4,000 entries), "
         "expires 2 entries of subscriptions (estimated)"
     )

@@ -21,8 +21,8 @@ AVRO = '{"type":"record","name":"R","fields":[{"name":"a","type":"int"}]}'
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 def applied(on: Stage, kind: str = "Topic", name: str = "a") -> dict[str, Any]:
@@ -144,7 +144,7 @@ async def test_the_finalizer_is_written_before_anything_is_created(on: Stage) ->
     on.kube.put({**obj, "metadata": {**obj["metadata"], "finalizers": ["theirs"]}})
     assert await on.look("Topic", "a") is None
     assert len(seen) == 3
-    assert all(each == ["theirs", FINALIZER] for each in seen)
+    assert all(item == ["theirs", FINALIZER] for item in seen)
     await on.ready("Topic", "a", {"name": NAME, "lifecyclePolicy": "KeepAfterDeletion"})
     assert on.finalizers("Topic", "a") == ["theirs"]
 
@@ -245,21 +245,21 @@ async def test_a_topic_follows_its_manifest_and_nothing_else_changes(on: Stage) 
 async def test_each_backlog_quota_is_set_and_removed_separately(on: Stage, kind: str) -> None:
     of_size = {"destination_storage": {"size": "1Mi", "policy": "producer_exception"}}
     of_age = {"message_age": {"time": "60s", "policy": "consumer_backlog_eviction"}}
-    where = {"name": NAME} if kind == "Topic" else {"tenant": "t1"}
+    place_fields = {"name": NAME} if kind == "Topic" else {"tenant": "t1"}
 
     async def there() -> dict[str, tuple[Any, ...]]:
         path = f"{A}/backlogQuotaMap" if kind == "Topic" else "/namespaces/t1/a/backlogQuotaMap"
-        found = await on.say("GET", path) or {}
+        answer = await on.say("GET", path) or {}
         return {key: (one["limitSize"], one["limitTime"], one["policy"])
-                for key, one in found.items()}  # fmt: skip
+                for key, one in answer.items()}  # fmt: skip
 
-    await on.ready(kind, "a", {**where, "policies": {"backlogQuota": {**of_size, **of_age}}})
+    await on.ready(kind, "a", {**place_fields, "policies": {"backlogQuota": {**of_size, **of_age}}})
     size = ("destination_storage", (1 << 20, -1, "producer_exception"))
     age = ("message_age", (-1, 60, "consumer_backlog_eviction"))
     assert await there() == dict([size, age])
-    await on.ready(kind, "a", {**where, "policies": {"backlogQuota": of_age}})
+    await on.ready(kind, "a", {**place_fields, "policies": {"backlogQuota": of_age}})
     assert await there() == dict([age])
-    await on.ready(kind, "a", {**where, "policies": {"backlogQuota": of_size}})
+    await on.ready(kind, "a", {**place_fields, "policies": {"backlogQuota": of_size}})
     assert await there() == dict([size])
 
 
@@ -282,11 +282,11 @@ async def test_a_tenant_a_namespace_and_a_subscription_follow_their_manifests(on
     await on.ready("Tenant", "m", {})
     assert (await on.say("GET", "/tenants/m"))["adminRoles"] == []
     await on.ready("Topic", "t", {"name": "m/m/t"})
-    where = {"topic": "persistent://m/m/t", "name": "s"}
+    place_fields = {"topic": "persistent://m/m/t", "name": "s"}
     properties = "/persistent/m/m/t/subscription/s/properties"
-    await on.ready("Subscription", "s", {**where, "properties": {"team": "red", "x": "1"}})
+    await on.ready("Subscription", "s", {**place_fields, "properties": {"team": "red", "x": "1"}})
     await on.say("PUT", properties, {"team": "red", "x": "1", "theirs": "2"})
-    await on.ready("Subscription", "s", {**where, "properties": {"team": "blue"}})
+    await on.ready("Subscription", "s", {**place_fields, "properties": {"team": "blue"}})
     assert await on.say("GET", properties) == {"team": "blue", "theirs": "2"}
 
 
@@ -316,10 +316,10 @@ async def test_drift_is_repaired_and_reported_unless_ignored(on: Stage) -> None:
 async def test_a_topic_deleted_by_hand_is_created_again_and_reported_once(
     on: Stage, partitions: int
 ) -> None:
-    where = f"{A}/partitions" if partitions else A
+    path = f"{A}/partitions" if partitions else A
     spec = {"name": NAME, "partitions": partitions, "policies": HOUR}
     await on.ready("Topic", "a", spec)
-    await on.say("DELETE", where)
+    await on.say("DELETE", path)
     on.time_s += FRESH_S
     assert await on.look("Topic", "a") is None
     (note,) = on.notes("Recreated")
@@ -327,7 +327,7 @@ async def test_a_topic_deleted_by_hand_is_created_again_and_reported_once(
     assert note.endswith("empty.")
     assert on.notes("DriftRepaired") == []
     assert await on.say("GET", f"{A}/messageTTL") == 3600
-    await on.say("DELETE", where)
+    await on.say("DELETE", path)
     on.apply("Topic", "a", spec, ignore_drift="deleted")
     on.time_s += FRESH_S
     assert await on.look("Topic", "a") is None

@@ -21,8 +21,8 @@ HOUR = {"messageTTL": "1h"}
 @pytest.fixture
 async def on(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
     monkeypatch.setattr(admin_client, "BACKOFF_FIRST_S", 0.0)
-    async with resource_stage() as found:
-        yield found
+    async with resource_stage() as stage:
+        yield stage
 
 
 def applied(on: Stage, kind: str = "Topic", name: str = "a") -> dict[str, Any]:
@@ -41,9 +41,9 @@ async def test_a_refused_policy_is_reported_and_the_others_are_set(on: Stage) ->
     on.apply("Topic", "a", spec)
     assert await on.look("Topic", "a") is not None
     for type_ in ("Ready", "PolicyReady"):
-        found = on.condition("Topic", "a", type_)
-        assert (found["status"], found["reason"]) == ("False", "Refused")
-        assert found["message"] == "set maxProducersPerTopic to 3: not so"
+        condition = on.condition("Topic", "a", type_)
+        assert (condition["status"], condition["reason"]) == ("False", "Refused")
+        assert condition["message"] == "set maxProducersPerTopic to 3: not so"
     assert await on.say("GET", f"{A}/messageTTL") == 3600
     assert applied(on) == {
         "exists": True,

@@ -89,33 +89,36 @@ def test_partitions_only_grow(wanted: int, there: int, verb: Verb | None, why: s
 
 def test_only_changes_by_hand_are_drift_unless_ignored() -> None:
     wanted = desired(fields={TTL: 60})
-    there = Observed({PARTITIONS: 0, TTL: 30})
+    observed = Observed({PARTITIONS: 0, TTL: 30})
     for applied, drift in (({TTL: 60}, True), ({TTL: 20}, False), ({}, False)):
-        (action,) = plan(TARGET, wanted, there, {APPLIED_FIELDS: applied}).actions
+        (action,) = plan(TARGET, wanted, observed, {APPLIED_FIELDS: applied}).actions
         assert (action.drift, action.verb) == (drift, Verb.SET)
-        ignored = plan(TARGET, wanted, there, {APPLIED_FIELDS: applied}, ["messageTTL"])
+        ignored = plan(TARGET, wanted, observed, {APPLIED_FIELDS: applied}, ["messageTTL"])
         assert (ignored.actions == ()) is drift
     unset = desired(fields={TTL: None})
-    (action,) = plan(TARGET, unset, there, {APPLIED_UNSET: [TTL]}).actions
+    (action,) = plan(TARGET, unset, observed, {APPLIED_UNSET: [TTL]}).actions
     assert (action.verb, action.drift) == (Verb.REMOVE, True)
 
 
 def test_only_fields_that_the_manifest_dropped_are_removed() -> None:
-    was = {TTL: 60, TEAM: "red", SCHEMA: "x", PARTITIONS: 3, ALLOWED_CLUSTERS: ["c"]}
-    there = Observed({**was, f"{PROPERTIES}other": "kept", ADMIN_ROLES: ["a"]})
+    former = {TTL: 60, TEAM: "red", SCHEMA: "x", PARTITIONS: 3, ALLOWED_CLUSTERS: ["c"]}
+    observed = Observed({**former, f"{PROPERTIES}other": "kept", ADMIN_ROLES: ["a"]})
     wanted = Desired({}, {})
-    applied = {APPLIED_FIELDS: was}
-    assert steps(plan(TARGET, wanted, there, applied)) == [
+    applied = {APPLIED_FIELDS: former}
+    assert steps(plan(TARGET, wanted, observed, applied)) == [
         (Verb.REMOVE, TEAM, "red", None),
         (Verb.REMOVE, TTL, 60, None),
     ]
-    assert steps(plan(TARGET, wanted, there, applied, ["properties"])) == [
+    assert steps(plan(TARGET, wanted, observed, applied, ["properties"])) == [
         (Verb.REMOVE, TTL, 60, None)
     ]
-    roles = plan(TARGET, wanted, there, {APPLIED_FIELDS: {ADMIN_ROLES: ["a"]}})
+    roles = plan(TARGET, wanted, observed, {APPLIED_FIELDS: {ADMIN_ROLES: ["a"]}})
     assert steps(roles) == [(Verb.REMOVE, ADMIN_ROLES, ["a"], [])]
-    gone = Observed({ADMIN_ROLES: []})
-    assert plan(TARGET, wanted, gone, {APPLIED_FIELDS: {ADMIN_ROLES: ["a"], TTL: 60}}).actions == ()
+    observed = Observed({ADMIN_ROLES: []})
+    assert (
+        plan(TARGET, wanted, observed, {APPLIED_FIELDS: {ADMIN_ROLES: ["a"], TTL: 60}}).actions
+        == ()
+    )
     implied = Desired({}, {}, None, {TTL: 5})
     assert steps(plan(TARGET, implied, Observed({TTL: 60}), applied)) == [(Verb.SET, TTL, 60, 5)]
 
@@ -154,8 +157,8 @@ def test_a_target_is_created_before_its_fields_are_set() -> None:
     again = plan(TARGET, wanted, None, {APPLIED_EXISTS: True})
     assert again.actions[0].drift
     assert "create it again with 3 partitions, empty" in again.actions[0].text
-    left = plan(TARGET, wanted, None, {APPLIED_EXISTS: True}, ["deleted"])
-    assert [action.verb for action in left.actions] == [Verb.REFUSE]
+    new_plan = plan(TARGET, wanted, None, {APPLIED_EXISTS: True}, ["deleted"])
+    assert [action.verb for action in new_plan.actions] == [Verb.REFUSE]
     assert plan(TARGET, wanted, None, {}, ["deleted"]).actions[0].verb is Verb.CREATE
     light = Target(TOPIC, "non-persistent://shop/orders/x")
     assert not plan(light, desired(), None, {APPLIED_EXISTS: True}).actions[0].drift
@@ -181,18 +184,18 @@ def set_step(field: str, verb: Verb = Verb.SET, *, implied: bool = False) -> Act
 
 
 def test_planned_fields_are_recorded_before_they_are_set() -> None:
-    known = {APPLIED_EXISTS: True, APPLIED_FIELDS: {TTL: 60}, APPLIED_PENDING: ["z"]}
+    applied = {APPLIED_EXISTS: True, APPLIED_FIELDS: {TTL: 60}, APPLIED_PENDING: ["z"]}
     fresh = [set_step(TEAM), set_step(TTL), set_step("i", implied=True), set_step("r", Verb.REMOVE)]
-    assert applied_before(known, fresh) == {**known, APPLIED_PENDING: [TEAM, "z"]}
-    assert applied_before(known, [set_step(TTL)]) == known
+    assert applied_before(applied, fresh) == {**applied, APPLIED_PENDING: [TEAM, "z"]}
+    assert applied_before(applied, [set_step(TTL)]) == applied
     create = [set_step("", Verb.CREATE)]
     assert applied_before(None, create) == {APPLIED_CREATING: True}
-    assert applied_before(known, create) == known
+    assert applied_before(applied, create) == applied
     assert applied_before(None, [set_step("r", Verb.REMOVE)]) == {}
     assert not_created(None) is None
     assert not_created({APPLIED_CREATING: True}) is None
-    assert not_created(known) == known
-    assert remembered({**known, APPLIED_UNSET: ["u"]}) == {"z": PENDING, "u": None, TTL: 60}
+    assert not_created(applied) == applied
+    assert remembered({**applied, APPLIED_UNSET: ["u"]}) == {"z": PENDING, "u": None, TTL: 60}
     assert remembered(None) == {}
 
 
@@ -315,7 +318,7 @@ def test_an_effect_is_parsed_and_described() -> None:
 )  # fmt: skip
 def test_sizes_are_shown_in_the_largest_unit(size: int, text: str) -> None:
     assert human_bytes(size) == text
-    assert [count(one, "entry", "entries") for one in (1, 2)] == ["1 entry", "2 entries"]
+    assert [count(item, "entry", "entries") for item in (1, 2)] == ["1 entry", "2 entries"]
 
 
 # -- facts
@@ -353,10 +356,10 @@ def test_the_facts_of_a_topic_sum_its_partitions() -> None:
         "consumers": 0,
         "backlog": {"messages": 0, "bytes": 0, "oldestAgeSeconds": 0},
     }
-    told = subscription_facts(
+    facts = subscription_facts(
         {"type": "Shared", "consumers": [{}], "msgBacklog": 2, "backlogSize": 7}
     )
-    assert told == {
+    assert facts == {
         "type": "Shared",
         "consumers": 1,
         "backlog": {"messages": 2, "bytes": 7, "oldestAgeSeconds": 0},
@@ -364,17 +367,19 @@ def test_the_facts_of_a_topic_sum_its_partitions() -> None:
 
 
 def test_policies_per_cluster_are_read_by_the_clusters_own_name() -> None:
-    found = tenant({"adminRoles": ["b", "a"], "allowedClusters": None}, 3)
-    assert found == Observed({ADMIN_ROLES: ["a", "b"], ALLOWED_CLUSTERS: []}, {"namespaces": 3})
+    observed_fields = tenant({"adminRoles": ["b", "a"], "allowedClusters": None}, 3)
+    assert observed_fields == Observed(
+        {ADMIN_ROLES: ["a", "b"], ALLOWED_CLUSTERS: []}, {"namespaces": 3}
+    )
     rates = {
         "other": {"dispatchThrottlingRateInMsg": 1},
         "mine": {"dispatchThrottlingRateInMsg": 2},
     }
     document = {"topicDispatchRate": rates, "bundles": {"numBundles": 4}, "properties": {"a": "1"}}
-    found = namespace(document, 5, "mine")
-    assert found.facts == {"topics": 5, "bundles": 4}
-    assert found.fields[f"{PROPERTIES}a"] == "1"
-    (rate,) = [value for name, value in found.fields.items() if name.startswith(POLICIES)]
+    observed_fields = namespace(document, 5, "mine")
+    assert observed_fields.facts == {"topics": 5, "bundles": 4}
+    assert observed_fields.fields[f"{PROPERTIES}a"] == "1"
+    (rate,) = [value for name, value in observed_fields.fields.items() if name.startswith(POLICIES)]
     assert rate["dispatchThrottlingRateInMsg"] == 2
     assert not [name for name in namespace(document, 5, "x").fields if name.startswith(POLICIES)]
     single = {"topicDispatchRate": {"other": rates["other"]}}

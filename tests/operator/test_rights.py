@@ -79,9 +79,9 @@ async def bound(kubectl: Tool, kube_namespace: str) -> AsyncIterator[KubeClient]
     config.load_kube_config(client_configuration=settings)
     settings.cert_file = settings.key_file = None
     settings.api_key = {"authorization": f"Bearer {within('create', 'token', ACCOUNT).strip()}"}
-    found = KubeClient(settings)
-    yield found
-    await found.close()
+    kube_client = KubeClient(settings)
+    yield kube_client
+    await kube_client.close()
     for kind in ("clusterrolebinding", "clusterrole"):
         kubectl("delete", kind, kube_namespace)
     kubectl.within("kube-system")("delete", "rolebinding", kube_namespace)
@@ -133,10 +133,10 @@ async def test_lease_certificate_and_registration_need_each_right_and_no_other(
         await server.prepare()
     assert await server.register()
     await leadership.release()
-    asked = set(bound.requests) - {WHOM_TO_TRUST}
+    requests = set(bound.requests) - {WHOM_TO_TRUST}
     allowed = set(granted(("own", "cluster")))
-    assert asked - allowed == set(), "verbs that are missing"
-    assert allowed - asked == set(), "verbs that nothing needs"
+    assert requests - allowed == set(), "verbs that are missing"
+    assert allowed - requests == set(), "verbs that nothing needs"
     bound.guard = lambda: None
     with pytest.raises(Forbidden):
         await bound.merge(API_SERVICE, None, "v1.apps", {"spec": {}})

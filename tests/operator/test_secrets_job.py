@@ -96,7 +96,7 @@ async def test_a_run_issues_all_and_the_next_writes_nothing(on: Runs) -> None:
     create_etcd(on)
     on.kube.asked.clear()
     await on.run()
-    assert [one.path for one in on.kube.writes if "/secrets" in one.path] == []
+    assert [request.path for request in on.kube.writes if "/secrets" in request.path] == []
     assert on.trust() == "", "etcd was created with these authorities: no restart"
 
 

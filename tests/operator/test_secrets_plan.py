@@ -92,7 +92,7 @@ class Stage:
             for other in LEAVES:
                 bundle = self.field(other.secret, names.TRUST)
                 authorities = crypto.load_pem_x509_certificates(bundle)
-                pems = [each.public_bytes(Encoding.PEM) for each in authorities]
+                pems = [authority.public_bytes(Encoding.PEM) for authority in authorities]
                 assert any(x509.is_signed_by(certificate, pem) for pem in pems)
 
 

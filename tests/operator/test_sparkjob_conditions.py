@@ -87,8 +87,8 @@ def test_ready_has_the_state_and_the_remedy(
     spark_job = job(**spec)
     cron = {"cron": cron_of(spark_job)} if spec.get("schedule") else {}
     _, by_type = shown(spark_job, *jobs, **how, **cron)
-    found = by_type["Ready"]
-    assert (found["status"], found["reason"], found["message"]) == ready
+    condition = by_type["Ready"]
+    assert (condition["status"], condition["reason"], condition["message"]) == ready
 
 
 def test_a_run_that_was_stopped_has_no_logs_to_read() -> None:
@@ -97,24 +97,28 @@ def test_a_run_that_was_stopped_has_no_logs_to_read() -> None:
     text = "r stopped: its Job was deleted while it ran"
     assert by_type["Ready"]["message"] == f"{text}; {AGAIN}"
     assert by_type["Ready"]["reason"] == "RunStopped"
-    found = by_type["Succeeded"]
-    assert (found["status"], found["reason"], found["message"]) == ("False", "Stopped", text)
+    condition = by_type["Succeeded"]
+    assert (condition["status"], condition["reason"], condition["message"]) == (
+        "False",
+        "Stopped",
+        text,
+    )
 
 
 def test_the_last_ended_run_counts_while_another_runs() -> None:
     told, by_type = shown(job(), ran("r", "Failed"), ran("live", at=LATER))
     assert (told["phase"], told["active"]) == ("Running", 1)
-    found = by_type["Succeeded"]
-    assert (found["status"], found["reason"]) == ("False", "Failed")
-    assert found["message"] == f"r failed:  {LOGS}"
+    condition = by_type["Succeeded"]
+    assert (condition["status"], condition["reason"]) == ("False", "Failed")
+    assert condition["message"] == f"r failed:  {LOGS}"
     assert (told["lastRunAt"], told.get("lastSuccessAt")) == (LATER, None)
 
 
 def test_a_changed_spec_is_reported_with_the_remedy() -> None:
     _, by_type = shown(job(), ran("r", "Complete", meta={"annotations": {"magnetar.io/spec": "x"}}))
-    found = by_type["SpecChanged"]
-    assert (found["status"], found["reason"]) == ("True", "RunsOnce")
-    assert found["message"] == f"it has run with another spec; {AGAIN}"
+    condition = by_type["SpecChanged"]
+    assert (condition["status"], condition["reason"]) == ("True", "RunsOnce")
+    assert condition["message"] == f"it has run with another spec; {AGAIN}"
 
 
 @pytest.mark.parametrize(
@@ -147,10 +151,10 @@ def test_a_failure_has_the_message_of_the_job_or_else_of_kubernetes(
     ],
 )
 def test_figures_of_a_run_are_numbers(document: Any, result: dict[str, float] | None) -> None:
-    said = pod("p", "r", **ended(json.dumps(document)))
-    (told,) = runs([], [ran("r", "Complete")], [said], AT)
+    pod_document = pod("p", "r", **ended(json.dumps(document)))
+    (told,) = runs([], [ran("r", "Complete")], [pod_document], AT)
     assert told.result == result
-    (live,) = runs([], [ran("r")], [said], AT)
+    (live,) = runs([], [ran("r")], [pod_document], AT)
     assert live.result is None
 
 
@@ -162,9 +166,9 @@ def test_a_run_starts_with_its_job_or_else_at_its_creation() -> None:
 
 
 def test_a_false_condition_does_not_end_a_run() -> None:
-    one = ran("r", "Complete")
-    one["status"]["conditions"][0]["status"] = "False"
-    (told,) = runs([], [one], [], AT)
+    finished = ran("r", "Complete")
+    finished["status"]["conditions"][0]["status"] = "False"
+    (told,) = runs([], [finished], [], AT)
     assert told.state == "Starting"
 
 

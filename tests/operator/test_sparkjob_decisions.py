@@ -26,10 +26,10 @@ NIGHTLY: dict[str, Any] = {"schedule": "0 3 * * *"}
 
 
 def cron_of(spark_job: Job, **spec: Any) -> Object:
-    found = manifests.cron_job(spark_job, PLACE)
-    found["metadata"]["uid"] = "uid-cron"
-    found["spec"] |= spec
-    return found
+    cron_job = manifests.cron_job(spark_job, PLACE)
+    cron_job["metadata"]["uid"] = "uid-cron"
+    cron_job["spec"] |= spec
+    return cron_job
 
 
 def going(obj: Object) -> Object:
@@ -69,10 +69,12 @@ def test_a_second_run_waits_is_dropped_or_replaces_the_first(
     """
     spark_job = job(concurrencyPolicy=policy)
     over = [made("done", "Succeeded"), made("broken", "Failed")]
-    there = owner("2", lastRequest="")
-    planned = plan(spark_job, there, Observed(jobs=[*over, made("running"), made("beside")]))
+    owner_document = owner("2", lastRequest="")
+    planned = plan(
+        spark_job, owner_document, Observed(jobs=[*over, made("running"), made("beside")])
+    )
     assert (starts(planned), removed(planned)) == (started, gone)
-    planned = plan(spark_job, there, Observed(jobs=over))
+    planned = plan(spark_job, owner_document, Observed(jobs=over))
     assert (starts(planned), removed(planned)) == (["2"], [])
 
 
@@ -105,8 +107,8 @@ def test_a_foreign_object_is_not_changed_and_is_named() -> None:
     spark_job = job()
     wanted = manifests.rights(spark_job)
     theirs = {
-        each["kind"]: {**each, "metadata": {**each["metadata"], "ownerReferences": []}}
-        for each in wanted
+        item["kind"]: {**item, "metadata": {**item["metadata"], "ownerReferences": []}}
+        for item in wanted
     }
     planned = plan(spark_job, owner(), Observed(rights=theirs))
     assert [problem.reason for problem in planned.problems] == ["NameTaken"] * len(wanted)
@@ -118,9 +120,11 @@ def test_a_foreign_object_is_not_changed_and_is_named() -> None:
 
 
 def test_a_job_that_is_being_deleted_is_not_deleted_again() -> None:
-    told = [{"name": name, "state": "Succeeded"} for name in ("old", "gone")]
+    recorded_runs = [{"name": name, "state": "Succeeded"} for name in ("old", "gone")]
     jobs = [going(made("gone", "Succeeded", at=1)), made("old", "Succeeded", at=0)]
-    planned = plan(job(historyLimit=0), owner(lastRequest="", runs=told), Observed(jobs=jobs))
+    planned = plan(
+        job(historyLimit=0), owner(lastRequest="", runs=recorded_runs), Observed(jobs=jobs)
+    )
     assert removed(planned) == ["old"]
 
 
@@ -163,10 +167,10 @@ def test_the_record_of_an_ended_run_outlives_its_objects(state: str) -> None:
 
 
 def test_a_run_is_reported_from_its_newest_pod_with_its_attempts() -> None:
-    one = made("j1")
-    one["status"]["failed"] = 2
+    obj = made("j1")
+    obj["status"]["failed"] = 2
     pods = [pod("new", DRIVER, "Running", at=9), pod("old", DRIVER, "Failed", at=1)]
-    (found,) = runs([], [one], pods, NOW)
+    (found,) = runs([], [obj], pods, NOW)
     assert (found.state, found.attempt) == ("Running", 3)
     assert found.message == "2 of its attempts failed"
     (lost,) = runs([{"name": "j1", "state": "Running", "attempt": 3}], [], [], NOW)

@@ -44,7 +44,7 @@ async def test_a_job_runs_once_and_reports_its_result(on: Stage) -> None:
         assert one["metadata"]["name"] == "cold-spark"
     job = on.job()
     uid = on.owner()["metadata"]["uid"]
-    assert [each["uid"] for each in job["metadata"]["ownerReferences"]] == [uid]
+    assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == [uid]
     (driver,) = job["spec"]["template"]["spec"]["containers"]
     assert driver["image"] == "spark:1"
     assert "offload" in driver["args"]
@@ -234,8 +234,8 @@ async def test_a_named_cluster_may_be_in_another_namespace(on: Stage) -> None:
 
 
 async def test_a_cluster_with_an_invalid_spec_is_waited_for(on: Stage) -> None:
-    one = on.cluster()
-    on.kube.put({**one, "spec": {"bookie": {"replicas": "many"}}})
+    cluster = on.cluster()
+    on.kube.put({**cluster, "spec": {"bookie": {"replicas": "many"}}})
     on.apply()
     await on.look()
     assert on.condition()["reason"] == "WaitingForCluster"
@@ -338,14 +338,14 @@ async def test_the_status_is_written_by_uid(on: Stage) -> None:
 
 async def test_deleted_and_replaced_jobs_are_not_changed(on: Stage) -> None:
     on.cluster()
-    seen = on.apply()
-    obj = on.kube.put({**seen, "metadata": {**seen["metadata"], "finalizers": ["theirs"]}})
+    applied = on.apply()
+    obj = on.kube.put({**applied, "metadata": {**applied["metadata"], "finalizers": ["theirs"]}})
     on.kube.remove(SPARK_JOB, NAME)
     assert await on.look() is None
     assert await on.handler.reconcile(obj) is None, "the watch has not shown that it goes"
     on.kube.drop(SPARK_JOB, NAME)
     assert await on.handler.reconcile(obj) is None
-    on.kube.put({**seen, "metadata": {"name": NAME, "namespace": NS}})
+    on.kube.put({**applied, "metadata": {"name": NAME, "namespace": NS}})
     assert await on.handler.reconcile(obj) is None, "another has its name"
     assert on.kube.writes == []
 

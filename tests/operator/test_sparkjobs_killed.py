@@ -28,9 +28,9 @@ class Killed(BaseException):
 
 @pytest.fixture
 async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
-    async with rig(kube_namespace) as found:
-        await found.apply_cluster()
-        yield found
+    async with rig(kube_namespace) as test_rig:
+        await test_rig.apply_cluster()
+        yield test_rig
 
 
 class Process:
@@ -99,7 +99,7 @@ async def everywhere(
 
 
 def names(jobs: list[Object]) -> set[str]:
-    return {str(one["metadata"]["name"]) for one in jobs}
+    return {str(job["metadata"]["name"]) for job in jobs}
 
 
 async def test_one_request_is_one_run(on: Rig) -> None:
@@ -124,7 +124,7 @@ async def test_the_result_of_a_run_is_reported_by_any_surviving_operator(on: Rig
         (run,) = status["runs"]
         assert (run["state"], run["result"]) == ("Succeeded", {"ledgers": 3})
         assert status["phase"] == "Succeeded"
-        left = [one for one in await on.jobs(name) if "deletionTimestamp" not in one["metadata"]]
+        left = [job for job in await on.jobs(name) if "deletionTimestamp" not in job["metadata"]]
         assert not left, "beyond the history"
 
 

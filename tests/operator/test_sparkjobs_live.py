@@ -37,8 +37,8 @@ pytestmark = [pytest.mark.kube, pytest.mark.timeout(300)]
 
 @pytest.fixture
 async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
-    async with rig(kube_namespace) as found:
-        yield found
+    async with rig(kube_namespace) as test_rig:
+        yield test_rig
 
 
 async def started(on: Rig) -> str:
@@ -106,8 +106,8 @@ async def no_jobs(on: Rig) -> bool:
 
 
 def args_of(job_spec: Object) -> list[str]:
-    found: list[str] = job_spec["template"]["spec"]["containers"][0]["args"]
-    return found
+    arguments: list[str] = job_spec["template"]["spec"]["containers"][0]["args"]
+    return arguments
 
 
 async def test_a_failure_is_explained_after_its_attempts(on: Rig) -> None:
@@ -252,7 +252,7 @@ async def test_a_schedule_also_runs_on_request_and_drift_is_repaired(on: Rig) ->
     await on.settle()
     job = await on.job()
     owners = job["metadata"]["ownerReferences"]
-    assert [(one["kind"], one["name"]) for one in owners] == [("CronJob", NAME)]
+    assert [(owner["kind"], owner["name"]) for owner in owners] == [("CronJob", NAME)]
     assert (await on.status())["lastRequest"] == "now"
     # Forbid: the next waits for the end of this one.
     await on.apply(NIGHTLY, run="and again")

@@ -98,13 +98,13 @@ def test_a_compaction_uses_all_cores_of_its_executors_unless_told_otherwise(
 
 
 def test_the_event_log_is_written_to_the_claim_that_the_spec_names() -> None:
-    one = job(eventLogClaim={"name": "history"})
-    pod = manifests.run(one, PLACE, "1", None)["spec"]["template"]["spec"]
-    (volume,) = [each for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    spark_job = job(eventLogClaim={"name": "history"})
+    pod = manifests.run(spark_job, PLACE, "1", None)["spec"]["template"]["spec"]
+    (volume,) = [item for item in pod["volumes"] if "persistentVolumeClaim" in item]
     assert volume["persistentVolumeClaim"] == {"claimName": "history"}
-    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    mounts = {item["name"]: item["mountPath"] for item in pod["containers"][0]["volumeMounts"]}
     assert mounts[volume["name"]] == submit.EVENT_LOG_DIR
-    assert f"--event-log={submit.EVENT_LOG_DIR}" in submit.job_arguments(one, PLACE)
+    assert f"--event-log={submit.EVENT_LOG_DIR}" in submit.job_arguments(spark_job, PLACE)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def expanded(text: str, values: dict[str, str]) -> str:
 
 def test_pods_are_restricted_and_only_the_driver_has_a_token() -> None:
     spark_job = job(placed(S3), imagePullSecrets=[{"name": "pull"}], driver={"cores": 2})
-    made = manifests.job_spec(spark_job, placed(S3))
-    driver = made["template"]
+    manifest = manifests.job_spec(spark_job, placed(S3))
+    driver = manifest["template"]
     template = json.loads(driver["metadata"]["annotations"][manifests.TEMPLATE])
     for pod in (driver["spec"], template["spec"]):
         assert pod["securityContext"]["runAsNonRoot"] is True
@@ -211,13 +211,13 @@ def test_a_job_reads_the_metadata_that_brokers_read(
 ) -> None:
     cluster = cluster_of(**spec)
     place = place_in(cluster, is_ready=True)
-    made = manifests.run(job(place, type="Offload"), place, "", None)
-    pod = made["spec"]["template"]
+    manifest = manifests.run(job(place, type="Offload"), place, "", None)
+    pod = manifest["spec"]["template"]
     executor = json.loads(pod["metadata"]["annotations"][manifests.TEMPLATE])
-    for one in (pod, executor):
-        (container,) = one["spec"]["containers"]
-        told = {variable["name"]: variable.get("value") for variable in container["env"]}
-        given = {name: value for name, value in told.items() if "METADATA" in name}
+    for item in (pod, executor):
+        (container,) = item["spec"]["containers"]
+        by_variable = {variable["name"]: variable.get("value") for variable in container["env"]}
+        given = {name: value for name, value in by_variable.items() if "METADATA" in name}
         url = {"MAGNETAR_METADATA_URL": cluster.metadata_url}
         assert given == url | {f"MAGNETAR_{name}": value for name, value in variables.items()}
 
@@ -225,11 +225,10 @@ def test_a_job_reads_the_metadata_that_brokers_read(
 def test_a_volume_of_cold_data_is_mounted_only_in_its_namespace() -> None:
     here, elsewhere = placed(FOLDER), placed(FOLDER, "other")
     for place, there in ((here, True), (elsewhere, False)):
-        made = manifests.job_spec(job(place), place)["template"]
-        for pod in (made["spec"], json.loads(made["metadata"]["annotations"][manifests.TEMPLATE])[
-            "spec"
-        ]):  # fmt: skip
-            assert any(one["name"] == "offload" for one in pod["volumes"]) == there
+        manifest = manifests.job_spec(job(place), place)["template"]
+        template = json.loads(manifest["metadata"]["annotations"][manifests.TEMPLATE])
+        for pod in (manifest["spec"], template["spec"]):
+            assert any(item["name"] == "offload" for item in pod["volumes"]) == there
 
 
 # -- schedules ----------------------------------------------------------------------------------
@@ -257,8 +256,8 @@ def test_a_volume_of_cold_data_is_mounted_only_in_its_namespace() -> None:
     ],
 )
 def test_when_a_schedule_is_due(text: str, zone: str | None, due: str | None) -> None:
-    found = Schedule.parse(text, zone).after(NOW)
-    assert (found.strftime("%Y-%m-%dT%H:%M") if found else None) == due
+    due_at = Schedule.parse(text, zone).after(NOW)
+    assert (due_at.strftime("%Y-%m-%dT%H:%M") if due_at else None) == due
 
 
 @pytest.mark.parametrize(
@@ -356,17 +355,17 @@ def test_a_request_is_carried_out_once() -> None:
     spark_job = job()
     assert starts(plan(spark_job, owner(), Observed())) == [""]
     assert starts(plan(spark_job, owner(lastRequest=""), Observed())) == []
-    there = Observed(jobs=[made(spark_job.run_name(""))])
-    planned = plan(spark_job, owner(), there)
+    observed = Observed(jobs=[made(spark_job.run_name(""))])
+    planned = plan(spark_job, owner(), observed)
     assert (starts(planned), planned.request) == ([], "")
     done = Observed(jobs=[made(spark_job.run_name(""), "Succeeded")])
     assert starts(plan(spark_job, owner("2", lastRequest=""), done)) == ["2"]
     assert starts(plan(spark_job, owner("2", lastRequest="2"), done)) == []
     # One that runs is waited for, or takes its leave.
-    assert starts(plan(spark_job, owner("2", lastRequest=""), there)) == []
-    replacing = plan(job(concurrencyPolicy="Replace"), owner("2", lastRequest=""), there)
+    assert starts(plan(spark_job, owner("2", lastRequest=""), observed)) == []
+    replacing = plan(job(concurrencyPolicy="Replace"), owner("2", lastRequest=""), observed)
     assert [type(action) for action in replacing.actions][-2:] == [Remove, Start]
-    beside = plan(job(concurrencyPolicy="Allow"), owner("2", lastRequest=""), there)
+    beside = plan(job(concurrencyPolicy="Allow"), owner("2", lastRequest=""), observed)
     assert starts(beside) == ["2"]
 
 
@@ -394,9 +393,9 @@ def test_only_ended_and_reported_runs_are_deleted(states: list[str], told: int, 
     planned = plan(
         job(schedule="@daily", historyLimit=limit), owner(runs=runs), Observed(jobs=jobs)
     )
-    gone = {action.name for action in planned.actions if isinstance(action, Remove)}
+    removed = {action.name for action in planned.actions if isinstance(action, Remove)}
     over = [f"j{at}" for at, state in enumerate(states) if state][::-1]
-    assert gone == set(over[limit:]) & {str(run["name"]) for run in runs}
+    assert removed == set(over[limit:]) & {str(run["name"]) for run in runs}
 
 
 def test_reported_runs_stay_in_the_status() -> None:
@@ -457,8 +456,10 @@ def test_figures_of_runs() -> None:
         {"name": "c", "state": "Succeeded", "startedAt": "2026-03-01T10:00:00Z",
          "endedAt": "2026-03-01T10:01:00Z"},
     ]  # fmt: skip
-    one = owner(runs=runs, lastSuccessAt="2026-03-01T10:01:00Z", nextRunAt="2026-03-02T03:00:00Z")
-    text = "".join(figures.lines([{**one, "spec": {"type": "Offload"}}]))
+    owner_document = owner(
+        runs=runs, lastSuccessAt="2026-03-01T10:01:00Z", nextRunAt="2026-03-02T03:00:00Z"
+    )
+    text = "".join(figures.lines([{**owner_document, "spec": {"type": "Offload"}}]))
     who = 'sparkjob_namespace="ns",sparkjob="cold",type="Offload"'
     for line in (
         f'magnetar_sparkjob_runs{{{who},state="Running"}} 1',

@@ -87,10 +87,10 @@ def removed(planned: Plan) -> list[str]:
 
 def cron_of(spark_job: Job, **spec: Any) -> Object:
     assert spark_job.place is not None
-    made = manifests.cron_job(spark_job, spark_job.place)
-    made["metadata"] |= {"uid": "u-cron", "creationTimestamp": AT}
-    made["spec"] |= spec
-    return made
+    cron_job = manifests.cron_job(spark_job, spark_job.place)
+    cron_job["metadata"] |= {"uid": "u-cron", "creationTimestamp": AT}
+    cron_job["spec"] |= spec
+    return cron_job
 
 
 # -- started runs
@@ -117,38 +117,38 @@ def test_a_request_is_carried_out_once(
     spark_job = job(**spec)
     given: dict[str, Any] = {} if done is None else {"lastRequest": done}
     cron = cron_of(spark_job) if "schedule" in spec else None
-    found = planned(spark_job, of=owner(request_, **given), cron=cron)
-    assert started(found) == begins
-    assert found.request == (begins[0] if begins else done)
-    for start in found.actions:
+    new_plan = planned(spark_job, of=owner(request_, **given), cron=cron)
+    assert started(new_plan) == begins
+    assert new_plan.request == (begins[0] if begins else done)
+    for start in new_plan.actions:
         if isinstance(start, Start):
             assert start.manifest["metadata"]["name"] == spark_job.run_name(start.request)
 
 
 def test_an_existing_run_is_not_started_again_if_its_record_was_lost() -> None:
     spark_job = job()
-    found = planned(spark_job, ran(spark_job.run_name("")))
-    assert (started(found), found.request) == ([], "")
+    new_plan = planned(spark_job, ran(spark_job.run_name("")))
+    assert (started(new_plan), new_plan.request) == ([], "")
     assert spark_job.run_name("") != spark_job.run_name("1")
 
 
 def test_no_run_starts_without_a_ready_cluster_or_with_a_problem() -> None:
-    found = planned(job(UNREADY))
-    assert started(found) == []
-    assert [(problem.reason, problem.message) for problem in found.problems] == [
+    new_plan = planned(job(UNREADY))
+    assert started(new_plan) == []
+    assert [(problem.reason, problem.message) for problem in new_plan.problems] == [
         ("WaitingForCluster", "the metadata store of demo is not ready")
     ]
-    assert (found.requeue_s, found.request) == (WAITING_S, None)
+    assert (new_plan.requeue_s, new_plan.request) == (WAITING_S, None)
     absent = Problem("NoCluster", "x")
-    found = planned(job(None), absent=absent)
-    assert (started(found), found.problems, found.requeue_s) == ([], (absent,), WAITING_S)
+    new_plan = planned(job(None), absent=absent)
+    assert (started(new_plan), new_plan.problems, new_plan.requeue_s) == ([], (absent,), WAITING_S)
     bad = planned(job(sparkConf={"master": "x"}))
     assert (started(bad), bad.problems[0].reason) == ([], "InvalidSpec")
     spark_job = job(**SCHEDULED)
-    found = planned(spark_job, of=owner("1"))
-    assert started(found) == []
-    assert found.requeue_s == SOON_S, "the CronJob is made first"
-    assert [type(action) for action in found.actions] == [Apply]
+    new_plan = planned(spark_job, of=owner("1"))
+    assert started(new_plan) == []
+    assert new_plan.requeue_s == SOON_S, "the CronJob is made first"
+    assert [type(action) for action in new_plan.actions] == [Apply]
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,14 @@ def test_no_run_starts_without_a_ready_cluster_or_with_a_problem() -> None:
 )
 def test_concurrent_runs_follow_the_policy(policy: str, begins: list[str], goes: list[str]) -> None:
     spark_job = job(concurrencyPolicy=policy)
-    found = planned(spark_job, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1"))
-    assert (started(found), removed(found)) == (begins, goes)
+    new_plan = planned(
+        spark_job, ran("old"), ran("over", "Complete"), of=owner("2", lastRequest="1")
+    )
+    assert (started(new_plan), removed(new_plan)) == (begins, goes)
     unsure = ran("old", "Complete")
     unsure["status"]["conditions"][0]["status"] = "False"
-    found = planned(spark_job, unsure, of=owner("2", lastRequest="1"))
-    assert (started(found), removed(found)) == (begins, goes)
+    new_plan = planned(spark_job, unsure, of=owner("2", lastRequest="1"))
+    assert (started(new_plan), removed(new_plan)) == (begins, goes)
 
 
 # -- the schedule
@@ -180,12 +182,12 @@ def test_a_schedule_is_applied_repaired_and_paused_without_its_cluster() -> None
     assert apply.verb == "update"
     others = cron_of(spark_job)
     others["metadata"]["ownerReferences"] = [{"uid": "another"}]
-    found = planned(spark_job, cron=others)
-    assert (found.actions, found.problems[0].reason) == ((), "NameTaken")
+    new_plan = planned(spark_job, cron=others)
+    assert (new_plan.actions, new_plan.problems[0].reason) == ((), "NameTaken")
     away = job(None, **SCHEDULED)
     absent = Problem("NoCluster", "x")
-    found = planned(away, cron=cron, absent=absent)
-    assert [type(action) for action in found.actions] == [Suspend]
+    new_plan = planned(away, cron=cron, absent=absent)
+    assert [type(action) for action in new_plan.actions] == [Suspend]
     assert not planned(away, cron=cron_of(spark_job, suspend=True), absent=absent).actions
     assert not planned(away, cron=others, absent=absent).actions
     assert not planned(away, absent=absent).actions
@@ -210,17 +212,19 @@ def test_runs_beyond_the_history_are_deleted_once_the_status_has_their_end() -> 
         ran("older", "Complete", at="2026-03-01T10:00:00Z"),
         ran("live", at="2026-03-01T09:00:00Z"),
     ]
-    told = [{"name": "old", "state": "Failed"}, {"name": "older", "state": "Running"}]
-    found = planned(spark_job, *jobs, of=owner(lastRequest="", runs=told))
-    assert removed(found) == ["old"]
-    assert found.requeue_s == SOON_S, "what the other said is not in the status yet"
-    told[1]["state"] = "Succeeded"
-    found = planned(spark_job, *jobs, of=owner(lastRequest="", runs=told))
-    assert removed(found) == ["old", "older"]
-    assert found.requeue_s is None
+    recorded_runs = [{"name": "old", "state": "Failed"}, {"name": "older", "state": "Running"}]
+    new_plan = planned(spark_job, *jobs, of=owner(lastRequest="", runs=recorded_runs))
+    assert removed(new_plan) == ["old"]
+    assert new_plan.requeue_s == SOON_S, "what the other said is not in the status yet"
+    recorded_runs[1]["state"] = "Succeeded"
+    new_plan = planned(spark_job, *jobs, of=owner(lastRequest="", runs=recorded_runs))
+    assert removed(new_plan) == ["old", "older"]
+    assert new_plan.requeue_s is None
     jobs[1]["metadata"]["deletionTimestamp"] = AT
-    assert removed(planned(spark_job, *jobs, of=owner(lastRequest="", runs=told))) == ["older"]
-    (remove,) = planned(spark_job, *jobs, of=owner(lastRequest="", runs=told)).actions
+    assert removed(planned(spark_job, *jobs, of=owner(lastRequest="", runs=recorded_runs))) == [
+        "older"
+    ]
+    (remove,) = planned(spark_job, *jobs, of=owner(lastRequest="", runs=recorded_runs)).actions
     assert isinstance(remove, Remove)
     assert (remove.uid, remove.text) == ("u-older", "beyond historyLimit 1")
 
@@ -239,8 +243,8 @@ def test_executors_that_outlive_their_driver_are_deleted() -> None:
     ]
     assert [pod["metadata"]["name"] for pod in orphans(pods)] == ["left"]
     driver["status"]["phase"] = "Failed"
-    found = planned(job(), pods=tuple(pods), of=owner(lastRequest=""))
-    assert removed(found) == ["left"]
+    new_plan = planned(job(), pods=tuple(pods), of=owner(lastRequest=""))
+    assert removed(new_plan) == ["left"]
     driver["status"]["phase"] = "Running"
     assert orphans(pods) == []
 
@@ -324,7 +328,7 @@ def test_an_ended_run_stays_ended_and_a_run_without_its_job_was_stopped() -> Non
         {"name": "d", "state": "Running", "startedAt": "4"},
     ]
     told = runs(before, [ran("a"), ran("d", startTime="4")], [], AT)
-    assert [(one.name, one.state) for one in told] == [
+    assert [(item.name, item.state) for item in told] == [
         ("d", "Starting"),
         ("a", "Succeeded"),
         ("b", "Stopped"),
@@ -345,9 +349,9 @@ def shown(spark_job: Job, *jobs: Object, of: Object | None = None, **how: Any) -
     is_plan_only = how.pop("is_plan_only", False)
     problems = how.pop("problems", [])
     observed = observed_of(spark_job, *jobs, **how)
-    found = plan(spark_job, of, observed)
-    found = replace(found, problems=[*found.problems, *problems])
-    shown_status = status(spark_job, of, observed, found, NOW, is_plan_only=is_plan_only).status
+    new_plan = plan(spark_job, of, observed)
+    new_plan = replace(new_plan, problems=[*new_plan.problems, *problems])
+    shown_status = status(spark_job, of, observed, new_plan, NOW, is_plan_only=is_plan_only).status
     return shown_status, {condition["type"]: condition for condition in shown_status["conditions"]}
 
 
@@ -429,12 +433,12 @@ def test_a_run_of_an_older_spec_is_marked() -> None:
 def test_a_backlog_report_names_the_worst(
     figures: dict[str, int], holds: str, reason: str, text: str
 ) -> None:
-    said = pod("p", "r", **ended(json.dumps({"metrics": figures})))
-    _, by_type = shown(job(type="Backlog"), ran("r", "Complete"), pods=(said,))
-    found = by_type["BacklogGrowing"]
-    assert (found["status"], found["reason"]) == (holds, reason)
-    assert text in found["message"]
-    assert "BacklogGrowing" not in shown(job(), ran("r", "Complete"), pods=(said,))[1]
+    pod_document = pod("p", "r", **ended(json.dumps({"metrics": figures})))
+    _, by_type = shown(job(type="Backlog"), ran("r", "Complete"), pods=(pod_document,))
+    condition = by_type["BacklogGrowing"]
+    assert (condition["status"], condition["reason"]) == (holds, reason)
+    assert text in condition["message"]
+    assert "BacklogGrowing" not in shown(job(), ran("r", "Complete"), pods=(pod_document,))[1]
 
 
 def test_the_status_keeps_the_runs_of_the_history_and_those_whose_jobs_exist() -> None:

@@ -37,7 +37,9 @@ def objects(cluster: Cluster) -> dict[str, Object]:
     ]
     planned = plan(cluster, Observed(pods=pods, has_service_monitors=True), 0, NOW)
     manifests_ = [action.manifest for action in planned.actions if isinstance(action, Apply)]
-    return {f"{one['kind']} {one['metadata']['name']}": one for one in manifests_}
+    return {
+        f"{document['kind']} {document['metadata']['name']}": document for document in manifests_
+    }
 
 
 def at(document: Any, path: str) -> Any:
@@ -86,11 +88,11 @@ OF_PODS: list[tuple[str, Any, str, Any]] = [
 def test_pod_options_apply_to_the_components_own_pods(
     component: str, option: str, given: Any, path: str, value: Any
 ) -> None:
-    found = objects(cluster_of(**{component: {option: given}}))
-    assert at(found[PODS[component]], path) == value
+    created = objects(cluster_of(**{component: {option: given}}))
+    assert at(created[PODS[component]], path) == value
     plain = objects(cluster_of())
     for other in PODS.keys() - {component}:
-        assert found[PODS[other]]["spec"]["template"] == plain[PODS[other]]["spec"]["template"]
+        assert created[PODS[other]]["spec"]["template"] == plain[PODS[other]]["spec"]["template"]
 
 
 @pytest.mark.parametrize("component", PODS)
@@ -103,8 +105,8 @@ def test_pod_options_apply_to_the_components_own_pods(
     ],
 )
 def test_anti_affinity_follows_the_spec(component: str, given: str, rule: str | None) -> None:
-    found = objects(cluster_of(**{component: {"antiAffinity": given}}))
-    affinity = at(found[PODS[component]], POD).get("affinity", {})
+    created = objects(cluster_of(**{component: {"antiAffinity": given}}))
+    affinity = at(created[PODS[component]], POD).get("affinity", {})
     assert [*affinity.get("podAntiAffinity", {})] == ([rule] if rule else [])
     if rule:
         labels = json.dumps({"app": "magnetar", "cluster": "c", "component": component})
@@ -187,10 +189,10 @@ def test_images_come_from_the_spec_or_else_from_the_operator(named: bool) -> Non
     spec = {"image": "mine:2", "etcd": {"image": "my-etcd:2"}} if named else {}
     metadata = {"name": "c", "namespace": "ns", "uid": "u"}
     settings = Settings(image="magnetar:1", etcd_image="etcd:1")
-    found = objects(read_cluster({"metadata": metadata, "spec": spec}, settings))
+    created = objects(read_cluster({"metadata": metadata, "spec": spec}, settings))
     for target in (BROKER, BOOKIE):
-        assert at(found[target], f"{CONTAINER} image") == ("mine:2" if named else "magnetar:1")
-    assert at(found[ETCD], f"{CONTAINER} image") == ("my-etcd:2" if named else "etcd:1")
+        assert at(created[target], f"{CONTAINER} image") == ("mine:2" if named else "magnetar:1")
+    assert at(created[ETCD], f"{CONTAINER} image") == ("my-etcd:2" if named else "etcd:1")
 
 
 # -- jobs
@@ -249,8 +251,8 @@ def test_an_option_of_a_job_is_in_its_driver(spec: dict[str, Any], path: str, va
 def test_an_option_of_a_job_is_in_its_executors(
     spec: dict[str, Any], path: str, value: Any
 ) -> None:
-    made = manifests.run(job(**spec), PLACE, "", None)
-    assert at(json.loads(at(made, TEMPLATE)[manifests.TEMPLATE]), path) == value
+    manifest = manifests.run(job(**spec), PLACE, "", None)
+    assert at(json.loads(at(manifest, TEMPLATE)[manifests.TEMPLATE]), path) == value
 
 
 @pytest.mark.parametrize(("spec", "path", "value"), OF_SCHEDULES)
@@ -285,9 +287,9 @@ def test_a_job_gets_its_clusters_secrets_only_in_the_same_namespace(
     driver = at(manifests.run(job(place, **spec), place, "", None), "spec template")
     executor = json.loads(driver["metadata"]["annotations"][manifests.TEMPLATE])
     for pod in (driver["spec"], executor["spec"]):
-        assert [one["name"] for one in pod.get("imagePullSecrets", ())] == pulls
+        assert [item["name"] for item in pod.get("imagePullSecrets", ())] == pulls
         given = pod["containers"][0].get("envFrom", ())
-        assert [one["secretRef"]["name"] for one in given] == credentials
+        assert [item["secretRef"]["name"] for item in given] == credentials
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ DONE_S = 60.0
 
 @pytest.fixture
 async def on(kube_namespace: str, crds: list[str]) -> AsyncIterator[Rig]:
-    async with rig(kube_namespace) as found:
-        yield found
+    async with rig(kube_namespace) as test_rig:
+        yield test_rig
 
 
 async def ask(on: Rig, bookie: str | None) -> None:
@@ -36,15 +36,15 @@ async def ask(on: Rig, bookie: str | None) -> None:
 
 async def claims(on: Rig) -> dict[str, str]:
     """Their uids, by name."""
-    found = await on.kube.list(PVC, on.namespace, labels={"component": "bookie"})
-    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in found}
+    volume_claims = await on.kube.list(PVC, on.namespace, labels={"component": "bookie"})
+    return {item["metadata"]["name"]: item["metadata"]["uid"] for item in volume_claims}
 
 
 async def health(found: Processes) -> dict[str, Any]:
     """The bookies that are registered."""
     async with httpx.AsyncClient(timeout=30) as client:
         answer = await client.get(f"{found.admin_url}/admin/v2/magnetar/ledgers/health")
-    return {one["bookieId"]: one for one in answer.json()["bookies"]}
+    return {bookie["bookieId"]: bookie for bookie in answer.json()["bookies"]}
 
 
 async def is_replaced(on: Rig, found: Processes, seen: set[str]) -> bool:
@@ -54,19 +54,21 @@ async def is_replaced(on: Rig, found: Processes, seen: set[str]) -> bool:
     status = owner.get("status", {})
     drain = status.get("drain", {})
     seen |= {status.get("phase", ""), drain.get("step", ""), drain.get("reason", "")}
-    told = {one["type"]: one["status"] for one in status.get("conditions", ())}
-    asked = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
-    return not asked and not drain and told.get("ReplacingVolume") == "False"
+    statuses = {
+        condition["type"]: condition["status"] for condition in status.get("conditions", ())
+    }
+    requested = "magnetar.io/replace-volume" in owner["metadata"].get("annotations", {})
+    return not requested and not drain and statuses.get("ReplacingVolume") == "False"
 
 
 async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retired(
     on: Rig, tmp_path: Path
 ) -> None:
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
-        await found.follow(on)
-        volumes, before = await claims(on), await health(found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
+        await members.follow(on)
+        volumes, before = await claims(on), await health(members)
         await ask(on, BOOKIE)
         await on.look()
         assert await claims(on) == volumes, "not before the proof"
@@ -76,11 +78,11 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retire
         unlabelled = {"metadata": {"labels": {"cluster": None}}}
         await on.kube.merge(PVC, on.namespace, f"data-{BOOKIE}", unlabelled)
         seen: set[str] = set()
-        await on.until("the new volume", lambda: is_replaced(on, found, seen), DONE_S)
+        await on.until("the new volume", lambda: is_replaced(on, members, seen), DONE_S)
         assert {"ReplacingVolume", "Removing", "Registering", "volume"} <= seen
         after = await claims(on)
         assert {name for name in after if after[name] != volumes[name]} == {f"data-{BOOKIE}"}
-        now = await health(found)
+        now = await health(members)
         assert now[BOOKIE]["incarnation"] != before[BOOKIE]["incarnation"]
         assert now[BOOKIE].get("incarnationsBefore", 0) == 0, "the old disks are retired"
         assert now[BOOKIE]["writable"]
@@ -89,15 +91,15 @@ async def test_a_volume_is_replaced_after_its_proof_and_the_old_disks_are_retire
         assert any("takes new ledgers" in event for event in await on.notes("VolumeReplaced"))
         await on.until_condition("Ready", "True")
         assert await on.handler.reconcile(await on.owner()) is None, "nothing begins again"
-        await asyncio.to_thread(read_all, found.service_url, tmp_path)
+        await asyncio.to_thread(read_all, members.service_url, tmp_path)
 
 
 async def test_a_replacement_is_refused_if_too_few_bookies_would_be_left(
     on: Rig, tmp_path: Path
 ) -> None:
-    async with processes(tmp_path, 2) as found:
-        await complete(on, found, bookie={"replicas": 2})
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
+    async with processes(tmp_path, 2) as members:
+        await complete(on, members, bookie={"replicas": 2})
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
         volumes = await claims(on)
         await ask(on, BOOKIE)
         refused = await on.until_condition("VolumeReplacementRefused", "True")
@@ -137,11 +139,11 @@ async def test_an_operator_killed_at_every_write_still_replaces_the_volume(
             raise asyncio.CancelledError
         return answer
 
-    async with processes(tmp_path, 3) as found:
-        await complete(on, found)
-        await asyncio.to_thread(publish, found.service_url, tmp_path)
-        await found.follow(on)
-        volumes, before = await claims(on), await health(found)
+    async with processes(tmp_path, 3) as members:
+        await complete(on, members)
+        await asyncio.to_thread(publish, members.service_url, tmp_path)
+        await members.follow(on)
+        volumes, before = await claims(on), await health(members)
         await ask(on, BOOKIE)
         monkeypatch.setattr(AdminClient, "call", fatal)
         deaths = 0
@@ -159,7 +161,7 @@ async def test_an_operator_killed_at_every_write_still_replaces_the_volume(
             deaths += look.cancelled()
             await on.kubelet()
             changes.update((await claims(on)).items())
-            return await is_replaced(on, found, set())
+            return await is_replaced(on, members, set())
 
         await until("the new volume", dies_and_is_followed, DONE_S)
         monkeypatch.undo()
@@ -167,8 +169,8 @@ async def test_an_operator_killed_at_every_write_still_replaces_the_volume(
         assert changes - set(volumes.items()) == {
             (f"data-{BOOKIE}", (await claims(on))[f"data-{BOOKIE}"])
         }, "one volume, once"
-        now = await health(found)
+        now = await health(members)
         assert now[BOOKIE]["incarnation"] != before[BOOKIE]["incarnation"]
-        assert not any(one["draining"] for one in now.values())
+        assert not any(item["draining"] for item in now.values())
         await on.until_condition("Ready", "True")
-        await asyncio.to_thread(read_all, found.service_url, tmp_path)
+        await asyncio.to_thread(read_all, members.service_url, tmp_path)

@@ -47,9 +47,16 @@ def turn(world: World, times: int = 1) -> Plan:
 def told(world: World, planned: Plan) -> dict[str, Any]:
     """As `kubectl get` would show it."""
     owner = {"metadata": {"generation": 1}, "status": {}}
-    seen = world.observed()
+    observation = world.observed()
     shown_status = status(
-        world.cluster, owner, seen, planned, "1", world.now, is_paused=False, is_plan_only=False
+        world.cluster,
+        owner,
+        observation,
+        planned,
+        "1",
+        world.now,
+        is_paused=False,
+        is_plan_only=False,
     )
     conditions = {condition["type"]: condition for condition in shown_status["conditions"]}
     return {**shown_status, "conditions": conditions}
@@ -61,12 +68,12 @@ def test_a_requested_volume_is_replaced_once() -> None:
     world.request = "c-bookie-1"
     steps, phases = [], set()
     for _ in range(12):
-        found = turn(world)
-        said = told(world, found)
-        phases.add(said["phase"])
-        if (step := said.get("drain", {}).get("step")) and step not in steps:
+        new_plan = turn(world)
+        recorded = told(world, new_plan)
+        phases.add(recorded["phase"])
+        if (step := recorded.get("drain", {}).get("step")) and step not in steps:
             steps.append(step)
-            assert said["drain"]["reason"] == "volume"
+            assert recorded["drain"]["reason"] == "volume"
     world.settle()
     assert world.replaced == ["c-bookie-1"]
     assert world.request == ""
@@ -110,29 +117,31 @@ def test_a_replaced_bookie_counts_only_once_its_new_disk_takes_entries(registere
     retired = drain.incarnations
     while not any(isinstance(action, ClearRequest) for action in world.plan().actions):
         turn(world)
-    seen = world.observed()
-    health = seen.ledgers.health
+    observation = world.observed()
+    health = observation.ledgers.health
     assert health is not None
-    (new,) = [one for one in health.bookies if one.bookie_id == bookie]
-    others = [one for one in health.bookies if one.bookie_id != bookie]
+    (new,) = [item for item in health.bookies if item.bookie_id == bookie]
+    others = [item for item in health.bookies if item.bookie_id != bookie]
     assert new.incarnation not in retired
     stands = {
-        "the old disks": [msgspec.structs.replace(new, incarnation=one) for one in retired],
+        "the old disks": [
+            msgspec.structs.replace(new, incarnation=incarnation) for incarnation in retired
+        ],
         "a full disk": [msgspec.structs.replace(new, writable=False)],
         "other bookies": [],
         "nobody": None,
         "a pod that is not ready": [new],
     }[registered]
     if registered == "a pod that is not ready":
-        seen.pods = [
+        observation.pods = [
             dataclasses.replace(pod, ready=False) if pod.name == bookie else pod
-            for pod in seen.pods
+            for pod in observation.pods
         ]
     stale = None if stands is None else msgspec.structs.replace(health, bookies=(*others, *stands))
-    seen.ledgers = dataclasses.replace(seen.ledgers, health=stale)
+    observation.ledgers = dataclasses.replace(observation.ledgers, health=stale)
     for request in (bookie, ""):
         cluster = dataclasses.replace(world.cluster, replace_volume=request)
-        decision = decide(cluster, seen, 3, world.now)
+        decision = decide(cluster, observation, 3, world.now)
         assert not decision.actions
         assert decision.step == "Registering"
         assert decision.active
@@ -144,12 +153,12 @@ def test_a_replacement_is_refused_for_damaged_copies_and_names_the_ledgers() -> 
     world = made()
     world.liars = {"c-bookie-0"}
     world.request = "c-bookie-2"
-    found = turn(world, 6)
+    new_plan = turn(world, 6)
     assert world.replaced == []
-    assert "ledger 0" in found.replace.refused
-    said = told(world, found)
-    assert said["conditions"]["VolumeReplacementRefused"]["status"] == "True"
-    assert said["drain"]["step"] == "Refused"
+    assert "ledger 0" in new_plan.replace.refused
+    recorded = told(world, new_plan)
+    assert recorded["conditions"]["VolumeReplacementRefused"]["status"] == "True"
+    assert recorded["drain"]["step"] == "Refused"
     world.liars = set()
     world.settle()
     assert world.replaced == ["c-bookie-2"]
@@ -199,17 +208,21 @@ def test_a_replacement_past_its_point_of_no_return_ends_before_another_begins() 
     """Otherwise two bookies would be without their copies at once."""
     world = made()
     world.request = bookie = "c-bookie-1"
-    while not any(isinstance(each, DeleteVolume) for each in world.plan().actions):
+    while not any(isinstance(action, DeleteVolume) for action in world.plan().actions):
         turn(world)
     world.act(world.plan().actions)
-    seen = world.observed()
-    (claim,) = [each for each in seen.claims if each["metadata"]["name"] == "data-c-bookie-0"]
+    observation = world.observed()
+    (claim,) = [
+        claim for claim in observation.claims if claim["metadata"]["name"] == "data-c-bookie-0"
+    ]
     claim["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    found = decide(world.cluster, seen, 3, world.now)
-    assert found.bookie == bookie
-    assert found.active
-    assert {each.name for each in found.actions if isinstance(each, ReplacePod)} <= {bookie}
-    assert not any(isinstance(each, DeleteVolume | BeginDrain) for each in found.actions)
+    new_plan = decide(world.cluster, observation, 3, world.now)
+    assert new_plan.bookie == bookie
+    assert new_plan.active
+    assert {action.name for action in new_plan.actions if isinstance(action, ReplacePod)} <= {
+        bookie
+    }
+    assert not any(isinstance(action, DeleteVolume | BeginDrain) for action in new_plan.actions)
 
 
 def test_a_drain_for_a_new_volume_serves_the_removal_of_a_bookie_that_is_to_go() -> None:
@@ -220,9 +233,9 @@ def test_a_drain_for_a_new_volume_serves_the_removal_of_a_bookie_that_is_to_go()
     assert set(world.drains) == {"c-bookie-2"}
     for request in ("", "c-bookie-2"):
         cluster = dataclasses.replace(world.cluster, replace_volume=request)
-        found = decide(cluster, world.observed(), 2, world.now)
-        assert found.actions == []
-        assert found.bookie == ""
+        new_plan = decide(cluster, world.observed(), 2, world.now)
+        assert new_plan.actions == []
+        assert new_plan.bookie == ""
 
 
 @pytest.mark.parametrize("trouble", ["deleted", "lost"])
@@ -273,15 +286,15 @@ def test_a_proof_is_void_once_its_bookie_takes_new_ledgers(leaves: str) -> None:
         world.request = bookie
     else:
         world.cluster = cluster_of(bookie={"replicas": 3})
-    while not goes(found := world.plan()):
-        world.act(found.actions)
+    while not goes(new_plan := world.plan()):
+        world.act(new_plan.actions)
         world.turn()
     world.unmarked.add(bookie)
     world.ledgers[99] = {bookie, "c-bookie-0"}
-    found = world.plan()
-    assert not goes(found)
-    begun = [action for action in found.actions if isinstance(action, BeginDrain)]
-    assert [one.bookie for one in begun] == [bookie]
+    new_plan = world.plan()
+    assert not goes(new_plan)
+    begun = [action for action in new_plan.actions if isinstance(action, BeginDrain)]
+    assert [item.bookie for item in begun] == [bookie]
     assert "takes new ledgers again" in begun[0].text
     world.settle()
     assert world.replaced + world.removed == [bookie]
@@ -305,7 +318,7 @@ def test_no_other_bookie_is_evicted_removed_or_restarted_meanwhile() -> None:
         assert plan.shrink.waits
         assert plan.shrink.replicas == 4
         restarted = [action.name for action in plan.actions if isinstance(action, ReplacePod)]
-        assert not any("bookie" in one for one in restarted)
+        assert not any("bookie" in item for item in restarted)
         world.act(plan.actions)
     world.drains["c-bookie-1"] = msgspec.structs.replace(drain, state=DrainState.COPYING)
     world.settle(200)

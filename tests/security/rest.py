@@ -20,7 +20,7 @@ from tests.unit.admin.support import NO_BODY, Admin, start_service, stop_service
 from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.catalog.namespace_policies import default_policies
-from magnetar.broker.security.broker_security import open_security
+from magnetar.broker.security.opener import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.core.names import NamespaceName
 from magnetar.security.secret import Secret

@@ -60,8 +60,8 @@ class Model:
         for _ in range(6):
             await asyncio.sleep(0.0006)  # timers of TIMER_S_MAX
         await self.client.quiet()
-        told = self.client.told()
-        for command in told:
+        recorded = self.client.told()
+        for command in recorded:
             if command.type == CommandType.CONNECTED:
                 assert not self.connected
                 assert not self.closed
@@ -74,7 +74,7 @@ class Model:
         self.closed = self.closed or self.client.socket.closed
         if self.closed:
             self.connected = False
-        return told
+        return recorded
 
     def expired_ms(self) -> int:
         """How long the credentials have been expired; negative before that."""
@@ -92,10 +92,10 @@ async def play(plan: list[tuple[Any, ...]]) -> None:
             was_closed, was_connected = model.closed, model.connected
             was_challenged = model.challenged
             sound = await act(model, step)
-            told = await model.turn()
-            kinds = [command.type for command in told]
+            recorded = await model.turn()
+            kinds = [command.type for command in recorded]
             if was_closed:
-                assert not told
+                assert not recorded
             if step[0] == "lookup":
                 assert (CommandType.LOOKUP_RESPONSE in kinds) == (was_connected and not was_closed)
                 assert was_connected or model.closed

@@ -68,11 +68,11 @@ async def test_it_says_the_same_before_and_after(waiting: tuple[str, bool]) -> N
         async with closed_rest(authenticate_metrics=closed_metrics) as after:
             for method in METHODS:
                 for path in PATHS:
-                    was = await before.request(method, path)
+                    former = await before.request(method, path)
                     is_now = await after.admin.http.request(method, path)
-                    assert was.status_code == is_now.status_code, (method, path)
-                    if was.status_code == 401:
-                        assert was.headers["www-authenticate"] == "Bearer"
+                    assert former.status_code == is_now.status_code, (method, path)
+                    if former.status_code == 401:
+                        assert former.headers["www-authenticate"] == "Bearer"
                         expected = is_now.content if method != "HEAD" else b""
-                        assert was.content == expected
+                        assert former.content == expected
         assert "cluster" not in (await before.get("/status")).text

@@ -144,17 +144,17 @@ async def watched() -> None:
 async def with_consumer(w: World, client: str) -> Client:
     """The client has a consumer, from before it had the rights that it has now."""
     role, original = CLIENTS[client]
-    for each in {role, original} - {None}:
-        await grant(w, str(each), "consume")
+    for role_name in {role, original} - {None}:
+        await grant(w, str(role_name), "consume")
     await watched()
-    made = await client_as(w, role, **_original(original))
-    await made.consumes(CONSUMER)
+    session = await client_as(w, role, **_original(original))
+    await session.consumes(CONSUMER)
     await grants(w)
-    for each in {role, original} - {None} - set(GRANTS):
-        await grant(w, str(each))
+    for role_name in {role, original} - {None} - set(GRANTS):
+        await grant(w, str(role_name))
     await watched()
-    made.told()
-    return made
+    session.told()
+    return session
 
 
 def _original(original: str | None) -> dict[str, str]:

@@ -136,8 +136,8 @@ def publishers(closed: ClosedStandalone, local: str) -> list[dict[str, str]]:
     """The producers of a topic, as its statistics show them."""
     with closed.admin() as http:
         stats = http.get(f"/admin/v2/persistent/public/default/{local}/stats")
-        found: list[dict[str, str]] = stats.raise_for_status().json()["publishers"]
-        return found
+        attached: list[dict[str, str]] = stats.raise_for_status().json()["publishers"]
+        return attached
 
 
 def test_a_grant_and_its_withdrawal_act_at_once(closed: ClosedStandalone) -> None:

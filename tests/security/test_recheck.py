@@ -170,6 +170,71 @@ async def test_a_watch_of_topics_ends_with_the_right_to_list_them() -> None:
         assert not reader.session.watchers
 
 
+@pytest.mark.parametrize("watch", [True, False], ids=["watch", "list"])
+async def test_a_list_that_a_client_delays_is_checked_when_it_is_made(watch: bool) -> None:
+    """Lists wait until the client reads, so the client decides when they are made."""
+    namespace, pattern = "public/default", ".*"
+    async with closed_broker() as w:
+        await grant(w, "reader", "consume")
+        await w.topic("secret")
+        await settled()
+        reader = await client_as(w, "reader")
+        reader.socket.writable = False
+        if watch:
+            watching = pb.CommandWatchTopicList(
+                namespace=namespace, request_id=1, watcher_id=1, topics_pattern=pattern
+            )
+            reader.say(CommandType.WATCH_TOPIC_LIST, watching)
+        else:
+            listing = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=1)
+            reader.say(CommandType.GET_TOPICS_OF_NAMESPACE, listing)
+        for _ in range(20):
+            await asyncio.sleep(0.002)
+        await revoke_all(w, "reader")
+        for _ in range(20):
+            await asyncio.sleep(0.002)
+        reader.socket.writable = True
+        reader.session.drained()
+        await settled(reader)
+        (refused,) = reader.told()
+        message: Any = refused.message
+        assert refused.type == CommandType.ERROR
+        assert message.error == ServerError.AUTHORIZATION_ERROR
+        assert not reader.session.watchers
+        await w.topic("another")
+        await settled(reader)
+        assert reader.told() == []
+
+
+async def test_a_check_that_fails_ends_its_connection_and_the_scan_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with closed_broker() as w:
+        await w.topic("t")
+        await grant(w, "writer", "produce")
+        await settled()
+        first, second = await client_as(w, "writer"), await client_as(w, "writer")
+        await first.produces(1)
+        await second.produces(2)
+        check = recheck.check_producer
+        failed: list[Any] = []
+
+        def failing(session: Any, *arguments: Any) -> None:
+            if not failed:
+                failed.append(session)
+                raise RuntimeError("a bug")
+            check(session, *arguments)
+
+        monkeypatch.setattr(recheck, "check_producer", failing)
+        await revoke_all(w, "writer")
+        await settled()
+        (unchecked,) = failed
+        other = second if unchecked is first.session else first
+        closed = first if unchecked is first.session else second
+        assert closed.socket.closed
+        assert other.kinds() == ["CLOSE_PRODUCER"]
+
+
 @pytest.mark.parametrize("loser", ["client", "proxy"])
 async def test_cve_2023_30429_both_roles_of_a_proxied_connection_count(loser: str) -> None:
     async with closed_broker() as w:

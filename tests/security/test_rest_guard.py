@@ -12,8 +12,14 @@ import pytest
 from tests.unit.admin.support import append, entry
 
 from magnetar.admin.cluster.sender import LOCAL_HEADER, UNDER_HEADER
+from magnetar.admin.rights import guard
 from magnetar.admin.rights.caller import ORIGINAL_HEADER, ROLE_HEADER
-from magnetar.broker.security.needs import TopicNeed, TopicOperation
+from magnetar.broker.security.needs import (
+    NamespaceNeed,
+    NamespaceOperation,
+    TopicNeed,
+    TopicOperation,
+)
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import parse_topic
@@ -22,6 +28,7 @@ from magnetar.settings.field import SettingsError
 
 from .rest import (
     BROKER,
+    NAMESPACE,
     PROXY,
     SUPER,
     SUPER_PROXY,
@@ -172,6 +179,27 @@ async def test_only_super_users_name_a_role_to_act_for(
     )
 
 
+@pytest.mark.parametrize("original", [None, "nobody", "cons"])
+@pytest.mark.parametrize("named", [SUPER, BROKER, "ta"])
+async def test_a_client_behind_a_proxy_names_no_role_to_act_for(
+    closed: Closed, original: str | None, named: str
+) -> None:
+    """Pulsar's proxy passes on its clients' headers, and its role is often a super user."""
+    headers = {ROLE_HEADER: named}
+    if original is not None:
+        headers["x-original-principal"] = original
+    for path in (TENANTS, "~/namespaces/t1/n1/permissions"):
+        response = await closed.send("GET", path, token(SUPER_PROXY), headers=headers)
+        assert response.status_code == 401
+    # Nor behind one that is not in proxyRoles.
+    if original is not None:
+        response = await closed.send("GET", TENANTS, token(SUPER), headers=headers)
+        assert (response.status_code, reason_of(response)) == (
+            401,
+            "Only brokers act for other roles",
+        )
+
+
 async def test_clients_cannot_send_the_headers_of_brokers(closed: Closed) -> None:
     """A deletion mark names any key of the metadata store: its answer would tell its revision."""
     headers = {UNDER_HEADER: "7 /tenants/t2", LOCAL_HEADER: "1"}
@@ -219,6 +247,44 @@ async def test_a_refusal_comes_before_the_body_is_read(closed: Closed) -> None:
     )
     assert response.status_code == 403
     assert not read
+
+
+@pytest.mark.parametrize("gone", ["right", "key"])
+async def test_a_request_with_a_slow_body_is_checked_when_it_is_complete(
+    closed: Closed, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """The client decides when that is: the right, or the key of its token, may be gone by then."""
+    monkeypatch.setattr(guard, "CHECK_AGAIN_AFTER_S", 0.0)
+    security = closed.service.security
+    assert security is not None
+    authorizer = security.authorizer
+    assert authorizer is not None
+
+    async def refusing(_headers: object, _peer: object) -> Identity:
+        raise AuthenticationFailed("the key was removed")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b'["prod'
+        if gone == "key":
+            monkeypatch.setattr(security.authenticator, "authenticate_http", refusing)
+        else:
+            resources = closed.service.resources
+            await resources.update_tenant("t1", {"adminRoles": [], "allowedClusters": []})
+            need = NamespaceNeed(NAMESPACE, NamespaceOperation.GRANT_PERMISSION)
+            async with asyncio.timeout(30):
+                while authorizer.allowed_now(Principal("ta"), need):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+        yield b'uce"]'
+
+    response = await closed.admin.http.request(
+        "POST",
+        "/admin/v2/namespaces/t1/n1/permissions/late",
+        content=body(),
+        headers={"authorization": f"Bearer {token('ta')}", "content-type": "application/json"},
+    )
+    assert response.status_code in (401, 403)
+    document = await closed.service.resources.policies(NAMESPACE)
+    assert "late" not in document["auth_policies"]["namespace_auth"]
 
 
 async def test_an_invalid_name_is_refused_before_anything_is_looked_up(closed: Closed) -> None:

@@ -83,6 +83,7 @@ IN_PATHS: Final = {
     "ledger": "1",
     "entry": "0",
     "version": "0",
+    "setting": "superUserRoles",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"

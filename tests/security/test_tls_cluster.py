@@ -100,9 +100,9 @@ def test_one_broker_sums_over_the_others_by_tls(closed: Closed) -> None:
         for number in range(8):
             part = f"{closed.http_url_tls}/lookup/v2/topic/persistent/public/default/spread"
             answer = http.get(f"{part}-partition-{number}", follow_redirects=True)
-            found = answer.json()
-            assert urlsplit(found["httpUrlTls"]).scheme == "https"
-            owners.add(found["brokerUrlTls"])
+            document = answer.json()
+            assert urlsplit(document["httpUrlTls"]).scheme == "https"
+            owners.add(document["brokerUrlTls"])
             # A request by TLS is redirected to TLS.
             redirect = http.get(f"{url}-partition-{number}/stats")
             if redirect.status_code == 307:

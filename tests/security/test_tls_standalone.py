@@ -85,10 +85,10 @@ def test_messages_and_admin_requests_by_tls_only(secured: Secured) -> None:
     assert [consumer.receive(10_000).data() for _ in payloads] == payloads
     with secured.admin() as admin:
         assert admin.get("/admin/v2/tenants").json() == ["public", "pulsar"]
-        found = admin.get("/lookup/v2/topic/persistent/public/default/secret").json()
-        assert found["brokerUrl"] == found["httpUrl"] == ""
-        assert found["brokerUrlTls"] == found["brokerUrlSsl"] == secured.service_url
-        assert found["httpUrlTls"] == secured.http_url
+        document = admin.get("/lookup/v2/topic/persistent/public/default/secret").json()
+        assert document["brokerUrl"] == document["httpUrl"] == ""
+        assert document["brokerUrlTls"] == document["brokerUrlSsl"] == secured.service_url
+        assert document["httpUrlTls"] == secured.http_url
         cluster = admin.get("/admin/v2/clusters/standalone").json()
         assert cluster["brokerServiceUrlTls"] == secured.service_url
         assert cluster["serviceUrlTls"] == secured.http_url

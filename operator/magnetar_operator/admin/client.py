@@ -129,7 +129,7 @@ class AdminClient:
             await self._outdated.pop().aclose()
 
     def detach_idle(self) -> httpx.AsyncClient | None:
-        """Gives up the connections if no request uses them; the caller closes what is returned."""
+        """Releases the connections if no request uses them; the caller closes the returned ones."""
         if self._running:
             return None
         http, self._http = self._http, None

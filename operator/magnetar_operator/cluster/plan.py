@@ -1,4 +1,4 @@
-"""Plans a cluster: the actions, in order, from its spec and what is observed. Pure: no IO.
+"""Plans a cluster: the actions, in order, from its spec and the observed state. Pure: no IO.
 
 The order is etcd, bookies, brokers, on creation and on upgrades. An object of ours that differs is
 updated. The digest that was applied last distinguishes drift from a new spec: if it is unchanged,
@@ -107,7 +107,7 @@ class _Draft:
     requeue_s: float | None = None
 
     def requeue(self, after_s: float | None) -> None:
-        """Requests the next reconcile within so many seconds."""
+        """Requests the next reconcile within this many seconds."""
         if after_s is not None:
             self.requeue_s = after_s if self.requeue_s is None else min(self.requeue_s, after_s)
 

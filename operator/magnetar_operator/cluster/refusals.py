@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from magnetar_operator.cluster.manifests import security
 from magnetar_operator.cluster.manifests.names import Cluster
 from magnetar_operator.cluster.manifests.pods import METADATA_ROOT, settings_data
-from magnetar_operator.models.switches import switched_on
+from magnetar_operator.models.switches import switched_on, way_out
 
 
 def refusals(cluster: Cluster) -> list[str]:
@@ -20,7 +20,7 @@ def refusals(cluster: Cluster) -> list[str]:
         "autorecovery": spec.autorecovery.config,
     }
     texts = [
-        f"spec.{part}.config.{key} is not supported and has no effect: remove it or set it to false"
+        f"spec.{part}.config.{key} {way_out(key)}"
         for part, config in configs.items()
         for key in switched_on(config)
     ]

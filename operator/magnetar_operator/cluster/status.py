@@ -134,7 +134,7 @@ def _ledgers(observed: Observed) -> Condition:
         return Condition("LedgersHealthy", None, "Unknown", observed.ledgers.unknown)
     if health.healthy:
         return Condition("LedgersHealthy", True, "Healthy", "every ledger has all its copies")
-    reason = "Lost" if health.lost else "UnderReplicated" if health.under_replicated else "Looking"
+    reason = "Lost" if health.lost else "UnderReplicated" if health.under_replicated else "Checking"
     return Condition("LedgersHealthy", False, reason, health.reason + gate.named(health))
 
 

@@ -185,7 +185,7 @@ class Reconciler(ABC, Generic[SubjectT, ObservedT, PlanT]):
         """Called after the status was written; `obj` is the object as stored."""
 
     async def prepare(self, subject: SubjectT) -> None:
-        """Writes what must exist before any action (a finalizer)."""
+        """Writes the fields that must exist before any action (a finalizer)."""
 
     def failed(self, subject: SubjectT, error: Exception) -> Report | None:  # noqa: ARG002
         """The report after a step has failed; None: the queue retries the reconcile."""

@@ -102,7 +102,7 @@ class KubeClient:
     def connect(cls, kubeconfig: str | None = None, field_manager: str = FIELD_MANAGER) -> Self:
         """Connects by `kubeconfig`, else by the pod's account, $KUBECONFIG or ~/.kube/config.
 
-        Raises Unreachable, whose text says what is missing.
+        Raises Unreachable, whose text names the missing configuration.
         """
         config: Any = import_module("kubernetes.config")
         configuration: Any = import_module("kubernetes.client").Configuration()

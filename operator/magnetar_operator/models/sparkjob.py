@@ -87,7 +87,7 @@ class Retries(Model, frozen=True, kw_only=True):
 
 
 class SparkJobSpec(Model, frozen=True, kw_only=True):
-    """The desired state of a SparkJob: what it runs, on what, and when."""
+    """The desired state of a SparkJob: the job, its topics, and its schedule."""
 
     cluster_ref: Annotated[
         ClusterRef | None,

@@ -10,13 +10,26 @@ from typing import Final
 
 from magnetar_operator.models.base import Cel
 
+SECURITY: Final = frozenset(
+    {
+        "authenticationEnabled",
+        "authenticationProviders",
+        "authorizationEnabled",
+        "brokerClientTlsEnabled",
+        "brokerServicePortTls",
+        "tlsEnabled",
+        "tlsRequireTrustedClientCertOnConnect",
+        "webServicePortTls",
+    }
+)
+"""Brokers honor these, but not alone: in a `config`, the operator, probes and jobs would have no
+certificates and tokens, and credentials would be in a ConfigMap."""
 SWITCHES: Final = (
     "authenticationEnabled",
     "authorizationEnabled",
     "tlsEnabled",
     "tlsRequireTrustedClientCertOnConnect",
     "brokerClientTlsEnabled",
-    "brokerDeduplicationEnabled",
     "delayedDeliveryEnabled",
     "transactionCoordinatorEnabled",
     "authenticationProviders",
@@ -29,7 +42,7 @@ OFF: Final = ("", "false")
 PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 MESSAGE: Final = (
     "config has a setting that is not supported there: TLS, authentication and authorization are "
-    "spec.tls and spec.auth; there is no deduplication, delayed delivery or transactions; leave "
+    "spec.tls and spec.auth; there is no delayed delivery and there are no transactions; leave "
     f"out or set to false: {', '.join(SWITCHES)}"
 )
 _KEYS: Final = tuple(f"{prefix}{key}" for key in SWITCHES for prefix in ("", PULSAR_PREFIX))
@@ -41,6 +54,13 @@ RULE: Final = Cel(
     ".config",
 )
 """The rule for a component with `config`."""
+
+
+def way_out(key: str) -> str:
+    """What to do about a key that RULE refuses, for a status."""
+    if key.removeprefix(PULSAR_PREFIX) in SECURITY:
+        return "belongs into spec.tls and spec.auth, which also issue what it needs: move it there"
+    return "is not supported and has no effect: remove it or set it to false"
 
 
 def switched_on(config: Mapping[str, object]) -> list[str]:

@@ -46,7 +46,7 @@ class SecretsJob:
         self._issuer = SecretIssuer(kube, lambda: utc(clock))
 
     async def run(self) -> Issuance:
-        """Issues what is due; returns the last plan. Raises KubeError."""
+        """Issues the due secrets; returns the last plan. Raises KubeError."""
         wanted = security.wanted_of(self._cluster)
         if wanted is None:
             return Issuance()

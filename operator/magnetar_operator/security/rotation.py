@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 CHECK_S: Final = 10.0
-"""Until the next look at a step that waits for other objects."""
+"""Until the next reconcile of a step that waits for other objects."""
 
 
 class Step(Enum):

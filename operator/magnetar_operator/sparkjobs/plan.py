@@ -1,4 +1,4 @@
-"""Plans a SparkJob: the actions, in order, from its spec and what is observed. Pure: no IO.
+"""Plans a SparkJob: the actions, in order, from its spec and the observed state. Pure: no IO.
 
 Runs are requested. A job without a schedule requests a run when it is created. Each new value of
 the annotation `magnetar.io/run` requests another, with or without a schedule. A run's Job is named

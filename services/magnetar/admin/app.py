@@ -12,10 +12,12 @@ from starlette.types import ASGIApp
 from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.routing import ClusterParts
 from magnetar.admin.http import answers, openapi, paths
+from magnetar.admin.http.limited import Limited
 from magnetar.admin.http.routes import MethodRoute, RouteTable
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.probes import default_probes
 from magnetar.admin.rights import table as rights
+from magnetar.admin.rights.audit_trail import AuditTrail
 from magnetar.admin.rights.caller import on_behalf_of_caller
 from magnetar.admin.rights.guard import GuardedTable
 from magnetar.admin.routers import (
@@ -107,7 +109,8 @@ def create_app(
     """
     app = Starlette(exception_handlers=answers.HANDLERS)
     security = service.security
-    app.router = _TABLE if security is None else GuardedTable(_TABLE, security)
+    limit = service.request_limit
+    app.router = _TABLE if security is None else GuardedTable(_TABLE, security, limit)
     app.state.openapi = openapi.OpenApi(DESCRIPTIONS, service.version)
     app.state.service = service
     app.state.authorizer = security.authorizer if security else None
@@ -115,7 +118,9 @@ def create_app(
         service, balance=cluster.balance if cluster else None
     )
     app.state.probes = probes or default_probes(service)
-    outermost = answers.Contained(paths.RawPaths(app))
+    outermost: ASGIApp = answers.Contained(paths.RawPaths(app))
+    if security is not None and security.audit is not None:
+        outermost = AuditTrail(outermost, security.audit)
     app.state.peers = app.state.balance = app.state.bookies = None
     if cluster is not None:
         peers = app.state.peers = Peers(
@@ -123,4 +128,5 @@ def create_app(
         )
         cluster.closing.append(peers.close)
         app.state.balance, app.state.bookies = cluster.balance, cluster.bookies
-    return outermost
+    # Around the rest: requests of this broker to itself are not counted.
+    return outermost if limit is None else Limited(outermost, limit)

@@ -120,5 +120,7 @@ def _headers(
 def _value(value: object) -> bytes:
     if isinstance(value, bool):
         return b"true" if value else b"false"
+    # A header has no control characters, and no blanks around its value: HTTP cannot carry them,
+    # and a producer chooses these texts.
     data = value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
-    return bytes(byte if byte >= 0x20 and byte != 0x7F else 0x20 for byte in data)
+    return bytes(byte if byte >= 0x20 and byte != 0x7F else 0x20 for byte in data).strip()

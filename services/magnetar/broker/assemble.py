@@ -11,7 +11,7 @@ overrides that part of the settings.
 import socket
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
@@ -22,17 +22,16 @@ from magnetar.broker.cold.offload import Offloading
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
-from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
-from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
+from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
 from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -49,6 +48,10 @@ from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold import ColdLedgers
 from magnetar.settings.broker import BrokerSettings
+
+if TYPE_CHECKING:
+    from magnetar.broker.ownership.ownership import ClusterOwnership
+    from magnetar.broker.security.broker_security import BrokerSecurity
 
 START_ATTEMPTS_MAX: Final = 64
 READ_ENTRIES_MIN: Final = 100
@@ -94,10 +97,10 @@ def assemble(
     record: BrokerRecord,
     *,
     session: MetadataSession | None = None,
-    choose: Choose = fewest_bundles,
+    choose: Choose | None = None,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
-    security: BrokerSecurity | None = None,
+    security: "BrokerSecurity | None" = None,
 ) -> BrokerService:
     """Returns a broker that is ready to start; with a `session`, it is one of a cluster.
 
@@ -117,7 +120,7 @@ def assemble(
     offloading = Offloading(settings, policies, store, cold, clock)
     cluster_ownership: ClusterOwnership | None = None
     if session is not None:
-        cluster_ownership = ClusterOwnership(store, session, record, open_topics, clock, choose)
+        cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -156,6 +159,20 @@ def assemble(
         upkeep=Upkeep(topics, clock),
         security=security,
     )
+
+
+def _in_cluster(
+    store: MetadataStore,
+    session: MetadataSession,
+    record: BrokerRecord,
+    open_topics: OpenTopics,
+    clock: SteadyClock,
+    choose: Choose | None,
+) -> "ClusterOwnership":
+    # Imported here: a standalone does not need it.
+    from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
+
+    return ClusterOwnership(store, session, record, open_topics, clock, choose or fewest_bundles)
 
 
 async def _count_start(store: MetadataStore) -> int:
@@ -202,6 +219,11 @@ def _topic_context(
         subscription_limits=_subscription_limits(settings),
         held=HeldBudget(),
         message_bytes_max=settings.message_bytes_max,
+        deduplication=DeduplicationLimits(
+            settings.deduplication_producers_max,
+            settings.deduplication_inactivity_minutes * 60,
+            settings.deduplication_snapshot_entries,
+        ),
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
         encryption_required=settings.encryption_required,

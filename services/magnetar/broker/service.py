@@ -10,7 +10,7 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
 from magnetar.broker.catalog.resources import Resources
@@ -19,21 +19,18 @@ from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.listeners import SecurePort
 from magnetar.broker.ownership.api import Ownership
-from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
-from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.caps import ConnectionCaps
 from magnetar.broker.session.connection import SWEEP_S, Connection
 from magnetar.broker.session.handlers import handlers
 from magnetar.broker.session.link import SERVER_REQUEST_ID
-from magnetar.broker.session.recheck import Recheck
-from magnetar.broker.session.revocation import Revocation
 from magnetar.broker.session.session import Handler, Session
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -48,6 +45,10 @@ from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from magnetar.broker.ownership.ownership import ClusterOwnership
+    from magnetar.broker.security.broker_security import BrokerSecurity
 
 log = get_logger("magnetar.broker")
 
@@ -80,12 +81,12 @@ class BrokerService:
         topic_schemas: TopicSchemas,
         compaction: Compaction,
         offloading: Offloading,
-        cluster_ownership: ClusterOwnership | None,
+        cluster_ownership: "ClusterOwnership | None",
         ledgers: ManagedLedgerFactory,
         open_topics: OpenTopics,
         topics: TopicRegistry,
         upkeep: Upkeep,
-        security: BrokerSecurity | None = None,
+        security: "BrokerSecurity | None" = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -113,6 +114,9 @@ class BrokerService:
         self.upkeep = upkeep
         self.security = security
         """None while authentication is off."""
+        self.request_limit = (
+            RequestLimit(settings.http_requests_per_s) if settings.http_requests_limited else None
+        )
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name
@@ -206,6 +210,11 @@ class BrokerService:
             "expire-subscriptions",
         )
         self._every(
+            self.settings.deduplication_sweep_interval_s,
+            self.upkeep.sweep_deduplication,
+            "sweep-deduplication",
+        )
+        self._every(
             self.settings.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,
             "delete-unused-topics",
@@ -228,12 +237,19 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
-        if self.security is not None and (audit := self.security.audit) is not None:
-            audit.start()
         if self.security is not None:
-            revocation = Revocation(lambda: self.sessions, self.security.authenticator)
-            self.tasks.start(revocation.run(), "revocation")
-        if self.security is not None and (authorizer := self.security.authorizer) is not None:
+            await self._start_security(self.security, records)
+
+    async def _start_security(self, security: "BrokerSecurity", records: NamespaceRecords) -> None:
+        # Imported here: an open process does not need them.
+        from magnetar.broker.session.recheck import Recheck
+        from magnetar.broker.session.revocation import Revocation
+
+        if security.audit is not None:
+            security.audit.start()
+        revocation = Revocation(lambda: self.sessions, security.authenticator)
+        self.tasks.start(revocation.run(), "revocation")
+        if (authorizer := security.authorizer) is not None:
             await authorizer.start(records, self.tasks)
             recheck = Recheck(lambda: self.sessions, authorizer, self.tasks)
             authorizer.listen(recheck.changed)

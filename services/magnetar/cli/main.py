@@ -4,13 +4,14 @@ Every command module has `add_parser(subparsers)` and `run(args) -> exit code`. 
 imports none of them, so that a server's start does not wait for modules that it does not use.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from importlib import import_module
 from typing import Final, NamedTuple
 
 from magnetar import __version__
+from magnetar.cli.parser import HelpFormatter, Parser
 
 
 class Command(NamedTuple):
@@ -55,15 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     command = next((word for word in arguments if not word.startswith("-")), "")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="magnetar",
         description="A messaging and streaming system that speaks Apache Pulsar's protocol.",
-        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=16),
+        formatter_class=partial(HelpFormatter, max_help_position=16),
     )
     parser.add_argument("--version", action="version", version=f"magnetar {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     chosen = None
-    for name, (module, text) in COMMANDS.items():
+    # A process that runs a command keeps the parsers, so it creates that of its command only.
+    alone = command in COMMANDS and arguments[0] == command
+    for name in (command,) if alone else COMMANDS:
+        module, text = COMMANDS[name]
         if name == command:
             chosen = import_module(module)
             chosen.add_parser(commands)

@@ -14,7 +14,6 @@ import errno
 import gc
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Final, Protocol, TypeVar
@@ -22,7 +21,8 @@ from typing import Final, Protocol, TypeVar
 from magnetar.core.errors import MagnetarError
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.malloc import keep_freed_memory
-from magnetar.security.configuration import ConfigurationError
+from magnetar.observe.listen import bind
+from magnetar.security.errors import ConfigurationError
 from magnetar.settings.field import SettingsError
 
 SWITCH_INTERVAL_S: Final = 0.0005
@@ -80,7 +80,7 @@ async def serve(
         try:
             running = starting.result()
         except (SettingsError, ConfigurationError) as error:
-            # What only the start can check: keys, certificates, and settings that exclude others.
+            # Errors that only the start detects: keys, certificates, settings that conflict.
             return refuse(f"cannot start: {error}", code=2)
         except (OSError, MagnetarError) as error:
             # The ports were free a moment ago: another process took one, or the disk fails.
@@ -137,12 +137,7 @@ def ports_in_use(host: str, ports: Sequence[tuple[int | None, str]]) -> list[str
         if port is None:
             continue
         try:
-            family, kind, proto, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            with socket.socket(family, kind, proto) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
+            bind(host, port).close()
         except OSError as error:
             problems.append(_listen_error(host, port, flag, error))
     return problems

@@ -73,7 +73,7 @@ def _add_token(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the action; returns the exit code."""
     from magnetar.security.api import AuthenticationFailed
-    from magnetar.security.configuration import ConfigurationError
+    from magnetar.security.errors import ConfigurationError
 
     actions = {
         "create-secret-key": _create_secret_key,

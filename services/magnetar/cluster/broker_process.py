@@ -19,7 +19,7 @@ from magnetar.broker.balance.placement import Placement
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import BrokerListeners, bind_all
-from magnetar.broker.security.broker_security import open_security
+from magnetar.broker.security.opener import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
 from magnetar.cluster.broker_credentials import client_tls, own_credentials

@@ -6,18 +6,21 @@ read one row group at a time, through the process's cache of cold data.
 
 from bisect import bisect_left
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from magnetar.compaction.records import CompactedFile, CompactionRecord, compaction_key
 from magnetar.compaction.records import decode_compaction as decode
 from magnetar.core.ids import Position
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.cold_files import ColdFiles, FileRef
-from magnetar.offload.file_format import ColdEntry
+
+if TYPE_CHECKING:
+    from magnetar.offload.file_format import ColdEntry
 
 _last = attrgetter("last")
 
 
-def _position(entry: ColdEntry) -> Position:
+def _position(entry: "ColdEntry") -> Position:
     return Position(entry.ledger_id, entry.entry_id)
 
 
@@ -40,7 +43,7 @@ class Artifact:
         last = self.record.last
         return last is None or last < start
 
-    async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[ColdEntry]:
+    async def read(self, start: Position, entries_max: int, bytes_max: int) -> "list[ColdEntry]":
         """Entries at or after `start`; at least one if there is any.
 
         Raises ColdStoreUnavailable, ColdFileMissing, ColdFileCorrupt.
@@ -61,7 +64,7 @@ class Artifact:
             selected.append(entry)
         return selected
 
-    async def last_entry(self) -> ColdEntry | None:
+    async def last_entry(self) -> "ColdEntry | None":
         """The last entry; None if the artifact is empty."""
         last = self.record.last
         return None if last is None else (await self.read(last, 1, 1))[0]

@@ -112,7 +112,7 @@ class TopicName:
 
 
 def parse_topic(text: str) -> TopicName:
-    """Parses a full or short topic name; raises InvalidTopicName naming what is wrong."""
+    """Parses a full or short topic name; raises InvalidTopicName that names the error."""
     if len(text) > NAME_CHARACTERS_MAX:
         raise InvalidTopicName(f"A topic name of {len(text)} characters is too long")
     return _parsed(text)

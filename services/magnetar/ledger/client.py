@@ -41,8 +41,6 @@ from magnetar.ledger.metadata import (
 from magnetar.ledger.quorum import every_bookie
 from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.records import get_key, read_record
-from magnetar.ledger.recovery import recover_ledger
-from magnetar.ledger.replicated_writer import ReplicatedWriter
 from magnetar.ledger.settings import LedgerSettings, Quorums
 from magnetar.ledger.writer import LedgerWriter, SingleWriter
 from magnetar.metadata.store import (
@@ -115,6 +113,9 @@ class LedgerClient:
         if metadata.ensemble_size == 1:
             writer = SingleWriter(metadata, revision, bookies[0], context)
         else:
+            # Imported here: a standalone does not need it.
+            from magnetar.ledger.replicated_writer import ReplicatedWriter
+
             writer = ReplicatedWriter(metadata, revision, bookies, context)
         self._writers.add(writer)
         for bookie in bookies:
@@ -136,6 +137,9 @@ class LedgerClient:
         if metadata.state is LedgerState.CLOSED:
             return LedgerReader(metadata, metadata.last_entry, context)
         if recover:
+            # Imported here: a process that recovers no ledger does not need it.
+            from magnetar.ledger.recovery import recover_ledger
+
             metadata = await recover_ledger(context, metadata, revision)
             return LedgerReader(metadata, metadata.last_entry, context)
         return LedgerReader(metadata, await self._confirmed(metadata), context)

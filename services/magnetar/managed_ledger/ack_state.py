@@ -16,7 +16,7 @@ costs in proportion to the change. In-order acks cost one comparison of each kin
 slow path: it may be the last entry, which means that the ledger is consumed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from pyroaring import BitMap
@@ -87,6 +87,7 @@ class AckState:
         "_md_entry",
         "_md_ledger",
         "_tracked",
+        "payload",
     )
 
     def __init__(self, index: LedgerIndex, mark_delete: Position, *, tracked: bool) -> None:
@@ -97,6 +98,8 @@ class AckState:
         self._holes_count = 0
         self._batches: dict[tuple[int, int], int] = {}
         self._tracked = tracked
+        self.payload: Callable[[], bytes] | None = None
+        """Returns what the cursor's user stores with every write of the state; None: nothing."""
         self._fresh: Fresh | None = None
         self._dirty = False
 

@@ -240,6 +240,21 @@ class Cursor(AckState):
                 f"cursor {self.name}: acks were not durable within {FLUSH_TIMEOUT_S:g} s"
             ) from None
 
+    def store_payload(self, on_durable: OnDurable) -> None:
+        """Writes the state with the present payload; calls back as `when_durable` does."""
+        self._dirty = True
+        self.when_durable(on_durable)
+
+    def payload_covers(self, position: Position) -> None:
+        """Advances mark-delete without a write: the stored payload has the position.
+
+        Mark-delete permits trimming, so it must not pass entries that only a payload in memory
+        covers. After a restart, the user of the cursor repeats the call.
+        """
+        dirty, self._dirty = self._dirty, True  # no `_touched`, which would write everything again
+        self.ack_cumulative(position)
+        self._dirty = dirty
+
     async def reset(self, position: Position, *, before_kept: bool = False) -> None:
         """Seeks: `position` is the next entry to read; acks at and after it are dropped.
 
@@ -289,10 +304,13 @@ class Cursor(AckState):
         try:
             if self._log is not None:
                 # Without a ledger, mark-delete alone fits the record and needs none.
-                if self._writing or self._log.writing or self._holes or self._batches:
+                in_ledger = bool(self._holes or self._batches)
+                if self._dirty and self.payload is not None:
+                    in_ledger = True
+                if self._writing or self._log.writing or in_ledger:
                     await self.flush()
                 # Acks since then that need a ledger are dropped: the record cannot hold them.
-                dirty = self._dirty and not (self._holes or self._batches)
+                dirty = self._dirty and not (self._holes or self._batches or self.payload)
                 self._stop(error)
                 with self._fencing():
                     await self._log.close(self, dirty=dirty)

@@ -1,4 +1,4 @@
-"""Version 1 of the records in a cursor ledger. Pure.
+"""Versions 1 and 2 of the records in a cursor ledger. Pure.
 
 A record is one entry of the cursor ledger, little-endian:
 
@@ -6,6 +6,7 @@ A record is one entry of the cursor ledger, little-endian:
     | mark-delete ledger i64, entry i64
     | sets u32   | each: ledger i64, size u32, Roaring bitmap (its portable format)
     | remains u32 | each: ledger i64, entry u32, size u32, bits little-endian
+    | version 2 only: payload size u32, bytes
     | CRC-32C u32 of all before
 
 A snapshot is the whole state, in `parts` consecutive records; it is valid once its last part is
@@ -13,6 +14,10 @@ written. A delta holds the changes since the record before. `base` is the entry 
 snapshot starts that the record belongs to or builds on, so a reader needs the last record, the
 snapshot that it names, and the records between. Acks at or before mark-delete are left out, as are
 remains of acked entries; a later delta may make earlier ones redundant, and readers drop those.
+
+The payload belongs to the cursor's user, for example the ids of deduplication. It is split over the
+parts of a snapshot, and readers join the pieces. Only snapshots with a payload are version 2, so
+that an older broker still reads all other cursors; a delta has none.
 
 Bounds: a record aims at PART_BYTES; a large bitmap is split into windows to stay near it.
 """
@@ -30,6 +35,7 @@ from magnetar.core.ids import Position
 
 MAGIC: Final = b"MCUR"
 VERSION: Final = 1
+VERSION_WITH_PAYLOAD: Final = 2
 PART_BYTES: Final = 512 << 10
 WINDOW_IDS: Final = 1 << 21
 """A bitmap of this many ids takes at most 256 KiB (a bit each) and some headers."""
@@ -62,6 +68,8 @@ class CursorLogRecord(msgspec.Struct):
     mark_delete: Position
     holes: dict[int, BitMap]
     batches: dict[tuple[int, int], int]
+    payload: bytes = b""
+    """The record's piece of the payload."""
 
 
 def encode_delta(
@@ -81,6 +89,7 @@ def encode_snapshot(
     mark_delete: Position,
     holes: Mapping[int, BitMap],
     batches: Mapping[tuple[int, int], int],
+    payload: bytes = b"",
 ) -> list[bytes]:
     """Returns the whole state as one or more consecutive records, starting at entry `base`."""
     parts: list[tuple[list[bytes], list[bytes]]] = [([], [])]
@@ -95,9 +104,12 @@ def encode_snapshot(
             room = PART_BYTES
         parts[-1][which].append(item)
         room -= len(item)
+    pieces = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)]
+    parts += [([], [])] * (len(pieces) - len(parts))
+    pieces += [b""] * (len(parts) - len(pieces))
     return [
-        _seal(RecordKind.SNAPSHOT, number, len(parts), base, mark_delete, sets, remains)
-        for number, (sets, remains) in enumerate(parts)
+        _seal(RecordKind.SNAPSHOT, number, len(parts), base, mark_delete, sets, remains, piece)
+        for number, ((sets, remains), piece) in enumerate(zip(parts, pieces, strict=True))
     ]
 
 
@@ -112,18 +124,24 @@ def decode(data: bytes) -> CursorLogRecord:
     actual = google_crc32c.value(data[: -_CRC.size])
     if crc != actual:
         raise CodecError(f"CRC-32C is {actual:08x}, the record says {crc:08x}")
-    if version != VERSION:
-        raise CodecError(f"version {version} is not {VERSION}")
+    if version not in (VERSION, VERSION_WITH_PAYLOAD):
+        raise CodecError(f"version {version} is neither {VERSION} nor {VERSION_WITH_PAYLOAD}")
     try:
         record_kind = RecordKind(kind)
         holes, at = _read_sets(data, _HEAD.size)
         batches, at = _read_remains(data, at)
+        payload = b""
+        if version == VERSION_WITH_PAYLOAD:
+            (size,) = _COUNT.unpack_from(data, at)
+            at += _COUNT.size
+            payload = _cut(data, at, size)
+            at += size
     except (struct.error, ValueError) as error:
         raise CodecError(f"malformed record: {error}") from error
     if at != len(data) - _CRC.size or part >= parts:
         raise CodecError(f"malformed record: part {part} of {parts}, {len(data) - at} bytes left")
     return CursorLogRecord(
-        record_kind, part, parts, base, Position(ledger_id, entry_id), holes, batches
+        record_kind, part, parts, base, Position(ledger_id, entry_id), holes, batches, payload
     )
 
 
@@ -156,14 +174,17 @@ def _seal(
     mark_delete: Position,
     sets: list[bytes],
     remains: list[bytes],
+    payload: bytes = b"",
 ) -> bytes:
+    version = VERSION_WITH_PAYLOAD if payload else VERSION
     body = b"".join(
         (
-            _HEAD.pack(MAGIC, VERSION, kind, part, parts, base, *mark_delete),
+            _HEAD.pack(MAGIC, version, kind, part, parts, base, *mark_delete),
             _COUNT.pack(len(sets)),
             *sets,
             _COUNT.pack(len(remains)),
             *remains,
+            *((_COUNT.pack(len(payload)), payload) if payload else ()),
         )
     )
     return body + _CRC.pack(google_crc32c.value(body))

@@ -133,7 +133,8 @@ class CursorLog:
         writer = self._writer
         assert writer is not None  # noqa: S101  (`ready`)
         fresh = state.take_fresh()
-        if self._base is not None and (state.holes_count or len(state.batches) > SMALL_BATCHES_MAX):
+        small = not state.holes_count and len(state.batches) <= SMALL_BATCHES_MAX
+        if self._base is not None and state.payload is None and not small:
             mark = state.mark_delete
             batches = {key: state.batches[key] for key in fresh.batches if key in state.batches}
             delta = encode_delta(self._base, mark, fresh.holes, batches)
@@ -148,7 +149,8 @@ class CursorLog:
         self, writer: LedgerWriter, state: AckState, on_written: OnWritten
     ) -> None:
         self._base = writer.next_entry
-        parts = encode_snapshot(self._base, state.mark_delete, state.holes, state.batches)
+        payload = b"" if state.payload is None else state.payload()
+        parts = encode_snapshot(self._base, state.mark_delete, state.holes, state.batches, payload)
         self._snapshot_bytes = sum(map(len, parts))
         self._deltas_bytes = 0
         for part in parts[:-1]:

@@ -31,6 +31,7 @@ class StoredState(msgspec.Struct):
     mark_delete: Position
     holes: dict[int, BitMap]
     batches: dict[tuple[int, int], int]
+    payload: bytes = b""
 
 
 async def stored_state(key: str, reader: LedgerReader) -> StoredState:
@@ -97,8 +98,9 @@ class _Reading:
 
 def _applied(state: StoredState | None, record: CursorLogRecord) -> StoredState:
     if state is None:
-        return StoredState(record.mark_delete, record.holes, record.batches)
+        return StoredState(record.mark_delete, record.holes, record.batches, record.payload)
     state.mark_delete = record.mark_delete
+    state.payload += record.payload
     for ledger_id, bitmap in record.holes.items():
         if ledger_id in state.holes:
             state.holes[ledger_id] |= bitmap

@@ -151,6 +151,8 @@ class Cursors:
             mark = self._index.last_confirmed
         cursor = self._cursor(name, Position(*mark), cursor_log)
         cursor.restore(state.holes, state.batches)
+        if state.payload:
+            cursor.payload = lambda: state.payload
         cursor.skip_acked()
         self.adopt(cursor)
         self.broken.pop(name, None)

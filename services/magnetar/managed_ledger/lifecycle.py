@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 
 from magnetar.bookie.api import NoSuchLedger
-from magnetar.compaction.deletion import discard
 from magnetar.core.errors import MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.context import Context
@@ -236,5 +235,8 @@ async def _finish_deletion(
 
 async def _discard_compacted(name: str, created_ms: int, context: Context) -> None:
     """Discards the compacted artifacts; none becomes live once the record is marked."""
+    # Imported here: only a deletion needs it.
+    from magnetar.compaction.deletion import discard
+
     if await discard(context.store, name, created_ms, context.clock.now_ms()):
         context.cold.empty_trash_soon()

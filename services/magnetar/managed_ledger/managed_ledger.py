@@ -216,9 +216,12 @@ class ManagedLedger:
         self._appender.fence(error)
 
     def cursors_changed(self) -> None:
-        # Without cursors, no entry will be read: do not cache any.
         """See `CursorsOwner.cursors_changed`."""
-        self._appender.caching = bool(self._cursors.live)
+        # Without cursors, no entry will be read: do not cache any. A cursor with a payload reads
+        # only while the topic is loaded.
+        self._appender.caching = any(
+            cursor.payload is None for cursor in self._cursors.live.values()
+        )
 
     async def create_ledger(self) -> LedgerWriter:
         """See `AppenderOwner.create_ledger`."""
@@ -300,6 +303,11 @@ class ManagedLedger:
         return await self._context.tasks.finish(
             self._cursors.open(name, mark, dict(properties or {})), f"cursor {name}"
         )
+
+    def carry_payload(self, cursor: Cursor, payload: Callable[[], bytes]) -> None:
+        """Stores `payload()` with every write of the cursor. Such a cursor reads no new entries."""
+        cursor.payload = payload
+        self.cursors_changed()
 
     def new_non_durable_cursor(
         self, name: str, start: Position, *, before_kept: bool = False
@@ -418,7 +426,10 @@ class ManagedLedger:
         self.check_open()
         await self._appender.roll_over()
         upto = self.last_confirmed
-        for cursor in self._cursors.live.values():
+        for cursor in list(self._cursors.live.values()):
+            if cursor.payload is not None:  # it must be stored before its entries are deleted
+                cursor.store_payload(lambda _error: None)
+                await cursor.flush()
             cursor.ack_cumulative(upto)
         rank = self._index.rank(*upto)
         await self._remove(lambda: consumed(self._index, min(rank, self._consumed_rank())))

@@ -1,1 +1,1 @@
-"""What must be agreed on, small and versioned: one store interface, several forms of it."""
+"""The metadata store: small, versioned records; one interface, several implementations."""

@@ -55,7 +55,7 @@ class SessionListener(Protocol):
     """A component that has keys under the session's lease."""
 
     def suspended(self) -> None:
-        """The lease is in doubt: stop serving what it covers at once. Must not raise.
+        """The lease is in doubt: stop serving at once everything that it covers. Must not raise.
 
         May be called while `established` runs, whose writes then raise LeaseLost.
         """

@@ -1,9 +1,9 @@
-"""The audit log: who did what, on which object, from where, and whether it was allowed.
+"""The audit log: the role, action, object, address and outcome of each request.
 
 One JSON object per line. A writer task collects the records of AUDIT_FLUSH_S and appends them to a
 file in a thread, so a slow disk delays no request; beyond AUDIT_PENDING_MAX the log drops records,
-counts them, and says so in its next line. A file beyond its limit is renamed to `NAME.1`, `NAME.1`
-to `NAME.2`, and so on; the oldest is removed.
+counts them, and reports the number in its next line. A file beyond its limit is renamed to
+`NAME.1`, `NAME.1` to `NAME.2`, and so on; the oldest is removed.
 
 Records have names and outcomes only: no bodies, query strings, headers or credentials. A file
 belongs to one process; it is readable by its owner alone.
@@ -28,7 +28,7 @@ AUDIT_STOP_S: Final = 5.0
 AUDIT_PENDING_MAX: Final = 10_000
 """Records that may wait for the writer."""
 AUDIT_TEXT_CHARS_MAX: Final = 512
-"""Longer names, which clients may send, are cut."""
+"""Longer names, which clients may send, are truncated."""
 AUDIT_FILE_MODE: Final = 0o600
 CUT: Final = "…"
 
@@ -52,6 +52,12 @@ class AuditRecord:
     allowed: bool
     reason: str = ""
     """Why it was denied."""
+    status: int = 0
+    """The status of the HTTP answer; 0 if there was none, or the action is a command."""
+    subscription: str = ""
+    """The subscription of a SUBSCRIBE."""
+    forwarder: str = ""
+    """The role of the broker that passed the request on for `role`; empty if a client sent it."""
 
 
 class AuditLog:
@@ -166,8 +172,11 @@ def _line(at_ms: int, record: AuditRecord) -> str:
     }
     if record.original:
         line["original"] = _cut(record.original)
-    if record.reason:
-        line["reason"] = _cut(record.reason)
+    for name in ("subscription", "forwarder", "reason"):
+        if text := getattr(record, name):
+            line[name] = _cut(text)
+    if record.status:
+        line["status"] = record.status
     return json.dumps(line)
 
 

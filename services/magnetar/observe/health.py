@@ -57,9 +57,9 @@ class Probes:
     not_ready: Callable[[], str]
     """Returns why the process is not ready; empty if it is."""
     status: Callable[[], Mapping[str, object]]
-    """What /status shows."""
+    """The document of /status."""
     ready: Callable[[], str] = lambda: "ok"
-    """What /readyz says while the process is ready."""
+    """The body of /readyz while the process is ready."""
 
 
 class HealthServer:

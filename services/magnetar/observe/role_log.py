@@ -1,8 +1,8 @@
-"""How log lines show roles, which may be the names of people: as they are, hashed, or not at all.
+"""How log lines show roles, which may be names of people: unchanged, hashed, or not at all.
 
 The modes and their output are those of Pulsar's `authenticationRoleLoggingAnonymizer`. A line's
 fields ROLE_FIELDS are roles; `magnetar.observe.logging` passes them through here, so no caller can
-forget it. The audit log is for finding out who did what, and shows roles as they are.
+forget it. The audit log must identify people, and shows roles unchanged.
 """
 
 import base64

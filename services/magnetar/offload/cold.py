@@ -14,7 +14,8 @@ EMPTY_PASSES_MAX times with back-off and jitter and again after each deletion; j
 import asyncio
 import random
 from collections.abc import Collection
-from typing import Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from magnetar.bookie.api import NoSuchEntry, StoredEntry
 from magnetar.core.clock import Clock, SystemClock
@@ -25,15 +26,16 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import BadRevision, Delete, MetadataStore, Record
 from magnetar.offload.cold_files import CACHE_BYTES_DEFAULT, ColdFiles, FileRef
 from magnetar.offload.errors import ColdFileCorrupt
-from magnetar.offload.file_format import ColdEntry
 from magnetar.offload.records import (
     OffloadRecord,
     decode_offload,
     offloads_prefix,
     parse_offload_key,
 )
-from magnetar.offload.repository import OffloadRepository
-from magnetar.offload.trash import TrashedFile, empty_trash, put_in_trash
+
+if TYPE_CHECKING:
+    from magnetar.offload.file_format import ColdEntry
+    from magnetar.offload.repository import OffloadRepository
 
 TRASHED_AT_ONCE_MAX: Final = 50
 """Files per transaction."""
@@ -102,7 +104,7 @@ class ColdLedger:
         return times[entry_id - group.first.entry_id] < time_ms
 
     def _cut(
-        self, entries: list[ColdEntry], first: int, last: int, bytes_max: int
+        self, entries: "list[ColdEntry]", first: int, last: int, bytes_max: int
     ) -> list[StoredEntry]:
         start = first - entries[0].entry_id
         if not 0 <= start < len(entries) or entries[start][:2] != (self.ledger_id, first):
@@ -128,11 +130,17 @@ class ColdLedgers:
     ) -> None:
         self.files = ColdFiles(cache_bytes_max)
         self._store = store
-        self._repository = OffloadRepository(store)
         self._clock = clock or SystemClock()
         self._tasks = TaskSet("trash")
         self._emptying: asyncio.Task[None] | None = None
         self._more: asyncio.Event | None = None
+
+    @cached_property
+    def _repository(self) -> "OffloadRepository":
+        # Imported here: an idle process reads no records.
+        from magnetar.offload.repository import OffloadRepository
+
+        return OffloadRepository(self._store)
 
     async def record(self, name: str, ledger_id: int) -> OffloadRecord | None:
         """The live file of a ledger."""
@@ -169,6 +177,8 @@ class ColdLedgers:
 
     async def _trash(self, name: str, records: list[Record]) -> bool:
         """Trashes the files of these records; False if a job has changed one of them meanwhile."""
+        from magnetar.offload.trash import TrashedFile, put_in_trash
+
         unreadable: MetadataError | None = None
         readable: list[tuple[Record, FileRef]] = []
         for stored in records:
@@ -201,6 +211,8 @@ class ColdLedgers:
             self._more.set()
 
     async def _empty_trash(self, more: asyncio.Event) -> None:
+        from magnetar.offload.trash import empty_trash
+
         passes, pause_s = 0, EMPTY_RETRY_S
         while passes < EMPTY_PASSES_MAX:
             more.clear()

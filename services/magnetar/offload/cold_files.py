@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 from magnetar.core.errors import MagnetarError
 from magnetar.core.tasks import TaskSet
 from magnetar.offload.errors import ColdStoreUnavailable
-from magnetar.offload.file_format import ColdEntry, EntryFile
 from magnetar.offload.store_threads import in_thread_of
 from magnetar.offload.stores import StoreSpec, open_object_store
 
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from obstore.store import ObjectStore
+
+    from magnetar.offload.file_format import ColdEntry, EntryFile
 
 CACHE_BYTES_DEFAULT: Final = 64 << 20
 FILES_OPEN_MAX: Final = 128
@@ -69,7 +70,7 @@ class FileRef:
 
 @dataclass(slots=True)
 class _Kept:
-    entries: list[ColdEntry]
+    entries: "list[ColdEntry]"
     memory_bytes: int
 
 
@@ -113,7 +114,7 @@ class ColdFiles:
             self._stores.move_to_end(spec)
         return store
 
-    async def open(self, ref: FileRef) -> EntryFile:
+    async def open(self, ref: FileRef) -> "EntryFile":
         """The opened file. Raises ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable."""
         file = self._files.get(ref)
         if file is not None:
@@ -121,7 +122,7 @@ class ColdFiles:
             return file
         return await self._once(ref, lambda: self._open(ref))
 
-    async def group(self, ref: FileRef, number: int, *, ahead: bool = True) -> list[ColdEntry]:
+    async def group(self, ref: FileRef, number: int, *, ahead: bool = True) -> "list[ColdEntry]":
         """The entries of one row group; with `ahead`, the next group is prefetched."""
         file = await self.open(ref)
         kept = self._groups.get((ref, number))
@@ -203,7 +204,10 @@ class ColdFiles:
                     await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))
             return await work()
 
-    async def _open(self, ref: FileRef) -> EntryFile:
+    async def _open(self, ref: FileRef) -> "EntryFile":
+        # Imported here: a process without cold data does not need it.
+        from magnetar.offload.file_format import EntryFile
+
         file = await EntryFile.open(
             await self.store(ref.store),
             ref.path,
@@ -216,7 +220,7 @@ class ColdFiles:
         self.counters.files_open = len(self._files)
         return file
 
-    async def _read(self, file: EntryFile, ref: FileRef, number: int) -> list[ColdEntry]:
+    async def _read(self, file: "EntryFile", ref: FileRef, number: int) -> "list[ColdEntry]":
         loop = asyncio.get_running_loop()
         began = loop.time()
         entries = await file.read_group(number)
@@ -227,21 +231,21 @@ class ColdFiles:
         self._keep((ref, number), entries, group.data_bytes + group.rows * ENTRY_OVERHEAD_BYTES)
         return entries
 
-    async def _read_times(self, file: EntryFile, key: tuple[FileRef, int]) -> "Sequence[int]":
+    async def _read_times(self, file: "EntryFile", key: tuple[FileRef, int]) -> "Sequence[int]":
         publish_ms = await file.publish_times(key[1])
         times = self._times[key] = array("q", (time_ms or 0 for time_ms in publish_ms))
         if len(self._times) > TIMES_KEPT_MAX:
             self._times.popitem(last=False)
         return times
 
-    def _keep(self, key: tuple[FileRef, int], entries: list[ColdEntry], size: int) -> None:
+    def _keep(self, key: tuple[FileRef, int], entries: "list[ColdEntry]", size: int) -> None:
         self._groups[key] = _Kept(entries, size)
         self._kept_bytes += size
         while self._kept_bytes > self.cache_bytes_max and self._groups:
             _, evicted = self._groups.popitem(last=False)
             self._kept_bytes -= evicted.memory_bytes
 
-    def _read_ahead(self, file: EntryFile, ref: FileRef, number: int) -> None:
+    def _read_ahead(self, file: "EntryFile", ref: FileRef, number: int) -> None:
         key = (ref, number)
         if number >= len(file.groups) or key in self._groups or key in self._flights:
             return

@@ -1,8 +1,8 @@
 """Reads files of a folder, bypassing the page cache if the file system allows it.
 
-A cold file is read once, in order, with long reads, and the reader caches what it decoded. Filling,
-copying and dropping pages of the kernel's cache would cost several times the CPU of the read itself
-(`disk.direct_read`). It also means that a file read back for verification comes from the disk.
+A cold file is read once, in order, with long reads, and the reader caches the decoded entries.
+Filling, copying and dropping pages of the kernel's cache would cost several times the CPU of the
+read itself (`disk.direct_read`). A file read back for verification also comes from the disk.
 """
 
 import errno

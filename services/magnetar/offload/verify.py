@@ -89,7 +89,7 @@ async def _skip_to(store: "ObjectStore", path: str, reading: "_Totals", end: int
 
 
 class _Totals:
-    """The totals of what was read so far."""
+    """The totals of the entries read so far."""
 
     def __init__(self, path: str, ledger_id: int | None) -> None:
         self._path = path

@@ -203,12 +203,8 @@ DEDUPLICATION: Final = Policy(
     type=Boolean(),
     default=False,
     text="Whether a message that a producer sends twice is stored only once.",
-    limitation=Unsupported(
-        lambda value, _cluster: bool(value),
-        "deduplication is not supported: brokers store every message that a producer sends, "
-        "repeated ones too; leave it out or set false",
-        "!self",
-    ),
+    enforced_by="magnetar.broker.topic.deduplication.switch",
+    broker_setting="deduplication",
     document="deduplicationEnabled",
     namespace=Rest("deduplication"),
     topic=Rest("deduplicationEnabled", empty_removes=True),
@@ -219,13 +215,9 @@ DEDUPLICATION_SNAPSHOT_INTERVAL: Final = Policy(
     manifest="deduplicationSnapshotInterval",
     type=Integer(Unit.SECONDS),
     default=None,
-    text="How often the state of deduplication is stored.",
-    limitation=Unsupported(
-        lambda value, _cluster: value > 0,
-        "deduplicationSnapshotInterval is not supported: brokers do not deduplicate and take no "
-        "snapshots; leave it out or set 0",
-        "string(self).matches('^0[a-zA-Z]*$')",
-    ),
+    text="How often the ids of deduplication are stored; 0: only by the number of entries.",
+    enforced_by="magnetar.broker.lifecycle.upkeep",
+    broker_setting="deduplication_snapshot_interval_s",
     document="deduplicationSnapshotIntervalSeconds",
     namespace=Rest("deduplicationSnapshotInterval", empty_removes=True),
     topic=Rest(

@@ -68,10 +68,10 @@ class Unsupported:
     """The values of a policy that Magnetar stores but does not honor."""
 
     asks: Callable[[Any, str], bool]
-    """Whether a checked value needs what is unsupported. The second argument is the local cluster's
-    name, empty if it is unknown."""
+    """Whether a checked value needs an unsupported feature. The second argument is the name of the
+    local cluster, empty if it is unknown."""
     text: str
-    """What is unsupported, and which value is accepted."""
+    """The unsupported feature, and the accepted value."""
     cel: str
     """A CEL expression over `self`, the value in a manifest, that is true for accepted values. The
     API server does not know the local cluster, so it may accept more than `asks` does."""

@@ -20,7 +20,7 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 
 
 class PolicyInvalid(ValueError):
-    """A value is invalid. `where` is the path of the field, and the text says what is valid.
+    """A value is invalid. `where` is the path of the field; the text describes valid values.
 
     `refusal` is Pulsar's whole text over REST; empty if Pulsar has none of its own.
     """
@@ -220,7 +220,7 @@ class Rule:
 
     cel: str
     text: str
-    """The text for a violation: what is wrong, and what to do."""
+    """The text for a violation: the error, and the remedy."""
     holds: Any = field(compare=False)
     """`Callable[[dict[str, Any]], bool]`"""
     refusal: str = ""

@@ -1,4 +1,4 @@
-"""Who a peer is, and how it proves that: secrets, identities, authentication, TLS.
+"""Authentication of peers: secrets, identities, providers, TLS.
 
-What an identity may do is decided above, by `magnetar.broker.security`.
+Authorization is in `magnetar.broker.security`, above.
 """

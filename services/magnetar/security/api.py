@@ -1,4 +1,4 @@
-"""The interfaces of authentication: what a peer presents, and who it turns out to be."""
+"""The interfaces of authentication: peers, credentials and identities."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ class Identity:
     method: str
     """`token`, `basic`, `tls`, or `none` for the anonymous role."""
     expires_at_ms: int | None = None
-    """Unix time in ms after which the proof is worth nothing; None if it does not expire."""
+    """Unix time in ms after which the proof is not valid; None if it does not expire."""
     holds: Callable[[], bool] = field(default=always, compare=False, repr=False)
     """Whether the key or password that proved it is still accepted. Needs no IO."""
 
@@ -38,23 +38,28 @@ class Identity:
 class AuthenticationFailed(Exception):
     """The credentials prove nothing. The text is for the log: a client never sees it."""
 
+    def __init__(self, text: str, cause: str = "") -> None:
+        """`cause` is the text without what the client chose: the log has each cause once."""
+        super().__init__(text)
+        self.cause = cause or text
+
 
 class ProviderUnavailable(Exception):
-    """The identity provider cannot be asked now: the client must retry (ServiceNotReady, 503)."""
+    """The identity provider does not answer: the client must retry (ServiceNotReady, 503)."""
 
 
 class Authenticator(Protocol):
-    """Finds out who a peer is. Safe for concurrent use; keys are reloaded behind it."""
+    """Authenticates peers. Safe for concurrent use, also while keys are reloaded."""
 
     async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
-        """Returns who sends CONNECT or AUTH_RESPONSE with this method and data.
+        """Returns the sender of CONNECT or AUTH_RESPONSE with this method and data.
 
         Raises AuthenticationFailed or ProviderUnavailable. `method` is the protocol's name, `none`
         if the client names none.
         """
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
-        """Returns who sends a request with these headers (lower-case names); raises the same."""
+        """Returns the sender of a request with these (lower-case) headers; raises the same."""
 
     async def reload(self) -> int:
         """Reads keys and passwords again if their files changed; returns how often they did.

@@ -1,11 +1,11 @@
 """Authenticates connections and requests with the configured providers.
 
 Providers of the same method form a chain: the first that accepts the credentials wins, so keys of
-this process and OpenID Connect work together as the method `token`. If none accepts them and one
-could not ask its identity provider, the result is ProviderUnavailable: the client must retry.
+this process and OpenID Connect work together as the method `token`. If none accepts them and the
+identity provider of one did not answer, the result is ProviderUnavailable: the client must retry.
 
-A method without a provider is the anonymous role if there is one. Over HTTP, credentials that are
-presented and wrong are always refused; Pulsar gives such a request the anonymous role.
+A method without a provider gets the anonymous role if there is one. Over HTTP, wrong credentials
+are always refused; Pulsar gives such a request the anonymous role.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,6 +26,7 @@ from magnetar.security.secret import Secret
 
 METHOD_HEADER: Final = "x-pulsar-auth-method-name"
 NO_METHOD: Final = "none"
+NO_PROVIDER: Final = "no provider for the method"
 
 
 def open_authenticator(config: Authentication, clock: Clock) -> "ProviderChain":
@@ -66,17 +67,17 @@ class ProviderChain:
             self._methods[provider.method] = (*chain, provider)
 
     async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
-        """Returns who sends CONNECT or AUTH_RESPONSE with this method and data.
+        """Returns the sender of CONNECT or AUTH_RESPONSE with this method and data.
 
         Raises AuthenticationFailed or ProviderUnavailable.
         """
         chain = self._methods.get(method)
         if chain is None:
-            return self._anonymous(f"no provider for the method {method[:64]!a}")
+            return self._anonymous(f"no provider for the method {method[:64]!a}", NO_PROVIDER)
         return await _first(chain, data, peer)
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
-        """Returns who sends a request with these headers (lower-case names).
+        """Returns the sender of a request with these headers (lower-case names).
 
         Raises AuthenticationFailed or ProviderUnavailable.
         """
@@ -87,7 +88,7 @@ class ProviderChain:
             return await self._by_method(method, headers, peer)
         for chain in self._methods.values():
             presented = chain[0].presented(headers, peer)
-            # A certificate alone proves nothing else wrong: another method may be meant.
+            # Clients with a token may have a certificate, too: the header then decides.
             if presented is not None and (presented or "authorization" not in headers):
                 return await _first(chain, presented, peer)
         if "authorization" in headers:
@@ -97,15 +98,15 @@ class ProviderChain:
     async def _by_method(self, method: str, headers: Mapping[str, str], peer: Peer) -> Identity:
         chain = self._methods.get(method)
         if chain is None:
-            return self._anonymous(f"no provider for the method {method[:64]!a}")
+            return self._anonymous(f"no provider for the method {method[:64]!a}", NO_PROVIDER)
         presented = chain[0].presented(headers, peer)
         if presented is None:
             raise AuthenticationFailed(f"the request has no credentials of the method {method}")
         return await _first(chain, presented, peer)
 
-    def _anonymous(self, reason: str) -> Identity:
+    def _anonymous(self, reason: str, cause: str = "") -> Identity:
         if not self._config.anonymous_role:
-            raise AuthenticationFailed(reason)
+            raise AuthenticationFailed(reason, cause)
         return Identity(self._config.anonymous_role, NO_METHOD)
 
     async def reload(self) -> int:
@@ -122,6 +123,7 @@ async def _first(chain: Sequence[Provider], data: Secret, peer: Peer) -> Identit
     """Returns the identity by the first provider that accepts `data`."""
     unavailable: ProviderUnavailable | None = None
     reasons: list[str] = []
+    causes: list[str] = []
     for provider in chain:
         try:
             return await provider.authenticate(data, peer)
@@ -129,6 +131,7 @@ async def _first(chain: Sequence[Provider], data: Secret, peer: Peer) -> Identit
             unavailable = unavailable or error
         except AuthenticationFailed as error:
             reasons.append(str(error))
+            causes.append(error.cause)
     if unavailable is not None:
         raise unavailable
-    raise AuthenticationFailed("; ".join(dict.fromkeys(reasons)))
+    raise AuthenticationFailed("; ".join(dict.fromkeys(reasons)), "; ".join(causes))

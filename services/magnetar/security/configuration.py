@@ -1,4 +1,4 @@
-"""What authentication is configured to be: the providers and their parameters, without IO.
+"""The configuration of authentication: the providers and their parameters. No IO.
 
 `magnetar.settings.security` builds these values from Pulsar's keys;
 `magnetar.security.authenticator` opens the providers that they describe. Keys and passwords are
@@ -6,19 +6,9 @@
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
+from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.secret import Secret
-
-DiscoveryMode = Literal[
-    "DISABLED",
-    "KUBERNETES_DISCOVER_TRUSTED_ISSUER",
-    "KUBERNETES_DISCOVER_PUBLIC_KEYS",
-]
-
-
-class ConfigurationError(ValueError):
-    """A key, file or parameter of authentication is not usable. The text shows no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +16,12 @@ class TokenProviderConfig:
     """JSON web tokens (JWT) signed by keys that this process has."""
 
     secret_key: Secret | None = None
-    """Where the HMAC key is, in one of the forms of `magnetar.security.source`; raw bytes."""
+    """The source of the HMAC key (`magnetar.security.source`); raw bytes."""
     public_key: str = ""
-    """Where the RSA or EC public key is, in the same forms; DER or PEM."""
+    """The source of the RSA or EC public key; DER or PEM."""
     public_algorithm: str = "RS256"
     key_set: Secret | None = None
-    """Where a JSON web key set (RFC 7517) is: several keys, chosen by the token's `kid`."""
+    """The source of a JSON web key set (RFC 7517): keys chosen by the token's `kid`."""
     role_claim: str = "sub"
     audience_claim: str = ""
     audience: str = ""
@@ -43,7 +33,7 @@ class BasicProviderConfig:
     """User names and passwords of an htpasswd file."""
 
     users: Secret
-    """Where the file is, in one of the forms of `magnetar.security.source`."""
+    """The source of the file (`magnetar.security.source`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +58,8 @@ class OpenIdProviderConfig:
     trust_certs_file: str = ""
     """CA certificates (PEM) that verify issuers; empty: the machine's."""
     require_https: bool = True
-    require_not_before: bool = True
-    """Whether a token must have `nbf`, as Pulsar requires."""
+    require_not_before: bool = False
+    """Whether a token must have `nbf`. Pulsar requires it; OpenID Connect does not."""
     fallback_discovery_mode: DiscoveryMode = "DISABLED"
 
 

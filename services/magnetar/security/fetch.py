@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar.security.api import ProviderUnavailable
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import ssl

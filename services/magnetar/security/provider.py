@@ -1,4 +1,4 @@
-"""What every authentication provider does; `authenticator` composes them."""
+"""The interface of authentication providers; `authenticator` composes them."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -18,7 +18,7 @@ class Provider(Protocol):
         """Returns the credentials of this method in an HTTP request; None if it has none."""
 
     async def authenticate(self, data: Secret, peer: Peer) -> Identity:
-        """Returns who presents `data`; raises AuthenticationFailed or ProviderUnavailable."""
+        """Returns the identity of `data`; raises AuthenticationFailed or ProviderUnavailable."""
 
     async def reload(self) -> int:
         """Reads changed files; returns how often keys or passwords have changed since the start."""

@@ -1,9 +1,9 @@
-"""Values parsed from files that are parsed again when the files change, without a restart.
+"""Values that are parsed from files, and again when the files change, without a restart.
 
 `current()` compares the files' stamps at most every RELOAD_CHECK_S, when a caller needs the value.
 A broker calls it periodically, to end the sessions of keys that were removed. Reading and parsing
 run in a thread; meanwhile other callers get the old value. If the new content is unusable, the old
-value stays and the error is logged, once per content.
+value remains and the error is logged, once per content.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from magnetar.core.clock import Clock
 from magnetar.core.log import get_logger
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.source import KeySource, Stamp
 
 log = get_logger("magnetar.security.reloading")

@@ -1,6 +1,5 @@
 """A secret that no log line, error text or traceback shows."""
 
-import hmac
 from typing import Final
 
 MASK: Final = "***"
@@ -15,7 +14,7 @@ class Secret:
         self._value = value.encode() if isinstance(value, str) else value
 
     def reveal(self) -> bytes:
-        """Returns the bytes. Pass them to what needs them, and keep no other reference."""
+        """Returns the bytes. Pass them on, and keep no other reference."""
         return self._value
 
     def reveal_text(self) -> str:
@@ -29,7 +28,9 @@ class Secret:
         return bool(self._value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and hmac.compare_digest(self._value, other._value)
+        from hmac import compare_digest  # imported here: an open process compares none
+
+        return isinstance(other, Secret) and compare_digest(self._value, other._value)
 
     def __hash__(self) -> int:
         return hash((Secret, self._value))

@@ -1,4 +1,4 @@
-"""Where a key is: inline or in a file, in the forms that Pulsar accepts.
+"""The source of a key: inline or a file, in the forms that Pulsar accepts.
 
 The forms are tried in Pulsar's order: `data:` with optional `;base64`, `file:` with a path, the
 path of an existing file, and base64. Source: AuthTokenUtils.readKeyFromUrl of Pulsar 4.2.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 
 SOURCE_BYTES_MAX: Final = 1 << 20
@@ -26,7 +26,7 @@ Stamp = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """The place of a key, a key set or a list of users."""
+    """The source of a key, a key set or a list of users."""
 
     setting: str
     """The setting that names it, for errors."""

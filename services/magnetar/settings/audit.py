@@ -1,22 +1,21 @@
 """The settings of the audit log."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from magnetar.core.units import MIB
-from magnetar.settings.field import setting
+from magnetar.settings.field import setting, settings_part
 
 AUDIT: Final = "Audit log"
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class AuditSettings:
-    """Where a broker writes who did what."""
+    """The audit log of a broker."""
 
     audit_log_file: Path | None = setting(
         None,
-        "The file of the audit log, one for each process; not set: there is none.",
+        "The file of the audit log, one for each process; unset: none.",
         group=AUDIT,
     )
     audit_log_bytes_max: int = setting(
@@ -28,13 +27,13 @@ class AuditSettings:
     )
     audit_log_files_max: int = setting(
         8,
-        "Number of files that are kept, with the one being written.",
+        "Number of files that are kept, including the current one.",
         group=AUDIT,
         unit="files",
         within=(1, 1_000),
     )
     audit_log_reads: bool = setting(
         False,
-        "Whether GET requests that were allowed are in the log, too.",
+        "Whether the log includes allowed GET requests.",
         group=AUDIT,
     )

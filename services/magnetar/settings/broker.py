@@ -17,7 +17,7 @@ from typing import Final
 
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.settings import choices
-from magnetar.settings.connections import ConnectionSettings
+from magnetar.settings.deduplication import DeduplicationSettings
 from magnetar.settings.field import UNLIMITED, SettingsError, checked, setting
 
 POLICIES: Final = "Defaults of policies"
@@ -29,7 +29,7 @@ _INTERCEPTORS: Final = "org.apache.pulsar.common.intercept."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(ConnectionSettings):
+class BrokerSettings(DeduplicationSettings):
     """The settings of every broker, in a cluster or alone."""
 
     message_ttl_s: int = setting(

@@ -44,6 +44,21 @@ class ConnectionSettings:
         within=(0, UNLIMITED),
         pulsar="brokerMaxConnectionsPerIp",
     )
+    http_requests_limited: bool = setting(
+        False,
+        "Whether HTTP requests are limited to `http_requests_per_s`.",
+        group=CONNECTIONS,
+        pulsar="httpRequestsLimitEnabled",
+    )
+    http_requests_per_s: float = setting(
+        100.0,
+        "Maximum rate of HTTP requests from one address, and of one role (Pulsar: of all "
+        "together); further ones get 429.",
+        group=CONNECTIONS,
+        unit="requests/s",
+        within=(0.1, 1_000_000),
+        pulsar="httpRequestsMaxPerSecond",
+    )
     shutdown_timeout_ms: int = setting(
         10_000,
         "How long a stopping broker may take to drain (Pulsar: 60000).",

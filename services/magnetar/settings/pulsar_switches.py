@@ -1,8 +1,8 @@
 """Pulsar keys that require a feature that Magnetar does not have: the process does not start.
 
 Most keys without effect here are for tuning, so a warning is sufficient. These are different: with
-`brokerDeduplicationEnabled=true`, an operator who sees the server start believes that it removes
-duplicates. A value that requires nothing ("false", 0, empty) is accepted.
+`transactionCoordinatorEnabled=true`, an operator who sees the server start believes that it has
+transactions. A value that requires nothing ("false", 0, empty) is accepted.
 `delayedDeliveryEnabled` and `enableReplicatedSubscriptions` are accepted as well: Pulsar's default
 is true, they only permit a feature, and Magnetar refuses each use of it.
 """
@@ -62,7 +62,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_true,
         "remove the key or set it to false",
         bookkeeperClientRegionawarePolicyEnabled="region-aware placement",
-        brokerDeduplicationEnabled="deduplication",
         failureDomainsEnabled="failure domains",
         replicationTlsEnabled="geo-replication",
         strictBookieAffinityEnabled="bookie affinity",

@@ -6,22 +6,16 @@ is true, those of authorization if `authorization_enabled` is true. Keys and pas
 files are read again when they change.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from magnetar.security.configuration import (
-    Authentication,
-    BasicProviderConfig,
-    DiscoveryMode,
-    OpenIdProviderConfig,
-    ProviderConfig,
-    TlsProviderConfig,
-    TokenProviderConfig,
-)
+from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.secret import Secret
 from magnetar.settings import choices
 from magnetar.settings.audit import AuditSettings
-from magnetar.settings.field import SettingsError, setting
+from magnetar.settings.field import SettingsError, setting, settings_part
+
+if TYPE_CHECKING:
+    from magnetar.security.configuration import Authentication
 
 AUTHENTICATION: Final = "Authentication"
 AUTHORIZATION: Final = "Authorization"
@@ -37,19 +31,19 @@ PROVIDERS: Final = {
 """The supported providers and the Java classes that Pulsar's configuration names them by."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class SecuritySettings(AuditSettings):
-    """Who may connect to a broker, and what they may do."""
+    """Authentication and authorization of a broker's clients."""
 
     authentication_enabled: bool = setting(
         False,
-        "Whether clients must prove who they are.",
+        "Whether clients must authenticate.",
         group=AUTHENTICATION,
         pulsar="authenticationEnabled",
     )
     authentication_providers: tuple[str, ...] = setting(
         (),
-        "The ways to prove that: `token`, `basic`, `tls`, `openid`, or the names of Pulsar's "
+        "The providers: `token`, `basic`, `tls`, `openid`, or the names of Pulsar's "
         "classes, separated by commas.",
         group=AUTHENTICATION,
         pulsar="authenticationProviders",
@@ -63,7 +57,7 @@ class SecuritySettings(AuditSettings):
     auth_challenge_s: int = setting(
         60,
         "How long a client has to answer AUTH_CHALLENGE when its credentials expire (Pulsar: the "
-        "interval of looking for expired ones).",
+        "interval of the check for expired ones).",
         group=AUTHENTICATION,
         unit="s",
         within=(1, 3_600),
@@ -83,7 +77,7 @@ class SecuritySettings(AuditSettings):
     )
     authenticate_original: bool = setting(
         False,
-        "Whether the credentials of clients behind a proxy are verified by the broker, too.",
+        "Whether the broker also verifies the credentials of clients behind a proxy.",
         group=AUTHENTICATION,
         pulsar="authenticateOriginalAuthData",
     )
@@ -236,7 +230,7 @@ class SecuritySettings(AuditSettings):
         pulsar="openIDRequireIssuersUseHttps",
     )
     openid_require_not_before: bool = setting(
-        True,
+        False,
         "Whether tokens must have `nbf`, as Pulsar requires; those of Dex and Keycloak have none.",
         group=AUTHENTICATION,
     )
@@ -249,7 +243,7 @@ class SecuritySettings(AuditSettings):
     )
     authorization_enabled: bool = setting(
         False,
-        "Whether roles need rights for what they do.",
+        "Whether requests and commands need rights.",
         group=AUTHORIZATION,
         pulsar="authorizationEnabled",
     )
@@ -292,7 +286,7 @@ class SecuritySettings(AuditSettings):
     )
     broker_client_auth_plugin: str = setting(
         "",
-        "How this broker proves to others who it is: `token`, `basic`, `tls`, `oauth2`, or the "
+        "How this broker authenticates to other brokers: `token`, `basic`, `tls`, `oauth2`, or the "
         "name of Pulsar's class.",
         group=AUTHENTICATION,
         pulsar="brokerClientAuthenticationPlugin",
@@ -304,7 +298,7 @@ class SecuritySettings(AuditSettings):
         pulsar="brokerClientAuthenticationParameters",
     )
 
-    def authentication(self) -> Authentication | None:
+    def authentication(self) -> "Authentication | None":
         """Returns the configuration of authentication, None if it is off; raises SettingsError."""
         if not self.authentication_enabled:
             return None
@@ -314,49 +308,10 @@ class SecuritySettings(AuditSettings):
                 "authentication is on, but authentication_providers (authenticationProviders) is "
                 f"empty; supported: {', '.join(PROVIDERS)}"
             )
-        return Authentication(
-            providers=tuple(self._provider(name) for name in names),
-            anonymous_role=self.anonymous_role,
-            strict_method=self.strict_auth_method,
-        )
+        # Imported here: an open process does not need it.
+        from magnetar.settings.authentication import authentication_of
 
-    def _provider(self, name: str) -> ProviderConfig:
-        if name == "token":
-            return TokenProviderConfig(
-                secret_key=self.token_secret_key,
-                public_key=self.token_public_key,
-                public_algorithm=self.token_public_algorithm,
-                key_set=self.token_key_set,
-                role_claim=self.token_role_claim,
-                audience_claim=self.token_audience_claim,
-                audience=self.token_audience,
-                clock_skew_s=self.token_clock_skew_s,
-            )
-        if name == "basic":
-            if self.basic_users is None:
-                raise SettingsError("the provider basic needs basic_users (basicAuthConf)")
-            return BasicProviderConfig(users=self.basic_users)
-        if name == "tls":
-            return TlsProviderConfig()
-        return self._openid()
-
-    def _openid(self) -> OpenIdProviderConfig:
-        return OpenIdProviderConfig(
-            allowed_issuers=self.openid_issuers,
-            allowed_audiences=self.openid_audiences,
-            role_claim=self.openid_role_claim,
-            leeway_s=self.openid_leeway_s,
-            issuers_cached_max=self.openid_issuers_cached,
-            refresh_after_s=self.openid_refresh_s,
-            expire_after_s=self.openid_expiration_s,
-            unknown_key_refresh_s=self.openid_unknown_key_s,
-            connect_timeout_ms=self.openid_connect_timeout_ms,
-            read_timeout_ms=self.openid_read_timeout_ms,
-            trust_certs_file=self.openid_trust_certs_file,
-            require_https=self.openid_require_https,
-            require_not_before=self.openid_require_not_before,
-            fallback_discovery_mode=self.openid_discovery,
-        )
+        return authentication_of(self, names)
 
 
 def _provider_name(text: str) -> str:

@@ -4,19 +4,16 @@ Certificates, keys and CAs are PEM files. `TlsSettings` are those of every proce
 their ports and the connections that they open. TLS is off until a port or a client of it is set.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from magnetar.security.tls.settings import (
-    PROTOCOLS,
-    REFRESH_S_DEFAULT,
-    ClientTlsConfig,
-    ServerTlsConfig,
-    TlsOptions,
-)
+from magnetar.security.tls.defaults import PROTOCOLS, REFRESH_S_DEFAULT
 from magnetar.settings.choices import TlsProtocol
-from magnetar.settings.field import SettingsError, setting
+from magnetar.settings.field import SettingsError, setting, settings_part
+
+if TYPE_CHECKING:
+    from magnetar.security.tls.settings import ClientTlsConfig, ServerTlsConfig, TlsOptions
 
 TLS: Final = "TLS"
 _PAIRS: Final = (
@@ -26,7 +23,7 @@ _PAIRS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class TlsSettings:
     """The TLS files and options of a process."""
 
@@ -94,15 +91,17 @@ class TlsSettings:
     )
 
     @property
-    def tls_options(self) -> TlsOptions:
+    def tls_options(self) -> "TlsOptions":
         """The protocols, ciphers and refresh of all contexts."""
+        from magnetar.security.tls.settings import TlsOptions
+
         return TlsOptions(
             protocols=tuple(self.tls_protocols) or PROTOCOLS,
             ciphers=self.tls_ciphers,
             refresh_s=self.tls_refresh_s,
         )
 
-    def server_tls(self) -> ServerTlsConfig:
+    def server_tls(self) -> "ServerTlsConfig":
         """Returns the TLS of this process's ports; raises SettingsError if a file is not set."""
         if self.tls_cert_file is None or self.tls_key_file is None:
             raise SettingsError(
@@ -114,6 +113,8 @@ class TlsSettings:
                 "tls_require_client_cert (tlsRequireTrustedClientCertOnConnect) is set: set "
                 "tls_trust_file (tlsTrustCertsFilePath) to the CAs of the clients, too"
             )
+        from magnetar.security.tls.settings import ServerTlsConfig
+
         return ServerTlsConfig(
             cert_file=self.tls_cert_file,
             key_file=self.tls_key_file,
@@ -124,8 +125,10 @@ class TlsSettings:
 
     def client_tls(
         self, trust_file: Path | None, cert_file: Path | None, key_file: Path | None
-    ) -> ClientTlsConfig:
+    ) -> "ClientTlsConfig":
         """Returns the TLS of a client of this process with its own files."""
+        from magnetar.security.tls.settings import ClientTlsConfig
+
         return ClientTlsConfig(
             trust_file=trust_file,
             cert_file=cert_file,
@@ -136,7 +139,7 @@ class TlsSettings:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class BookieClientTlsSettings(TlsSettings):
     """The TLS of a process's connections to bookies."""
 
@@ -165,7 +168,7 @@ class BookieClientTlsSettings(TlsSettings):
         pulsar="bookkeeperTLSTrustCertsFilePath",
     )
 
-    def bookie_client_tls(self) -> ClientTlsConfig | None:
+    def bookie_client_tls(self) -> "ClientTlsConfig | None":
         """Returns the TLS of connections to bookies; None if they are plain."""
         if not self.bookkeeper_tls:
             return None
@@ -177,7 +180,7 @@ class BookieClientTlsSettings(TlsSettings):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class StorageTlsSettings(BookieClientTlsSettings):
     """The TLS of the ports of bookies and autorecovery."""
 
@@ -188,7 +191,7 @@ class StorageTlsSettings(BookieClientTlsSettings):
         pulsar="httpServerTlsEnable",
     )
 
-    def health_tls(self) -> ServerTlsConfig | None:
+    def health_tls(self) -> "ServerTlsConfig | None":
         """Returns the TLS of the port of health and metrics; None if it is plain."""
         if not self.http_tls:
             return None
@@ -196,7 +199,7 @@ class StorageTlsSettings(BookieClientTlsSettings):
         return replace(self.server_tls(), trust_file=None, require_client_cert=False)
 
 
-@dataclass(frozen=True, kw_only=True)
+@settings_part
 class BrokerTlsSettings(TlsSettings):
     """The TLS ports of a broker."""
 
@@ -242,7 +245,7 @@ class BrokerTlsSettings(TlsSettings):
         pulsar="brokerClientKeyFilePath",
     )
 
-    def broker_client(self) -> ClientTlsConfig | None:
+    def broker_client(self) -> "ClientTlsConfig | None":
         """Returns the TLS of requests to other brokers; None if they are plain."""
         if not self.broker_client_tls:
             return None

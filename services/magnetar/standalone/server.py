@@ -14,7 +14,7 @@ from magnetar.bookie.local import LocalBookie
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import bind_all
-from magnetar.broker.security.broker_security import open_security
+from magnetar.broker.security.opener import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.core.clock import SystemClock
 from magnetar.core.log import get_logger

@@ -4,7 +4,7 @@ A broker writes one SEND_RECEIPT for each message it stores and one MESSAGE for 
 Both differ from their predecessors only in a few varints, which mostly keep their length: their
 frames are joined from cached pieces and a table of two-byte varint heads (`varint.py`). Numbers
 that do not fit that (below 128, negative) and fields that are seldom set take the general path.
-What is written is byte for byte what protobuf would write.
+The output is byte for byte that of protobuf.
 """
 
 from collections.abc import Sequence
@@ -134,7 +134,7 @@ def encode_receipts(
 def _receipt_template(
     producer_id: int, sequence_high: int, highest_high: int, ledger_id: int, entry_high: int
 ) -> tuple[bytes, _Table, bytes, _Table, bytes, _Table, bytes]:
-    """Fixed pieces of a receipt, alternating with the tables of what stands between them."""
+    """Fixed pieces of a receipt, alternating with the tables of the bytes between them."""
     sequences, sequence_rest = split_tables(sequence_high)
     entries, entry_rest = split_tables(entry_high)
     highests, highest_rest = split_tables(highest_high)
@@ -176,7 +176,7 @@ def _frame_start(command_start: bytes, body_bytes: int) -> bytes:
 
 
 class MessageFramer:
-    """Makes what stands before each entry in the MESSAGE frames of one consumer.
+    """Encodes the bytes before each entry in the MESSAGE frames of one consumer.
 
     A frame is the header followed by the entry's bytes, unchanged. The pieces of the last header
     are kept: the next one of the same ledger only needs its entry id and total size filled in.

@@ -30,6 +30,18 @@ class SendRun(msgspec.Struct, gc=False):
     size_bytes: int = 0
     """The size of all entries together."""
 
+    def part(self, start: int, end: int | None = None) -> "SendRun":
+        """Returns the messages `start` to `end` (exclusive) as a run of their own."""
+        entries = self.entries[start:end]
+        return SendRun(
+            self.producer_id,
+            self.sequence_ids[start:end],
+            self.highest_sequence_ids[start:end],
+            self.message_counts[start:end],
+            entries,
+            sum(map(len, entries)),
+        )
+
 
 class Send(msgspec.Struct, gc=False):
     """A SEND with a transaction, marker, message id, unusual numbers or perhaps a delivery time.

@@ -87,7 +87,7 @@ class Node:
 
 
 def parse(definition: Any) -> Node:
-    """Parses a definition. Raises PreconditionFailed naming what is malformed."""
+    """Parses a definition. Raises PreconditionFailed that names the error."""
     try:
         return _Parser().node(definition, "")
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,7 +6,7 @@ after the range belongs to another range. If the first chunk cannot be found (it
 more than LOOK_BACK_BYTES_MAX away), the message is incomplete and left out, as consumers do.
 
 Duplicate chunks (of a producer that sent again) are dropped; a duplicate first chunk starts again.
-Memory: the chunks of a range, and of what is read back for them.
+Memory: the chunks of a range, and the entries read back for them.
 """
 
 from collections.abc import Callable, Iterator

@@ -50,7 +50,7 @@ Needed = Callable[[EntryFile], Awaitable[str | None]]
 
 @dataclass(slots=True)
 class Removed:
-    """The result of a clean-up: deleted files, and what was left, with the reasons."""
+    """The result of a clean-up: deleted files, and remaining ones with the reasons."""
 
     files: int = 0
     errors: list[tuple[str, str]] = field(default_factory=list)

@@ -48,6 +48,15 @@ async def test_a_single_broker_has_no_load_report_and_no_balance(admin: Admin) -
 async def test_no_setting_of_a_broker_changes_at_run_time(admin: Admin) -> None:
     assert await document(admin, "~/brokers/configuration") == []
     assert await document(admin, "~/brokers/configuration/values") == {}
+    changed = await admin.call("POST", "~/brokers/configuration/superUserRoles/a%2Fb,c")
+    assert changed.status_code == 412
+    assert changed.json()["reason"] == (
+        "Can't update non-dynamic configuration: Magnetar reads superUserRoles from the brokers' "
+        "configuration when they start"
+    )
+    deleted = await admin.call("DELETE", "~/brokers/configuration/superUserRoles")
+    assert deleted.status_code == 412
+    assert deleted.json()["reason"].startswith("Can't delete non-dynamic configuration")
     assert (await admin.done("GET", "~/brokers/version")).text == admin.service.version
 
 

@@ -1,18 +1,23 @@
 """A broker retries requests to the owner of a topic while a failure may be temporary."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
+import httpx
+import msgspec
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.admin.cluster import peers as peers_module
+from magnetar.admin.cluster.namespaces import topic_names
 from magnetar.admin.cluster.peers import TRIES_MAX, Peers
-from magnetar.admin.cluster.routing import Peer
+from magnetar.admin.cluster.routing import ClusterParts, Peer
 from magnetar.core.errors import ServiceNotReady
-from magnetar.core.names import TopicName, parse_topic
+from magnetar.core.names import NamespaceName, TopicName, parse_topic
 
+from .support import Admin
 from .test_cluster_answers import request_of
 
 TOPIC = parse_topic("persistent://t1/n1/a b")
@@ -120,4 +125,40 @@ async def test_the_last_attempts_failure_is_the_answer() -> None:
     assert len(requests) == TRIES_MAX
     with pytest.raises(ServiceNotReady, match="no owner"):
         await Peers(Owner(away=TRIES_MAX), answering([], requests)).request_topic(TOPIC, "GET")
+    await peers.close()
+
+
+async def test_the_parts_of_a_cluster_are_closed_once() -> None:
+    parts, closed = ClusterParts(Owner()), list[str]()
+
+    async def close() -> None:
+        closed.append("peers")
+
+    parts.closing.append(close)
+    await parts.close()
+    await parts.close()
+    assert closed == ["peers"]
+
+
+@pytest.mark.parametrize("answer", [{"persistent://t1/n1/x": 1}, [1], "persistent://t1/n1/x"])
+async def test_a_peers_answer_that_is_no_list_of_topics_is_not_taken_for_one(
+    answer: object, admin: Admin
+) -> None:
+    """A deletion of the namespace would leave that broker's topics behind."""
+    other = Peer("other:8080", "http://other:8080", local=False)
+
+    class Two(Owner):
+        def brokers(self) -> Sequence[Peer]:
+            return [OWNER, other]
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(msgspec.json.encode(answer))(scope, receive, send)
+
+    peers = Peers(Two(), app)
+    peers._sender._remote = httpx.AsyncClient(transport=httpx.ASGITransport(app))
+    request = request_of("/")
+    state = SimpleNamespace(service=admin.service, peers=peers)
+    request.scope["app"] = SimpleNamespace(state=state)
+    with pytest.raises(msgspec.ValidationError):
+        await topic_names(request, NamespaceName("t1", "n1"), "non-persistent")
     await peers.close()

@@ -199,6 +199,24 @@ def test_copied_blocks_stay_when_the_next_copy_fails() -> None:
     rig.readable([1, 2])
 
 
+def test_a_log_that_cannot_be_removed_is_reported_and_keeps_no_other_from_its_turn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rig = Rig()
+    for ledger_id in (1, 2, 3):
+        rig.log(ledger_id)
+        rig.record(ledger_id, FLAG_DELETED, deleted_ms=0)
+    rig.logs.close()
+    bad = LOGS / file_name(2)
+    rig.disk.fault = lambda step, path: BROKEN if step == "remove" and path == bad else None
+    report = rig.collector.collect(0.9, 0, join_small=False)
+    rig.disk.fault = None
+    assert (report.logs_removed, rig.logs.ids()) == (2, [2])
+    (record,) = [each for each in caplog.records if "not collected" in each.message]
+    assert bad.name in str(record.__dict__)
+    assert rig.collector.collect(0.9, 0, join_small=False).logs_removed == 1
+
+
 def test_copies_with_possible_views_stay_when_a_later_copy_fails() -> None:
     """The index reports a failure, but has the writes after it is reopened."""
     rig = Rig()

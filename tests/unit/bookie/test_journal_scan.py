@@ -374,3 +374,26 @@ def test_records_behind_a_very_long_hole_are_scanned() -> None:
     result, bad, _ = scanned(maker)
     assert result == [1, 2, *range(6, 406)]
     assert [(item.offset, item.damage) for item in bad] == [(hole, True)]
+
+
+def test_a_copy_of_journal_bytes_within_a_damaged_entry_is_not_taken_for_a_record() -> None:
+    """As of a message that carries a backup of the journal. Records begin at aligned offsets."""
+    copied = Maker(first_seq=4)
+    copied.add(b"a copy")
+    mark = copied.marks.mark
+    copy = mark + copied.data[copied.starts[0] :]
+    tried = 0
+    for shift in range(codec.ALIGNMENT):
+        maker = make(2)
+        maker.add(bytes(shift) + copy * 3)
+        maker.add(b"the record")
+        if not (maker.data.index(copy, maker.starts[2]) + len(mark)) % codec.ALIGNMENT:
+            continue
+        tried += 1
+        maker.data[maker.starts[2] + 9] ^= 1
+        disk = SimDisk()
+        disk.inodes[DIRECTORY / file_name(1)] = Inode(bytearray(maker.data + bytes(8192)))
+        scan = JournalScan(disk, DIRECTORY, SALT)
+        found = {item.record.seq: item.body for item in scan.records(0, START, -1)}
+        assert (list(found), found[4]) == ([1, 2, 4], b"the record")
+    assert tried == codec.ALIGNMENT - 1

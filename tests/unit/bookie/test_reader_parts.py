@@ -171,6 +171,33 @@ async def test_damage_in_a_later_load_does_not_hide_the_blocks_before_it(
     assert raised.value.offset == rig.views[2].offset
 
 
+@pytest.mark.parametrize("bad", [1, 2, 3])
+async def test_damage_behind_another_ledgers_blocks_hides_no_block_before_it(bad: int) -> None:
+    """Blocks that are not adjacent take several disk reads for one load."""
+    rig = Rig(0)
+    batch = Batch()
+    for number in range(4):
+        rig.views.append(rig.block(1, number * PER_BLOCK))
+        rig.block(2, number * PER_BLOCK)
+        index_format.put_view(batch, rig.views[-1])
+    index_format.put_ledger(batch, 1, LedgerRecord(15, 15, -1, -1, 0))
+    rig.index.store.write(batch)
+    rig.writer.sync()
+    rig.writer.committed()
+    rig.ledgers = rig.reader._ledgers = Ledgers(rig.index)
+    rig.disk.flip(LOGS / file_name(1), 8 * (rig.views[bad].offset + rig.views[bad].length - SIZE))
+    good = bad * PER_BLOCK
+    assert await rig.ids(0, 15) == list(range(good))
+    assert [offset for _, offset, _ in rig.disk.reads[: bad + 1]] == [
+        view.offset for view in rig.views[: bad + 1]
+    ]
+    with pytest.raises(EntryCorrupt) as raised:
+        await rig.ids(good, 15)
+    assert raised.value.offset == rig.views[bad].offset
+    if bad < 3:
+        assert await rig.ids(good + PER_BLOCK, 15) == list(range(good + PER_BLOCK, 16))
+
+
 @pytest.mark.parametrize("wanted", [1, 1 << 20], ids=["one block", "a run of blocks"])
 async def test_moved_block_is_looked_up_again(wanted: int) -> None:
     rig = Rig(3)

@@ -1,5 +1,6 @@
 """The checkpoint and plain files: durability, and short reads and writes."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -8,13 +9,24 @@ import pytest
 from rocksdict import DbClosedError
 from tests.support.sim_disk import SimDisk
 
-from magnetar.bookie.index.store import IndexDamaged, RocksIndexStore
+from magnetar.bookie.cache.write_cache import segment_of
+from magnetar.bookie.index.store import (
+    ARENA_BLOCK_BYTES,
+    INFO_LOG_BYTES_MAX,
+    INFO_LOGS_KEPT,
+    OPEN_FILES_MAX,
+    WRITE_BUFFER_BYTES,
+    IndexDamaged,
+    RocksIndexStore,
+)
 from magnetar.bookie.journal.checkpoint import Checkpoint, CheckpointDamaged, Mark, read_mark
 from magnetar.bookie.journal.files import JournalPosition
 from magnetar.disk import direct_file as direct_io
 from magnetar.disk.files import UNREADABLE_ERRNOS
 from magnetar.disk.os_file import OsFile
 from magnetar.disk.os_files import OsFiles
+
+from .conftest import Opener, add, entry, read_all
 
 DATA = Path("/data")
 SALT = bytes(16)
@@ -174,3 +186,56 @@ def test_read_interrupted_by_a_reopened_index_is_repeated(tmp_path: Path) -> Non
         store._retry_or_raise(store._db, DbClosedError("closed, and not reopened"))
     assert store.generation == 3
     store.close()
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_a_bookie_that_has_ended_has_no_file_open(
+    open_bookie: Opener, tmp_path: Path, end: str
+) -> None:
+    """Whoever still refers to it, as a process that opens the next one in the same directory."""
+    bookie = await open_bookie()
+    folder = str(tmp_path)
+    await add(bookie, 1, range(20))
+    await bookie.flush()
+    await add(bookie, 1, range(20, 30))
+    assert await read_all(bookie, 1) == list(range(30))
+    # A block that a collection has copied when it is interrupted.
+    block = [entry(1, 0)]
+    bookie._keeper._collector._writer.append(1, [segment_of(block)], [(0, 1)], block)
+    assert sum("entry-logs" in path for path in open_files(folder)) >= 2
+    await (bookie.close() if end == "close" else bookie.abort())
+    assert open_files(folder) == []
+
+
+def open_files(folder: str) -> list[str]:
+    """Returns the files below a folder that this process has open."""
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            path = str(descriptor.readlink())
+            if path.startswith(folder):
+                found.append(path)
+    return sorted(found)
+
+
+def test_the_index_runs_with_its_bounds_and_checks(tmp_path: Path) -> None:
+    """RocksDB writes the options that it uses into its directory."""
+    store = RocksIndexStore(tmp_path / "index")
+    store.close()
+    (file,) = (tmp_path / "index").glob("OPTIONS-*")
+    lines = (line.strip().partition("=") for line in file.read_text().splitlines())
+    used = {name: text for name, _, text in lines}
+    wanted = {
+        "max_open_files": OPEN_FILES_MAX,
+        "write_buffer_size": WRITE_BUFFER_BYTES,
+        "max_write_buffer_number": 2,
+        "arena_block_size": ARENA_BLOCK_BYTES,
+        "max_log_file_size": INFO_LOG_BYTES_MAX,
+        "keep_log_file_num": INFO_LOGS_KEPT,
+        "cache_index_and_filter_blocks": "true",
+        "pin_l0_filter_and_index_blocks_in_cache": "true",
+        "filter_policy": "bloomfilter",
+        "checksum": "kCRC32c",
+        "paranoid_checks": "true",
+    }
+    assert {name: used[name] for name in wanted} == {k: str(v) for k, v in wanted.items()}

@@ -285,6 +285,16 @@ def test_only_consecutive_groups_share_a_run() -> None:
     assert held.find(8) is None
 
 
+def test_a_late_group_stays_one_segment_per_run_of_ids() -> None:
+    """Each segment costs a CRC and a row in its block's head."""
+    held = LedgerEntries()
+    put(held, [20, 21])
+    put(held, [3, 4, 5, 9, 10, 18, 19])
+    groups = [(run.first, [segment.count for segment in run.segments]) for run in held.runs]
+    assert groups == [(3, [3]), (9, [2]), (18, [2]), (20, [2])]
+    assert len(shown(held)) == 4
+
+
 def test_rewritten_entries_are_replaced_within_their_group() -> None:
     held = LedgerEntries()
     put(held, [3, 4, 5])

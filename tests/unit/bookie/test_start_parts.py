@@ -22,6 +22,7 @@ from magnetar.bookie.journal.files import file_name
 from magnetar.bookie.journal.replay import Replay
 from magnetar.bookie.journal.scan import JournalScan
 from magnetar.bookie.local import LocalBookie
+from magnetar.core.log import FIELDS
 from magnetar.disk.files import Append
 
 from .conftest import DATA, SMALL, add, entry, open_sim, read_all
@@ -279,3 +280,20 @@ async def test_failed_journal_gives_its_error() -> None:
     assert "journal stopped until a restart" in bookie.stats().fault
     disk.fault = None
     await bookie.close()
+
+
+async def test_a_start_reports_what_it_replayed(caplog: pytest.LogCaptureFixture) -> None:
+    disk = SimDisk()
+    store = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, store)
+    for number in range(3):
+        assert await add(bookie, 1, [2 * number, 2 * number + 1], size=500) is None
+    await bookie.abort()
+    with caplog.at_level("INFO"):
+        again = await open_sim(disk, store)
+    (record,) = [each for each in caplog.records if each.message == "bookie data opened"]
+    fields = vars(record)[FIELDS]
+    assert fields["records_replayed"] == 3
+    assert 3_000 < fields["bytes_replayed"] < 6_000
+    assert fields["damaged_ranges"] == 0
+    await again.abort()

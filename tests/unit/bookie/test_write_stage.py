@@ -118,6 +118,38 @@ async def test_failing_flush_refuses_adds_and_loses_no_entry() -> None:
     await bookie.close()
 
 
+async def test_a_flush_that_could_not_begin_is_retried_no_sooner_than_after_its_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each attempt reads the index on the thread of all requests."""
+    disk = SimDisk()
+    settings = replace(SMALL, write_cache_bytes=2_000, flush_retry_s=1000.0, tick_s=1000.0)
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index"), settings)
+    attempts: list[object] = []
+
+    def broken(_: object) -> object:
+        attempts.append(_)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bookie._ledgers, "take", broken)
+        answers: list[BookieError | None] = []
+        for entry_id in range(200):
+            data = [entry(1, entry_id)]
+            bookie.add_entries(1, (entry_id,), data, last_add_confirmed=-1, on_added=answers.append)
+            if entry_id % 10 == 9:
+                # Committed behind the failure, as adds that were on their way to the disk.
+                bookie._stage.committed(bookie._stage._position)
+                await asyncio.sleep(0)
+        await until(lambda: len(answers) == 200)
+    assert isinstance(answers[-1], BookieReadOnly)
+    assert len(attempts) == 1
+    kept = [number for number, error in enumerate(answers) if error is None]
+    await bookie.flush()
+    assert await read_all(bookie, 1) == kept
+    await bookie.close()
+
+
 async def test_adds_beyond_the_queue_bound_are_refused() -> None:
     disk = SimDisk()
     index = SimIndexStore(disk, DATA / "index")

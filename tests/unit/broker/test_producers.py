@@ -145,6 +145,20 @@ async def test_a_newcomer_does_not_pass_those_that_wait(
     assert list(registry) == [first]
 
 
+@pytest.mark.parametrize(("mode", "error"), [(SHARED, ProducerBusy), (EXCLUSIVE, ProducerFenced)])
+async def test_a_newcomer_does_not_take_a_free_topic_from_those_that_wait(
+    registry: ProducerRegistry, sink: RecordingSink, mode: AccessMode, error: type[Exception]
+) -> None:
+    holder, first = new_producer(sink, mode=EXCLUSIVE), new_producer(sink, mode=WAIT)
+    await registry.add(holder)
+    await registry.add(first)
+    registry.remove(holder)
+    with pytest.raises(error, match=f"existing exclusive producer: {first.name}"):
+        await registry.add(new_producer(sink, mode=mode))
+    await _turns()
+    assert list(registry) == [first]
+
+
 @pytest.mark.parametrize("why", ["fenced", "store failed", "closed meanwhile"])
 async def test_if_the_first_waiter_fails_the_next_gets_access(
     registry: ProducerRegistry, sink: RecordingSink, epochs: Epochs, why: str
@@ -261,6 +275,33 @@ async def test_an_epoch_that_was_not_stored_is_not_believed(
         await registry.add(new_producer(sink, mode=EXCLUSIVE, topic_epoch=7))
     await registry.add(new_producer(sink, mode=EXCLUSIVE, topic_epoch=7))
     assert epochs.stored == [7]
+
+
+async def test_a_late_answer_of_an_earlier_epoch_takes_nothing_from_a_later_one(
+    sink: RecordingSink,
+) -> None:
+    """The producer of the later epoch comes back without another write, which might fail."""
+    writes: dict[int, asyncio.Event] = {}
+    asked: list[int] = []
+
+    async def store(epoch: int) -> None:
+        asked.append(epoch)
+        await writes.setdefault(epoch, asyncio.Event()).wait()
+
+    registry = ProducerRegistry("t", None, store, TaskSet("test"))
+    first, second = new_producer(sink, mode=EXCLUSIVE), new_producer(sink, mode=FENCING)
+    adding = [asyncio.create_task(registry.add(each)) for each in (first, second)]
+    await _turns()
+    for epoch in (1, 0):
+        writes[epoch].set()
+        await _turns()
+    with pytest.raises(ProducerFenced):
+        await adding[0]
+    await adding[1]
+    assert (asked, second.topic_epoch) == ([0, 1], 1)
+    await _leaves(registry, second)
+    await registry.add(new_producer(sink, mode=EXCLUSIVE, topic_epoch=1))
+    assert asked == [0, 1]
 
 
 # -- names

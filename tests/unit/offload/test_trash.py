@@ -98,7 +98,7 @@ async def test_a_broker_goes_on_trying(
         passes += 1
         return await empty_trash(store)
 
-    monkeypatch.setattr(cold, "empty_trash", counted)
+    monkeypatch.setattr(trash, "empty_trash", counted)
     folder = tmp_path / "store"
     await store.transact([put_in_trash(NAME, [file_in(folder, "a")], 1)])
     folder.rename(tmp_path / "away")

@@ -40,7 +40,7 @@ class Emptying:
         self.pauses: list[float] = []
         self.stuck = Emptied(left=[("a store", "away")])
         monkeypatch.setattr(cold, "EMPTY_PASSES_MAX", passes_max)
-        monkeypatch.setattr(cold, "empty_trash", self._pass)
+        monkeypatch.setattr(trash, "empty_trash", self._pass)
         monkeypatch.setattr(asyncio, "timeout", self._timeout)
         monkeypatch.setattr(random, "uniform", lambda _low, high: high)
         self.pausing = True
@@ -131,7 +131,7 @@ async def test_what_is_put_in_the_trash_during_a_pass_is_not_left(
             emptying.ledgers.empty_trash_soon()
         return Emptied()
 
-    monkeypatch.setattr(cold, "empty_trash", during)
+    monkeypatch.setattr(trash, "empty_trash", during)
     emptying.ledgers.empty_trash_soon()
     await emptying.ended()
     assert emptying.passes == 2

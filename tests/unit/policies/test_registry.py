@@ -92,8 +92,6 @@ RATE = {
 }
 COPIES = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
 ASKS: list[tuple[str, Any, Any]] = [
-    ("deduplication", True, False),
-    ("deduplication_snapshot_interval", 120, 0),
     ("delayed_delivery", {"active": True}, {"active": False, "tickTime": 500}),
     ("replication", ["here", "there"], ["here"]),
     ("replication", ["there"], []),

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from magnetar.security.api import AuthenticationFailed, Identity, Peer, Provider
 from magnetar.security.basic import htpasswd
 from magnetar.security.basic.htpasswd import PASSWORD_BYTES_MAX, Users, parsed
 from magnetar.security.basic.provider import CHECKS_AT_ONCE_MAX, CHECKS_WAITING_MAX, BasicProvider
-from magnetar.security.configuration import BasicProviderConfig, ConfigurationError
+from magnetar.security.configuration import BasicProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import RELOAD_CHECK_S
 from magnetar.security.secret import Secret
 
@@ -206,3 +208,18 @@ def test_garbage_is_authentication_failed_and_nothing_else(data: bytes) -> None:
     provider = BasicProvider(BasicProviderConfig(users=Secret(users)), FakeClock())
     with pytest.raises(AuthenticationFailed):
         asyncio.run(provider.authenticate(Secret(data), PEER))
+
+
+@pytest.mark.parametrize("hashed", [APR1, DES, BCRYPT], ids=["apr1", "des", "bcrypt"])
+def test_a_check_imports_nothing(hashed: str) -> None:
+    """Checks run in threads, and the lazy imports of libpass fail if two threads come at once."""
+    program = (
+        "import sys\n"
+        "from magnetar.security.basic.htpasswd import parsed\n"
+        f"users = parsed(b'user:{hashed}', 'users')\n"
+        "before = set(sys.modules)\n"
+        "assert users.verify('user', b'secret')\n"
+        "print(sorted(set(sys.modules) - before))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"[]\n", b"")

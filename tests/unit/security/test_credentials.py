@@ -12,11 +12,11 @@ from tests.support.certificates import Authority
 from tests.support.issuer import METADATA, TOKEN, Issuer, issuer, server_context
 from tests.support.stepped_loop import FakeClock
 
-from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials import Credentials
 from magnetar.security.credentials.oauth2 import OAuth2Credentials
 from magnetar.security.credentials.oauth2_parameters import oauth2_config
 from magnetar.security.credentials.plugins import CredentialsUnavailable
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 
 JAVA = "org.apache.pulsar.client.impl.auth."

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.source import SOURCE_BYTES_MAX, KeySource
 

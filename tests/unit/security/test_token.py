@@ -25,7 +25,8 @@ from tests.support.tokens import (
 )
 
 from magnetar.security.api import AuthenticationFailed, Identity, Peer
-from magnetar.security.configuration import ConfigurationError, TokenProviderConfig
+from magnetar.security.configuration import TokenProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import RELOAD_CHECK_S
 from magnetar.security.secret import Secret
 from magnetar.security.token.provider import TokenProvider

@@ -47,6 +47,21 @@ class HttpConnection(H11Protocol):
         self._received_bytes += len(data)
         super().data_received(data)
 
+    def send_400_response(self, msg: str) -> None:
+        """Answers a malformed request with 400, if no answer has begun; then closes.
+
+        The request may be malformed behind its head, while its handler runs. uvicorn would let the
+        handler answer as well, and log two tracebacks for each such request.
+        """
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
     def check_deadlines(self, now: float) -> None:
         """Closes the connection if the client has missed a deadline."""
         reason = self._missed_deadline(now)

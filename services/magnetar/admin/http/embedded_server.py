@@ -16,6 +16,7 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
+from magnetar.admin.http import quiet_log
 from magnetar.admin.http.connection import HttpConnection
 from magnetar.admin.http.lean_uvicorn import Config
 from magnetar.admin.http.lean_uvicorn import Server as UvicornServer
@@ -59,6 +60,7 @@ class EmbeddedServer(UvicornServer):
             )
         )
         self.config.load()
+        quiet_log.install()
         self._ready = ready
         self._secure = secure
         self._stopped = asyncio.Event()

@@ -44,6 +44,7 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "role": ("string", "Role"),
     "key": ("string", "Property"),
     "value": ("string", "Value"),
+    "setting": ("string", "Setting, by Pulsar's key"),
 }
 
 TAGS: Final = (

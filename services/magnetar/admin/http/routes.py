@@ -158,7 +158,7 @@ class RouteTable(Router):
 
 @dataclass(frozen=True, slots=True)
 class RouteMatch:
-    """The route of a request, and what it adds to the request's scope."""
+    """The route of a request, and its additions to the request's scope."""
 
     route: MethodRoute
     child_scope: Scope

@@ -5,7 +5,7 @@ from typing import Final
 
 from magnetar.admin.metrics.windows import Rate
 from magnetar.broker.service import BrokerService
-from magnetar.observe.metrics import label_text, single
+from magnetar.observe.metrics import family, label_text, single
 
 _SUMS: Final = (
     "subscriptions_count",
@@ -66,5 +66,12 @@ def broker_families(
     yield single("pulsar_ml_cache_size_max", cluster, cache.size_bytes_max)
     yield single("pulsar_health", cluster, 0 if service.stopping else 1)
     yield single("magnetar_clock_apart_seconds", cluster, service.clock.apart_ms / 1000)
+    if (limit := service.request_limit) is not None:
+        yield family(
+            "magnetar_http_requests_limited_total",
+            [label_text([("cluster", service.cluster), ("by", by)]) for by in limit.refused],
+            list(limit.refused.values()),
+            "counter",
+        )
     version = label_text([("cluster", service.cluster), ("version", service.version)])
     yield single("pulsar_version_info", version, 1)

@@ -11,6 +11,7 @@ from typing import Final
 from magnetar.admin.metrics.subscription_series import Sums
 from magnetar.admin.metrics.windows import LATENCIES, NO_TRAFFIC, WINDOW_S, Counts, MinuteWindows
 from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.persistent import as_persistent
 from magnetar.observe.metrics import escape, family
 
 ROW: Final = (
@@ -34,6 +35,10 @@ ROW: Final = (
 )
 """The families of a row, in the order of its values."""
 
+DUPLICATES: Final = "magnetar_deduplication_duplicates_total"
+"""Messages that were not stored again; only topics with deduplication have the series."""
+FORGOTTEN: Final = "magnetar_deduplication_forgotten_producers_total"
+"""Producers whose sequence ids were forgotten; only topics with deduplication have the series."""
 AVERAGE_SIZE: Final = "pulsar_average_msg_size"
 _RATE_IN, _THROUGHPUT_IN = 3, 4
 
@@ -82,6 +87,9 @@ class TopicSeries:
         self.rows: list[Row] = []
         self._bucket_labels: list[str] = []
         self._buckets: list[Counts] = []
+        self._deduplicated: list[str] = []
+        self._duplicates: list[int] = []
+        self._forgotten: list[int] = []
 
     def add(self, labels: str, topic: Topic, sums: Sums, offloaded_bytes: int = 0) -> None:
         """Adds a topic with the sums over its subscriptions and its offloaded bytes."""
@@ -109,6 +117,11 @@ class TopicSeries:
         )
         self.labels.append(labels)
         self.rows.append(row)
+        persistent = as_persistent(topic)
+        if persistent is not None and (deduplication := persistent.deduplication) is not None:
+            self._deduplicated.append(labels)
+            self._duplicates.append(deduplication.duplicates)
+            self._forgotten.append(deduplication.forgotten)
         if window is not NO_TRAFFIC and topic.name.persistent:
             self._bucket_labels.append(labels)
             self._buckets.append((*window, sum(window[:LATENCIES])))
@@ -120,6 +133,8 @@ class TopicSeries:
         columns = list(zip(*self.rows, strict=True))
         for (name, kind), column in zip(ROW, columns, strict=True):
             yield family(name, self.labels, column, kind)
+        yield family(DUPLICATES, self._deduplicated, self._duplicates, "counter")
+        yield family(FORGOTTEN, self._deduplicated, self._forgotten, "counter")
         averages = [
             bytes_in / rate if rate else 0.0
             for rate, bytes_in in zip(columns[_RATE_IN], columns[_THROUGHPUT_IN], strict=True)

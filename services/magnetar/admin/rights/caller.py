@@ -1,7 +1,7 @@
-"""The principal of a request, and how a broker passes it on to other brokers.
+"""The principal of a request, and how a broker forwards it to other brokers.
 
-A request to several brokers acts for the client that sent it, never for the broker that passes it
-on. Requests to this broker itself carry the principal in the ASGI scope, which no client can set.
+A forwarded request acts for the client that sent it, never for the broker that forwards it.
+Requests to this broker itself carry the principal in the ASGI scope, which no client can set.
 Requests to others carry the broker's own credentials and the principal in two headers. The receiver
 accepts these headers from super users only, and then decides by the principal alone: a forwarded
 request gets no right of a broker (CVE-2023-30428).
@@ -19,11 +19,14 @@ from magnetar.admin.rights.texts import refusal
 from magnetar.broker.security.authorizer import Authorizer
 from magnetar.broker.security.needs import Need
 from magnetar.broker.security.principal import Principal
+from magnetar.broker.security.rules import SubscriptionPrefixRequired
 from magnetar.core.errors import AuthorizationError
 
 ROLE_HEADER: Final = "x-magnetar-role"
 ORIGINAL_HEADER: Final = "x-magnetar-original-principal"
 SCOPE_KEY: Final = "magnetar.caller"
+_SETTING: Final = "/admin/v2/brokers/configuration/"
+"""Pulsar's tools append the name and the value of a setting, which may be a secret."""
 
 CALLER: Final[ContextVar[Principal | None]] = ContextVar("caller", default=None)
 """The principal on whose behalf the current task runs; None while authentication is off."""
@@ -44,6 +47,15 @@ def principal_in(headers: Mapping[str, str]) -> Principal | None:
         return None
     original = headers.get(ORIGINAL_HEADER)
     return Principal(unquote(role), None if original is None else unquote(original))
+
+
+def audited_action(scope: Scope) -> str:
+    """Returns the request for the audit log: without its query, or the value of a setting."""
+    path: str = scope["path"]
+    if path.startswith(_SETTING):
+        name = path.removeprefix(_SETTING).partition("/")[0]
+        path = f"{_SETTING}{name}"
+    return f"{scope['method']} {path}"
 
 
 def on_behalf_of_caller(app: ASGIApp) -> ASGIApp:
@@ -67,9 +79,14 @@ async def demand(
 ) -> None:
     """Raises AuthorizationError, with Pulsar's text, for the first need that is not permitted."""
     for need in needs:
-        if not await authorizer.allowed(principal, need):
-            authorizer.denials.record(principal, need, address, action)
-            raise refusal(principal, need)
+        try:
+            if await authorizer.allowed(principal, need):
+                continue
+            error = refusal(principal, need)
+        except SubscriptionPrefixRequired as required:
+            error = required
+        authorizer.denials.record(principal, need, address, action, error.http_status)
+        raise error
 
 
 async def require(request: Request, need: Need) -> None:
@@ -84,5 +101,5 @@ async def require(request: Request, need: Need) -> None:
     if principal is None:
         raise AuthorizationError("Authentication required", http_status=401)
     address = request.client.host if request.client else ""
-    action = f"{request.method} {request.scope['path']}"
+    action = audited_action(request.scope)
     await demand(authorizer, principal, (need,), address, action)

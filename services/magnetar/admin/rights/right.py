@@ -31,7 +31,7 @@ from magnetar.core.names import TopicName, parse_topic
 
 
 class Right(Protocol):
-    """What a route needs."""
+    """The right that a route needs."""
 
     def needs(self, request: Request) -> tuple[Need, ...]:
         """Returns the needs of a request, all of which must be permitted."""

@@ -225,6 +225,12 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
     ("GET", _BROKERS + "/configuration"): OnBroker("LIST_DYNAMIC_CONFIGURATIONS"),
     ("GET", _BROKERS + "/configuration/values"): OnBroker("LIST_DYNAMIC_CONFIGURATIONS"),
     ("GET", _BROKERS + "/configuration/runtime"): OnBroker("LIST_RUNTIME_CONFIGURATIONS"),
+    ("POST", _BROKERS + "/configuration/{setting:name}/{value:name}"): OnBroker(
+        "UPDATE_DYNAMIC_CONFIGURATION"
+    ),
+    ("DELETE", _BROKERS + "/configuration/{setting:name}"): OnBroker(
+        "DELETE_DYNAMIC_CONFIGURATION"
+    ),
     ("GET", _BROKERS + "/internal-configuration"): OnBroker("GET_INTERNAL_CONFIGURATION_DATA"),
     ("GET", _BROKERS + "/backlog-quota-check"): OnBroker("CHECK_BACKLOG_QUOTA"),
     ("GET", _BROKERS + "/{cluster:name}"): OnBroker("LIST_BROKERS"),

@@ -16,7 +16,12 @@ from magnetar.admin.http.descriptions import described, query
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.stats.load_report import balance_view, decisions_view
 from magnetar.broker.service import BrokerService
-from magnetar.core.errors import MagnetarError, NotFound, ServiceNotReady
+from magnetar.core.errors import (
+    MagnetarError,
+    NotFound,
+    PreconditionFailed,
+    ServiceNotReady,
+)
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import settings_of
 
@@ -138,6 +143,28 @@ async def runtime_configuration(request: Request) -> Response:
         key = described_settings[item.name].pulsar_key or item.name
         values[key] = _text(getattr(settings, item.name))
     return answer(values)
+
+
+@router.post(
+    "/configuration/{setting:name}/{value:name}",
+    summary="Change a setting at run time: refused, also those that Pulsar can change",
+)
+async def update_dynamic(request: Request) -> Response:
+    setting = text_of(request, "setting")
+    raise PreconditionFailed(
+        f"Can't update non-dynamic configuration: Magnetar reads {setting} from the brokers' "
+        "configuration when they start"
+    )
+
+
+@router.delete(
+    "/configuration/{setting:name}", summary="Undo such a change: refused, there are none"
+)
+async def delete_dynamic(request: Request) -> Response:
+    raise PreconditionFailed(
+        f"Can't delete non-dynamic configuration: {text_of(request, 'setting')} has no value that "
+        "was set at run time"
+    )
 
 
 @router.get("/internal-configuration", summary="The address of the metadata store")

@@ -33,6 +33,7 @@ from magnetar.admin.routers.policies.documents import (
     shown_document,
     value_in,
 )
+from magnetar.admin.routers.policies.offload_place import check_place
 from magnetar.admin.routers.policies.rules import check_honored
 from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.catalog.resources import Document
@@ -48,6 +49,7 @@ from magnetar.core.errors import (
     TopicNotFound,
 )
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
+from magnetar.offload.policy import effective
 from magnetar.policies.policy import Level
 from magnetar.policies.registry import at
 
@@ -101,6 +103,9 @@ async def create_namespace(request: Request) -> Response:
     service, namespace = service_of(request), namespace_of(request)
     given = await bodies.parse(request, Document)
     policies = await _new_policies(service, namespace, given or {})
+    defaults = service.offloading.defaults
+    place, default = (effective(defaults, known, None).store for known in (policies, None))
+    check_place(request, place, default)
     await service.resources.create_namespace(namespace, policies)
     return done()
 

@@ -10,6 +10,7 @@ from magnetar.admin.times import iso
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
 from magnetar.compaction.records import CompactionRecord
 from magnetar.core.ids import EARLIEST
@@ -46,6 +47,9 @@ def internal_stats(
     for ledger in stats.ledgers:
         ledger.offloaded = ledger.ledger_id in moved
     document: dict[str, object] = msgspec.to_builtins(stats)
+    if persistent.deduplication is not None and DEDUPLICATION_CURSOR in stats.cursors:
+        ids = persistent.deduplication.last_sequence_ids
+        stats.cursors[DEDUPLICATION_CURSOR].properties = ids
     document["cursors"] = {
         name: _cursor(persistent, cursor, persistent.subscriptions.get(name))
         for name, cursor in stats.cursors.items()

@@ -125,7 +125,7 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
         stats.topic_creation_time_stamp = ledger.created_ms
         stats.backlog_quota_limit_size, stats.backlog_quota_limit_time = quota_limits(topic)
         stats.oldest_backlog_message_age_seconds = -1
-        stats.deduplication_status = "Disabled"
+        stats.deduplication_status = persistent.deduplication_switch.status
         if (epoch := topic.producers.epoch) is not None:
             stats.topic_epoch = epoch
     else:

@@ -264,7 +264,7 @@ class _Inspector:
                 self._add(DAMAGE, path, view.offset, f"the index has {entries} here, but {fault}")
 
     def _check_view(self, view: View) -> str:
-        """Returns what is wrong with a view, empty if it is right."""
+        """Returns the defects of a view, empty if it has none."""
         log = self._blocks.get(view.log_id)
         if log is None:
             return "the file is missing"

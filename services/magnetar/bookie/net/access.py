@@ -1,4 +1,4 @@
-"""What a client of a bookie may do, by the role in its certificate.
+"""The rights of a bookie's clients, by the role in their certificates.
 
 A bookie serves the processes of its own cluster: brokers, other bookies and autorecovery do
 everything, jobs only read. Without these rules, every client with a certificate of the authority

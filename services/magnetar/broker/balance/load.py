@@ -1,4 +1,4 @@
-"""A broker's load report: what it contains, and when it is written.
+"""A broker's load report: its contents, and when it is written.
 
 Topics are measured TOPICS_PER_TURN at a time, so that a broker with a hundred thousand topics keeps
 serving its clients; measuring takes at most 1 % of the event loop's time. A report is written under

@@ -25,7 +25,7 @@ async def ensure_defaults(
     http_url_tls: str = "",
     only_broker: bool,
 ) -> None:
-    """Creates what is missing. A cluster's only broker also updates the cluster's addresses."""
+    """Creates missing defaults. A cluster's only broker also updates the cluster's addresses."""
     urls = {"serviceUrl": http_url, "brokerServiceUrl": service_url}
     if service_url_tls:
         urls["brokerServiceUrlTls"] = service_url_tls

@@ -136,7 +136,7 @@ class Offloading:
         return self._moved.get(ledger.name, NOTHING_MOVED)
 
     async def refresh(self, ledger: ManagedLedger, *, always: bool = False) -> Moved:
-        """Reads what was moved from metadata, and caches it. Raises MetadataError.
+        """Reads the offloaded ledgers from metadata, and caches them. Raises MetadataError.
 
         Reads only for topics with closed ledgers that, unless `always`, are offloaded by policy or
         were moved before.

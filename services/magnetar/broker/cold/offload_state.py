@@ -1,4 +1,4 @@
-"""What was moved of a topic to object storage, and the state of requests, for stats and REST.
+"""A topic's offloaded ledgers and the state of offload requests, for stats and REST.
 
 Pure; `offload` reads and writes the records.
 """

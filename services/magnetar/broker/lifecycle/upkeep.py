@@ -1,4 +1,4 @@
-"""A broker's periodic rounds over its topics: they delete what is too old, too much, or unused.
+"""A broker's periodic rounds over its topics: they delete expired, excessive and unused data.
 
 A round reads one policy of every loaded topic, which is a dictionary lookup, TOPICS_PER_TURN topics
 at a time. Only topics with a value are worked on, CHECKED_AT_ONCE_MAX at a time, so that a slow
@@ -32,6 +32,7 @@ from magnetar.broker.topic.registry import TopicRegistry
 from magnetar.core.errors import ConsumerBusy, MagnetarError, PreconditionFailed
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.policies.admission import DEDUPLICATION_SNAPSHOT_INTERVAL
 from magnetar.policies.lifecycle import (
     BACKLOG_QUOTA,
     INACTIVE_TOPICS,
@@ -228,6 +229,13 @@ class Upkeep:
             return used_ms
         back_ms = topic.loaded_ms + min(RETURN_MS, expiration_ms) - expiration_ms
         return max(used_ms + expiration_ms // NOTES_PER_EXPIRATION, back_ms)
+
+    async def sweep_deduplication(self) -> None:
+        """Stores the ids of deduplication if that is due, and forgets those unused for long."""
+        async for topic in self._each_persistent():
+            if topic.deduplication is not None and topic.serving:
+                interval_s = topic.policies.value(DEDUPLICATION_SNAPSHOT_INTERVAL) or 0
+                topic.deduplication.sweep(interval_s)
 
     async def delete_unused(self) -> None:
         """Deletes unused topics and their schemas; partitioned metadata stays."""

@@ -5,18 +5,20 @@ are closed, and open again at the next request) and split.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.catalog.resources import Document, Resources
 from magnetar.broker.ownership.api import ServedTopics
 from magnetar.broker.ownership.bundles import Bundle, Ring, parts_of, with_split
-from magnetar.broker.ownership.claims import Claim
 from magnetar.broker.ownership.location import HERE, Located
 from magnetar.broker.ownership.split_algorithms import split_positions
 from magnetar.core.errors import NotFound, PreconditionFailed
 from magnetar.core.names import TopicName
 
-_NO_CLAIMS: Final[Mapping[Bundle, Claim]] = {}
+if TYPE_CHECKING:
+    from magnetar.broker.ownership.claims import Claim
+
+_NO_CLAIMS: Final["Mapping[Bundle, Claim]"] = {}
 
 
 class AlwaysOwned:
@@ -28,7 +30,7 @@ class AlwaysOwned:
         self._resources = resources
         self._topics = topics
 
-    def owned(self) -> Mapping[Bundle, Claim]:
+    def owned(self) -> "Mapping[Bundle, Claim]":
         """Returns no claims: none are needed."""
         return _NO_CLAIMS
 

@@ -7,14 +7,16 @@ does to the topics that are open on this broker.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.ownership.bundles import Bundle, RingTopic
-from magnetar.broker.ownership.claims import Claim
 from magnetar.broker.ownership.location import Located
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.core.names import TopicName
+
+if TYPE_CHECKING:
+    from magnetar.broker.ownership.claims import Claim
 
 Inside = Callable[[RingTopic], bool]
 """Selects open topics, for example those of a bundle."""
@@ -29,7 +31,7 @@ class Ownership(Protocol):
     always: bool
     """Whether this broker owns every topic, because there are no other brokers."""
 
-    def owned(self) -> Mapping[Bundle, Claim]:
+    def owned(self) -> "Mapping[Bundle, Claim]":
         """Returns this broker's claims by bundle; empty if it owns everything without claims."""
 
     def owns(self, name: TopicName) -> bool:

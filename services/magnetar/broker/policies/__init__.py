@@ -1,1 +1,1 @@
-"""Policies as a broker stores and applies them; `magnetar.policies` defines what can be set."""
+"""Policies as a broker stores and applies them; `magnetar.policies` defines them."""

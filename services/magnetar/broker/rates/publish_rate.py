@@ -100,10 +100,8 @@ class PublishGate:
         if producer.held is None:
             run, error = parts[0]
             if error is None and (granted := self.grant(run)):
-                self.release(
-                    producer, run if granted == len(run.entries) else _part(run, 0, granted)
-                )
-                parts[:1] = [] if granted == len(run.entries) else [(_part(run, granted), None)]
+                self.release(producer, run if granted == len(run.entries) else run.part(0, granted))
+                parts[:1] = [] if granted == len(run.entries) else [(run.part(granted), None)]
             if not parts:
                 return
         self._hold(producer, parts)
@@ -130,11 +128,11 @@ class PublishGate:
             error = self._refusal(entry)
             if error is not None:
                 if index > start:
-                    yield _part(run, start, index), None
-                yield _part(run, index, index + 1), error
+                    yield run.part(start, index), None
+                yield run.part(index, index + 1), error
                 start = index + 1
         if start < len(run.entries):
-            yield _part(run, start), None
+            yield run.part(start), None
 
     def _refusal(self, entry: bytes) -> MagnetarError | None:
         """Returns the error of a message that breaks a rule. Chunks are exempt from the size."""
@@ -253,8 +251,8 @@ class HeldSends:
         """Removes and returns the first messages of the queue."""
         run, error = self._queue.popleft()
         if count < len(run.entries):
-            self._queue.appendleft((_part(run, count), error))
-            run = _part(run, 0, count)
+            self._queue.appendleft((run.part(count), error))
+            run = run.part(0, count)
         self._count(-run.size_bytes, -count)
         return run
 
@@ -271,16 +269,3 @@ class HeldSends:
             self._gate.limiter.forget(self.pump)
         self._gate.emptied(self)
         self._producer.held_ended(self)
-
-
-def _part(run: SendRun, start: int, end: int | None = None) -> SendRun:
-    """Returns messages `start` to `end` (exclusive) of a run."""
-    entries = run.entries[start:end]
-    return SendRun(
-        run.producer_id,
-        run.sequence_ids[start:end],
-        run.highest_sequence_ids[start:end],
-        run.message_counts[start:end],
-        entries,
-        sum(map(len, entries)),
-    )

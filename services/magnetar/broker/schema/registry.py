@@ -13,6 +13,8 @@ neither shown nor compared any more, but the numbers continue.
 Every attach of a producer or consumer reads only the head. Versions are read only if the head has
 changed since the last read (SCHEMAS_CACHED_MAX topics are cached). Behavior and texts are those of
 Pulsar 4.2 (SchemaRegistryServiceImpl, AbstractTopic), PIP-43 and PIP-85.
+
+`compatibility` and `validation` parse Avro; they are imported with the first schema.
 """
 
 from collections import OrderedDict
@@ -22,7 +24,6 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.schema.compatibility import check_all, check_latest, same_schema
 from magnetar.broker.schema.model import (
     AVRO_BASED,
     PROPERTIES_BYTES_MAX,
@@ -36,7 +37,6 @@ from magnetar.broker.schema.model import (
     version_from_bytes,
     version_to_bytes,
 )
-from magnetar.broker.schema.validation import check_definition
 from magnetar.core.clock import Clock
 from magnetar.core.errors import IncompatibleSchema, MetadataError
 from magnetar.core.names import NamespaceName, TopicName
@@ -173,6 +173,8 @@ class SchemaRegistry:
         live = (await self._versions(topic)).live
         if not live:
             raise IncompatibleSchema(ACTIVE_WITHOUT_SCHEMA + schema.type.name)
+        from magnetar.broker.schema.compatibility import check_all, check_latest
+
         if strategy in (
             CompatibilityStrategy.BACKWARD,
             CompatibilityStrategy.FORWARD,
@@ -212,6 +214,8 @@ class SchemaRegistry:
 
     async def find(self, topic: TopicName, schema: SchemaInfo) -> int | None:
         """Returns the version under which exactly this schema is registered, if any."""
+        from magnetar.broker.schema.compatibility import same_schema
+
         for registered in (await self._versions(topic)).live:
             if same_schema(registered.schema, schema):
                 return registered.version
@@ -221,8 +225,7 @@ class SchemaRegistry:
         self, topic: TopicName, schema: SchemaInfo, strategy: CompatibilityStrategy
     ) -> None:
         """Raises IncompatibleSchema if `schema` could not be registered; writes nothing."""
-        _check_bounds(schema)
-        check_definition(schema)
+        _check_valid(schema)
         _check_against((await self._versions(topic)).live, schema, strategy)
 
     async def put(
@@ -234,8 +237,9 @@ class SchemaRegistry:
         user: str = "",
     ) -> int:
         """Returns the version of `schema`; registers it if it is new and compatible."""
-        _check_bounds(schema)
-        check_definition(schema)
+        from magnetar.broker.schema.compatibility import same_schema
+
+        _check_valid(schema)
         for _ in range(CAS_ATTEMPTS_MAX):
             versions = await self._versions(topic)
             for registered in versions.live:
@@ -368,7 +372,8 @@ def _decode(key: str, value: bytes) -> VersionedSchema:
     return VersionedSchema(version, schema, stored.timestamp_ms, stored.user, stored.deleted)
 
 
-def _check_bounds(schema: SchemaInfo) -> None:
+def _check_valid(schema: SchemaInfo) -> None:
+    """Raises InvalidSchemaData if the schema is too large or its definition is not valid."""
     if len(schema.data) > SCHEMA_BYTES_MAX:
         raise InvalidSchemaData(
             f"Schema definition of {len(schema.data)} bytes exceeds {SCHEMA_BYTES_MAX}"
@@ -376,6 +381,9 @@ def _check_bounds(schema: SchemaInfo) -> None:
     size = sum(len(key.encode()) + len(value.encode()) for key, value in schema.properties.items())
     if size > PROPERTIES_BYTES_MAX:
         raise InvalidSchemaData(f"Schema properties of {size} bytes exceed {PROPERTIES_BYTES_MAX}")
+    from magnetar.broker.schema.validation import check_definition
+
+    check_definition(schema)
 
 
 def _check_against(
@@ -383,6 +391,8 @@ def _check_against(
 ) -> None:
     if not live or strategy is CompatibilityStrategy.ALWAYS_COMPATIBLE:
         return
+    from magnetar.broker.schema.compatibility import check_all, check_latest
+
     if strategy.transitive:
         check_all([version.schema for version in live], schema, strategy)
     else:

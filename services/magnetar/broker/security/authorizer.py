@@ -1,4 +1,4 @@
-"""Decides whether a principal may do something, by the grants that the metadata store holds.
+"""Decides whether a principal has a right, by the grants in the metadata store.
 
 The broker has the records of namespaces in memory (`NamespaceRecords`); the authorizer follows
 those of tenants as well. A decision therefore reads nothing from the store, and a change by any
@@ -72,7 +72,7 @@ class Authorizer:
         self._records = records
 
     async def allowed(self, principal: Principal, need: Need) -> bool:
-        """Whether the principal may do it.
+        """Whether the principal has the right.
 
         Raises ServiceNotReady if that cannot be decided now, and SubscriptionPrefixRequired.
         """
@@ -82,7 +82,7 @@ class Authorizer:
         return decision
 
     def allowed_now(self, principal: Principal, need: Need) -> bool | None:
-        """Whether the principal may do it; None while the records are not loaded.
+        """Whether the principal has the right; None while the records are not loaded.
 
         Raises ServiceNotReady if a record cannot be trusted, and SubscriptionPrefixRequired.
         """

@@ -1,4 +1,4 @@
-"""What all connections and requests of a broker with authentication share."""
+"""The security of a broker: its connections and requests share one `BrokerSecurity`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,10 +13,12 @@ from magnetar.metadata.store import MetadataStore
 from magnetar.observe.audit import AuditLog
 from magnetar.security.api import Authenticator
 from magnetar.security.authenticator import open_authenticator
-from magnetar.settings.field import SettingsError
+from magnetar.security.configuration import Authentication
 from magnetar.settings.security import SecuritySettings
 
 CHALLENGE_ANSWER_S_DEFAULT: Final = 60.0
+ATTACHMENTS_REMEMBERED: Final = 8_192
+"""Attachments that the audit log has once an hour; beyond that, the oldest is forgotten."""
 
 
 @dataclass(slots=True)
@@ -26,7 +28,7 @@ class ConnectCounts:
     accepted: int = 0
     refused: int = 0
     unavailable: int = 0
-    """Not decided, because the identity provider did not answer."""
+    """Undecided, because the identity provider did not answer."""
     refreshed: int = 0
     expired: int = 0
     """Connections closed because their credentials had expired."""
@@ -47,19 +49,21 @@ class BrokerSecurity:
     authenticate_metrics: bool = False
     """Whether /metrics needs credentials."""
     verify_original: bool = False
-    """Whether the credentials that a proxy forwards are verified; else its word is taken."""
+    """Whether the broker verifies the credentials that a proxy forwards, or trusts its role."""
     challenge_answer_s: float = CHALLENGE_ANSWER_S_DEFAULT
     """How long a client may take to answer AUTH_CHALLENGE."""
     counts: ConnectCounts = field(default_factory=ConnectCounts)
-    """Of connections of the binary protocol."""
+    """Counts of connections of the binary protocol."""
     http_counts: ConnectCounts = field(default_factory=ConnectCounts)
-    """Of HTTP requests."""
+    """Counts of HTTP requests."""
     audit: AuditLog | None = None
     """None if no file is set for it."""
     audit_reads: bool = False
-    """Whether the audit log also has the GET requests that were allowed."""
+    """Whether the audit log includes allowed GET requests."""
     causes: Causes = field(default_factory=Causes)
-    """The causes of refusals that were logged."""
+    """The causes of logged refusals."""
+    attached: Causes = field(default_factory=lambda: Causes(ATTACHMENTS_REMEMBERED))
+    """The attachments in the audit log."""
 
     async def close(self) -> None:
         """Closes the providers, and the audit log after its last records. Idempotent."""
@@ -68,31 +72,18 @@ class BrokerSecurity:
             await self.audit.stop()
 
 
-def open_security(
+def create_security(
     settings: SecuritySettings,
+    config: Authentication,
     store: MetadataStore,
     clock: Clock,
-    *,
-    up_to_date: Callable[[], bool] = always,
-) -> BrokerSecurity | None:
-    """Returns the security that the settings describe, None if authentication is off.
+    up_to_date: Callable[[], bool] | None = None,
+) -> BrokerSecurity:
+    """Returns the security that the settings describe.
 
-    `up_to_date` says whether the broker's lease is valid. Raises SettingsError, or
-    ConfigurationError for a key that cannot be read.
+    `up_to_date` says whether the broker's lease is valid. Raises ConfigurationError for a key that
+    cannot be read.
     """
-    config = settings.authentication()
-    if config is None:
-        if settings.authorization_enabled:
-            raise SettingsError(
-                "authorization_enabled (authorizationEnabled) needs authentication_enabled "
-                "(authenticationEnabled): without it, no client has a role"
-            )
-        if settings.audit_log_file is not None:
-            raise SettingsError(
-                "audit_log_file needs authentication_enabled (authenticationEnabled): without it, "
-                "no record would say who did something"
-            )
-        return None
     audit = None
     if settings.audit_log_file is not None:
         audit = AuditLog(
@@ -109,7 +100,7 @@ def open_security(
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
             observers=frozenset(settings.observer_roles),
         )
-        authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date)
+        authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date or always)
     return BrokerSecurity(
         authenticator=open_authenticator(config, clock),
         authorizer=authorizer,

@@ -1,4 +1,4 @@
-"""Counts refused operations, and logs each cause once in a while."""
+"""Counts refused operations, and logs each cause at most once an hour."""
 
 from collections import Counter
 
@@ -28,13 +28,16 @@ class Denials:
         """`audit` gets a record of each refusal."""
         self._audit = audit
         self.by_kind: Counter[str] = Counter()
-        """How many were refused, by the kind of the right: topic, namespace, tenant, …"""
+        """The number of refusals, by the kind of the right: topic, namespace, tenant, …"""
         self._causes = Causes()
 
-    def record(self, principal: Principal, need: Need, address: str, action: str = "") -> None:
+    def record(
+        self, principal: Principal, need: Need, address: str, action: str = "", status: int = 0
+    ) -> None:
         """Counts a refusal, and logs it unless its cause was logged lately.
 
-        `action` is the request or the command, for the audit log.
+        `action` is the request or the command, for the audit log, and `status` that of an HTTP
+        answer.
         """
         self.by_kind[kind_of(need)] += 1
         needs = described(need)
@@ -48,6 +51,7 @@ class Denials:
                     address=address,
                     allowed=False,
                     reason=f"needs {needs}",
+                    status=status,
                 )
             )
         if self._causes.is_new(str(principal), needs):
@@ -78,7 +82,7 @@ def kind_of(need: Need) -> str:
 
 
 def object_of(need: Need) -> str:
-    """Returns the name of what a right is on; an empty text if it is on nothing in particular."""
+    """Returns the name of the object of a right; empty if the right has no object."""
     match need:
         case TopicNeed(topic=topic):
             return str(topic)
@@ -93,7 +97,7 @@ def object_of(need: Need) -> str:
 
 
 def described(need: Need) -> str:
-    """Returns what a right is for, in words for the log: `PRODUCE on persistent://…`."""
+    """Describes a right for the log: `PRODUCE on persistent://…`."""
     match need:
         case TopicNeed(topic=topic, operation=operation, subscription=subscription):
             suffix = f", subscription {subscription}" if subscription else ""

@@ -1,4 +1,4 @@
-"""The grants of a namespace: which role may do what, as its document stores it.
+"""The grants of a namespace: the actions of each role, in the form of its document.
 
     namespace_auth            {role: [action]}
     destination_auth          {topic: {role: [action]}}

@@ -1,4 +1,4 @@
-"""What an operation needs: the objects and operations that authorization decides about.
+"""The needs of operations: the objects and operations that authorization decides about.
 
 The names of operations and policies are Pulsar's; they appear in error texts that tools show.
 """
@@ -170,12 +170,12 @@ class SuperUserNeed:
     """Pulsar's name of the check, which its error names; empty for the general one."""
     operation: str = ""
     subject: str = ""
-    """What the operation is on, `cluster [c]`; empty for all."""
+    """The object of the operation, `cluster [c]`; empty for all objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnyRoleNeed:
-    """No right: every authenticated role may do it."""
+    """No right: every authenticated role is permitted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""The rights that each command of the binary protocol needs: the one table of them.
+"""The table of rights that the commands of the binary protocol need.
 
-The guard of sessions asks for these rights before a command is handled, the documentation is
-generated from them, and the test matrix too. A command without an entry fails the start.
+The guard of sessions checks these rights before it handles a command. The documentation and the
+test matrix are generated from the table. The broker does not start if a command has no entry.
 
-Commands of an attached producer or consumer (SEND, FLOW, ACK, …) need nothing of their own: their
-right was checked when it attached, and is checked again whenever grants change. Unlike Pulsar,
+Commands of an attached producer or consumer (SEND, FLOW, ACK, …) need no other right: theirs was
+checked when it attached, and is checked again whenever grants change. Unlike Pulsar,
 schemas and transactions need rights, and the later commands of a consumer as well.
 
 Texts of refusals are Pulsar's where Pulsar refuses the command.
@@ -41,7 +41,7 @@ Needs = Callable[[Any, Attached], tuple[Need, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What one command needs, and how it is refused."""
+    """The needs of one command, and the text of its refusal."""
 
     needs: Needs
     words: str
@@ -51,7 +51,7 @@ class Right:
 
     @property
     def checked(self) -> bool:
-        """Whether some role may lack the right."""
+        """Whether the guard must check the right."""
         return self.needs not in (_public, _any_role)
 
 

@@ -1,4 +1,4 @@
-"""The decision whether one role may do something. Pure: no IO.
+"""Decides whether one role has a right. Pure: no IO.
 
 A super user may do everything. An admin of a tenant may do everything in it, except what only super
 users may do. An observer may read the statistics of all topics and the settings of brokers. Other
@@ -65,7 +65,7 @@ _ANY_OF_NAMESPACE: Final = {
     NamespaceOperation.SOURCES: (Action.SOURCES,),
     NamespaceOperation.SINKS: (Action.SINKS,),
 }
-"""The grants of which one is sufficient."""
+"""One of these grants is sufficient."""
 _READ_SETTINGS: Final = "LIST_RUNTIME_CONFIGURATIONS"
 _OF_SUPER_USERS: Final = frozenset({TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT})
 

@@ -3,10 +3,10 @@
     prove (CONNECT) --> CONNECTED ... credentials expire --> AUTH_CHALLENGE --> AUTH_RESPONSE
                     \\-> ERROR, closed                     \\-> closed        \\-> closed
 
-A timer runs to the moment at which the credentials expire, not a periodic check: an expired
-credential is worth nothing from then on but the time to answer the challenge. A connection is
+A timer, not a periodic check, fires when the credentials expire. From then on the client has only
+the time to answer the challenge. A connection is
 closed if its client cannot answer a challenge, does not answer in time, or answers as another role.
-A client never learns why its credentials are refused; the log does.
+A client never learns why its credentials are refused; the reason is in the log.
 
 Source: Pulsar's ServerCnx. Unlike Pulsar, the broker closes a proxy's connection when the proxy's
 own credentials expire, also if those of its client are verified (CVE-2023-31007).
@@ -20,6 +20,7 @@ from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.session.claims import Claims, Proof, claims_of, refusal_at, roles_fault
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link
+from magnetar.core.addresses import network_of
 from magnetar.core.errors import ServerError
 from magnetar.core.log import get_logger
 from magnetar.observe.audit import AuditRecord
@@ -55,7 +56,7 @@ TIMER_S_MAX: Final = 3_600.0
 
 
 class Access:
-    """Who a connection belongs to."""
+    """The authenticated identity of a connection."""
 
     __slots__ = (
         "_answer_timer",
@@ -80,7 +81,7 @@ class Access:
         """The roles of the connection; valid once `prove` has returned True."""
 
     async def prove(self, command: pb.CommandConnect) -> bool:
-        """Whether the client has proven its identity; if not, it has its answer.
+        """Whether the client has proven its identity; if not, it got an error.
 
         Sends ERROR and closes the connection if the proof or the roles are not valid.
         """
@@ -112,7 +113,7 @@ class Access:
     def check_holds(self) -> bool:
         """Whether the proof is still accepted; if not, closes the connection.
 
-        Without ERROR, as for a role that changed: the client connects again with what it has then.
+        Without ERROR, as for a role that changed: the client reconnects with its new credentials.
         """
         proof = self._proof
         if proof is None or all(identity.holds() for identity in proof.identities):
@@ -192,7 +193,7 @@ class Access:
         except AuthenticationFailed as error:
             counts.refused += 1
             self._audited("authentication failed", allowed=False)
-            self._log("authentication failed", str(error))
+            self._log("authentication failed", str(error), cause=error.cause)
             self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
         except (ProviderUnavailable, TimeoutError) as error:
             # Clients retry this error, and give up after an AuthenticationError.
@@ -234,9 +235,9 @@ class Access:
                 )
             )
 
-    def _log(self, event: str, reason: str, **fields: str | None) -> None:
-        """Logs a refusal, unless this address had the same one lately."""
-        if self._security.causes.is_new(self._peer.address, event, reason):
+    def _log(self, event: str, reason: str, cause: str = "", **fields: str | None) -> None:
+        """Logs a refusal, unless this address had one of the same cause lately."""
+        if self._security.causes.is_new(network_of(self._peer.address), event, cause or reason):
             version = self._link.client_version[:CLIENT_VERSION_LOGGED]
             bound = log.bind(reason=reason, peer=self._link.address, client=version, **fields)
             bound.warning(event)

@@ -1,4 +1,4 @@
-"""What a client claims to be in CONNECT, and the rules for proxies. Pure: no IO.
+"""The identity that a client claims in CONNECT, and the rules for proxies. Pure: no IO.
 
 A proxy connects with its own credentials and names its client's role (`original_principal`),
 perhaps with the client's credentials (`original_auth_data`). Texts are Pulsar's.

@@ -115,7 +115,7 @@ def on_topics_of_namespace(
 
 
 async def _list_in_turn(session: Session, command: pb.CommandGetTopicsOfNamespace) -> None:
-    async with session.listing():
+    async with session.listing(CommandType.GET_TOPICS_OF_NAMESPACE, command):
         await _topics_of_namespace(session, command)
 
 
@@ -161,7 +161,7 @@ async def _watch(session: Session, command: pb.CommandWatchTopicList) -> None:
     )
     session.watchers[command.watcher_id] = watcher
     try:
-        async with session.listing():
+        async with session.listing(CommandType.WATCH_TOPIC_LIST, command):
             await _start_watch(session, command, namespace, watcher)
     except BaseException:
         watcher.close()

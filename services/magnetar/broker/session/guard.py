@@ -1,4 +1,4 @@
-"""Checks the rights of a command before its handler sees it, and refuses it in its own form.
+"""Checks the rights of a command before it is handled, and refuses it in its response.
 
 Decisions come from records in memory, so a permitted command is handled at once and in order, as
 without authorization. If the records are not loaded, the client gets ServiceNotReady and retries.
@@ -74,7 +74,7 @@ class _Guard:
 
     def __call__(self, session: Session, command: Any) -> Coroutine[Any, Any, None] | None:
         try:
-            self._check(session, command)
+            self.check(session, command)
         except MagnetarError as error:
             if self._refuse is None:
                 raise  # the session answers with ERROR
@@ -85,7 +85,7 @@ class _Guard:
             return pending
         return self._attach(pending, session, command, self._check_again)
 
-    def _check(self, session: Session, command: Any) -> None:
+    def check(self, session: Session, command: Any) -> None:
         """Raises AuthorizationError, or ServiceNotReady if it cannot be decided now."""
         principal = session.principal
         for need in self._right.needs(command, session):

@@ -1,10 +1,8 @@
 """The handler of each command that a client may send."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.session import (
-    authentication,
     consumers,
     discovery,
     handshake,
@@ -12,9 +10,11 @@ from magnetar.broker.session import (
     schemas,
     unsupported,
 )
-from magnetar.broker.session.guard import guarded
 from magnetar.broker.session.session import Handler
 from magnetar.wire.commands import CommandType
+
+if TYPE_CHECKING:
+    from magnetar.broker.security.broker_security import BrokerSecurity
 
 HANDLERS: Final[dict[int, Handler]] = {
     CommandType.CONNECT: handshake.on_connect,
@@ -43,14 +43,23 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def handlers(security: BrokerSecurity | None) -> dict[int, Handler]:
+def handlers(security: "BrokerSecurity | None") -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
+
+    With an audit log, permitted attachments are written to it.
 
     Raises LookupError if the table of rights lacks a command.
     """
     if security is None:
         return HANDLERS
+    # Imported here: an open process does not need them.
+    from magnetar.broker.session import authentication
+    from magnetar.broker.session.audited import audited
+    from magnetar.broker.session.guard import guarded
+
     proving = {**HANDLERS, **authentication.HANDLERS}
+    if security.audit is not None:
+        proving = audited(proving, security.audit, security.attached)
     if security.authorizer is None:
         return proving
     return guarded(proving, security.authorizer)

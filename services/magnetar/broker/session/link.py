@@ -235,7 +235,7 @@ class Link:
         success = pb.CommandProducerSuccess(
             request_id=producer.request_id,
             producer_name=producer.name,
-            last_sequence_id=-1,
+            last_sequence_id=producer.last_sequence_id,
             # Java's client reads the version without checking that the field is set.
             schema_version=producer.schema_version,
             producer_ready=producer.admitted,

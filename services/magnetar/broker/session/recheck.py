@@ -1,4 +1,4 @@
-"""Checks what is attached again when rights change, and disconnects what has lost its right.
+"""Checks producers, consumers and watches again when rights change; disconnects those without.
 
 A change names a tenant, or one of its namespaces. All sessions are then scanned, CHECKS_PER_TURN
 producers and consumers per turn of the event loop, so that the messages of others go on. Changes
@@ -23,8 +23,11 @@ from magnetar.broker.security.needs import (
 )
 from magnetar.broker.session.session import Session
 from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
 from magnetar.core.names import NamespaceName
 from magnetar.core.tasks import TaskSet
+
+log = get_logger("magnetar.authorization")
 
 CHECKS_PER_TURN: Final = 256
 PAUSE_S: Final = 0.05
@@ -90,7 +93,7 @@ class Recheck:
         self._checked = 0
 
     def changed(self, tenant: str, namespace: NamespaceName | None) -> None:
-        """Schedules a scan for what is attached in the namespace, or in all of the tenant's."""
+        """Schedules a scan of the namespace, or of all namespaces of the tenant."""
         if namespace is None:
             self._tenants.add(tenant)
         else:
@@ -108,7 +111,12 @@ class Recheck:
                     return name.tenant in tenants or name in namespaces  # noqa: B023
 
                 for session in list(self._sessions()):
-                    await self._check_session(session, concerns)
+                    try:
+                        await self._check_session(session, concerns)
+                    except Exception:
+                        # What is attached and was not checked may have lost its right.
+                        log.exception("rights not checked", peer=session.link.address)
+                        session.link.close()
                 await asyncio.sleep(PAUSE_S)
         finally:
             self._running = False

@@ -1,10 +1,10 @@
 """Closes the connections whose key or password is no longer accepted.
 
-A token without an expiry is worth as long as the key that signed it. If an operator removes that
-key, or a user from the file of passwords, connections that are open already must end as well. The
-authenticator is asked to read changed files every CHECK_S; after a change, all sessions are
-checked, CHECKS_PER_TURN per turn of the event loop. A proof that was under way meanwhile checks
-itself when it is complete (`Access.check_holds`).
+A token without an expiry is valid as long as the key that signed it. If an operator removes that
+key, or a user from the file of passwords, open connections must end, too. Every CHECK_S the
+authenticator reads changed files; after a change, all sessions are checked, CHECKS_PER_TURN per
+turn of the event loop. A proof in progress checks itself when it is complete
+(`Access.check_holds`).
 """
 
 import asyncio

@@ -10,14 +10,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.registry import SchemaRegistry
-from magnetar.broker.security.broker_security import BrokerSecurity
-from magnetar.broker.security.principal import Principal
-from magnetar.broker.session.access import Access
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
@@ -45,6 +42,11 @@ from magnetar.wire.connection_state import ConnectionState
 from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
 from magnetar.wire.framing import ProtocolError
 
+if TYPE_CHECKING:
+    from magnetar.broker.security.broker_security import BrokerSecurity
+    from magnetar.broker.security.principal import Principal
+    from magnetar.broker.session.access import Access
+
 log = get_logger("magnetar.session")
 
 COMMANDS_PENDING_MAX: Final = 50_000
@@ -56,6 +58,14 @@ CLOSED_PRODUCERS_KEPT_MAX: Final = 1_000
 
 Handler = Callable[["Session", Any], Coroutine[Any, Any, None] | None]
 """Handles one command; the session runs a returned coroutine as a task."""
+
+
+@runtime_checkable
+class Guarding(Protocol):
+    """A handler that checks rights before it does anything."""
+
+    def check(self, session: "Session", command: Any) -> None:
+        """Raises AuthorizationError, or ServiceNotReady if that cannot be decided now."""
 
 
 class Broker(Protocol):
@@ -74,7 +84,7 @@ class Broker(Protocol):
     topics: TopicRegistry
     schemas: SchemaRegistry
     compaction: Compaction
-    security: BrokerSecurity | None
+    security: "BrokerSecurity | None"
     """None while authentication is off."""
 
     @property
@@ -179,11 +189,12 @@ class Session:
         self.wire.close()
 
     @contextlib.asynccontextmanager
-    async def listing(self) -> AsyncIterator[None]:
+    async def listing(self, kind: int, command: Any) -> AsyncIterator[None]:
         """Admits large answers one at a time, and only while the client reads its answers.
 
         The unread answers of a connection therefore stay within its write buffer and one more,
-        however many lists the client asks for at once.
+        however many lists the client asks for at once. Since a client can delay the answer as long
+        as it likes, the right is checked again before; raises AuthorizationError.
         """
         if self._listing is None:
             self._listing = asyncio.Lock()
@@ -191,6 +202,9 @@ class Session:
             while not self.wire.writable:
                 self._reads_again.clear()
                 await self._reads_again.wait()
+            handler = self._handlers[kind]
+            if isinstance(handler, Guarding):
+                handler.check(self, command)
             yield
 
     def drained(self) -> None:
@@ -328,7 +342,7 @@ class Session:
         return Attaching(self.pending_attachments, (kind, id_))
 
     @property
-    def principal(self) -> Principal:
+    def principal(self) -> "Principal":
         """The roles that the client has proven. Call it only while authentication is on."""
         assert self.access is not None  # noqa: S101 - CONNECT came first
         return self.access.principal

@@ -1,8 +1,8 @@
-"""Commands that this broker does not serve: each gets the protocol's own error, and none hangs.
+"""Commands that this broker does not serve: each gets the error that the protocol defines for it.
 
 Transactions answer as a Pulsar broker with transactions off; scalable topics (PIP-460) carry the
-error in their own update messages, as their clients expect. `refusal` has single fields that ask
-for features the broker lacks.
+error in their own update messages, as their clients expect. `refusal` refuses single fields that
+request features the broker lacks.
 """
 
 from collections.abc import Callable

@@ -6,6 +6,7 @@ from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
 from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
@@ -26,6 +27,7 @@ class TopicContext:
     subscription_limits: SubscriptionLimits
     held: HeldBudget
     message_bytes_max: int
+    deduplication: DeduplicationLimits
     throttle_tailing: bool = True
     stamp: EntryStamp | None = None
     encryption_required: bool = False

@@ -14,6 +14,7 @@ from typing import Any, Final
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
+from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.rates.publish_rate import PublishGate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
 from magnetar.broker.schema.model import SchemaInfo
@@ -22,6 +23,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -127,7 +129,7 @@ class GovernedTopic(ABC):
         if is_system_topic(self.name):
             return
         self._apply_gate()
-        value = self._value(rates.SUBSCRIBE_RATE) or {}
+        value = self._value(rates.SUBSCRIBE_RATE)
         times = value.get("subscribeThrottlingRatePerConsumer", 0)
         period_s = value.get("ratePeriodInSecond", 30)
         if times <= 0:
@@ -142,8 +144,8 @@ class GovernedTopic(ABC):
         default = self._context.subscription_limits
         limits = replace(
             default,
-            max_unacked_per_consumer=self._value(caps.MAX_UNACKED_PER_CONSUMER) or 0,
-            max_unacked_per_subscription=self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION) or 0,
+            max_unacked_per_consumer=self._value(caps.MAX_UNACKED_PER_CONSUMER),
+            max_unacked_per_subscription=self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION),
             max_consumers=self._cap(caps.MAX_CONSUMERS_PER_SUBSCRIPTION),
         )
         if limits != self.limits:
@@ -152,12 +154,12 @@ class GovernedTopic(ABC):
                 subscription.set_limits(self.limits)
 
     def _apply_gate(self) -> None:
-        document = self._value(rates.PUBLISH_RATE) or {}
+        document = self._value(rates.PUBLISH_RATE)
         rate = Rate(
             document.get("publishThrottlingRateInMsg", -1),
             document.get("publishThrottlingRateInByte", -1),
         )
-        largest = self._value(caps.MAX_MESSAGE_SIZE) or 0
+        largest = self._value(caps.MAX_MESSAGE_SIZE)
         if largest >= self._context.message_bytes_max:
             largest = 0  # the decoder refuses larger messages anyway
         encrypted = self._encryption_required
@@ -173,6 +175,21 @@ class GovernedTopic(ABC):
             self.gate = None
         if encrypted:
             self.producers.disconnect(lambda producer: not producer.encrypted)
+
+    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
+        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
+        if not rate.limits:
+            if limiter is not None:
+                limiter.close()
+            return None
+        counters = self.counters
+        if limiter is None:
+            limiter = RateLimiter(self._context.clock)
+        relative = (
+            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
+        )
+        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
+        return limiter
 
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""
@@ -218,7 +235,9 @@ class GovernedTopic(ABC):
             raise ConsumerBusy("Topic reached max consumers limit")
 
     def check_new_subscription(self, name: str) -> None:
-        """Raises NotAllowed if the topic has its maximum of subscriptions."""
+        """Raises NotAllowed for a reserved name, or at the maximum of subscriptions."""
+        if name == DEDUPLICATION_CURSOR:
+            raise NotAllowed(f"{name} is the name of the cursor of deduplication")
         cap = self._cap(caps.MAX_SUBSCRIPTIONS)
         if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX):
             return
@@ -259,7 +278,8 @@ class GovernedTopic(ABC):
         return self._context.policies.of(self.name)
 
     def _value(self, policy: Policy) -> Any:
+        """Returns the value in force; never None, since all policies used here have a default."""
         return self._context.policies.value(self.name, policy)
 
     def _cap(self, policy: Policy) -> int:
-        return 0 if is_system_topic(self.name) else int(self._value(policy) or 0)
+        return 0 if is_system_topic(self.name) else int(self._value(policy))

@@ -9,6 +9,7 @@ one that the client resends.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
@@ -24,8 +25,12 @@ from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
+from magnetar.broker.topic.deduplication.deduplication import Deduplication
+from magnetar.broker.topic.deduplication.sequences import NONE, ProducerSequence
+from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
+from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.entry_stamp import last_index
-from magnetar.broker.topic.governed import GovernedTopic, Rate, dispatch_rate
+from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate
 from magnetar.broker.topic.last_message import find_last_message
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
@@ -63,6 +68,8 @@ class PersistentTopic(GovernedTopic):
         "_next_index",
         "_tasks",
         "counters",
+        "deduplication",
+        "deduplication_switch",
         "full_name",
         "last_active_ms",
         "loaded_ms",
@@ -91,12 +98,21 @@ class PersistentTopic(GovernedTopic):
         self.producers = ProducerRegistry(
             self.full_name, None if epoch is None else int(epoch), self._store_epoch, self._tasks
         )
+        self.deduplication: Deduplication | None = None
+        self.deduplication_switch = DeduplicationSwitch(
+            self, context.deduplication, context.clock, self._tasks
+        )
         managed_ledger.when_settled(self._cursor_settled)
         for cursor in managed_ledger.cursors.values():
-            self.subscriptions[cursor.name] = self._subscription(cursor.name)
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = self._subscription(cursor.name)
 
-    async def recover_index(self) -> None:
-        """Continues the message index after the last stored entry (PIP-70)."""
+    async def recover(self) -> None:
+        """Restores the state in memory that producers need; call it before any attaches.
+
+        That is the ids of deduplication, and the message index after the last entry (PIP-70).
+        """
+        await self.deduplication_switch.load()
         position = await self.last_readable()
         if self._context.stamp is not None and position is not None:
             entry = await self.managed_ledger.read_entry(position)
@@ -108,7 +124,14 @@ class PersistentTopic(GovernedTopic):
         if self.managed_ledger.terminated:
             raise TopicTerminated("Topic was already terminated")
         self.check_producers_cap(producer.name)
+        producer.last_sequence = partial(self._last_sequence_id, producer.name)
         await self.producers.add(producer)
+        if self.deduplication is not None:
+            try:
+                await self.deduplication.attach(producer)
+            except BaseException:
+                self.producers.remove(producer)
+                raise
         if self._closing or self.managed_ledger.terminated:
             self.producers.remove(producer)
             self._check_serving()
@@ -120,12 +143,30 @@ class PersistentTopic(GovernedTopic):
         self.last_active_ms = self._context.clock.now_ms()
         self.producers.remove(producer)
 
+    def _last_sequence_id(self, name: str) -> int:
+        return NONE if self.deduplication is None else self.deduplication.last_sequence_id(name)
+
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Appends the run; the producer gets its receipts once the run is durable."""
+        if self.deduplication is not None:
+            self.deduplication.publish(producer, run)
+        else:
+            self.append(producer, run)
+
+    def append(
+        self,
+        producer: Producer,
+        run: SendRun,
+        sequence: ProducerSequence | None = None,
+        recorded: int = NONE,
+    ) -> None:
+        """See `DeduplicatedTopic.append`; without `sequence`, deduplication is off."""
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
-        self.managed_ledger.append(run.entries, PublishCompletion(self, producer, run))
+        self.managed_ledger.append(
+            run.entries, PublishCompletion(self, producer, run, sequence, recorded)
+        )
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Disconnects every producer: clients then resend messages without a receipt in order."""
@@ -316,7 +357,7 @@ class PersistentTopic(GovernedTopic):
         They hold back all data until they are deleted.
         """
         broken = self.managed_ledger.broken_cursors
-        return {name: error for name, (_, error) in broken.items()} if broken else {}
+        return {name: error for name, (_, error) in broken.items() if name != DEDUPLICATION_CURSOR}
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -342,21 +383,6 @@ class PersistentTopic(GovernedTopic):
         subscription.suspended = not self.serving
         self._throttle(subscription)
         return subscription
-
-    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
-        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
-        if not rate.limits:
-            if limiter is not None:
-                limiter.close()
-            return None
-        counters = self.counters
-        if limiter is None:
-            limiter = RateLimiter(self._context.clock)
-        relative = (
-            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
-        )
-        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
-        return limiter
 
     def _throttle(self, subscription: PersistentSubscription) -> None:
         """Limits a subscription to its own dispatch rate and to the topic's."""
@@ -430,6 +456,7 @@ class PersistentTopic(GovernedTopic):
         if retention != ledger.retention:
             ledger.set_retention(retention.size_bytes, retention.time_ms)
         self.apply_policies()
+        self.deduplication_switch.policies_changed()
         self._dispatch_limiter = self._limiter(
             self._dispatch_limiter, dispatch_rate(value(DISPATCH_RATE))
         )
@@ -479,6 +506,7 @@ class PersistentTopic(GovernedTopic):
         """
         self._closing = True
         self._stop_publishing()
+        self.deduplication_switch.end()
         for subscription in self.subscriptions.values():
             subscription.suspend()
         await self.managed_ledger.close()
@@ -487,6 +515,7 @@ class PersistentTopic(GovernedTopic):
         """See `Topic.abandon`."""
         self._closing = True
         self._stop_publishing()
+        self.deduplication_switch.end()
         self.managed_ledger.abandon()
         self.dismiss(None)
 
@@ -516,6 +545,10 @@ class PublishCompletion:
     topic: PersistentTopic
     producer: Producer
     run: SendRun
+    sequence: ProducerSequence | None
+    """The ids of the producer, if deduplication judged the run."""
+    recorded: int
+    """The id that the run records once it is stored, or NONE."""
     started: float = 0.0
 
     def __post_init__(self) -> None:
@@ -533,6 +566,8 @@ class PublishCompletion:
             else:
                 producer.sink.send_errors(producer, run, error)
                 topic.publish_failed(error)
+            if self.sequence is not None:
+                self.sequence.failed()
             if producer.on_answered is not None:
                 producer.on_answered()
             return
@@ -544,6 +579,10 @@ class PublishCompletion:
             run.entries, messages, run.size_bytes, time.monotonic() - self.started
         )
         producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
+        if self.sequence is not None:
+            self.sequence.stored(self.recorded)
+        elif topic.deduplication is not None:
+            topic.deduplication.stored_unjudged(producer, run)
         if producer.on_answered is not None:
             producer.on_answered()
 

@@ -96,6 +96,7 @@ class Producer:
         "epoch",
         "generated_name",
         "held",
+        "last_sequence",
         "message_rate_in",
         "messages_in",
         "metadata",
@@ -156,7 +157,18 @@ class Producer:
         self.on_answered: Callable[[], None] | None = None
         """Called after each answered run."""
         self.held: Held | None = None
+        self.last_sequence: Callable[[], int] | None = None
+        """Returns the highest stored sequence id of the name; None or -1: none is known."""
         self._on_drained: Callable[[], None] | None = None
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest stored sequence id of the name, -1 if none is known; a signed 64-bit number.
+
+        Known only while the topic's deduplication is on.
+        """
+        last = -1 if self.last_sequence is None else self.last_sequence()
+        return last if last < 1 << 63 else last - (1 << 64)
 
     def renew_rates(self, period_s: float) -> None:
         """Recomputes the rates; call once per period."""

@@ -71,6 +71,11 @@ class ProducerRegistry:
         return name in self._by_name
 
     @property
+    def names(self) -> set[str]:
+        """The names of the attached producers and of those that wait for exclusive access."""
+        return {*self._by_name, *(producer.name for producer in self._waiting)}
+
+    @property
     def waiting_count(self) -> int:
         """How many producers wait for exclusive access."""
         return len(self._waiting)

@@ -23,7 +23,6 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.creation import TopicCreation
 from magnetar.broker.topic.ledgers import TopicLedgers
 from magnetar.broker.topic.news import OnTopic, TopicNews
-from magnetar.broker.topic.nonpersistent import NonPersistentTopic
 from magnetar.broker.topic.open_topics import Opening, OpenTopics
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import (
@@ -192,7 +191,7 @@ class TopicRegistry:
             ledger, is_new = await self._open_ledger(name, create)
             topic = PersistentTopic(name, ledger, self._context)
             try:
-                await topic.recover_index()
+                await topic.recover()
             except BaseException:
                 # Left open, the log would serve the next opener after another owner has written.
                 topic.abandon()
@@ -202,6 +201,9 @@ class TopicRegistry:
             # The namespace may have been marked for deletion meanwhile, without listing this topic.
             await self._topic_ledgers.check_namespace(name)
             is_new = True
+            # Imported here: most brokers have no such topic.
+            from magnetar.broker.topic.nonpersistent import NonPersistentTopic
+
             topic = NonPersistentTopic(name, self._context)
         if self._closed:
             await topic.close()

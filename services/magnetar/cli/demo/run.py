@@ -99,7 +99,7 @@ class Demo:
         )
 
     def _on_reports(self, unacked: set[int], reports: list[Report]) -> None:
-        """Handles reports of a process; `unacked` is what it received since its last ACKED."""
+        """Handles reports of a process; `unacked` has the messages since its last ACKED."""
         checker, progress = self._checker, self.progress
         # The publisher blocks until receipts arrive again, and reports only then.
         flowing = checker.receipted == progress.total

@@ -59,7 +59,7 @@ class LocalCluster:
         name: str = NAME_DEFAULT,
         settings: Mapping[str, object] | None = None,
     ) -> "LocalCluster":
-        """Creates the state of a cluster of so many members; starts nothing."""
+        """Creates the state of a cluster with these numbers of members; starts nothing."""
         directory = directory.absolute()
         if (directory / state.STATE_FILE).exists():
             raise Conflict(f"{directory} already has a cluster")

@@ -1,4 +1,4 @@
-"""The status of the members of a local cluster; all are asked concurrently, with a deadline."""
+"""The status of the members of a local cluster; requests run concurrently, with a deadline."""
 
 import json
 import time

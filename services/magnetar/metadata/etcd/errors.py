@@ -18,7 +18,7 @@ Code = grpc.StatusCode
 
 
 class Outcome(Enum):
-    """What is known about a request that failed temporarily."""
+    """The possible outcome of a request that failed temporarily."""
 
     NOT_DONE = "not done"
     TOKEN = "token refused"  # noqa: S105 - no password

@@ -2,19 +2,20 @@
 
 A line is `user:hash`; blank lines and comments (`#`) are skipped, the last line of a user counts.
 The formats are those of Pulsar, `$apr1$` and the DES of crypt(3), and the better bcrypt
-(`htpasswd -B`). Others are refused by name when the file is read. libpass and bcrypt compute and
-compare the hashes, in constant time.
+(`htpasswd -B`). The read of a file with other formats fails and names them. libpass and bcrypt
+compute and compare the hashes, in constant time.
 
-Checking is slow on purpose, so it belongs in a thread. Bounds: USERS_MAX, PASSWORD_BYTES_MAX, and
-BCRYPT_COST_MAX, with which a check takes about two seconds.
+Checking is slow on purpose, so it belongs in a thread. The libraries are imported when the file is
+parsed: their own lazy imports fail if two threads come at once. Bounds: USERS_MAX,
+PASSWORD_BYTES_MAX, and BCRYPT_COST_MAX, with which a check takes about two seconds.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 
 USERS_MAX: Final = 10_000
 PASSWORD_BYTES_MAX: Final = 1_024
@@ -65,6 +66,8 @@ def parsed(content: bytes, what: str) -> Users:
         hashes[user] = hashed
         if len(hashes) > USERS_MAX:
             raise ConfigurationError(f"{what} has more than {USERS_MAX} users")
+    for hashed in hashes.values():
+        _scheme(hashed)
     return Users(hashes)
 
 
@@ -84,11 +87,18 @@ def _check_format(hashed: str, what: str) -> None:
 def _verify(hashed: str, password: bytes) -> bool:
     if len(password) > PASSWORD_BYTES_MAX or b"\0" in password:
         return False
+    return _scheme(hashed)(password, hashed)
+
+
+def _scheme(hashed: str) -> Callable[[bytes, str], bool]:
+    """Returns the function that checks a password against hashes of this format."""
     if hashed.startswith("$2"):
         import bcrypt
 
-        return bcrypt.checkpw(password[:_BCRYPT_PASSWORD_BYTES], hashed.encode())
+        return lambda password, hashed: bcrypt.checkpw(
+            password[:_BCRYPT_PASSWORD_BYTES], hashed.encode()
+        )
     from passlib.hash import apr_md5_crypt, des_crypt
 
     scheme = apr_md5_crypt if hashed.startswith("$apr1$") else des_crypt
-    return bool(scheme.verify(password, hashed))
+    return lambda password, hashed: bool(scheme.verify(password, hashed))

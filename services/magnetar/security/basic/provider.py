@@ -4,8 +4,8 @@ The data is `user:password` with exactly one colon, as in Pulsar. A changed file
 without a restart (`reloading`).
 
 Passwords are hashed in threads, CHECKS_AT_ONCE_MAX at a time; if more than CHECKS_WAITING_MAX wait,
-the answer is "try again later". A password that was right is remembered by a keyed digest until the
-file changes, so that a request does not cost a hash: the newest VERIFIED_MAX of them.
+clients must retry. Verified passwords are cached as keyed digests until the file changes, so that a
+request does not cost a hash: the newest VERIFIED_MAX of them.
 """
 
 import asyncio

@@ -20,8 +20,8 @@ import msgspec
 from magnetar.core.clock import Clock
 from magnetar.core.log import get_logger
 from magnetar.security.api import ProviderUnavailable
-from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials.plugins import CredentialsUnavailable, bearer
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, tls_context
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
@@ -38,7 +38,7 @@ _OK: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OAuth2Config:
-    """Where to obtain a token, and as which client."""
+    """The token endpoint, and the identity of the client."""
 
     issuer_url: str
     metadata_path: str = "/.well-known/openid-configuration"

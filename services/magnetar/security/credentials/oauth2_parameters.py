@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials.oauth2 import EARLY_REFRESH_DEFAULT, OAuth2Config
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import checked_url
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource

@@ -7,7 +7,7 @@ or `user:password` |
 | `tls`, AuthenticationTls | `tlsCertFile:…,tlsKeyFile:…`, the same as JSON, or nothing |
 | `oauth2`, AuthenticationOAuth2 | JSON (`oauth2`) |
 
-Pulsar's clients ignore parameters that they do not know; these are errors here.
+Pulsar's clients ignore unknown parameters; here they are errors.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 
 from magnetar.core.clock import SystemClock
-from magnetar.security.configuration import ConfigurationError
 from magnetar.security.credentials.plugins import (
     BasicCredentials,
     NoCredentials,
@@ -24,6 +23,7 @@ from magnetar.security.credentials.plugins import (
     TlsCredentials,
     TokenCredentials,
 )
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
 
@@ -40,7 +40,7 @@ DISABLED: Final = ("", "none", _PACKAGE + "AuthenticationDisabled")
 
 
 class Credentials:
-    """What this process presents to others to prove who it is."""
+    """The credentials that this process presents to others."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin

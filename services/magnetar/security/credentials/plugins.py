@@ -1,4 +1,4 @@
-"""What a plugin presents: a token, a user with a password, or the certificate of the connection.
+"""The credentials of plugins: a token, a user with a password, or the connection's certificate.
 
 Each has `method_and_data` for CONNECT and AUTH_RESPONSE, and `headers` for HTTP requests. The
 errors are `CredentialsUnavailable`; they show no secret.
@@ -8,7 +8,7 @@ import asyncio
 import base64
 from typing import Protocol
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
 

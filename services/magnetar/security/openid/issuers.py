@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from magnetar.security.api import ProviderUnavailable
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, checked_url
 from magnetar.security.openid.documents import (
     METADATA_PATH,
@@ -57,6 +57,9 @@ class WebIssuer:
 
     async def fetch(self) -> IssuerKeys:
         """Returns the keys that the issuer publishes; raises ProviderUnavailable."""
+        # Kubernetes may name an issuer that the settings do not.
+        if (reason := checked_url(self._issuer, require_https=self._require_https)) is not None:
+            raise ProviderUnavailable(f"the issuer is refused: {reason}")
         url = self._issuer.rstrip("/") + METADATA_PATH
         described = metadata(await self._client.get(url), url)
         if described.issuer != self._issuer:

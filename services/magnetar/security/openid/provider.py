@@ -1,8 +1,8 @@
 """Authenticates by JSON web tokens of OpenID Connect issuers: the method `token`.
 
 The token's issuer must be allowed, or be that of this Kubernetes cluster; its key then comes from
-that issuer and nowhere else. `iss`, `aud`, `iat`, `exp` and `sub` must be present, and `nbf` unless
-that is switched off; a key with an `alg` accepts only that. Sources: AuthenticationProviderOpenID
+that issuer and nowhere else. `iss`, `aud`, `iat`, `exp` and `sub` must be present, and `nbf` if
+that is switched on; a key with an `alg` accepts only that. Sources: AuthenticationProviderOpenID
 of Pulsar 4.2, OpenID Connect Core 1.0 section 3.1.3.7.
 
 An issuer that does not answer is ProviderUnavailable: the client retries. That holds for tokens
@@ -16,7 +16,8 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
 from magnetar.security.api import AuthenticationFailed, Identity, Peer
-from magnetar.security.configuration import ConfigurationError, OpenIdProviderConfig
+from magnetar.security.configuration import OpenIdProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, checked_url, tls_context
 from magnetar.security.openid.cache import CacheAges, KeyCache
 from magnetar.security.openid.documents import Jwk

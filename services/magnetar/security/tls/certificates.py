@@ -1,4 +1,4 @@
-"""What a process reads from certificates: when they expire, and that of a verified client."""
+"""Reads certificates: their expiry, and that of a verified client."""
 
 import asyncio
 import ssl

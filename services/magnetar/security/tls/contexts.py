@@ -8,10 +8,9 @@ that a client cannot make the server repeat the expensive half of a handshake.
 import ssl
 from typing import Final
 
+from magnetar.security.tls.defaults import PROTOCOLS, TLS_1_2
 from magnetar.security.tls.files import load_certificate, load_trust
 from magnetar.security.tls.settings import (
-    PROTOCOLS,
-    TLS_1_2,
     ClientTlsConfig,
     ServerTlsConfig,
     TlsOptions,

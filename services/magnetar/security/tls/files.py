@@ -14,7 +14,7 @@ class TlsFileError(OSError):
 
 
 def fingerprint(paths: Iterable[Path]) -> Fingerprint:
-    """Returns what changes if a file, or a symbolic link to it, is replaced or written.
+    """Returns the fingerprint, which changes if a file or a link to it is replaced or written.
 
     Kubernetes replaces the files of a Secret by changing a symbolic link in their path.
     Raises TlsFileError if a file does not exist.
@@ -31,7 +31,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def load_certificate(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:
-    """Loads the chain and its key; raises TlsFileError that tells which file is wrong."""
+    """Loads the chain and its key; raises TlsFileError that names the wrong file."""
     for path in (cert_file, key_file):
         _check_readable(path)
     try:

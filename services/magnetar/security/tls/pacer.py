@@ -5,8 +5,8 @@ for example after a broker has restarted, all of their handshakes in one turn of
 delay every receipt by half a second. The pacer runs them for SLICE_S per turn, in the order of
 their arrival; between two turns the loop serves its other connections.
 
-Bounds: UNFINISHED_MAX handshakes under way; beyond it, the oldest one is ended, since it is the
-most likely to be one of a client that does not intend to finish. HANDSHAKE_TIMEOUT_S each. Until
+Bounds: UNFINISHED_MAX handshakes in progress; beyond it, the pacer ends the oldest one, whose
+client most likely does not intend to finish. HANDSHAKE_TIMEOUT_S each. Until
 its first bytes arrive, a connection holds no TLS state.
 """
 
@@ -86,7 +86,7 @@ class Pacer:
         self._unfinished.pop(handshake, None)
 
     def due(self, handshake: Handshake) -> None:
-        """Has the handshake advance soon; call it once until `advance` was called."""
+        """Schedules the handshake's `advance`; call it once until `advance` was called."""
         self._due.append(handshake)
         if not self._scheduled:
             self._scheduled = True

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from magnetar.observe.metrics import family, label_text, single
-from magnetar.security.tls.settings import ClientTlsConfig, ServerTlsConfig
 
 if TYPE_CHECKING:
     from magnetar.security.tls.reload import ClientTls, ServerTls
+    from magnetar.security.tls.settings import ClientTlsConfig, ServerTlsConfig
 
 
 class ProcessTls:
@@ -20,7 +20,7 @@ class ProcessTls:
     def __init__(self) -> None:
         self._members: list[ServerTls | ClientTls] = []
 
-    def server(self, config: ServerTlsConfig, name: str = "server") -> "ServerTls":
+    def server(self, config: "ServerTlsConfig", name: str = "server") -> "ServerTls":
         """Opens the TLS of listeners and follows its files until `stop`; raises TlsFileError."""
         from magnetar.security.tls.reload import open_server_tls
 
@@ -29,7 +29,7 @@ class ProcessTls:
         opened.start()
         return opened
 
-    def client(self, config: ClientTlsConfig, name: str) -> "ClientTls":
+    def client(self, config: "ClientTlsConfig", name: str) -> "ClientTls":
         """Opens the TLS of a client and follows its files until `stop`; raises TlsFileError."""
         from magnetar.security.tls.reload import open_client_tls
 
@@ -38,7 +38,7 @@ class ProcessTls:
         opened.start()
         return opened
 
-    def client_if(self, config: ClientTlsConfig | None, name: str) -> "ClientTls | None":
+    def client_if(self, config: "ClientTlsConfig | None", name: str) -> "ClientTls | None":
         """Like `client`; None for a client without TLS."""
         return None if config is None else self.client(config, name)
 

@@ -3,7 +3,7 @@
 Files change one after the other, so a check in between finds a certificate without its key. Then,
 and whenever the new files are broken, the old context stays in use, `failing` has the reason, the
 log has one line per reason, and the next check tries again. Existing connections keep the context
-with which they began.
+that they began with.
 
 `refresh_s` is the interval of the check; with 0, every use of `context` checks. A check is one
 `stat` per file.
@@ -50,10 +50,10 @@ class _Reloading:
         cert_file: Path | None,
     ) -> None:
         self.name = name
-        """For log lines and metrics: which certificate of the process this is."""
+        """The name of the certificate in log lines and metrics."""
         self.stats = TlsStats()
         self.failing = ""
-        """Why the files of now are not in use; empty if they are."""
+        """Why the current files are not in use; empty if they are."""
         self._files = files
         self._refresh_s = refresh_s
         self._build = build
@@ -99,7 +99,7 @@ class _Reloading:
         return True
 
     def _built(self) -> tuple[ssl.SSLContext, float | None]:
-        """Returns a context of the files of now and the expiry of its own certificate, if any.
+        """Returns a context of the current files and the expiry of its own certificate, if any.
 
         Raises TlsFileError.
         """

@@ -1,18 +1,14 @@
-"""What TLS needs to know, independent of the names of settings: files, protocols, verification."""
+"""The TLS of servers and clients: files, protocols, verification. Not the names of settings."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
-REFRESH_S_DEFAULT: Final = 10.0
-TLS_1_2: Final = "TLSv1.2"
-TLS_1_3: Final = "TLSv1.3"
-PROTOCOLS: Final = (TLS_1_2, TLS_1_3)
+from magnetar.security.tls.defaults import PROTOCOLS, REFRESH_S_DEFAULT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """What servers and clients share."""
+    """Options of servers and clients."""
 
     protocols: tuple[str, ...] = PROTOCOLS
     """Of PROTOCOLS, adjacent ones."""

@@ -82,7 +82,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         opened: "asyncio.Future[None] | None" = None,
         plain: bool = False,
     ) -> None:
-        """`contexts` is asked when the handshake begins. A client names the server's host.
+        """`contexts` provides the context at the handshake. A client names the server's host.
 
         `opened` is resolved after the protocol's `connection_made`, or fails with the reason.
         """
@@ -249,7 +249,7 @@ class TlsSocket(asyncio.BufferedProtocol):
             log.debug("TLS handshake failed", peer=peer, reason=reason)
 
     def _open(self) -> None:
-        """Creates the protocol, and gives it what came after the handshake."""
+        """Creates the protocol, and passes it the data that followed the handshake."""
         self._protocol = protocol = self._factory()
         self._buffered = isinstance(protocol, asyncio.BufferedProtocol)
         protocol.connection_made(TlsTransport(self, self._transport(), self._tls))
@@ -300,7 +300,7 @@ class TlsSocket(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._pump_rest)
 
     def close(self) -> None:
-        """Sends close_notify after what was written, then closes."""
+        """Sends close_notify after the queued data, then closes."""
         if self.closing or self._socket is None:
             return
         self.closing = True

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.token.keys import algorithms_of, hmac_key
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from magnetar.security.configuration import ConfigurationError
+from magnetar.security.errors import ConfigurationError
 
 HMAC_KEY_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2_048

@@ -9,7 +9,8 @@ from typing import Final
 
 from magnetar.core.clock import Clock
 from magnetar.security.api import Identity, Peer
-from magnetar.security.configuration import ConfigurationError, TokenProviderConfig
+from magnetar.security.configuration import TokenProviderConfig
+from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import Reloaded
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource

@@ -77,7 +77,9 @@ def verified(
     if not keys:
         kid = "none" if token.kid is None else _shown(token.kid)
         raise AuthenticationFailed(
-            f"no key verifies tokens with the algorithm {_shown(token.algorithm)} and the kid {kid}"
+            f"no key verifies tokens with the algorithm {_shown(token.algorithm)} and the "
+            f"kid {kid}",
+            "no key verifies the token",
         )
     raise AuthenticationFailed("the token's signature is wrong")
 

@@ -266,7 +266,7 @@ def spark_error_text(error: Exception) -> str:
 async def whole_log(log: Log, topic: TopicName) -> TopicLog:
     """The topic's ledgers. Raises PersistenceError if a listed ledger cannot be found.
 
-    A compaction would lose the contents of a ledger that it does not read for good.
+    Without it, a compaction would permanently lose the contents of a ledger that it does not read.
     """
     current = await topic_log(log, topic)
     if current.gone:

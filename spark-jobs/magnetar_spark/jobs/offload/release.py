@@ -44,7 +44,7 @@ class Released:
 
 
 class _Clocks:
-    """The current time by this host, and by each store, which is asked once."""
+    """The current time by this host, and by each store, which is queried once."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms

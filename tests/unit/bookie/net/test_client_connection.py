@@ -202,6 +202,24 @@ async def test_answers_before_the_welcome_end_the_connection(
     assert not rig.connection.opened
 
 
+@pytest.mark.parametrize("kind", UNWELCOME)
+async def test_an_answer_before_the_welcome_is_none_to_a_request_that_waits(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The peer may be another bookie, or one of another cluster."""
+    rig = ClientRig(monkeypatch)
+    rig.connection.connection_made(rig.wire)
+    asking = [
+        asyncio.ensure_future(rig.connection.request(protocol.PING, 0, b"")) for _ in range(2)
+    ]
+    await turns()
+    feed(rig.connection, UNWELCOME[kind])
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in answers] == [BookieUnavailable] * 2
+    assert "broke the protocol" in str(answers[0])
+    assert rig.wire.aborted
+
+
 async def test_nothing_is_sent_to_another_bookie(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = ClientRig(monkeypatch)
     rig.connection.connection_made(rig.wire)

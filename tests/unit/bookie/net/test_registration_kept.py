@@ -1,6 +1,8 @@
 """How a bookie updates its registration: under the valid lease, and at bounded cost."""
 
+import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
@@ -204,3 +206,27 @@ async def test_former_copies_are_collected_only_with_a_valid_session() -> None:
     assert await garbage.collect_former() == []
     assert former.asked == [{1, 2}]
     assert garbage.deleted == 2
+
+
+async def test_a_comparison_that_hangs_ends_and_the_next_one_begins(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise one lost answer of the store would keep deleted ledgers on the disk for good."""
+    service = rig.service
+    service._settings = dataclasses.replace(
+        service._settings, garbage_interval_s=0.001, garbage_timeout_s=0.01
+    )
+    times, again = 0, asyncio.Event()
+
+    async def compare() -> list[int]:
+        nonlocal times
+        times += 1
+        if times == 1:
+            await asyncio.Event().wait()
+        again.set()
+        return []
+
+    monkeypatch.setattr(service.garbage, "compare", compare)
+    service._tasks.start(service._collect(), "compare")
+    async with asyncio.timeout(20):
+        await again.wait()

@@ -40,6 +40,29 @@ async def test_server_resumes_after_a_missed_low_water_call() -> None:
         await server.stop()
 
 
+async def test_server_stays_held_until_the_bookie_has_room() -> None:
+    """Each sweep would otherwise let every client send another group."""
+    bookie = SlowBookie()
+    server = BookieServer(bookie, pressure=bookie, settings=ServerSettings(sweep_s=1000.0))
+    await server.start(host="127.0.0.1")
+    try:
+        async with connected(server) as peer:
+            bookie.pending_bytes = PENDING_BYTES_HIGH
+            peer.add(1)
+            await until(lambda: server.held)
+            bookie.pending_bytes = PENDING_BYTES_HIGH + 1
+            for _ in range(3):
+                server._sweep()
+                assert server.held
+            bookie.pending_bytes = PENDING_BYTES_HIGH
+            server._sweep()
+            assert not server.held
+            bookie.waiting[0](None)
+            assert await peer.frame() == Added(0, 1, 1)
+    finally:
+        await server.stop()
+
+
 async def test_a_connection_that_opens_as_the_bookie_gets_room_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

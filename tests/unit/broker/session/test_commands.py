@@ -324,7 +324,7 @@ async def test_large_answers_are_made_one_at_a_time_and_while_the_client_reads()
         session, order = client.session, []
 
         async def one(name: str, until: asyncio.Event) -> None:
-            async with session.listing():
+            async with session.listing(CommandType.GET_TOPICS_OF_NAMESPACE, None):
                 order.append(name)
                 await until.wait()
 

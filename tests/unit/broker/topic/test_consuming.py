@@ -242,6 +242,18 @@ async def test_a_rate_applies_to_attached_consumers_and_to_those_of_the_next_typ
         assert later.texts[-1] == "j"
 
 
+async def test_a_topic_without_a_rate_has_nothing_that_counts_its_deliveries() -> None:
+    """It would cost every delivery."""
+    async with stage() as s:
+        topic = await s.topic()
+        subscription, _, _ = await s.attach(topic)
+        assert subscription.throttle is None
+        topic.policies_changed()
+        assert subscription.throttle is None
+        await s.set(DISPATCH_RATE, {"dispatchThrottlingRateInMsg": 2}, topic)
+        assert subscription.throttle is not None
+
+
 # -- moving
 
 

@@ -100,6 +100,43 @@ async def test_subscription_types_and_numbers_of_consumers(kind: str) -> None:
         assert set(topic.subscriptions) == {"a", "b", "__internal"}
 
 
+@KINDS
+async def test_a_cap_below_the_present_number_admits_no_new_subscription_but_the_old_ones(
+    kind: str,
+) -> None:
+    async with stage() as s:
+        topic = await opened(s, kind)
+        subscriptions = {name: (await s.attach(topic, request(name)))[0] for name in "ab"}
+        await s.set(caps.MAX_SUBSCRIPTIONS, 1, topic)
+        for name, subscription in subscriptions.items():
+            assert (await s.attach(topic, request(name)))[0] is subscription
+        with pytest.raises(NotAllowed):
+            await s.attach(topic, request("c"))
+        assert set(topic.subscriptions) == {"a", "b"}
+        await s.set(caps.MAX_SUBSCRIPTIONS, 0, topic)
+        await s.set(caps.MAX_CONSUMERS, 3, topic)
+        with pytest.raises(ConsumerBusy):
+            await s.attach(topic, request("a"))
+        assert len(subscriptions["a"].consumers) == 2
+
+
+@KINDS
+async def test_a_consumer_beyond_the_cap_changes_nothing_for_those_attached(kind: str) -> None:
+    """Attached even for a moment, it would take over from the active consumer."""
+    async with stage() as s:
+        topic = await opened(s, kind)
+        await s.set(caps.MAX_CONSUMERS, 1, topic)
+        asked = request(name="b", sub_type=SubType.Failover)
+        asked.spec.priority_level = 1
+        subscription, active, sink = await s.attach(topic, asked)
+        before = list(sink.active)
+        with pytest.raises(ConsumerBusy, match="Topic reached max consumers limit"):
+            await s.attach(topic, request(name="a", sub_type=SubType.Failover))
+        await turns(20)
+        assert list(subscription.consumers) == [active]
+        assert sink.active == before
+
+
 async def test_no_more_consumers_attach_after_a_seek_than_the_topic_may_have() -> None:
     """The seek sends all consumers away, and they come back while it is under way."""
     async with stage() as s:
@@ -271,6 +308,33 @@ async def test_messages_that_a_rate_holds_back_are_dropped_when_the_topic_ends(
         s.clock.advance(60_000)
         await turns(60)
         assert len(sink.receipts) == 1
+
+
+@KINDS
+async def test_messages_that_a_rate_holds_back_wait_while_the_topic_is_suspended(
+    kind: str,
+) -> None:
+    """Their producer has not resent them, so they must be stored when the topic resumes."""
+    async with stage() as s:
+        topic = await opened(s, kind)
+        rate = {"publishThrottlingRateInMsg": 1, "publishThrottlingRateInByte": -1}
+        await s.set(rates.PUBLISH_RATE, rate, topic)
+        producer, sink = await s.producer(topic)
+        topic.gate.publish(producer, run_of(producer, *"abcd"))
+        await turns(60)
+        before = [each for ids, _, _ in sink.receipts for each in ids]
+        assert 0 < len(before) < 4
+        topic.suspend()
+        s.clock.advance(60_000)
+        await s.set(rates.PUBLISH_RATE, {}, topic)
+        await turns(60)
+        assert [each for ids, _, _ in sink.receipts for each in ids] == before
+        topic.resume()
+        async with asyncio.timeout(20):
+            while sum(len(ids) for ids, _, _ in sink.receipts) < 4:
+                await turns(1)
+        assert [each for ids, _, _ in sink.receipts for each in ids] == [0, 1, 2, 3]
+        assert producer.held is None
 
 
 @KINDS

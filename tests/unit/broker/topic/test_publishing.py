@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from tests.support.held_store import puts
+from tests.unit.broker.subscription.conftest import entry_bytes
 from tests.unit.broker.topic.stage import (
     ProducerSink,
     hold_sign_of_life,
@@ -17,7 +18,7 @@ from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.persistent import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.core.errors import ProducerFenced, ServiceNotReady, TopicTerminated
-from magnetar.core.ids import EARLIEST
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import MANAGED_LEDGERS_PREFIX
 from magnetar.wire.entry import split_entry
 
@@ -50,7 +51,9 @@ async def test_a_receipt_comes_once_the_run_is_stored_and_not_before() -> None:
         assert counters.publish_errors == 0
 
 
-async def test_a_failed_append_disconnects_all_producers_to_resend_in_order() -> None:
+async def test_a_failed_append_disconnects_all_producers_to_resend_in_order(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Otherwise a later message of a client would get in before one that it resends."""
     async with stage() as s:
         topic = await s.topic()
@@ -68,6 +71,7 @@ async def test_a_failed_append_disconnects_all_producers_to_resend_in_order() ->
         assert sink.sent_away == [(producer, None)]
         assert there.sent_away == [(other, None)]
         assert topic.counters.publish_errors == 3
+        assert caplog.messages.count("append failed") == 1, "not for every run behind the first"
         assert answered == [2, 1, 0]
         assert not len(topic.producers)
         assert (producer.messages_in, topic.counters.messages_in) == (0, 0)
@@ -88,8 +92,11 @@ async def test_a_terminated_topic_admits_no_producer_and_disconnects_its_produce
         subscription.ack_one(consumer, ledger_id, 0)
         await turns(20)
         assert at.ended == 1
-        with pytest.raises(TopicTerminated):
-            await s.producer(topic)
+        for mode in AccessMode:
+            with pytest.raises(TopicTerminated):
+                await s.producer(topic, mode=mode)
+        assert topic.producers.epoch is None, "a refused producer gets no epoch"
+        assert EPOCH_PROPERTY not in topic.managed_ledger.properties
         topic.publish(producer, run_of(producer, "late"))
         await turns(20)
         ((_, error),) = sink.errors
@@ -295,3 +302,35 @@ async def test_message_indexes_continue_after_those_of_the_former_broker() -> No
         assert [last_index(entry.data) for entry in found] == [2, 5, 6, 9, 12, 13]
         stamps = [split_entry(entry.data).broker_entry_metadata for entry in found]
         assert {each and each.broker_timestamp for each in stamps} == {s.clock.now_ms()}
+
+
+@pytest.mark.parametrize("field", ["timestamp", "index"])
+async def test_entries_carry_what_the_broker_is_set_to_add_and_nothing_else(field: str) -> None:
+    async with stage(entry_metadata=(field,)) as s:
+        topic = await s.topic()
+        await topic.create_subscription("keeper", EARLIEST, {})
+        await s.publish(topic, "a", "b")
+        found = await topic.managed_ledger.read(EARLIEST, 2, 1 << 20)
+        stamps = [split_entry(entry.data).broker_entry_metadata for entry in found]
+        for number, stamp in enumerate(stamps):
+            assert stamp is not None
+            assert stamp.HasField("broker_timestamp") is (field == "timestamp")
+            assert stamp.HasField("index") is (field == "index")
+            assert stamp.index == (number if field == "index" else 0)
+        indexes = [0, 1] if field == "index" else [-1, -1]
+        assert [last_index(entry.data) for entry in found] == indexes
+
+
+async def test_indexes_begin_at_0_behind_entries_without_them() -> None:
+    """As those of a topic whose broker is set to add them only now."""
+    async with stage(entry_metadata=("index",)) as s:
+        topic = await s.topic()
+        await topic.create_subscription("keeper", EARLIEST, {})
+        answers: list[object] = []
+        topic.managed_ledger.append([entry_bytes("old")], lambda *answer: answers.append(answer))
+        while not answers:
+            await turns(1)
+        await s.service.topics.unload(topic.name)
+        topic = await s.topic()
+        (place,) = await s.publish(topic, "new")
+        assert last_index((await topic.managed_ledger.read_entry(Position(*place))).data) == 0

@@ -84,6 +84,12 @@ async def test_the_partitions_of_a_partition_are_those_of_a_topic_that_exists() 
             assert await topics.partitions_or_create(part, auto_create=True) == 0
         with pytest.raises(TopicNotFound):
             await topics.partitions_or_create(named("parts").partition(2), auto_create=True)
+        # One that is missing is created by its first client, whatever auto-creation says.
+        await topics.delete(named("parts").partition(0), force=True)
+        for auto_create in (True, False):
+            part = named("parts").partition(0)
+            assert await topics.partitions_or_create(part, auto_create=auto_create) == 0
+        await topics.get_or_open(part, create=False)
         # A deletion was interrupted: the partitioned topic is gone, its second partition is not.
         await topics.delete(named("parts").partition(0), force=True)
         await s.store.delete(partitioned_key(named("parts")))

@@ -10,6 +10,7 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.lifecycle.limits import KEEPS_ALL
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
+from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.subscribe import SubscriptionExists
 from magnetar.core.errors import (
@@ -80,6 +81,39 @@ async def test_a_reader_may_seek_back_by_time() -> None:
         )
         await turns(30)
         assert (old.texts, new.texts) == (["a"], [])
+
+
+@pytest.mark.parametrize("meanwhile", ["another", "suspended"])
+async def test_a_search_for_a_readers_start_ends_in_the_topic_as_it_is_then(
+    meanwhile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search by time may read from bookies, while clients attach and the lease gets lost."""
+    async with stage() as s:
+        topic = await s.topic()
+        await s.publish(topic, "a")
+        searching, go = asyncio.Event(), asyncio.Event()
+
+        async def slow(ledger: ManagedLedger, since_ms: int) -> Position:
+            searching.set()
+            await go.wait()
+            return await position_of_time(ledger, since_ms)
+
+        monkeypatch.setattr("magnetar.broker.topic.persistent.position_of_time", slow)
+        asked = request("r", durable=False, rollback_s=1)
+        attaching = asyncio.ensure_future(s.attach(topic, asked))
+        await searching.wait()
+        if meanwhile == "another":
+            subscription, first, _ = await s.attach(topic, request("r", durable=False))
+            go.set()
+            found, second, _ = await attaching
+            assert found is subscription is topic.subscriptions["r"]
+            assert list(subscription.consumers) == [first, second]
+        else:
+            topic.suspend()
+            go.set()
+            with pytest.raises(ServiceNotReady):
+                await attaching
+            assert (topic.subscriptions, dict(topic.managed_ledger.cursors)) == ({}, {})
 
 
 async def test_a_name_is_of_a_durable_subscription_or_of_a_reader() -> None:
@@ -467,7 +501,9 @@ async def test_the_last_message_is_the_newest_that_is_kept() -> None:
         topic.remove_producer(producer)
 
 
-@pytest.mark.parametrize("attached", ["nobody", "a producer", "a consumer", "AUTO_CONSUME"])
+@pytest.mark.parametrize(
+    "attached", ["nobody", "a producer", "a consumer", "AUTO_CONSUME", "an entry"]
+)
 async def test_a_schema_comes_with_the_first_user_of_a_topic(
     attached: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -475,6 +511,8 @@ async def test_a_schema_comes_with_the_first_user_of_a_topic(
         topic = await s.topic()
         if attached == "a producer":
             await s.producer(topic)
+        elif attached == "an entry":
+            await s.publish(topic, "of a producer that left")
         elif attached != "nobody":
             await s.attach(topic, request(has_schema=attached == "a consumer"))
         idle: list[bool] = []

@@ -14,12 +14,14 @@ from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, bare, done, empty
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.routers.policies import documents, forms, rules
+from magnetar.admin.routers.policies.offload_place import check_place
 from magnetar.admin.routers.policies.table import PolicyTable
 from magnetar.broker.catalog.resources import Document
 from magnetar.broker.policies.resolution import applied, of_namespace
 from magnetar.broker.service import BrokerService
+from magnetar.offload.policy import effective
 from magnetar.policies.admission import SCHEMA_AUTO_UPDATE
-from magnetar.policies.lifecycle import PERSISTENCE
+from magnetar.policies.lifecycle import OFFLOAD, PERSISTENCE
 from magnetar.policies.policy import Level, Policy, Unset
 from magnetar.policies.types import ListOf, Text
 
@@ -69,6 +71,12 @@ async def _change(request: Request, policy: Policy, value: Any, key: str) -> Non
 
     def change(document: Document) -> Document:
         changed = documents.with_value(document, policy, value, service.cluster, key)
+        if policy is OFFLOAD:
+            place, former, default = (
+                effective(service.offloading.defaults, known, None).store
+                for known in (changed, document, None)
+            )
+            check_place(request, place, former, default)
         if value is not None:
             rules.check_together(
                 policy,

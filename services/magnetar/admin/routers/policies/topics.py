@@ -20,6 +20,7 @@ from magnetar.admin.http.routes import Handler, Routes
 from magnetar.admin.routers.policies import forms, rules
 from magnetar.admin.routers.policies.namespaces import in_force as in_force_for_namespace
 from magnetar.admin.routers.policies.namespaces import shown
+from magnetar.admin.routers.policies.offload_place import check_place
 from magnetar.admin.routers.policies.table import PolicyTable
 from magnetar.broker.catalog.resources import Document
 from magnetar.broker.policies.resolution import applied, of_topic
@@ -27,6 +28,8 @@ from magnetar.broker.policies.store import TopicPolicies
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.names import TopicName
+from magnetar.offload.policy import effective
+from magnetar.policies.lifecycle import OFFLOAD
 from magnetar.policies.policy import Level, Policy
 
 router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
@@ -95,6 +98,13 @@ async def _change(request: Request, name: TopicName, policy: Policy, value: Any,
                 name: entry for name, entry in entries.items() if entry is not None
             } or None
         changed = own.having(policy.name, new_value, is_global=is_global)
+        if policy is OFFLOAD:
+            place, former, above = (
+                effective(service.offloading.defaults, document, values).store
+                for values in (of_topic(policy, changed), of_topic(policy, own), None)
+            )
+            default = effective(service.offloading.defaults, None, None).store
+            check_place(request, place, former, above, default)
         if value is not None:
             rules.check_together(
                 policy, lambda other: _in_force(service, other, changed, document), Level.TOPIC

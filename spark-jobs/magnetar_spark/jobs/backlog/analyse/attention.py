@@ -1,4 +1,4 @@
-"""Derives findings from the tables: what needs attention, and what can be done. Pure."""
+"""Derives findings from the tables: problems, and remedies. Pure."""
 
 from dataclasses import dataclass
 from enum import IntEnum

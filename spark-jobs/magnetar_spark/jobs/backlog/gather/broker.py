@@ -1,4 +1,4 @@
-"""Reads what only brokers know from their admin REST, if its URL is given.
+"""Reads the state that only brokers have from their admin REST, if its URL is set.
 
 That is topics' stats, with the holders of unacknowledged messages, and the settings that are the
 policies' defaults. If no broker answers for a topic, its stats are left out, and the report says

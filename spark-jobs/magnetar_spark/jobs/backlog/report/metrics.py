@@ -134,7 +134,7 @@ def _of_topics(rows: Rows) -> Iterator[str]:
     )  # fmt: skip
     yield from _family(
         "topic_sampled",
-        "1: a part of the backlog was read, so figures of what was read are of a sample.",
+        "1: only a part of the backlog was read, so its figures are those of a sample.",
         [row for row in topics if row.scanned_entries],
         _of_topic,
         attrgetter("sampled"),

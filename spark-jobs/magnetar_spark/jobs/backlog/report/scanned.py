@@ -174,7 +174,7 @@ def rates(rows: Rows, _top: int) -> str:
     width = "minute" if minutes == 1 else f"{minutes} minutes"
     return section(
         "Messages over time",
-        f"Published in each {width} (UTC), of what was read." + _of_sample(rows),
+        f"Published in each {width} (UTC), in the messages read." + _of_sample(rows),
         legend(keys),
         columns_chart(bars, "Messages over time"),
     )
@@ -222,7 +222,7 @@ def sizes(rows: Rows, _top: int) -> str:
         below *= 2
     return section(
         "Message sizes",
-        "Of values, uncompressed, of what was read; a column has sizes from half its label on."
+        "Of values, uncompressed, in the messages read; a column has sizes from half its label on."
         + _of_sample(rows),
         columns_chart(bars, "Messages by size", labels_max=10),
     )

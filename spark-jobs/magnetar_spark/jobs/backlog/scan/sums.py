@@ -1,4 +1,4 @@
-"""Adds up the sums of all scan tasks by Spark, and returns what is small enough for the driver.
+"""Adds up the sums of all scan tasks by Spark, and returns results that fit into the driver.
 
 The messages of a key may be in many tasks, and a topic may have more keys than fit into a driver's
 memory. So Spark sums and ranks keys, and returns at most KEYS_MAX per topic or subscription. All of

@@ -160,7 +160,7 @@ class UnreadKeyRow(msgspec.Struct, kw_only=True):
 
 
 class KeyRow(msgspec.Struct, kw_only=True):
-    """The hottest keys of each topic or partition, of what was read."""
+    """The hottest keys of each topic or partition, in the messages read."""
 
     topic: TopicName
     key: Key
@@ -172,7 +172,7 @@ class KeyRow(msgspec.Struct, kw_only=True):
 
 
 class KeySkewRow(msgspec.Struct, kw_only=True):
-    """How keys spread, by topic or partition, of what was read."""
+    """How keys spread, by topic or partition, in the messages read."""
 
     topic: TopicName
     parent: Parent
@@ -205,7 +205,7 @@ class StorageRow(msgspec.Struct, kw_only=True):
 
 
 class FlowRow(msgspec.Struct, kw_only=True):
-    """Messages published again: dead letters and retries, of what was read, by origin."""
+    """Messages published again: dead letters and retries, by origin, in the messages read."""
 
     topic: TopicName
     kind: Annotated[str, TEXT, "dead-letter, retry, or other (by the topic's name)"]
@@ -224,7 +224,7 @@ class FlowRow(msgspec.Struct, kw_only=True):
 
 
 class SizeRow(msgspec.Struct, kw_only=True):
-    """Sizes of messages' values, uncompressed, of what was read."""
+    """Sizes of messages' values, uncompressed, in the messages read."""
 
     topic: TopicName
     below_bytes: Annotated[int, LONG, "they are below this power of two, and not below its half"]
@@ -233,7 +233,7 @@ class SizeRow(msgspec.Struct, kw_only=True):
 
 
 class RateRow(msgspec.Struct, kw_only=True):
-    """Messages by the minute of their publishing, of what was read; the newest minutes."""
+    """Messages by the minute of their publishing, in the messages read; the newest minutes."""
 
     topic: TopicName
     minute: Annotated[int, TIME, "its beginning"]
@@ -242,7 +242,7 @@ class RateRow(msgspec.Struct, kw_only=True):
 
 
 class WhatIfRow(msgspec.Struct, kw_only=True):
-    """What the limits in force, and those of --what-if, would free now."""
+    """The bytes that the current limits, and those of --what-if, would free now."""
 
     topic: TopicName
     scenario: Annotated[str, TEXT, "now, or as given"]
