@@ -12,7 +12,8 @@ from tests.support.certificates import Authority
 
 from magnetar.core.clock import SystemClock
 from magnetar.security.api import AuthenticationFailed, Peer, ProviderUnavailable
-from magnetar.security.configuration import DiscoveryMode, OpenIdProviderConfig
+from magnetar.security.configuration import OpenIdProviderConfig
+from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.openid.issuers import ApiServer
 from magnetar.security.openid.provider import OpenIdProvider
 from magnetar.security.secret import Secret
@@ -42,6 +43,7 @@ class Accounts:
         spec = client.V1TokenRequestSpec(audiences=list(audiences), expiration_seconds=LIFE_S)
         request = client.AuthenticationV1TokenRequest(spec=spec)
         answer = self._core.create_namespaced_service_account_token(name, self.namespace, request)
+        assert answer.status is not None
         return str(answer.status.token)
 
 

@@ -14,7 +14,6 @@ from tests.unit.admin.support import entry
 
 from magnetar.admin.message_view import message_response
 from magnetar.core.clock import SystemClock
-from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.security.api import ProviderUnavailable
 from magnetar.security.authenticator import ProviderChain, open_authenticator
@@ -72,7 +71,7 @@ def test_a_message_can_be_peeked_whatever_its_producer_chose(
 ) -> None:
     """Its texts become headers, which HTTP restricts: a header that is not valid is a 500."""
     data = entry(b"x", producer_name=producer, partition_key=key, uuid=prop)
-    response = message_response(Entry(Position(1, 0), data))
+    response = message_response(Entry(1, 0, data))
     server = h11.Connection(h11.SERVER)
     server.receive_data(b"GET / HTTP/1.1\r\nHost: b\r\n\r\n")
     server.next_event()

@@ -157,10 +157,12 @@ class Admin:
 
 
 def metadata(number: int = 0, **fields: object) -> MessageMetadata:
-    return MessageMetadata(
-        producer_name="p", sequence_id=number, publish_time=1_700_000_000_000 + number,
-        **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+    defaults: dict[str, object] = {
+        "producer_name": "p",
+        "sequence_id": number,
+        "publish_time": 1_700_000_000_000 + number,
+    }
+    return MessageMetadata(**(defaults | fields))  # type: ignore[arg-type]
 
 
 def entry(payload: bytes, number: int = 0, **fields: object) -> bytes:
