@@ -127,8 +127,8 @@ def test_a_process_that_may_only_read_leaves_the_copies_to_the_bookies() -> None
         await write(writer, b"a")
         await asyncio.sleep(0.1)
 
-        async def refuses(_ledger_id: int) -> None:
-            raise NotPermitted("the client's role may only read")
+        async def refuses(ledger_id: int) -> None:
+            raise NotPermitted(f"ledger {ledger_id}: the client may only read")
 
         for bookie in writer.bookies:
             links.links[bookie].delete_ledger = refuses  # type: ignore[method-assign]
