@@ -98,6 +98,7 @@ def create_security(
             frozenset(settings.superuser_roles),
             wildcards=settings.authorization_wildcards,
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
+            observers=frozenset(settings.observer_roles),
         )
         authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date or always)
     return BrokerSecurity(
