@@ -1,6 +1,5 @@
 """Flushes and collections: exact usage of logs, blocks within bounds, no leftovers."""
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +14,8 @@ from magnetar.bookie.cache.write_cache import LedgerEntries, segment_of
 from magnetar.bookie.entry_log import flush
 from magnetar.bookie.entry_log.flush import pieces
 from magnetar.bookie.index.index import FLAG_DELETED
-from magnetar.bookie.local import LocalBookie
 
-from .conftest import SMALL, add, collect_garbage, read_all
+from .conftest import SMALL, add, read_all
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -139,30 +137,6 @@ def test_a_collection_that_fails_unexpectedly_is_continued_by_the_next(failing_c
         rig.record(ledger_id, FLAG_DELETED, deleted_ms=0)
     rig.collector.collect(0.9, 0, join_small=False)
     assert rig.logs.ids() == []
-
-
-async def test_a_closed_bookie_has_no_open_file(tmp_path: Path) -> None:
-    """Its disk could not be unmounted, and a removed log would keep its bytes."""
-    data = tmp_path / "data"
-    bookie = await LocalBookie.open(data, "b1", settings=SMALL)
-
-    def open_files() -> list[str]:
-        links = (Path(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))
-        targets = [os.readlink(link) for link in links if link.is_symlink()]
-        return [target for target in targets if target.startswith(str(data))]
-
-    for ledger_id in (1, 2):
-        assert await add(bookie, ledger_id, range(50)) is None
-    await bookie.flush()
-    await bookie.delete_ledger(2)
-    await bookie.flush()
-    await collect_garbage(bookie)
-    assert await read_all(bookie, 1) == list(range(50))
-    assert await add(bookie, 1, range(50, 60)) is None
-    assert open_files()
-    await bookie.close()
-    assert open_files() == []
-    assert bookie.stats().entries_added == 110, "the bookie itself is still referenced"
 
 
 def test_a_group_that_just_fits_a_block_keeps_its_crc() -> None:
