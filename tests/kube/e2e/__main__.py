@@ -221,6 +221,10 @@ def run_part(name: str, report: Report, *, keep: bool) -> None:
         except (StepError, ToolError, subprocess.TimeoutExpired) as error:
             print(f"\n{error}\n", flush=True)
             last_words(world)
+            if not keep:
+                # Cluster-wide objects, such as an APIService, do not go with the namespace.
+                with suppress(StepError, ToolError, subprocess.TimeoutExpired):
+                    world.uninstall()
             raise
         finally:
             if not keep:
