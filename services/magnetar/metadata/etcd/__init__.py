@@ -2,5 +2,6 @@
 
 `settings` has the addresses; `endpoints` holds the connections, and switches to another member if
 one fails; `client` calls, with deadlines, retries and authentication; `errors` maps a failure to
-its meaning for the request; `watch_stream` follows keys, `leases` renews leases; `store` composes them.
+its meaning for the request; `watch_stream` follows keys, `leases` renews leases; `store` composes
+them.
 """
