@@ -81,7 +81,7 @@ class HealthServer:
         self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._connections: dict[_Connection, None] = {}
-        """Those that are open, the oldest first."""
+        """The open connections, the oldest first."""
 
     async def start(self, listener: socket.socket, wrap: Wrap | None = None) -> int:
         """Serves on the bound socket; returns its port. `wrap` puts the connections into TLS."""

@@ -113,7 +113,7 @@ def test_records_of_libraries_pass_through() -> None:
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "error"])
-def test_requests_of_http_clients_are_not_told_of(level: str) -> None:
+def test_requests_of_http_clients_are_not_logged(level: str) -> None:
     stream = lines("json", level)
     transport = httpx.MockTransport(lambda _request: httpx.Response(204))
     with httpx.Client(transport=transport) as client:

@@ -24,7 +24,7 @@ log = get_logger("magnetar.admin")
 
 HEAD_TIMEOUT_S: Final = 10.0
 PEER_CERTIFICATE: Final = "peer_certificate"
-"""In a request's state: the client certificate (DER) that TLS verified, or None."""
+"""The key in a request's state of the client certificate (DER) that TLS verified, or None."""
 CONNECTIONS_MAX: Final = 1_024
 BODY_STALL_S: Final = 25.0
 """How long a body may not grow by `wire.progress.PROGRESS_BYTES_MIN`, or an answer not shrink."""
