@@ -3,7 +3,7 @@
 The session handles the events of one read in order, at once. A command that must wait (opening a
 topic, a seek) runs as a task of the session, so that a slow topic delays nothing else on the
 connection. A handler's MagnetarError is the client's answer. Any other exception is a bug: the
-session logs it and answers UnknownError, or closes its own connection; other sessions go on.
+session logs it and answers UnknownError, or closes its own connection; other sessions continue.
 """
 
 import asyncio
