@@ -83,7 +83,7 @@ async def _on_timeout(_: Request, error: Exception) -> Response:
 
 
 async def _on_disconnect(_: Request, error: Exception) -> Response:  # noqa: ARG001
-    # Nobody receives the answer. A line in the log for each would let a client fill it.
+    # No client receives the answer. A line for each would let a client fill the log.
     return reason(400, "The connection was lost before the request was complete")
 
 
