@@ -20,6 +20,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
+from magnetar.core.tasks import TaskScope
 from magnetar.ledger.bookie_calls import ask_end
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
@@ -53,15 +54,18 @@ async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
     if metadata.state is LedgerState.CLOSED:
         return End(metadata.last_entry, metadata.last_entry, metadata.length_bytes)
     last = metadata.ensembles[-1]
-    tasks = {
-        asyncio.ensure_future(ask_end(context, metadata.ledger_id, bookie, fence=False)): bookie
-        for bookie in last.bookies
-    }
     answers: list[LedgerEnd] = []
     answered: set[BookieIdentity] = set()
     failures: list[BookieError] = []
-    waiting, delay = set(tasks), None
-    try:
+    delay: float | None = None
+    async with TaskScope(f"end of ledger {metadata.ledger_id}") as scope:
+        tasks = {
+            scope.start(
+                ask_end(context, metadata.ledger_id, bookie, fence=False), bookie.bookie_id
+            ): bookie
+            for bookie in last.bookies
+        }
+        waiting = set(tasks)
         while waiting:
             done, waiting = await asyncio.wait(
                 waiting, timeout=delay, return_when=asyncio.FIRST_COMPLETED
@@ -78,9 +82,6 @@ async def end_of(context: LedgerContext, metadata: LedgerMetadata) -> End:
                 answered.add(tasks[task])
             if answers_cover(metadata, answered):
                 delay = LATER_ANSWERS_S
-    finally:
-        for task in tasks:
-            task.cancel()
     if not answers_cover(metadata, answered):
         raise BookieUnavailable(
             f"the end of ledger {metadata.ledger_id} is unknown: too few bookies of "

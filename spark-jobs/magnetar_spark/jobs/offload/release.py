@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from magnetar.core.errors import MagnetarError, PreconditionFailed
+from magnetar.core.tasks import TaskScope
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import ledger_key
 from magnetar.offload.errors import ColdFileCorrupt
@@ -46,31 +47,33 @@ class Released:
 class _Clocks:
     """The current time by this host, and by each store, which is queried once."""
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: int, scope: TaskScope) -> None:
         self.now_ms = now_ms
-        self._by_store: dict[StoreSpec, asyncio.Future[int]] = {}
+        self._scope = scope
+        self._by_store: dict[StoreSpec, asyncio.Task[int]] = {}
 
     async def store_now_ms(self, spec: StoreSpec) -> int:
         """The store's time at the first call. If stale, files seem younger."""
         if spec not in self._by_store:
-            self._by_store[spec] = asyncio.ensure_future(store_now_ms(spec))
+            self._by_store[spec] = self._scope.start(store_now_ms(spec), "store's clock")
         return await self._by_store[spec]
 
 
 async def release(log: Log, names: Sequence[tuple[str, int]], now_ms: int) -> Released:
     """Releases the due ledgers of managed ledgers, each with its lag in ms (-1: never; 0: now)."""
     client = LedgerClient(log.store, log.bookies, log.context.clock, log.context.settings)
-    run = _Release(log, client, now_ms)
     try:
-        for name, lag_ms in names:
-            files = (await run.repository.files(name)).values()
-            await asyncio.gather(
-                *(
-                    run.release(name, lag_ms, file)
-                    for file in files
-                    if _is_due(file.record, lag_ms, now_ms)
+        async with TaskScope("offload release") as scope:
+            run = _Release(log, client, _Clocks(now_ms, scope))
+            for name, lag_ms in names:
+                files = (await run.repository.files(name)).values()
+                await asyncio.gather(
+                    *(
+                        run.release(name, lag_ms, file)
+                        for file in files
+                        if _is_due(file.record, lag_ms, now_ms)
+                    )
                 )
-            )
     finally:
         await client.close()
     return run.released
@@ -84,12 +87,12 @@ def _is_due(file: OffloadRecord, lag_ms: int, now_ms: int) -> bool:
 class _Release:
     """One run over all managed ledgers."""
 
-    def __init__(self, log: Log, client: LedgerClient, now_ms: int) -> None:
+    def __init__(self, log: Log, client: LedgerClient, clocks: _Clocks) -> None:
         self.repository = OffloadRepository(log.store)
         self.released = Released()
         self._log = log
         self._client = client
-        self._clocks = _Clocks(now_ms)
+        self._clocks = clocks
         self._gate = asyncio.Semaphore(RELEASES_AT_ONCE)
 
     async def release(self, name: str, lag_ms: int, file: LiveFile) -> None:
