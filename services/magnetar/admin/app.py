@@ -44,6 +44,7 @@ from magnetar.admin.routers import (
     tenants,
     topic_stats,
     topics,
+    transactions,
 )
 from magnetar.admin.routers.policies import fixed, permissions
 from magnetar.admin.routers.policies import namespaces as namespace_policies
@@ -75,6 +76,7 @@ ROUTERS: Final = (
     brokers.router,
     bookies.router,
     broker_stats.router,
+    transactions.router,
     lookup.router,
     metrics.router,
     health.router,

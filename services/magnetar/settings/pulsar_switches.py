@@ -65,7 +65,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         failureDomainsEnabled="failure domains",
         replicationTlsEnabled="geo-replication",
         strictBookieAffinityEnabled="bookie affinity",
-        transactionCoordinatorEnabled="transactions",
         zkEnableSecurity="access control in the metadata store by Pulsar's means",
     ),
     **_switches(

@@ -91,7 +91,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 position = self._chunks.first(consumer)
                 if position is None:
                     break
-                acked = self.cursor.is_acked(*position)
+                acked = self.cursor.is_done(*position)
                 entry = None if acked else self.replays.take(position)
                 if entry is None and not acked:
                     self.replays.request((position,))
@@ -210,7 +210,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     def _replays_read(self, positions: Sequence[PositionPair]) -> None:
         for position in positions:
-            if position not in self._chunks and not self.cursor.is_acked(*position):
+            if position not in self._chunks and not self.cursor.is_done(*position):
                 self._replay.add(position)
         self.dispatch()
 
