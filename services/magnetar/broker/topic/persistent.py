@@ -136,8 +136,7 @@ class PersistentTopic(GovernedTopic):
     async def recover(self) -> None:
         """Restores the state in memory that producers need; call it before any attaches.
 
-        That is the ids of deduplication, and the message index after the last entry (PIP-70).
-        If the log has had transactions, the search for the open ones starts.
+        Those are the ids of deduplication, open transactions, and the message index (PIP-70).
         """
         await self.deduplication_switch.load()
         if Watermark.of(self.managed_ledger) is not None:
