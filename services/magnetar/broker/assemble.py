@@ -237,7 +237,7 @@ def _topic_context(
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
         encryption_required=settings.encryption_required,
-        transactions=StoredRecords(store) if settings.transactions else None,
+        transactions=StoredRecords(store, enabled=settings.transactions),
     )
 
 

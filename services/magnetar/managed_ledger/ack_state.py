@@ -274,8 +274,11 @@ class AckState:
 
     def ack_all_of(self, other: "AckState") -> None:
         """Acks every entry that `other`, a state of the same log, has acked."""
-        if self.mark_delete < other.mark_delete:
-            self.ack_cumulative(other.mark_delete)
+        end = other.mark_delete
+        for info in self._index.infos if self.mark_delete < end else ():
+            count = info.entries if info.ledger_id < end.ledger_id else end.entry_id + 1
+            if info.ledger_id <= end.ledger_id and count > 0:  # an artifact may have earlier ones
+                self.ack_entries(info.ledger_id, BitMap(range(count)))
         for ledger_id, entries in other.holes.items():
             self.ack_entries(ledger_id, entries)
 

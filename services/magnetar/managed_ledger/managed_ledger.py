@@ -21,7 +21,7 @@ from typing import Final
 from pyroaring import BitMap
 
 from magnetar.core.backoff import Backoff
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.ledger.settings import Quorums
@@ -376,7 +376,9 @@ class ManagedLedger:
 
         Retention trims them like others. `entries` has the entry ids by ledger.
         """
-        aborted = await self._cursors.open_aborted()
+        aborted = await self._context.tasks.finish(
+            self._cursors.open_aborted(), f"aborted entries of {self.name}"
+        )
         for ledger_id, ids in entries.items():
             aborted.ack_entries(ledger_id, ids)
         await aborted.flush()
@@ -495,6 +497,16 @@ class ManagedLedger:
         """Closes the newest ledger; the next append opens another."""
         self.check_open()
         await self._appender.roll_over()
+
+    async def close_failed_ledger(self) -> None:
+        """Closes the newest ledger if an append to it has failed; raises PersistenceError.
+
+        Until then, the next owner may find entries there that were never confirmed.
+        """
+        if self._appender.has_failed:
+            await self._appender.roll_over()
+        if self._appender.has_failed:
+            raise PersistenceError(f"{self.name}: the ledger of a failed append is not closed yet")
 
     async def terminate(self) -> Position:
         """Refuses all later appends, forever; returns the position of the last entry.

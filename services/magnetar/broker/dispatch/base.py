@@ -28,6 +28,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.ids import Position
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.pending_acks import TxnAcks
 
@@ -158,6 +159,16 @@ class Dispatcher(ABC):
         self, consumer: Consumer, positions: Iterable[tuple[int, int]] | None, epoch: int | None
     ) -> None:
         """Redelivers entries that the consumer holds: the given positions, or all."""
+
+    def _return(self, taken: list[Entry], live: list[Entry], done: int) -> None:
+        """Returns entries to the reader: those from the first of `live` on that was not delivered.
+
+        `live` are those of `taken` that may be delivered now. The others return as well: an entry
+        that is pending in a transaction must be read again if that aborts.
+        """
+        if done < len(live):
+            at = done if len(live) == len(taken) else taken.index(live[done])
+            self.reader.give_back(taken[at:])
 
     def rewind(self) -> None:
         """Restarts reading behind the mark-delete position; nothing may be outstanding."""

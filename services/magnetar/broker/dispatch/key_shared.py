@@ -132,7 +132,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             taken = self.reader.take(min(room, max(1, int(permits))))
             if taken:
                 entries = self.cursor.filter_unacked(taken)
-                self.reader.give_back(entries[self._hand_out(entries, out, full) :])
+                self._return(taken, entries, self._hand_out(entries, out, full))
                 dealt += len(taken)
         for consumer, deliveries in (*full, *out.items()):
             if deliveries:
@@ -267,7 +267,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if self.waiting.park(position, sticky_hash):
             self._line_up(sticky_hash)
 
-    def _return(self, position: PositionPair, packed: int) -> None:
+    def _replay_aborted(self, position: PositionPair, packed: int) -> None:
         if packed:
             self._replay_later(position, packed)
         else:

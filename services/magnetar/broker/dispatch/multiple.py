@@ -157,12 +157,12 @@ class MultipleConsumersDispatcher(Dispatcher):
                     packed = held
                     break
             self.counts.increment(key)
-            self._return(key, packed)
+            self._replay_aborted(key, packed)
         self._unblock()
         self._wake_due = False
         self.dispatch()
 
-    def _return(self, position: PositionPair, packed: int) -> None:
+    def _replay_aborted(self, position: PositionPair, packed: int) -> None:
         """Queues a position of an aborted transaction; `packed` is 0 if it was not read here."""
         self._replay_later(position, packed)
 

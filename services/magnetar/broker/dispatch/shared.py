@@ -62,7 +62,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         taken = self.reader.take(room)
         if taken:
             entries = self.cursor.filter_unacked(taken)
-            self.reader.give_back(entries[self._hand_out(entries, replayed=False) :])
+            self._return(taken, entries, self._hand_out(entries, replayed=False))
         return len(taken)
 
     def _replay_some(self, count: int) -> int:

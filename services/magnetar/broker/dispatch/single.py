@@ -113,7 +113,7 @@ class SingleActiveDispatcher(Dispatcher):
                 left -= count if ack_set is None else ack_set.bit_count()
             if left <= 0:
                 break
-        self.reader.give_back(entries[len(deliveries) :])
+        self._return(taken, entries, len(deliveries))
         consumer.permits = left
         self._count_out(consumer, deliveries, permits - left)
         return len(taken)

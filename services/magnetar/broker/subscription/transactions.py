@@ -270,11 +270,13 @@ class SubscriptionTransactions:
             outcome = Outcome.ABORT if record is None else record.state.outcome
             assert outcome is not None  # noqa: S101  (not OPEN)
             await self.end_transaction(txn, outcome)
-        except (MagnetarError, TimeoutError) as error:
+        except Exception as error:
+            expected = isinstance(error, MagnetarError | TimeoutError)
             log.warning(
                 "acks of a transaction not ended, will retry",
                 subscription=self._subscription.name, topic=self._subscription.topic,
                 transaction=str(txn), error=str(error) or type(error).__name__,
+                exc_info=None if expected else error,
             )  # fmt: skip
             return False
         return True

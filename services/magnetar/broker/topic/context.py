@@ -34,4 +34,4 @@ class TopicContext:
     encryption_required: bool = False
     """Whether producers must encrypt, whatever the policies say."""
     transactions: TransactionRecords | None = None
-    """The records of transactions; None while transactions are off."""
+    """The records of transactions, also while transactions are off."""

@@ -8,7 +8,6 @@ one that the client resends.
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.lifecycle.limits import KEEPS_ALL, quorums_of, retention_of
@@ -30,13 +29,14 @@ from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate
 from magnetar.broker.topic.last_message import find_last_message, last_not_aborted
+from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, check_keys, without_own
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.publish_completion import PublishCompletion
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
 from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.topic.transactions.watermark import WATERMARK_PROPERTY, Watermark
+from magnetar.broker.topic.transactions.watermark import Watermark
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
@@ -58,9 +58,6 @@ from magnetar.policies.rates import DISPATCH_RATE, SUBSCRIPTION_DISPATCH_RATE
 from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")
-
-EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-OWN_PROPERTIES: Final = (EPOCH_PROPERTY, WATERMARK_PROPERTY)
 
 
 class PersistentTopic(GovernedTopic):
@@ -139,8 +136,7 @@ class PersistentTopic(GovernedTopic):
     async def recover(self) -> None:
         """Restores the state in memory that producers need; call it before any attaches.
 
-        That is the ids of deduplication, and the message index after the last entry (PIP-70).
-        If the log has had transactions, the search for the open ones starts.
+        Those are the ids of deduplication, open transactions, and the message index (PIP-70).
         """
         await self.deduplication_switch.load()
         if Watermark.of(self.managed_ledger) is not None:
@@ -398,8 +394,7 @@ class PersistentTopic(GovernedTopic):
     @property
     def properties(self) -> Mapping[str, str]:
         """The log's properties without those of the broker."""
-        properties = self.managed_ledger.properties
-        return {key: value for key, value in properties.items() if key not in OWN_PROPERTIES}
+        return without_own(self.managed_ledger.properties)
 
     @property
     def stored_bytes(self) -> int:
@@ -488,8 +483,14 @@ class PersistentTopic(GovernedTopic):
         self.managed_ledger.when_fenced(listener)
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Stores the topic's properties with its log."""
+        """Adds or replaces properties. Raises PreconditionFailed for one of the broker's own."""
+        check_keys(properties)
         await self.managed_ledger.set_properties(dict(properties))
+
+    async def delete_property(self, key: str) -> None:
+        """Deletes a property if it exists; raises as `set_properties` does."""
+        check_keys((key,))
+        await self.managed_ledger.delete_property(key)
 
     def policies_changed(self) -> None:
         """See `Topic.policies_changed`."""

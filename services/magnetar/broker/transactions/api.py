@@ -79,6 +79,9 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 class TransactionRecords(Protocol):
     """The records of all coordinators, for topics and subscriptions on any broker."""
 
+    enabled: bool
+    """Whether clients may use transactions. Former ones are looked up even if not."""
+
     async def record(self, txn: TxnId) -> TransactionRecord | None:
         """Returns the newest record, None if there is none (any more).
 

@@ -64,8 +64,9 @@ def number_of(key: str) -> int:
 class StoredRecords:
     """The `TransactionRecords` of a broker: each question reads the metadata store."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, *, enabled: bool) -> None:
         self._store = store
+        self.enabled = enabled
 
     async def record(self, txn: TxnId) -> TransactionRecord | None:
         """See `TransactionRecords.record`; raises MetadataUnavailable after READ_TIMEOUT_S."""

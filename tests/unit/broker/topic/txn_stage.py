@@ -37,6 +37,7 @@ class Records:
         self.go = asyncio.Event()
         self.go.set()
         self.failing = False
+        self.enabled = True
 
     async def record(self, txn: TxnId) -> TransactionRecord | None:
         self.asked.append(txn)
@@ -47,14 +48,18 @@ class Records:
         return record
 
     def open(
-        self, txn: TxnId, *topics: PersistentTopic, subscriptions: tuple[str, ...] = ("s",)
+        self,
+        txn: TxnId,
+        *topics: PersistentTopic,
+        subscriptions: tuple[str, ...] = ("s",),
+        deadline_ms: int = DEADLINE_MS,
     ) -> None:
         names = tuple(str(topic.name) for topic in topics)
         added = tuple(SubscriptionInTxn(name, each) for name in names for each in subscriptions)
         self.by_id[txn] = TransactionRecord(
             state=TxnState.OPEN,
             opened_ms=1,
-            deadline_ms=DEADLINE_MS,
+            deadline_ms=deadline_ms,
             topics=names,
             subscriptions=added,
         )
@@ -71,6 +76,10 @@ class TxnStage:
         self.records = Records()
         topics: Any = s.service.topics
         topics._context = replace(topics._context, transactions=self.records)
+
+    def off(self) -> None:
+        """Turns transactions off."""
+        self.records.enabled = False
 
     async def topic(self, local: str = "t") -> PersistentTopic:
         return await self.s.topic(local)

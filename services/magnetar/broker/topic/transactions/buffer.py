@@ -16,7 +16,7 @@ from magnetar.core.ids import Position
 class OpenTxn:
     """A transaction that may have, or may still get, entries in the topic."""
 
-    __slots__ = ("deadline_ms", "drained", "entries", "first", "in_flight", "outcome")
+    __slots__ = ("deadline_ms", "drained", "entries", "first", "in_flight", "outcome", "uncertain")
 
     def __init__(self, deadline_ms: int) -> None:
         self.deadline_ms = deadline_ms
@@ -28,6 +28,9 @@ class OpenTxn:
         """Entry ids by ledger."""
         self.outcome: Outcome | None = None
         """Set once the end has arrived; no message is admitted from then on."""
+
+        self.uncertain = False
+        """Whether an append has failed: its entries may be in the log once that is recovered."""
 
         self.drained: asyncio.Event | None = None
         """Set once no append is in flight, if the end waits for that."""

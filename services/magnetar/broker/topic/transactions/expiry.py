@@ -48,8 +48,8 @@ class Expiry:
         self._closed = False
 
     def schedule(self) -> None:
-        """Sets the timer for the next deadline, unless it is set."""
-        if self._timer is not None or self._running or self._closed:
+        """Sets the timer for the next deadline."""
+        if self._running or self._closed:
             return
         deadlines = self._deadlines()
         if not deadlines:
@@ -58,7 +58,12 @@ class Expiry:
         delay_s = 0.0
         if due_ms != NOT_LOOKED_UP:
             delay_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000 + EXPIRY_GRACE_S)
-        self._timer = asyncio.get_running_loop().call_later(delay_s, self._expired)
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(delay_s, self._expired)
 
     def stop(self) -> None:
         """Ends the timer for good."""

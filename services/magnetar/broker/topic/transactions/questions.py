@@ -48,8 +48,8 @@ class Questions:
 
     @property
     def possible(self) -> bool:
-        """Whether there are records to read: transactions are on."""
-        return self._records is not None
+        """Whether clients may use transactions."""
+        return self._records is not None and self._records.enabled
 
     def ask(self, txn: TxnId, on_answer: OnAnswer) -> None:
         """Calls `on_answer` once the record has been read; never at once."""
@@ -72,10 +72,12 @@ class Questions:
         error: MagnetarError | None = None
         try:
             record = await self.read(txn)
-        except (MagnetarError, TimeoutError) as failure:
-            log.info(
+        except Exception as failure:
+            expected = isinstance(failure, MagnetarError | TimeoutError)
+            log.warning(
                 "record of a transaction not read",
                 transaction=str(txn), where=self._where, error=str(failure),
+                exc_info=None if expected else failure,
             )  # fmt: skip
             error = ServiceNotReady(f"The record of transaction {txn} cannot be read, please retry")
         if self._waiting.get(txn) is waiting:

@@ -140,6 +140,8 @@ class TopicTransactions:
                 # The log calls back in the turn that confirms the entries, before any read.
                 self.buffer.appended(txn, ledger_id, first_entry, entries)
                 self._move_horizon()
+            else:
+                open_txn.uncertain = True
             on_appended(ledger_id, first_entry, error)
             open_txn.append_done()
 
@@ -177,6 +179,9 @@ class TopicTransactions:
     async def _finish(self, txn: TxnId, open_txn: OpenTxn, outcome: Outcome) -> None:
         open_txn.outcome = outcome
         await open_txn.when_drained()
+        if open_txn.uncertain:
+            # Otherwise an entry could appear once the record of an aborted transaction is deleted.
+            await self._ledger.close_failed_ledger()
         if outcome is Outcome.ABORT and open_txn.entries:
             await self._ledger.abort_entries(open_txn.entries)
         if self.buffer.get(txn) is open_txn:
@@ -214,11 +219,12 @@ class TopicTransactions:
             try:
                 await scan(self._ledger, self._scanned_to, end, self.buffer)
                 break
-            except (MagnetarError, TimeoutError) as error:
+            except Exception as error:
                 self.buffer = TxnBuffer()
+                expected = isinstance(error, MagnetarError | TimeoutError)
                 log.warning(
                     "transactions not recovered, will retry", topic=str(self._name),
-                    error=str(error) or type(error).__name__,
+                    error=str(error) or type(error).__name__, exc_info=None if expected else error,
                 )  # fmt: skip
             await asyncio.sleep(backoff.failed_s())
         if self._closed:
@@ -234,6 +240,8 @@ class TopicTransactions:
     async def _when_recovered(self) -> None:
         if self._recovered is not None:
             await self._recovered.wait()
+        if self._closed:
+            raise ServiceNotReady(f"Topic {self._name} is being closed, please retry")
 
     async def _prepare(self) -> None:
         """Makes recovery possible, before the first message of a transaction is stored."""
@@ -256,10 +264,11 @@ class TopicTransactions:
                     self._finish(txn, open_txn, outcome), f"end {txn} in {self._name}"
                 )
                 return True
-        except (MagnetarError, TimeoutError) as error:
+        except Exception as error:
+            expected = isinstance(error, MagnetarError | TimeoutError)
             log.warning(
                 "transaction not ended, will retry", topic=str(self._name), transaction=str(txn),
-                error=str(error) or type(error).__name__,
+                error=str(error) or type(error).__name__, exc_info=None if expected else error,
             )  # fmt: skip
             return False
         if record is not None:
@@ -301,5 +310,7 @@ class TopicTransactions:
     def abandon(self) -> None:
         """Stops without writing."""
         self._closed = True
+        if self._recovered is not None:
+            self._recovered.set()
         self._watermark.stop()
         self._expiry.stop()
