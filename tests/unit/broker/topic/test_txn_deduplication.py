@@ -59,6 +59,7 @@ async def test_ids_of_aborted_messages_stay_used(crash: bool) -> None:
         assert topic.deduplication is not None
         assert topic.deduplication.last_sequence_id("p") == 2
         producer, sink = await attach(topic, "p")
+        assert producer.last_sequence is not None
         assert producer.last_sequence() == 2
         s.records.open(T2, topic)
         send(topic, producer, T2, 2, 3)
