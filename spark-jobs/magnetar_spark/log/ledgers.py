@@ -38,7 +38,7 @@ RECORDS_AT_ONCE: Final = 64
 READS_MAX: Final = 3
 """Reads of one log, if its ledgers disappear between two reads."""
 ENTRY_BYTES_GUESS: Final = 1 << 10
-"""For an open ledger whose bookies do not answer; only the sizes of tasks depend on it."""
+"""Entry size of an open ledger whose bookies do not answer; only task sizes depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
