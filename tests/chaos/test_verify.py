@@ -89,7 +89,7 @@ def _refuse_deletion(record: TopicRecord) -> None:
         (_refuse_deletion, "deletion-of-life-2"),
     ],
 )
-def test_each_broken_promise_is_told(damage: Callable[[TopicRecord], None], word: str) -> None:
+def test_each_broken_promise_is_reported(damage: Callable[[TopicRecord], None], word: str) -> None:
     record = good()
     damage(record)
     assert any(word in text for text in violations(Observations({"t": record})))

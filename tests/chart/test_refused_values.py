@@ -179,7 +179,7 @@ def test_what_has_no_place_here_says_what_to_use(
     assert what in line, said
 
 
-def test_all_that_is_wrong_is_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     said = refused(
         {"zookeeper": {}, "tls": {"proxy": {"enabled": True}}, "components": {"proxy": True}}
     )

@@ -119,7 +119,7 @@ async def test_a_broker_that_comes_later_knows_them(cluster: RestCluster) -> Non
     assert policies.namespace_value(NamespaceName("public", "default"), MESSAGE_TTL) == 9
 
 
-async def test_a_change_is_told_to_topics_that_registered_nowhere(
+async def test_topics_without_a_registration_are_notified_of_a_change(
     cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, topic, other = await served(cluster)

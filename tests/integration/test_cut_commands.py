@@ -151,7 +151,7 @@ async def test_a_producer_that_is_cut_leaves_its_initial_subscription_visible() 
         assert not len(topic.producers)
 
 
-async def test_a_termination_whose_caller_leaves_is_told_to_producers() -> None:
+async def test_producers_learn_of_a_termination_whose_caller_disconnects() -> None:
     store = StalledStore()
     async with running_broker(store=store) as (service, _):
         topic = await service.topics.get_or_open(NAME, create=True)

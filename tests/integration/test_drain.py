@@ -22,7 +22,7 @@ RATES = st.floats(0, 1e9)
 
 
 @given(st.integers(1, 10**12), RATES, RATES)
-def test_a_backlog_drains_in_the_time_that_is_told(backlog: int, into: float, out: float) -> None:
+def test_a_backlog_drains_in_the_predicted_time(backlog: int, into: float, out: float) -> None:
     told = time_to_drain_s(backlog, into, out)
     assert 0 < told <= TIME_TO_DRAIN_S_MAX
     if told < TIME_TO_DRAIN_S_MAX:

@@ -82,7 +82,7 @@ async def test_over_the_brokers_of_a_cluster(cluster: RestCluster) -> None:
     assert len(topics[1].managed_ledger.ledgers) == 3  # to ask deletes nothing
 
 
-async def test_what_expires_is_told_by_subscription(cluster: RestCluster) -> None:
+async def test_expired_entries_are_reported_by_subscription(cluster: RestCluster) -> None:
     first = cluster.members[0]
     await first.done("PUT", "~/persistent/public/default/t")
     topic = await fill(cluster, parse_topic("persistent://public/default/t"))

@@ -217,7 +217,7 @@ async def test_tokens_are_lost_where_etcd_restarts(etcd: EtcdMember) -> None:
     await store.close()
 
 
-async def test_who_may_not_is_told_at_once_and_why(etcd: EtcdMember) -> None:
+async def test_a_refused_request_fails_at_once_with_the_reason(etcd: EtcdMember) -> None:
     async with asyncio.timeout(WITHIN_S):  # what is tried again would go on for longer
         with pytest.raises(MetadataRefused, match=r"user magnetar: .*authentication failed"):
             await open_on(etcd, **(MAGNETAR | {"password": "wrong"}))

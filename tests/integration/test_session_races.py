@@ -117,7 +117,7 @@ async def test_what_was_sent_before_a_close_is_receipted_before_its_answer() -> 
         await client.close()
 
 
-async def test_producers_of_a_terminated_topic_are_told_when_they_come_back() -> None:
+async def test_producers_of_a_terminated_topic_get_its_error_when_they_reattach() -> None:
     async with running_broker() as (service, port):
         client = await RawClient.connect(HOST, port)
         producer = await client.producer(TOPIC)

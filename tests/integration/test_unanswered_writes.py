@@ -141,9 +141,7 @@ async def test_of_two_deletions_at_once_the_first_of_which_fails_nothing_is_left
         assert not topic.managed_ledger.cursors
 
 
-async def test_producers_of_a_topic_whose_termination_failed_are_told_that_it_is_terminated() -> (
-    None
-):
+async def test_producers_of_a_topic_whose_termination_failed_get_topic_terminated() -> None:
     store = HeldStore()
     async with running_broker(store=store) as (service, port):
         client = await RawClient.connect(HOST, port)

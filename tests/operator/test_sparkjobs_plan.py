@@ -90,7 +90,7 @@ def test_the_drivers_command() -> None:
     ],
     ids=str,
 )
-def test_a_compaction_uses_all_cores_of_its_executors_unless_told_otherwise(
+def test_a_compaction_uses_all_cores_of_its_executors_unless_configured_otherwise(
     spec: dict[str, Any], words: list[str]
 ) -> None:
     arguments = submit.job_arguments(job(**spec, executor={"instances": 3, "cores": 2}), PLACE)

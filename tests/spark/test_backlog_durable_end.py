@@ -89,7 +89,9 @@ def test_so_much_of_a_tail_is_proved(monkeypatch: pytest.MonkeyPatch) -> None:
     assert end(log, size=False).last_entry == 4
 
 
-def test_what_is_too_much_to_prove_is_told_as_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_that_is_too_much_to_prove_is_reported_as_an_estimate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     log = MemoryLog(monkeypatch)
     log.open(LEDGER, (10, 10), (10, 0), ack_quorum=2)
     for proved_max, exact in ((1000, True), (999, False)):

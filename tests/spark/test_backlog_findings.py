@@ -56,7 +56,7 @@ def test_a_stalled_backlog_is_critical_after_an_hour(
     assert found.text == f"1,234 entries, and nothing was consumed for 1 min 30 s{said}"
 
 
-def test_a_growing_backlog_is_told_with_its_rates() -> None:
+def test_a_growing_backlog_is_reported_with_its_rates() -> None:
     rates = {"growth_per_s": 1.5, "published_per_s": 4.0, "consumed_per_s": 2.5}
     (found,) = of(subscription("s", A, entries=7, trend="growing", **rates))
     assert (found.severity, found.kind) == (CRITICAL, "growing")
@@ -65,7 +65,7 @@ def test_a_growing_backlog_is_told_with_its_rates() -> None:
         assert of(subscription("s", A, entries=7, trend=trend, **rates)) == []
 
 
-def test_what_is_kept_for_one_subscription_is_told_where_it_is_much() -> None:
+def test_a_large_amount_kept_for_one_subscription_is_reported() -> None:
     much = attention.HOLDS_BYTES
     assert of(subscription("s", A, holds_bytes=much - 1)) == []
     (found,) = of(subscription("s", A, holds_bytes=much))
@@ -74,7 +74,7 @@ def test_what_is_kept_for_one_subscription_is_told_where_it_is_much() -> None:
     )  # fmt: skip
 
 
-def test_many_acknowledged_runs_are_told_with_their_holder() -> None:
+def test_many_acknowledged_runs_are_reported_with_their_holder() -> None:
     runs = attention.RANGES
     assert of(subscription("s", A, acked_ranges=runs - 1)) == []
     assert of(subscription("s", A, acked_ranges=None)) == []
@@ -98,7 +98,9 @@ def test_many_acknowledged_runs_are_told_with_their_holder() -> None:
         ({"expires_in_s": -5.0, "entries": 0}, False),
     ],
 )
-def test_what_will_outlive_the_ttl_is_told(fields: dict[str, Any], expires: bool) -> None:
+def test_messages_that_will_outlive_the_ttl_are_reported(
+    fields: dict[str, Any], expires: bool
+) -> None:
     row = subscription("s", A, **{"entries": 5, "age_s": 80.0, "consumed_per_s": None, **fields})
     assert kinds(row, ttl_s=100) == [(CRITICAL, "expiring")] * expires
     assert kinds(row, ttl_s=0) == []
@@ -119,7 +121,7 @@ def test_what_nothing_keeps_is_summed_by_topic() -> None:
     assert findings(rows) == []
 
 
-def test_dead_letters_are_told_with_their_origin() -> None:
+def test_dead_letters_are_reported_with_their_origin() -> None:
     def flow(**fields: Any) -> Any:
         more = {"kind": "dead-letter", "origin": B, "subscription": "s", "messages": 3}
         return blank("flows", topic=A, **{**more, "whole": True, **fields})

@@ -101,7 +101,7 @@ def test_every_count_is_the_brokers_own(backlogs: Backlogs) -> None:
     assert [each["subscription"] for each in found["details"]] == ["none", "holes", "middle"]
 
 
-def test_what_is_told_of_a_topic_as_a_whole(backlogs: Backlogs) -> None:
+def test_the_figures_of_a_whole_topic(backlogs: Backlogs) -> None:
     policies(
         backlogs,
         message_ttl_in_seconds=60,
@@ -260,7 +260,7 @@ def test_partitions_are_compared_with_their_mean(backlogs: Backlogs) -> None:
     assert [row["partition"] for row in backlogs.rows("topics")] == [0, 1]
 
 
-def test_dead_letters_are_told_with_where_they_came_from(backlogs: Backlogs) -> None:
+def test_dead_letters_are_counted_by_their_origin(backlogs: Backlogs) -> None:
     properties = [
         [{"key": "REAL_TOPIC", "value": TOPIC}, {"key": "RECONSUMETIMES", "value": str(times)}]
         for times in (3, 5)

@@ -114,7 +114,7 @@ def test_offloaded_ledgers_count_by_where_their_copies_are(backlogs: Backlogs) -
     assert freed["bytes"] == 12 * size
 
 
-def test_a_file_that_cannot_be_read_is_told_and_all_that_metadata_knows_stays(
+def test_an_unreadable_file_is_reported_and_figures_of_metadata_stay(
     backlogs: Backlogs,
 ) -> None:
     backlogs.topic(TOPIC, messages(backlogs, 10), {"none": nothing, "middle": acked(2, 0)})
@@ -294,7 +294,7 @@ def test_a_subscription_without_acks_stands_where_its_record_says(backlogs: Back
     assert backlogs.rows("storage", cause="cursors") == []
 
 
-def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_told(backlogs: Backlogs) -> None:
+def test_an_unreadable_topic_keeps_no_other_from_being_reported(backlogs: Backlogs) -> None:
     other = f"{TOPIC}-other"
     backlogs.topic(TOPIC, messages(backlogs, 3), {"s": nothing})
     backlogs.topic(other, messages(backlogs, 5), {"s": nothing})
@@ -324,7 +324,7 @@ def test_a_topic_that_is_deleted_is_no_failure(backlogs: Backlogs) -> None:
     assert (found["code"], found["metrics"]["topics"]) == (0, 0)
 
 
-def test_a_range_that_cannot_be_read_to_its_end_is_told(backlogs: Backlogs) -> None:
+def test_a_range_that_cannot_be_read_to_its_end_is_reported(backlogs: Backlogs) -> None:
     backlogs.topic(TOPIC, messages(backlogs, 10), {"none": nothing})
     for disk in backlogs.cluster.bookies.disks:
         disk.ledger(2).entries.pop(1, None)

@@ -90,7 +90,7 @@ def test_each_row_is_found_by_its_kind() -> None:
     assert [found.keys, found.unread_keys, found.failures, found.skew] == [[], [], [], {}]
 
 
-def test_one_failure_of_a_topic_is_told() -> None:
+def test_one_failure_of_a_topic_is_reported() -> None:
     found = grouped_by_kind(
         [
             row(FAILED, "a", key=b"first"),

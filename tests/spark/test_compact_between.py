@@ -230,7 +230,7 @@ def test_a_topic_that_fails_keeps_no_other_from_its_turn(
     assert cluster.keys(records.ATTEMPTS_PREFIX) == []
 
 
-def test_an_error_of_ours_in_this_process_is_told_as_it_is(
+def test_a_bug_in_this_process_is_reported_as_it_is(
     cluster: JobCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.write(TOPIC, keyed(0, 6))

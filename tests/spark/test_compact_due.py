@@ -152,7 +152,7 @@ def test_where_nothing_says_where_to_nothing_is_begun(cluster: JobCluster) -> No
     assert cluster.keys(records.ATTEMPTS_PREFIX) == []
 
 
-def test_a_store_that_is_none_is_told_for_every_topic(cluster: JobCluster) -> None:
+def test_a_missing_store_is_reported_for_every_topic(cluster: JobCluster) -> None:
     cluster.write(TOPIC, keyed(0, 6))
     found = cluster.job("compact", "--topic", TOPIC, "--store", "ftp://x/y")
     assert found["code"] == 3

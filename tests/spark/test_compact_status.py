@@ -83,7 +83,7 @@ async def test_of_two_jobs_the_later_one_tells(store: MemoryStore) -> None:
     assert (left.state, left.job, left.requested_ms) == (RequestState.PENDING, "", 7)
 
 
-async def test_of_a_topic_that_was_deleted_nothing_is_told(store: MemoryStore) -> None:
+async def test_a_deleted_topic_has_no_status(store: MemoryStore) -> None:
     status = told(store, "one", await ask(store))
     await status.update(RUNNING)
     await store.delete(KEY)

@@ -86,7 +86,7 @@ def test_what_the_machine_says_is_the_jobs_failure(
     assert (found["code"], found["error"]) == (1, said)
 
 
-def test_a_mistake_of_ours_is_told_and_not_hidden(
+def test_a_bug_is_reported_and_not_hidden(
     cluster: JobCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.write(TOPIC, ENTRIES)
@@ -271,7 +271,7 @@ def written(folder: Path, path: str) -> None:
         writer.close()
 
 
-async def test_the_sweep_of_a_store_that_is_away_is_told(
+async def test_the_failed_sweep_of_an_unavailable_store_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, here = HeldStore(), StoreSpec("filesystem", str(tmp_path))

@@ -227,7 +227,7 @@ def test_mistakes_name_the_option(log: Log, topic: str) -> None:
             PulsarDataSource({**log.options(""), **options}).schema()
 
 
-def test_what_was_let_go_is_told(log: Log, client: pulsar.Client, topic: str) -> None:
+def test_a_deleted_ledger_is_reported(log: Log, client: pulsar.Client, topic: str) -> None:
     ids = publish(client, topic)
     start = f'{{"{topic}": "{ids[0].ledger_id()}:0"}}'
     url = f"{brokers(log.cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}/truncate"

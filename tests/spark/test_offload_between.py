@@ -208,7 +208,7 @@ def test_a_ledger_that_cannot_be_read_keeps_no_other_from_its_file(cluster: JobC
     assert cluster.keys(ATTEMPTS_PREFIX) == []
 
 
-def test_a_ledger_that_bookies_have_let_go_without_a_file_is_told_as_such(
+def test_a_ledger_that_bookies_deleted_without_a_file_is_reported_as_such(
     cluster: JobCluster,
 ) -> None:
     ledger_id = only_the_first(cluster)

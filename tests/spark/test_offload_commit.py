@@ -257,7 +257,7 @@ async def test_the_sweep_takes_what_nobody_names_and_this_cluster_wrote(
     assert other.exists()
 
 
-async def test_a_torn_file_of_nobody_is_kept_and_told_and_the_sweep_goes_on(
+async def test_a_torn_unnamed_file_is_kept_and_reported_and_the_sweep_continues(
     store: Silent, tmp_path: Path
 ) -> None:
     """It may be another cluster's, and be its only copy."""

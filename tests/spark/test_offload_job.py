@@ -135,7 +135,7 @@ def test_an_object_store_as_the_policies_say(
     assert {file.store.driver for file in offload.ledgers(topic).files.values()} == {"aws-s3"}
 
 
-def test_what_was_asked_for_is_done_and_told(
+def test_a_request_is_executed_and_its_result_recorded(
     spark: SparkSession, offload: Offload, client: pulsar.Client, topic: str
 ) -> None:
     publish(client, topic, COUNT)
@@ -179,7 +179,7 @@ def test_chunks_across_the_seam(
     assert [row["value"] for row in log.rows(topic, partition_bytes="6000000")] == sent
 
 
-def test_a_ledger_that_is_let_go_while_it_is_read(
+def test_a_ledger_that_is_deleted_while_it_is_read(
     spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
 ) -> None:
     """The plan is from before the offload; and the other way, a file that cannot be had."""

@@ -224,7 +224,7 @@ def test_a_request_of_one_topic_fails_for_its_own_ledgers_alone(cluster: JobClus
     ("arguments", "asked", "told"),
     [(("--threshold", "0"), False, 1), ((), True, 1), ((), False, 0)],
 )
-def test_what_is_asked_for_and_can_be_put_nowhere_is_told(
+def test_a_request_without_a_store_is_reported(
     cluster: JobCluster, arguments: tuple[str, ...], asked: bool, told: int
 ) -> None:
     cluster.write(TOPIC, ENTRIES)
@@ -246,7 +246,7 @@ def test_topics_that_are_not_there_are_an_error_by_name_alone(cluster: JobCluste
     assert (found["code"], counts(found, "topics")) == (0, [0])
 
 
-def test_bookies_let_go_of_what_has_been_live_for_the_deletion_lag(cluster: JobCluster) -> None:
+def test_bookies_delete_ledgers_live_for_the_deletion_lag(cluster: JobCluster) -> None:
     cluster.write(TOPIC, ENTRIES)
     closed = cluster.closed()
     size = sum(map(len, ENTRIES))
@@ -278,7 +278,7 @@ def test_a_policy_that_changes_while_ledgers_are_written_holds_for_the_release(
     assert counts(offload(cluster, "--threshold", "0"), "ledgersReleased") == [3]
 
 
-def test_a_file_that_is_gone_keeps_its_ledger_and_is_told(cluster: JobCluster) -> None:
+def test_a_file_that_is_gone_keeps_its_ledger_and_is_reported(cluster: JobCluster) -> None:
     cluster.write(TOPIC, ENTRIES)
     offload(cluster, *TO_FILES)
     first = cluster.closed()[0]

@@ -3,7 +3,7 @@
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,7 @@ from tests.spark.offload_stage import TO_FILES, counts, offload, on_this_process
 
 import magnetar_spark
 from magnetar import offload as cold_data
+from magnetar_spark.jobs.offload import job
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "understand" / "offload.md"
 SPARK: Final = Path(magnetar_spark.__file__).parent
@@ -31,9 +32,15 @@ def linked(targets: list[str]) -> list[Path]:
     return [(PAGE.parent / target).resolve() for target in targets]
 
 
+OnCall = Callable[[FrameType, str, Any], None]
+
+
 @contextmanager
-def executed(files: list[Path]) -> Iterator[None]:
-    """Adds each module of the packages to `files` when its first function is called."""
+def executed(files: list[Path]) -> Iterator[OnCall]:
+    """Adds each module of the packages to `files` when its first function is called.
+
+    Yields the profile function, for threads that exist already.
+    """
     names: set[str] = set()
 
     def on_call(frame: FrameType, event: str, _: Any) -> None:
@@ -44,10 +51,10 @@ def executed(files: list[Path]) -> Iterator[None]:
             if any(path.is_relative_to(package) for package in PACKAGES):
                 files.append(path)
 
-    threading.setprofile(on_call)  # reads of files run in threads
+    threading.setprofile(on_call)
     sys.setprofile(on_call)
     try:
-        yield
+        yield on_call
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -59,7 +66,17 @@ def test_an_offload_executes_the_modules_of_the_page(
     cluster = on_this_process(monkeypatch, JobCluster(monkeypatch, tmp_path, capsys))
     only_the_first(cluster)
     files: list[Path] = []
-    with executed(files):
+    write = job._write_by_spark
+    with executed(files) as on_call:
+
+        def profiled(*arguments: Any) -> Any:
+            sys.setprofile(on_call)  # in a thread of the loop's pool, which may be an older one
+            try:
+                return write(*arguments)
+            finally:
+                sys.setprofile(None)
+
+        monkeypatch.setattr(job, "_write_by_spark", profiled)
         summary = offload(cluster, *TO_FILES)
     assert counts(summary, "ledgersOffloaded", "failed") == [1, 0]
     page = PAGE.read_text()

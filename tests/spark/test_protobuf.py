@@ -237,7 +237,7 @@ def test_older_messages_have_the_newest_columns(
         (one(F.TYPE_INT32, "repeated"), [1], one(F.TYPE_INT32, "map")),
     ],
 )
-def test_other_changes_are_told(older: Schema, value: Any, newest: Schema) -> None:
+def test_other_changes_are_refused(older: Schema, value: Any, newest: Schema) -> None:
     with pytest.raises(PersistenceError, match=r"field 1 \('t\.R\.a'\) had another type"):
         by_versions(newest, {0: older}, (0, of_one(older, value)))
 

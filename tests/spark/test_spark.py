@@ -60,7 +60,7 @@ def test_a_topic_is_a_table(
     assert 1 <= pruned.rdd.getNumPartitions() < table.rdd.getNumPartitions()
 
 
-def test_an_error_is_told_with_its_text(spark: SparkSession, log: Log, topic: str) -> None:
+def test_an_error_has_its_text(spark: SparkSession, log: Log, topic: str) -> None:
     with pytest.raises(AnalysisException, match="does not exist"):
         spark.read.format("pulsar").options(**log.options(topic)).load()
 

@@ -17,9 +17,9 @@ import json
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from magnetar.core.clock import Clock
 from magnetar.core.log import get_logger
@@ -34,6 +34,9 @@ AUDIT_TEXT_CHARS_MAX: Final = 512
 """Longer names, which clients may send, are truncated."""
 AUDIT_FILE_MODE: Final = 0o600
 CUT: Final = "…"
+_NAMES: Final = (
+    "role", "original", "action", "target", "subscription", "forwarder", "reason",
+)  # fmt: skip
 
 log = get_logger("magnetar.audit")
 
@@ -99,7 +102,7 @@ class AuditLog:
         if len(self._pending) >= AUDIT_PENDING_MAX:
             self._drop(1)
             return
-        self._pending.append((self._clock.now_ms(), record))
+        self._pending.append((self._clock.now_ms(), _short(record)))
 
     async def stop(self) -> None:
         """Writes the records that wait, then ends the writer; gives up after AUDIT_STOP_S."""
@@ -169,20 +172,30 @@ class AuditLog:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
+def _short(record: AuditRecord) -> AuditRecord:
+    """Returns the record with truncated names: until it is written, it takes memory."""
+    long: dict[str, Any] = {
+        name: _cut(text)
+        for name in _NAMES
+        if len(text := getattr(record, name)) > AUDIT_TEXT_CHARS_MAX
+    }
+    return replace(record, **long) if long else record
+
+
 def _line(at_ms: int, record: AuditRecord) -> str:
     line: dict[str, object] = {
         "time_ms": at_ms,
-        "role": _cut(record.role),
-        "action": _cut(record.action),
-        "target": _cut(record.target),
+        "role": record.role,
+        "action": record.action,
+        "target": record.target,
         "address": record.address,
         "allowed": record.allowed,
     }
     if record.original:
-        line["original"] = _cut(record.original)
+        line["original"] = record.original
     for name in ("subscription", "forwarder", "reason"):
         if text := getattr(record, name):
-            line[name] = _cut(text)
+            line[name] = text
     if record.status:
         line["status"] = record.status
     return json.dumps(line)

@@ -95,8 +95,10 @@ def _fields(record: logging.LogRecord, role_log: str) -> dict[str, object]:
 
 
 def _shown(value: object) -> str:
+    """Returns a value as text, quoted if it has characters that a terminal would act on."""
     text = str(value)
-    return json.dumps(text) if not text or any(c in ' "=\n\t' for c in text) else text
+    quoted = not text or not text.isprintable() or any(c in ' "=' for c in text)
+    return json.dumps(text) if quoted else text
 
 
 def _utc(record: logging.LogRecord) -> str:

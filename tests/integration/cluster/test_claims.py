@@ -188,7 +188,7 @@ async def test_two_that_claim_while_the_store_answers_late() -> None:
         await agreed(cluster)
 
 
-async def test_bundles_of_a_deleted_namespace_are_let_go_before_others_are_claimed() -> None:
+async def test_bundles_of_a_deleted_namespace_are_released_before_others_are_claimed() -> None:
     async with running_cluster(2, bundles=4) as cluster:
         first, second = cluster.nodes
         topics = [f"{TOPIC}{index}" for index in range(20)]

@@ -42,7 +42,7 @@ async def test_a_bundle_has_one_owner_whoever_is_asked() -> None:
         assert max(map(len, owned)) - min(map(len, owned)) <= 1
 
 
-async def test_a_client_at_the_wrong_broker_is_told_to_look_up_again() -> None:
+async def test_a_client_at_the_wrong_broker_is_asked_to_look_up_again() -> None:
     async with running_cluster() as cluster:
         owner = await find(cluster)
         wrong = other(cluster, owner)

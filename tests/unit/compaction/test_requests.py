@@ -216,7 +216,7 @@ async def test_stats_tell_of_the_artifact_and_of_the_last_failure(rig: Rig) -> N
     assert (facts.record, facts.failed_ms) == (None, 44)
 
 
-def test_of_partitions_one_is_told() -> None:
+def test_one_of_the_partitions_is_reported() -> None:
     every = [CompactionStatus(each) for each in ("SUCCESS", "NOT_RUN", "ERROR", "RUNNING")]
     for count, told in ((1, "SUCCESS"), (2, "NOT_RUN"), (3, "ERROR"), (4, "RUNNING")):
         assert worst(every[:count]).status == told

@@ -72,7 +72,7 @@ def test_who_writes_tells_nothing_beside_its_adds() -> None:
     virtual(main())
 
 
-def test_many_ledgers_are_told_in_one_request() -> None:
+def test_many_ledgers_share_one_request() -> None:
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))
         client, links = cluster.client()
@@ -95,7 +95,7 @@ def test_many_ledgers_are_told_in_one_request() -> None:
     virtual(main())
 
 
-def test_nothing_is_told_that_waits_for_a_copy() -> None:
+def test_no_lac_is_sent_while_a_copy_is_missing() -> None:
     """It is confirmed by the ack quorum, but one bookie has not got it yet."""
 
     async def main() -> None:
@@ -114,7 +114,7 @@ def test_nothing_is_told_that_waits_for_a_copy() -> None:
     virtual(main())
 
 
-def test_bookies_that_come_are_told_too() -> None:
+def test_new_bookies_get_the_lac() -> None:
     async def main() -> None:
         cluster = Cluster(3, quorum(2, 2, 2))
         writer, links = await cluster.writer()
@@ -132,7 +132,7 @@ def test_bookies_that_come_are_told_too() -> None:
     virtual(main())
 
 
-def test_bookies_that_come_while_others_are_told_are_told_too() -> None:
+def test_bookies_that_join_during_a_request_get_the_lac() -> None:
     async def main() -> None:
         cluster = Cluster(3, quorum(2, 2, 2))
         writer, links = await cluster.writer()
@@ -210,7 +210,7 @@ def test_a_bookie_that_hangs_holds_up_no_word_to_others() -> None:
     virtual(main())
 
 
-def test_a_slow_bookie_is_told_of_all_that_come_to_rest_meanwhile() -> None:
+def test_a_slow_bookie_gets_the_lacs_of_all_writers_that_pause_meanwhile() -> None:
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))
         client, links = cluster.client()

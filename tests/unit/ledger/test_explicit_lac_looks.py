@@ -11,7 +11,7 @@ from magnetar.bookie.api import BookieError
 from magnetar.ledger.settings import LedgerSettings
 
 
-def test_a_bookie_that_refuses_is_told_at_ever_rarer_looks() -> None:
+def test_a_bookie_that_refuses_is_asked_at_ever_longer_intervals() -> None:
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))
         writer, links = await cluster.writer()
@@ -85,7 +85,7 @@ def test_one_look_tells_of_a_bounded_number_of_ledgers(
     virtual(main())
 
 
-def test_a_writer_that_failed_or_has_nothing_confirmed_is_not_told_of() -> None:
+def test_a_writer_that_failed_or_confirmed_nothing_sends_no_lac() -> None:
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))
         client, links = cluster.client()
@@ -163,7 +163,7 @@ def test_a_client_that_was_closed_tells_nobody() -> None:
     virtual(main())
 
 
-def test_what_is_confirmed_while_its_bookies_are_told_is_told_later() -> None:
+def test_entries_confirmed_during_a_request_are_sent_with_the_next() -> None:
     async def main() -> None:
         cluster = Cluster(1, quorum(1, 1, 1))
         writer, links = await cluster.writer()

@@ -153,7 +153,7 @@ async def test_recovery_keeps_nothing_behind_a_gap() -> None:
     assert (reader.last_entry, reader.length_bytes) == (1, 3)
 
 
-async def test_recovery_keeps_a_harmed_entry_for_readers_to_be_told(
+async def test_recovery_keeps_a_damaged_entry_and_readers_get_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage = Stage()

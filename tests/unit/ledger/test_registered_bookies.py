@@ -166,7 +166,7 @@ async def test_a_bookie_that_tells_no_sizes_counts_as_empty(stage: Stage) -> Non
     assert stage.bookies.living()[2].disk_free_ratio == 1.0
 
 
-async def test_who_left_is_told_and_kept_for_reads(stage: Stage) -> None:
+async def test_a_bookie_that_left_is_reported_and_kept_for_reads(stage: Stage) -> None:
     identity = BookieIdentity("b1", "one")
     before = stage.bookies.get(identity)
     await stage.store.delete(registration_key("b1"))

@@ -70,7 +70,7 @@ async def test_waiters_share_a_record() -> None:
     assert cursor.log.last_entry == before + 2
 
 
-async def test_who_waits_for_a_later_ack_is_not_told_by_an_earlier_write() -> None:
+async def test_an_earlier_write_does_not_answer_a_later_ack() -> None:
     stage = Stage()
     _, _, cursor, ledger_id = await start(stage)
     cursor.ack(ledger_id, 0)
@@ -121,7 +121,7 @@ async def test_a_receipt_for_an_ack_whose_write_is_under_way_waits_for_that_writ
     assert receipts == [None] * (1 + awaited)
 
 
-async def test_who_comes_while_the_first_ledger_is_made_is_told_too() -> None:
+async def test_acks_during_the_creation_of_the_first_ledger_are_answered() -> None:
     stage = Stage()
     _, _, cursor, ledger_id = await start(stage)
     cursor.ack(ledger_id, 1)
@@ -274,7 +274,7 @@ async def test_acks_that_come_during_a_seek_count_from_there() -> None:
     assert [e for e in range(20) if cursor.is_acked(ledger_id, e)] == [8]
 
 
-async def test_cursors_begin_where_they_are_told() -> None:
+async def test_cursors_begin_at_the_given_position() -> None:
     stage = Stage()
     factory = stage.factory(ManagedLedgerSettings(rollover_entries_max=3, rollover_ms_min=0))
     ledger = await factory.open(NAME)

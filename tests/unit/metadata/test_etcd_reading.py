@@ -222,7 +222,7 @@ async def test_nothing_is_asked_for_once_all_who_waited_have_given_up(
     assert await store.get("/k/later") is not None
 
 
-async def test_who_waits_while_the_store_is_closed_is_told(etcd: Etcd, store: EtcdStore) -> None:
+async def test_closing_the_store_fails_waiting_callers(etcd: Etcd, store: EtcdStore) -> None:
     tasks = await gathered(etcd, store, ALONE_MAX + 4)
     closing = asyncio.create_task(store.close())
     async with asyncio.timeout(WITHIN_S):

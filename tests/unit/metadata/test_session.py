@@ -280,7 +280,7 @@ def test_after_a_pause_nothing_is_valid_before_it_is_established_again(
 
 
 @on_virtual_time
-async def test_a_listener_that_fails_is_told_again_with_the_same_lease() -> None:
+async def test_a_listener_that_fails_is_notified_again_with_the_same_lease() -> None:
     stage = Stage(listeners=2)
     await stage.start()
     first, second = stage.listeners
@@ -319,7 +319,7 @@ async def test_a_listener_that_never_ends_is_called_again() -> None:
 
 
 @on_virtual_time
-async def test_suspended_while_a_listener_is_being_told_everybody_is_told_again() -> None:
+async def test_a_suspension_during_a_notification_notifies_all_listeners_again() -> None:
     stage = Stage(listeners=2)
     await stage.start()
     first, second = stage.listeners

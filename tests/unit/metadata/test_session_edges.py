@@ -143,7 +143,7 @@ async def test_the_end_of_validity_is_the_deadline_itself() -> None:
 
 
 @on_virtual_time
-async def test_a_listener_that_was_told_while_suspended_is_told_of_the_same_lease_anew() -> None:
+async def test_a_listener_notified_while_suspended_is_notified_of_the_same_lease_again() -> None:
     """What it wrote under the lease may have been refused: it must write it again."""
     stage = Stage()
     await stage.start()
@@ -165,7 +165,7 @@ async def test_a_listener_that_was_told_while_suspended_is_told_of_the_same_leas
 
 
 @on_virtual_time
-async def test_a_listener_that_was_told_over_a_whole_suspension_is_told_anew_before_the_next() -> (
+async def test_a_listener_notified_over_a_whole_suspension_is_notified_again_before_the_next() -> (
     None
 ):
     stage = Stage(listeners=2)
@@ -189,7 +189,7 @@ async def test_a_listener_that_was_told_over_a_whole_suspension_is_told_anew_bef
 
 
 @on_virtual_time
-async def test_what_a_listener_was_told_before_a_renewal_is_not_told_again() -> None:
+async def test_a_renewal_does_not_repeat_a_notification() -> None:
     stage = Stage(listeners=2)
     await stage.start()
     await asyncio.sleep(20 * TTL_S)

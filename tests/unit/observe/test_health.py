@@ -122,7 +122,7 @@ async def test_what_is_no_request_of_ours_is_refused(
     assert (await process.ask(request_bytes))[0] == status
 
 
-async def test_a_silent_peer_is_let_go_of(
+async def test_a_silent_peer_is_disconnected(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "REQUEST_TIMEOUT_S", 0.05)

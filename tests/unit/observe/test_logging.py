@@ -81,6 +81,17 @@ def test_console_is_one_line_with_quoted_values() -> None:
     assert "\x1b" not in text
 
 
+@pytest.mark.parametrize(
+    "text", ["\x1b]0;owned\x07", "a\rb", "a\x0bb", "\u2028", "\x9b31m", "\u202ex"]
+)
+def test_console_passes_no_control_character_of_a_client_to_a_terminal(text: str) -> None:
+    stream = lines("console")
+    get_logger("magnetar.x").info("closed", client=text)
+    shown = stream.getvalue().removesuffix("\n")
+    assert shown.isprintable()
+    assert json.loads(shown.rpartition("client=")[2]) == text
+
+
 def test_auto_is_json_where_nobody_watches() -> None:
     stream = lines("auto")
     get_logger("magnetar.x").info("a")
@@ -102,7 +113,7 @@ def test_records_of_libraries_pass_through() -> None:
 
 
 @pytest.mark.parametrize("level", ["debug", "info", "error"])
-def test_requests_of_http_clients_are_not_told_of(level: str) -> None:
+def test_requests_of_http_clients_are_not_logged(level: str) -> None:
     stream = lines("json", level)
     transport = httpx.MockTransport(lambda _request: httpx.Response(204))
     with httpx.Client(transport=transport) as client:

@@ -320,7 +320,7 @@ async def test_a_file_that_has_less_than_its_record_says_is_corrupt(
         await cold.published_before(8, 1)
 
 
-async def test_whether_an_entry_is_older_is_told_to_the_millisecond(
+async def test_ages_of_entries_are_exact_to_the_millisecond(
     files: ColdFiles, tmp_path: Path
 ) -> None:
     data = entries_of(6, 20)

@@ -107,7 +107,9 @@ def test_a_volume_that_takes_no_direct_writes_is_written_through_the_cache(
     assert str(tmp_path / "file") not in held, "the file is open neither way"
 
 
-def test_other_errors_of_a_volume_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_errors_of_a_volume_are_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 

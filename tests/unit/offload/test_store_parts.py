@@ -87,7 +87,7 @@ def test_what_an_error_of_a_store_means() -> None:
     assert str(store_error(OSError(), "f")) == "f cannot be read now: OSError"
 
 
-def test_a_store_that_is_not_asked_for_long_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_unused_for_long_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_threads, "IDLE_S", 0.0)
     threads = StoreThreads()
     thread = threads.submit("a", threading.current_thread).result(WAIT_S)
@@ -165,7 +165,7 @@ def test_a_sink_holds_no_file_after_its_end(tmp_path: Path, end: str) -> None:
     assert path.read_bytes() == (b"x" * 10 if end == "close" else b"")
 
 
-def test_an_error_of_an_ordinary_file_is_told(tmp_path: Path) -> None:
+def test_an_error_of_an_ordinary_file_is_raised(tmp_path: Path) -> None:
     sink = FolderSink(tmp_path, tmp_path / "file")
 
     class Refusing(OsFile):

@@ -297,7 +297,7 @@ async def test_a_store_that_does_not_tell_its_time_is_away(
         await store_now_ms(StoreSpec(FILESYSTEM, str(tmp_path)))
 
 
-async def test_the_reason_why_a_store_was_not_emptied_is_told(tmp_path: Path) -> None:
+async def test_the_reason_why_a_store_was_not_emptied_is_reported(tmp_path: Path) -> None:
     store = MemoryStore(SystemClock())
     spec = StoreSpec(FILESYSTEM, str(tmp_path / "absent"))
     await store.transact([put_in_trash("x", [TrashedFile(spec, "a"), TrashedFile(spec, "b")], 1)])

@@ -154,7 +154,7 @@ def test_an_unknown_user_costs_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checked == [b"secret"]
 
 
-async def test_a_flood_of_passwords_is_told_to_retry(
+async def test_a_flood_of_passwords_must_retry(
     users_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     release = threading.Event()

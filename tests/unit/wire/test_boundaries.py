@@ -146,7 +146,7 @@ def test_a_delay_is_seen_in_the_metadata_and_nowhere_else(checksum: bool) -> Non
 
 
 @pytest.mark.parametrize("checksum", [True, False])
-def test_a_delayed_send_is_told_from_a_plain_one(checksum: bool) -> None:
+def test_a_delayed_send_is_distinguished_from_a_plain_one(checksum: bool) -> None:
     delayed = pb.MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, deliver_at_time=99
     ).SerializeToString()
@@ -249,7 +249,7 @@ def test_every_thread_has_its_own_working_memory() -> None:
             assert other.submit(decompress, compression, packed, 7).result() == b"payload"
 
 
-def test_a_frame_that_is_too_large_is_told_with_its_size() -> None:
+def test_the_error_of_a_frame_that_is_too_large_names_its_size() -> None:
     decoder = FrameDecoder(frame_bytes_max=1000)
     assert len(decoder.feed(frame(b"\x08\x12\x92\x01\x00"))) == 1
     with pytest.raises(ProtocolError, match="A frame of 1001 bytes exceeds 1000"):

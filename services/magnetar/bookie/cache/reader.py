@@ -11,6 +11,7 @@ Bounds: the read cache's; the ends of the last ENDS_MAX answers.
 """
 
 import asyncio
+import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -258,24 +259,22 @@ class Reader:
         while len(blocks) < len(views):
             run = adjacent(views[len(blocks) :], LOAD_BYTES_MAX + self._settings.block_bytes_max)
             try:
-                if len(run) == 1 and bytes_wanted < run[0].length:
-                    blocks.append(self._load_view(run[0]))
-                    continue
-                loaded = self._logs.read_run(run)
-            except FileNotFoundError:
-                blocks.append(self._load_view(run[0]))
-                continue
+                blocks += self._load_adjacent(run, bytes_wanted)
             except BookieError:
                 if blocks:
                     break
                 raise
-            blocks += [
-                CachedBlock(view.ledger_id, view.first, view.last, block)
-                for view, block in zip(run, loaded, strict=False)
-            ]
-            if len(loaded) < len(run):
-                break
         return blocks
+
+    def _load_adjacent(self, run: Sequence[View], bytes_wanted: int) -> list[CachedBlock]:
+        """Loads adjacent blocks up to a bad one, at least the first; raises BookieError."""
+        if len(run) > 1 or bytes_wanted >= run[0].length:
+            with contextlib.suppress(FileNotFoundError):  # the collector moved them
+                return [
+                    CachedBlock(view.ledger_id, view.first, view.last, block)
+                    for view, block in zip(run, self._logs.read_run(run), strict=False)
+                ]
+        return [self._load_view(run[0])]
 
     def _next_views(
         self, ledger_id: int, position: int, last: int, bytes_wanted: int

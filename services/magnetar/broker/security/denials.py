@@ -1,6 +1,11 @@
-"""Counts refused operations, and logs each cause at most once an hour."""
+"""Counts refused operations, and logs each cause at most once an hour.
+
+A role may ask for as many objects as it likes, so a principal has LINES_PER_PRINCIPAL_MAX lines an
+hour, and names are truncated.
+"""
 
 from collections import Counter
+from typing import Final
 
 from magnetar.broker.security.needs import (
     AnyRoleNeed,
@@ -14,9 +19,13 @@ from magnetar.broker.security.needs import (
     TopicNeed,
 )
 from magnetar.broker.security.principal import Principal
-from magnetar.core.causes import Causes
+from magnetar.core.causes import Causes, Shares
 from magnetar.core.log import get_logger
 from magnetar.observe.audit import AuditLog, AuditRecord
+
+LINES_PER_PRINCIPAL_MAX: Final = 100
+NAME_CHARS_MAX: Final = 512
+"""Of a right in a log line; the names in it are the client's choice."""
 
 log = get_logger("magnetar.authorization")
 
@@ -30,6 +39,7 @@ class Denials:
         self.by_kind: Counter[str] = Counter()
         """The number of refusals, by the kind of the right: topic, namespace, tenant, …"""
         self._causes = Causes()
+        self._shares = Shares(LINES_PER_PRINCIPAL_MAX)
 
     def record(
         self, principal: Principal, need: Need, address: str, action: str = "", status: int = 0
@@ -54,12 +64,13 @@ class Denials:
                     status=status,
                 )
             )
-        if self._causes.is_new(str(principal), needs):
+        sender = str(principal)
+        if self._causes.is_new(sender, needs) and self._shares.has_room(sender):
             log.warning(
                 "not authorized",
                 role=principal.role,
                 original=principal.original,
-                needs=needs,
+                needs=needs[:NAME_CHARS_MAX],
                 peer=address,
             )
 

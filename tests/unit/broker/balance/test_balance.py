@@ -130,7 +130,7 @@ async def test_a_hot_bundle_is_split_by_its_owner(cluster: Cluster) -> None:
     assert cluster.done[0] == ("split", name, "range_equally_divide")
 
 
-async def test_an_order_that_fails_is_told_and_taken_back(cluster: Cluster) -> None:
+async def test_an_order_that_fails_is_reported_and_withdrawn(cluster: Cluster) -> None:
     for number in range(4):
         cluster.owners[f"t/n/{number}"], cluster.loads[f"t/n/{number}"] = "b0", 0.1
     (await cluster.add("b0")).refuses = True

@@ -138,7 +138,7 @@ async def test_the_parts_of_a_split_are_served_before_the_watch_tells_of_them() 
 
 
 @in_virtual_time
-async def test_a_claim_that_is_told_of_twice_keeps_its_origin() -> None:
+async def test_a_claim_that_is_delivered_twice_keeps_its_origin() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         await one.take(FIRST)

@@ -253,7 +253,7 @@ async def test_a_claim_of_another_life_or_broker_is_left_alone(
     assert await broker.owner_of(bundle) == name
 
 
-async def test_an_owner_that_is_found_where_a_claim_was_wanted_is_told_at_once(
+async def test_an_owner_that_a_claim_finds_is_returned_at_once(
     store: HeldStore, broker: Broker, other: Broker
 ) -> None:
     """The watch may be behind: a look-up goes by what was just read."""

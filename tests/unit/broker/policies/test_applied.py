@@ -113,7 +113,7 @@ async def test_partitions_have_their_topics_policies(service: BrokerService) -> 
         assert part.policies.value(MESSAGE_TTL) == 5
 
 
-async def test_only_who_is_concerned_is_told(service: BrokerService) -> None:
+async def test_only_affected_topics_are_notified(service: BrokerService) -> None:
     topic, other = await opened(service), await opened(service, "b")
     heard: list[str] = []
     unlisten = topic.policies.listen(lambda: heard.append("a"))

@@ -344,7 +344,7 @@ async def test_the_policies_of_a_topic_that_is_half_deleted_go(stage: Stage) -> 
 # -- who is told
 
 
-async def test_a_change_is_told_once_to_each_who_listens_and_a_mistake_of_one_harms_no_other(
+async def test_each_listener_is_notified_once_and_the_failure_of_one_affects_no_other(
     stage: Stage,
 ) -> None:
     heard: list[str] = []

@@ -171,7 +171,7 @@ class Topic:
             raise ValueError("a mistake of its own")
 
 
-def test_open_topics_are_told_by_name_by_parent_and_by_namespace() -> None:
+def test_open_topics_are_notified_by_name_by_parent_and_by_namespace() -> None:
     async def scenario() -> None:
         names = ["here/a", "here/b-partition-0", "here/b-partition-1", "there/a", "there/c"]
         topics = {name: Topic(f"persistent://public/{name}") for name in names}
