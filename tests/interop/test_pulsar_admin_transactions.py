@@ -1,0 +1,91 @@
+"""The official `pulsar-admin transactions`, unmodified: each of its commands."""
+
+import asyncio
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from tests.support.transactional import TransactionalClient, Txn
+
+from .java_programs import JAVA_TEST_TIMEOUT_S
+from .support import Names, ServerAddress
+from .test_pulsar_admin import Run, pytest, run
+
+__all__ = ["run"]
+
+pytestmark = pytest.mark.timeout(JAVA_TEST_TIMEOUT_S)
+
+NOT_IN_A_LOG = "managed ledger"
+
+
+async def begun(server: ServerAddress, topic: str) -> tuple[Txn, tuple[int, int]]:
+    """Begins a transaction, in which the topic has a message, and its subscription an ack.
+
+    Returns it with the position of the acked message.
+    """
+    url = urlsplit(server.service_url)
+    assert url.hostname is not None
+    assert url.port is not None
+    async with TransactionalClient((url.hostname, url.port)) as client:
+        await client.coordinators()
+        await client.receive(topic, 0)
+        await client.send(topic, None, b"acked")
+        txn = await client.begin(coordinator=3)
+        await client.add(txn, topic)
+        await client.add_subscription(txn, topic, "s")
+        connection, consumer, received = await client.receive(topic, 1)
+        await client.ack(connection, consumer, txn, received)
+        await client.send(topic, txn, b"open")
+        return txn, (received[0].ledger_id, received[0].entry_id)
+
+
+def test_every_command(run: Run, server: ServerAddress, admin: httpx.Client, names: Names) -> None:
+    topic = names.topic()
+    (most, least), (ledger, entry) = asyncio.run(begun(server, topic))
+
+    def ask(*words: object) -> dict[str, Any]:
+        return run("transactions", *words).json()
+
+    txn = ("-m", most, "-l", least)
+    of_subscription = ("-t", topic, "-s", "s")
+    coordinators = run("transactions", "coordinators-list").text().splitlines()
+    assert [int(line.split()[0]) for line in coordinators] == list(range(len(coordinators)))
+    assert len(coordinators) >= 16
+    for words in (("-c", most), ()):
+        stats = run("transactions", "coordinator-stats", *words).text().splitlines()
+        (own,) = [line for line in stats if line.split()[0] == str(most)]
+        assert "state=Ready" in own
+        assert "ongoingTxnSize=1" in own
+
+    metadata = ask("transaction-metadata", *txn)
+    assert (metadata["txnId"], metadata["status"]) == (f"({most},{least})", "OPEN")
+    assert list(metadata["producedPartitions"]) == [topic]
+    assert list(metadata["ackedPartitions"][topic]) == ["s"]
+    assert f"({most},{least})" in ask("slow-transactions", "-t", "1s")
+    assert f"({most},{least})" not in ask("slow-transactions", "-t", "1h", "-c", most)
+
+    assert ask("transaction-buffer-stats", "-t", topic)["ongoingTxnSize"] == 1
+    assert ask("transaction-in-buffer-stats", *txn, "-t", topic)["aborted"] is False
+    assert ask("pending-ack-stats", *of_subscription)["ongoingTxnSize"] == 1
+    run("transactions", "transaction-in-pending-ack-stats", *txn, *of_subscription).done()
+    position = ("-l", ledger, "-e", entry)
+    state = ask("position-stats-in-pending-ack", *of_subscription, *position)
+    assert state == {"state": "PendingAck"}
+
+    for words in (
+        ("coordinator-internal-stats", "-c", most),
+        ("pending-ack-internal-stats", *of_subscription),
+        ("buffer-snapshot-internal-stats", "-t", topic),
+    ):
+        run("transactions", *words).refused(NOT_IN_A_LOG)
+
+    run("transactions", "abort-transaction", *txn).done()
+    run("transactions", "abort-transaction", *txn).done()  # a request is a connection of its own
+    run("transactions", "transaction-metadata", *txn).refused("not found")
+    assert ask("transaction-buffer-stats", "-t", topic)["totalAbortedTransactions"] == 1
+    assert ask("pending-ack-stats", *of_subscription)["ongoingTxnSize"] == 0
+
+    count = len(coordinators) + 1
+    run("transactions", "scale-transactionCoordinators", "-r", count).done()
+    run("transactions", "scale-transactionCoordinators", "-r", 2).refused("more than the current")
+    assert len(run("transactions", "coordinators-list").text().splitlines()) == count
