@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 import yaml
 
+from magnetar_operator.admin.access import no_access
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.admin.view import Clusters
 from magnetar_operator.catalog.effects import count, human_bytes
@@ -34,6 +35,7 @@ from magnetar_operator.catalog.references import (
     parse_spec,
 )
 from magnetar_operator.catalog.state import desired_of, unsupported
+from magnetar_operator.cluster.access import ClusterAccess
 from magnetar_operator.cluster.assumed_settings import settings_of
 from magnetar_operator.cluster.manifests.names import cluster_of
 from magnetar_operator.cluster.observe import Observer
@@ -203,7 +205,8 @@ class PlanFiles:
         self._kube = kube
         self._url = url
         self._namespace = namespace or NAMESPACE_DEFAULT
-        self._clients = clients or AdminClients()
+        access = no_access if kube is None else ClusterAccess(kube, Settings.from_environment()).of
+        self._clients = clients or AdminClients(access=access)
         self._clusters = Clusters(self._clients)
 
     async def close(self) -> None:
@@ -237,6 +240,7 @@ class PlanFiles:
         spec = dict(obj.get("spec") or {})
         if self._url:
             spec.pop("clusterRef", None)
+            spec.pop("adminSecret", None)  # it has the credentials for another address
             spec["adminUrl"] = self._url
         return {**obj, "metadata": metadata, "spec": spec}
 

@@ -95,6 +95,7 @@ def _log_settings(given: Mapping[str, str]) -> LogSettings:
         trust_file=given.get("tls.trust.file", ""),
         cert_file=given.get("tls.cert.file", ""),
         key_file=given.get("tls.key.file", ""),
+        token_file=given.get("token.file", ""),
     )
 
 

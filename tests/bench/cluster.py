@@ -2,7 +2,8 @@
 
     python -m tests.bench.cluster --kit DIR [--quorum "3 2 2"] [--seconds 21] [--runs 3] [NAME...]
 
-The same loads as `compare`, and the pauses after kills. Rows go to the output file as they come.
+Runs the loads of `compare`, and measures the pauses after kills. Appends each row to the output
+file at once.
 """
 
 import argparse
@@ -37,7 +38,7 @@ ONCE = ("idle", "start", "idle topics")
 
 
 def start(load: Load) -> Row:
-    """Seconds to start again, all processes, after all were killed."""
+    """Returns the seconds until all processes are ready again after a kill of all."""
     load.server.stop()
     time.sleep(1)
     seconds = load.server.start()
@@ -56,7 +57,7 @@ def _client(load: Load, topic: str, mode: str, seconds: float) -> "subprocess.Po
 
 
 def cluster_of(load: Load) -> Cluster:
-    """The load's server, which is a cluster here."""
+    """Returns the server of the load, which is a cluster here."""
     assert isinstance(load.server, MagnetarCluster | PulsarCluster)
     return load.server
 
@@ -75,7 +76,7 @@ def _owner(cluster: Cluster, topic: str) -> str:
 
 
 def broker_killed(load: Load) -> Row:
-    """kill -9 of the broker of a topic: until a connected and a new producer have a receipt."""
+    """Kills the broker of a topic; measures until a connected and a new producer have a receipt."""
     cluster, topic = cluster_of(load), load.topic("pause")
     connected = _client(load, topic, "connected", PAUSE_WATCHED_S)
     assert connected.stdout is not None
@@ -90,7 +91,7 @@ def broker_killed(load: Load) -> Row:
 
 
 def bookie_killed(load: Load) -> Row:
-    """kill -9 of each bookie in turn, each started again: the longest pause of sends."""
+    """Kills and restarts each bookie in turn; measures the longest pause of sends."""
     cluster, topic = cluster_of(load), load.topic("pause")
     longest = 0.0
     for victim in sorted(name for name in cluster.pids if name.startswith("bookie")):
@@ -106,7 +107,7 @@ def bookie_killed(load: Load) -> Row:
 
 
 def catch_up(load: Load) -> Row:
-    """A backlog of 1 KiB messages read from its beginning while 5,000 a second are written."""
+    """Reads a backlog of 1 KiB messages from its beginning while 5,000 a second are written."""
     topic = load.topic("catch-up")
     load.python("subscribe", topic, "drain")
     count = ("-m", str(CATCH_UP_MESSAGES))

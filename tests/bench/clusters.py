@@ -66,7 +66,7 @@ class MagnetarCluster:
         os.kill(self.pids[name], signal.SIGKILL)
 
     def restart(self, name: str) -> None:
-        """Starts one that was killed, and waits until it is ready."""
+        """Starts a killed process, and waits until it is ready."""
         member = next(m for m in self.cluster.members if m.name.replace("-", "") == name)
         self.cluster.start(member.name)
         self.cluster.wait_ready([member.name])
@@ -124,12 +124,12 @@ class PulsarCluster:
     def kill(self, name: str) -> None:
         """SIGKILL to a process of `pids`."""
         os.kill(self.pids[name], signal.SIGKILL)
-        # It is a child of init or of nobody: gone once its number is.
+        # It is no child of this process: it has ended once its id does not exist.
         while Path(f"/proc/{self.pids[name]}/fd").exists() and _alive(self.pids[name]):
             time.sleep(0.01)
 
     def restart(self, name: str) -> None:
-        """Starts one that was killed."""
+        """Starts a killed process."""
         self._run(START=name)
 
     def broker_of(self, port: int) -> str:

@@ -1,12 +1,12 @@
-"""Catching up on cold data beside the same from bookies: one topic, the official client, one run.
+"""Compares catch-up reads of cold data with those from bookies: one topic, the official client.
 
     python -m tests.bench.cold [--mib 256] [--size 1024] [--batched] [--s3] [--json FILE]
 
-A cluster of processes here. The topic is drained from the bookies first (with the entry cache off,
-so that what is warm is the bookies), then its ledgers are moved to a folder (or to moto's S3
-server) and the bookies let go, and it is drained again by a broker that was just started: what it
-costs to load Arrow is in it. Told for each: the rate, and the CPU of broker, bookies and client per
-message. Wanted: cold at least half the rate of warm.
+Runs a cluster of processes on this machine. A consumer first drains the topic from the bookies,
+with the entry cache off. Then the ledgers are moved to a folder (or to moto's S3 server), the
+bookies delete them, and a consumer drains the topic again through a broker that was just started,
+so that the import of Arrow is included. Prints the rate, and the CPU of broker, bookies and client
+per message. The goal: a cold drain has at least half the rate of a warm one.
 """
 
 import argparse
@@ -43,7 +43,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class Row:
-    """One drain."""
+    """The figures of one drain."""
 
     source: str
     messages: int
@@ -56,7 +56,7 @@ class Row:
 
 
 def cpu_s(pid: int) -> float:
-    """Of a process and its threads."""
+    """Returns the CPU seconds of a process, all threads."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
 
@@ -107,7 +107,7 @@ def drain(cluster: LocalCluster, source: str, count: int, size: int) -> Row:
 
 
 async def move_all(cluster: LocalCluster, spec: StoreSpec) -> int:
-    """Moves all closed ledgers; how many messages stay on bookies does not matter: the last."""
+    """Moves all closed ledgers; the open one stays on the bookies."""
     clock = SystemClock()
     store = await open_store(cluster.metadata_url, clock)
     bookies = RegisteredBookies(store, clock, client="bench")
@@ -186,7 +186,7 @@ def main() -> None:
 
 
 def cluster_restart(cluster: LocalCluster) -> None:
-    """The broker anew: its newest ledger is closed, and it has nothing in memory."""
+    """Restarts the broker, which closes the newest ledger and empties its caches."""
     (broker,) = cluster.named(Role.BROKER)
     cluster.stop(broker.name)
     cluster.start(broker.name)

@@ -2,14 +2,14 @@
 
     python -m tests.bench.compaction [--messages 10000000] [--keys 1000000] [--json]
 
-A cluster of processes here. The official client publishes batches of small messages whose keys
-follow Zipf's law and of which every tenth is a tombstone; then `magnetar job compact` runs as a
-process of its own in `local[2]`, with its driver's memory bounded. Beside it a table of numbers,
-one per key, is kept of what was sent. The artifact's files are read, message by message, and must
-be exactly what that table says. Then a tenth more is published, and compacted on top.
+Runs a cluster of processes on this machine. The official client publishes batches of small messages
+whose keys follow Zipf's law; every tenth is a tombstone. Then `magnetar job compact` runs in a
+process of its own in `local[2]`, with bounded memory of the driver. A table has the number of the
+latest message of each key; the messages in the artifact's files must match it exactly. Then a tenth
+more is published, and compacted with the artifact.
 
-Told: time, CPU, and the most memory that the job's processes (driver, JVM, Python workers) had
-together at any moment, as proportional set size.
+Prints time, CPU, and the peak memory of the job's processes together (driver, JVM, Python workers),
+as proportional set size.
 """
 
 import argparse
@@ -53,14 +53,14 @@ MASTER: Final = "local[2]"
 
 
 class Keys:
-    """Draws keys by Zipf's law with exponent 1, and remembers what was last of each."""
+    """Draws keys by Zipf's law with exponent 1, and records the latest message of each."""
 
     def __init__(self, keys: int, seed: int = 7) -> None:
         self._rng = np.random.default_rng(seed)
         weights = np.cumsum(1.0 / np.arange(1, keys + 1))
         self._below = weights / weights[-1]
         self.latest: NDArray[np.int64] = np.full(keys, -1, np.int64)
-        """Of each key its last message's number, and whether that has a value, in the last bit."""
+        """By key: the number of its latest message; the lowest bit is 1 if that has a value."""
         self.sent = 0
 
     def draw(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -107,17 +107,17 @@ def produce(cluster: LocalCluster, keys: Keys, messages: int) -> None:
 
 def _sent(result: Any, _id: Any) -> None:
     if result != pulsar.Result.Ok:
-        raise RuntimeError(f"a message was not taken: {result}")
+        raise RuntimeError(f"a message was refused: {result}")
 
 
 @dataclass
 class Sampled:
-    """The processes below one, while it runs."""
+    """The descendants of a process, sampled while it runs."""
 
     pid: int
     peak_bytes: int = 0
     cpu_s: float = 0.0
-    """Of those that live and of those that they waited for."""
+    """CPU of the living processes, and of the children that they waited for."""
     _over: threading.Event = field(default_factory=threading.Event)
 
     def watch(self) -> None:
@@ -158,7 +158,7 @@ def _memory(pid: int) -> int:
 
 
 def compact(cluster: LocalCluster, folder: Path, memory: str) -> dict[str, Any]:
-    """Runs the job; its summary, and what it took."""
+    """Runs the job; returns its summary and its cost."""
     command = [
         *(sys.executable, "-m", "magnetar.cli.main", "job", "compact", "--topic", TOPIC),
         *("--metadata-url", cluster.metadata_url, "--admin-url", brokers(cluster)[0].http_url),
@@ -184,7 +184,7 @@ def compact(cluster: LocalCluster, folder: Path, memory: str) -> dict[str, Any]:
 
 
 async def check(cluster: LocalCluster, keys: Keys) -> CompactionRecord:
-    """Raises AssertionError where the artifact is not what the table says."""
+    """Raises AssertionError if the artifact differs from the table."""
     store = await open_store(cluster.metadata_url, SystemClock())
     try:
         stored = await store.get(compaction_key(LEDGER))

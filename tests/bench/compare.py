@@ -3,8 +3,8 @@
     python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [NAME...]
 
 Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
-and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are taken.
-Every row is appended to the output file as JSON as soon as it is there; the table follows.
+and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are
+measured. Each row is appended to the output file as JSON at once; a table follows at the end.
 """
 
 import argparse

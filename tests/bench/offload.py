@@ -1,12 +1,12 @@
-"""The job `offload` beside the same Spark writing the same bytes to plain Parquet.
+"""Compares the job `offload` with Spark writing the same bytes to plain Parquet.
 
     python -m tests.bench.offload [--mib 512] [--size 1024] [--bookies 2] [--store URL] [--json]
 
-A cluster of processes here, one topic of batched messages of random bytes, in ledgers of
-LEDGER_MB. Both read from the same bookies: the job makes files of the ledgers, with index columns
-and a reading back; Spark reads `format("pulsar")` and writes what it read to Parquet. What counts
-is CPU time of this process and what it started, so that busy neighbours matter less; "of plain" is
-Spark alone, from Parquet of the same rows to Parquet. Store and Parquet are on the same disk.
+Runs a cluster of processes on this machine, with one topic of batched messages of random bytes in
+ledgers of LEDGER_MB. Both read from the same bookies: the job writes the ledgers to files with
+index columns and verifies them; Spark reads `format("pulsar")` and writes the rows to Parquet. The
+figures are CPU time of this process and its children, which depends less on other load. "of plain"
+is Spark alone, from Parquet of the same rows to Parquet. Store and Parquet are on the same disk.
 """
 
 import argparse
@@ -34,7 +34,7 @@ LEDGER_MB = 32
 
 
 def measured(name: str, size_bytes: int, run: Callable[[], Any]) -> dict[str, Any]:
-    """What one core and the wall clock made of it."""
+    """Returns the rate per core and by the wall clock."""
     cpu, wall = tree_cpu_s(), time.perf_counter()
     run()
     cpu, wall = tree_cpu_s() - cpu, time.perf_counter() - wall

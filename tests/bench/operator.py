@@ -1,9 +1,9 @@
 """The operator's work for many Topic resources: `python -m tests.bench.operator --topics 1000`.
 
-Needs KUBECONFIG (any API server; a namespace is made and deleted) and starts one standalone. All
-resources are applied at once through the API; measured are the time until all are Ready, requests
-per resource to the API server and to the brokers, the operator's memory (it runs in a process of
-its own), and what passes with nothing to do write: nothing.
+Needs KUBECONFIG (any API server; creates and deletes a namespace) and starts a standalone. Applies
+all resources at once through the API. Measures the time until all are Ready, the requests per
+resource to the API server and to the brokers, the memory of the operator (in its own process), and
+the writes of later reconciles, which should be none.
 """
 
 import argparse
@@ -31,7 +31,7 @@ POLICIES = {"retention": {"time": "7d", "size": "1Gi"}, "messageTTL": "1d"}
 
 
 def resident_mib(pid: int | str = "self") -> float:
-    """Memory in RAM."""
+    """Returns the resident memory of a process."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -39,7 +39,7 @@ def resident_mib(pid: int | str = "self") -> float:
 
 
 def serve(namespace: str, resync_s: float) -> None:
-    """The operator's process: answers each line on standard input with its numbers."""
+    """Runs the operator; answers each line on standard input with its figures."""
     with operator(namespace, resync_s=resync_s, parts=(PART,)) as running:
         print(json.dumps({"started_mib": resident_mib()}), flush=True)
         for _ in sys.stdin:
@@ -58,7 +58,7 @@ def serve(namespace: str, resync_s: float) -> None:
 
 
 class Child:
-    """The operator's process, and its numbers."""
+    """The operator's process, and its figures."""
 
     def __init__(self, namespace: str, resync_s: float) -> None:
         self._process = subprocess.Popen(
@@ -86,7 +86,7 @@ class Child:
 
 
 def ready(api: client.CustomObjectsApi, namespace: str) -> int:
-    """How many Topics are."""
+    """Returns the number of Topics that are Ready."""
     found: Any = api.list_namespaced_custom_object(
         GROUP, VERSION, namespace, "topics", resource_version="0"
     )
@@ -100,7 +100,7 @@ def ready(api: client.CustomObjectsApi, namespace: str) -> int:
 
 
 def writes(numbers: dict[str, Any]) -> int:
-    """Requests that change something, to either side."""
+    """Returns the number of writes to the API server and the brokers."""
     kube = sum(
         count
         for name, count in numbers["kube"].items()
@@ -111,7 +111,7 @@ def writes(numbers: dict[str, Any]) -> int:
 
 
 def measure(topics: int, resync_s: float, *, policies: bool) -> None:
-    """One run; prints its numbers."""
+    """Runs once and prints the figures."""
     kubectl = tool("kubectl")
     apply_crds(kubectl)
     kube = connected()
@@ -148,7 +148,7 @@ def measure(topics: int, resync_s: float, *, policies: bool) -> None:
             time.sleep(POLL_S)
         ready_s = time.monotonic() - began
         first = child.numbers()
-        # Two whole passes: every object is looked at again, and looked at once more.
+        # Two whole passes: every object is reconciled twice more.
         while child.numbers()["looks"].get("Topic", 0) < first["looks"]["Topic"] + 2 * topics:
             time.sleep(POLL_S)
         quiet = child.numbers()
@@ -170,7 +170,7 @@ def measure(topics: int, resync_s: float, *, policies: bool) -> None:
             "writes_of_a_pass_with_nothing_to_do": writes(last) - writes(quiet),
             "rest_gets_per_look": round(gets / looks, 2),
         }
-        # Before what is left is taken down, which takes its time.
+        # Before the clean-up, which takes a while.
         print(json.dumps(result, indent=1), flush=True)
     delete_namespace(kube, namespace)
 

@@ -1,12 +1,12 @@
-"""The data pipeline on much real input, from the first message to the last cold one.
+"""The data pipeline on a large input: publish, offload, and read back from cold storage.
 
     python -m tests.bench.pipeline [--gib 10] [--partitions 8] [--json]
 
-A cluster of processes here. The flights of `make demo` and a topic of batched random messages are
-published by the official client; `magnetar job offload` moves every ledger to files and has the
-bookies let go of them; then all is read again from the beginning by the official client, which gets
-it from the files through the broker, and by Spark, which reads the files itself. What both got must
-be, byte for byte, what was sent. Told beside it: rates, and the brokers' CPU meanwhile.
+Runs a cluster of processes on this machine. The official client publishes the flights of `make
+demo` and a topic of batched random messages. `magnetar job offload` writes every ledger to files,
+and the bookies delete them. Then the official client reads all messages again, through the broker,
+and Spark reads the files directly. Both must get the sent messages, byte for byte. Prints rates,
+and the CPU of the brokers.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def broker_cpu_s(cluster: LocalCluster) -> float:
 
 
 class Steps:
-    """Runs the steps one by one and tells what each took."""
+    """Runs the steps one by one and prints the cost of each."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -116,11 +116,11 @@ def publish_flights(cluster: LocalCluster) -> Tally:
 
 
 def ignored(_result: pulsar.Result, _message_id: pulsar.MessageId) -> None:
-    """`flush` raises where a message was not receipted."""
+    """The callback of sends: `flush` raises if a message gets no receipt."""
 
 
 def publish_generated(cluster: LocalCluster, partitions: int, count: int, size: int) -> Tally:
-    """Takes turns among the partitions; `count` is of each."""
+    """Publishes `count` messages to each partition in turn."""
     sent = Tally()
     failed: list[pulsar.Result] = []
 
@@ -158,7 +158,7 @@ def publish_generated(cluster: LocalCluster, partitions: int, count: int, size: 
 
 
 def consume(cluster: LocalCluster, topic: str, count: int, *, ordered: bool) -> Tally:
-    """All messages from the first on, by a new subscription."""
+    """Reads all messages from the first on, by a new subscription."""
     got, order = Tally(), Order()
     with (
         closing(quiet_client(cluster)) as client,
@@ -180,7 +180,7 @@ def consume(cluster: LocalCluster, topic: str, count: int, *, ordered: bool) -> 
 
 
 def job(cluster: LocalCluster, store: Path, *words: str) -> dict[str, Any]:
-    """`magnetar job offload`: its summary; raises where it did not succeed."""
+    """Runs `magnetar job offload`; returns its summary, raises if it fails."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "magnetar.cli.main", "job", "offload", "--json"),
@@ -197,7 +197,7 @@ def job(cluster: LocalCluster, store: Path, *words: str) -> dict[str, Any]:
 
 
 def in_spark(cluster: LocalCluster, topic: str) -> Tally:
-    """All messages, read by Spark in a session of its own."""
+    """Reads all messages by Spark, in a session of its own."""
     from pyspark.sql import SparkSession
 
     import magnetar_spark
@@ -226,7 +226,7 @@ def in_spark(cluster: LocalCluster, topic: str) -> Tally:
 
 
 def tallied(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One row for each task: the tally of its values."""
+    """Yields one row per task: the tally of its values."""
     tally = Tally()
     for batch in batches:
         for value in batch.column(0):
@@ -237,7 +237,7 @@ def tallied(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 async def ledgers_kept(cluster: LocalCluster) -> list[int]:
-    """The topics' ledgers with entries that bookies still have."""
+    """Returns the topics' ledgers that bookies still have."""
     store = await open_store(cluster.metadata_url, SystemClock(), StoreOptions())
     try:
         kept: list[int] = []
@@ -280,7 +280,7 @@ def compared(steps: Steps, cluster: LocalCluster, given: argparse.Namespace, sto
         size + flights.size_bytes,
         total + flights.count,
     )  # fmt: skip
-    # The job's own CPU is not below this process any more: it tells what its executors took.
+    # The job's processes have ended; its summary has the CPU of its executors.
     steps.rows[-1] |= {"cpu_s": summary["metrics"]["executorCpuSeconds"]}
     steps.rows[-1].pop("messages_per_core_s")
     steps.rows[-1].pop("mb_per_core_s")

@@ -1,8 +1,8 @@
-"""What the pipeline's long run sends, and how it knows it again.
+"""The messages of the pipeline's long run, and their check.
 
-A payload is its partition's number and its place there (8 bytes each, big-endian), then bytes of a
-random pool. A `Tally` adds up a digest of every payload, so that two readings are equal, whatever
-order they came in, exactly where the same payloads came equally often.
+A payload is its partition's number and its index there (8 bytes each, big-endian), then bytes of a
+random pool. A `Tally` sums the digests of payloads, so two tallies are equal if and only if the
+same payloads were counted equally often, in any order.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ MODULUS: Final = 1 << 64
 
 @dataclass(slots=True)
 class Tally:
-    """Of payloads, in any order."""
+    """The count, size and sum of digests of payloads, independent of their order."""
 
     count: int = 0
     size_bytes: int = 0
@@ -40,7 +40,7 @@ class Tally:
 
 
 def payloads(partition: int, count: int, size: int) -> Iterator[bytes]:
-    """`count` payloads of `size` bytes, no two alike."""
+    """Yields `count` distinct payloads of `size` bytes."""
     pool = os.urandom(POOL_BYTES)
     rest = size - PLACE_BYTES
     for place in range(count):
@@ -49,11 +49,11 @@ def payloads(partition: int, count: int, size: int) -> Iterator[bytes]:
 
 
 class OutOfOrder(Exception):
-    """A partition's messages did not come in the order in which they were sent."""
+    """Messages of a partition arrived out of order."""
 
 
 class Order:
-    """The places of each partition, which have to come as 0, 1, 2, ..."""
+    """The next index of each partition: indexes must arrive as 0, 1, 2, ..."""
 
     def __init__(self) -> None:
         self._next: dict[int, int] = {}

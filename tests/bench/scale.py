@@ -1,11 +1,11 @@
-"""A broker with very many topics in one namespace: what a topic costs, and what a failover does.
+"""Measures a broker with very many topics in one namespace: cost per topic, and failover.
 
     python -m tests.bench.scale --topics 10000 [--at-once 256] [--json FILE]
 
-A cluster of this checkout: etcd, three bookies, 2/2/2. One broker gets all topics, each with a
-subscription and a message; a second one starts and takes over after kill -9 of the first; then the
-first one starts again and takes over after a clean stop of the second. Each step is a row: seconds,
-CPU and memory by process, and what etcd was asked.
+Runs a cluster of this checkout: etcd, three bookies, 2/2/2. Creates all topics on one broker, each
+with a subscription and a message. A second broker takes over after kill -9 of the first; then the
+first one starts again and takes over after a clean stop of the second. Each step prints a row:
+seconds, CPU and memory by process, and requests to etcd.
 """
 
 import argparse
@@ -49,7 +49,7 @@ ETCD_SIZES = {
 
 
 class Probe:
-    """What the processes have used so far."""
+    """The CPU, memory and requests of the processes so far."""
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
@@ -66,7 +66,7 @@ class Probe:
         self.etcd = _etcd(cluster)
 
     def row(self, before: "Probe", topics: int) -> Row:
-        """What was used since: CPU in seconds, memory and etcd's work per topic."""
+        """Returns the use since the last probe: CPU seconds, memory and etcd's work per topic."""
         row: Row = {"seconds": round(self.at - before.at, 2)}
         for role in (Role.BROKER, Role.BOOKIE, Role.ETCD):
             names = [one.name for one in self._cluster.named(role) if one.name in self.cpu]
@@ -102,14 +102,14 @@ def _rss_kib(pid: int) -> float:
 
 
 def _got(url: str, body: bytes | None = None) -> bytes:
-    """An answer of one of our own processes."""
+    """Returns the response of one of our own processes."""
     with urllib.request.urlopen(url, data=body, timeout=120) as answer:  # noqa: S310
         content: bytes = answer.read()
         return content
 
 
 class LeaseWatcher:
-    """The least that was left of any lease in etcd, in whole seconds: how late renewals were."""
+    """The least time that was left of any lease in etcd, in whole seconds."""
 
     def __init__(self, etcd_url: str) -> None:
         self._url = etcd_url
@@ -132,7 +132,7 @@ class LeaseWatcher:
                 continue
 
     def least(self) -> int | None:
-        """Since it was asked last."""
+        """Returns the minimum since the last call."""
         least, self._least = self._least, None
         return least
 
@@ -142,7 +142,7 @@ class LeaseWatcher:
 
 
 def _metrics(url: str) -> dict[str, float]:
-    """Each family's sum."""
+    """Returns the sum of each metric."""
     text = _got(url + "/metrics").decode()
     sums: dict[str, float] = {}
     for line in text.splitlines():
@@ -161,7 +161,7 @@ def _etcd(cluster: LocalCluster) -> dict[str, float]:
 
 
 class Scale:
-    """The steps, in their order."""
+    """The steps of a run, in order."""
 
     def __init__(self, cluster: LocalCluster, topics: int, at_once: int, out: Path | None) -> None:
         self._cluster = cluster
@@ -191,7 +191,7 @@ class Scale:
         return time.monotonic() - begun
 
     def _served(self, step: str, name: str, before: Probe, **more: object) -> None:
-        """All topics have a message receipted by the broker `name`."""
+        """Publishes a message to every topic through the broker `name`."""
         member = self._cluster.member(name)
         begun = time.monotonic()
 
@@ -229,7 +229,7 @@ class Scale:
         self._keep_lease(step, name)
 
     def _keep_lease(self, step: str, name: str) -> None:
-        """What the log says of leases that were in doubt."""
+        """Keeps the log lines about suspended leases."""
         text = self._cluster.log(name).read_text(errors="replace")
         said = [line for line in text.splitlines() if "suspended" in line or "not renewed" in line]
         if said:
@@ -278,7 +278,7 @@ class Scale:
         )
 
     def _rest(self, step: str, name: str) -> None:
-        """What so many topics cost while nobody uses them."""
+        """Measures the cost of idle topics."""
         before = Probe(self._cluster)
         time.sleep(IDLE_S)
         after = Probe(self._cluster)
@@ -296,7 +296,7 @@ class Scale:
         )
 
     def _scrape(self, name: str) -> None:
-        """One look at /metrics, with a series per topic."""
+        """Measures one scrape of /metrics, with series per topic."""
         before = Probe(self._cluster)
         member = self._cluster.member(name)
         size = len(_got(member.http_url + "/metrics"))
@@ -323,7 +323,7 @@ def main() -> None:
     parser.add_argument("--only-kill", action="store_true", help="leaves out the last step")
     parser.add_argument("--keep", action="store_true", help="leaves the directory, with the logs")
     arguments = parser.parse_args()
-    # However it is ended: its processes end with it.
+    # However the run ends, its processes end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     root = Path(tempfile.mkdtemp(prefix="scale-"))
     quorum = {

@@ -1,7 +1,7 @@
-"""Clients of very many topics: raw connections, with so many topics under way at a time.
+"""Clients of very many topics over raw connections, with a bound on concurrent topics.
 
-Each topic is asked for as an official client does: look-up, subscription or producer, one message,
-its receipt. What the server refuses for now is tried again, as clients do.
+Each topic gets the commands of an official client: look-up, subscription or producer, one message.
+The clients retry requests that the server refuses temporarily.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ class ScaleClient(RawClient):
                 future.set_exception(ConnectionError("connection lost"))
 
     async def look_up(self, topic: str) -> None:
-        """Raises Refused until this broker says that it serves the topic."""
+        """Looks the topic up; raises Refused if this broker does not serve it."""
         command = pb.CommandLookupTopic(topic=topic, authoritative=True)
         answer = await self.request(CommandType.LOOKUP, command)
         if answer.response == pb.CommandLookupTopicResponse.Failed:
             raise Refused(answer.error, answer.message)
 
     async def serve(self, topic: str, *, subscribe: bool) -> None:
-        """One message of a new producer, receipted."""
+        """Publishes one message by a new producer; returns after its receipt."""
         await self.look_up(topic)
         if subscribe:
             consumer_id = await self.consumer(topic, SUBSCRIPTION)
@@ -73,22 +73,22 @@ class ScaleClient(RawClient):
 
 @dataclass
 class Served:
-    """How it went."""
+    """The times of all topics."""
 
     seconds: float = 0.0
     retries: int = 0
     failures: list[str] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
-    """Seconds from the beginning to each topic's receipt, in order."""
+    """Seconds from the start to the receipt of each topic, ascending."""
     waits: list[float] = field(default_factory=list)
     """Seconds of each topic from its first request to its receipt."""
 
     def share(self, share: float) -> float:
-        """Seconds until this share of the topics was served."""
+        """Returns the seconds until this share of the topics was served."""
         return self.at[min(int(len(self.at) * share), len(self.at) - 1)] if self.at else 0.0
 
     def wait(self, share: float) -> float:
-        """The quantile of how long one topic took."""
+        """Returns a quantile of the seconds that one topic took."""
         waits = sorted(self.waits)
         return waits[min(int(len(waits) * share), len(waits) - 1)] if waits else 0.0
 
@@ -102,7 +102,7 @@ async def serve_all(
     started: float | None = None,
     seconds_max: float | None = None,
 ) -> tuple[Served, list[ScaleClient]]:
-    """Has every topic take a message; the connections stay open, with the producers."""
+    """Publishes a message to every topic; connections and producers stay open."""
     started = time.monotonic() if started is None else started
     clients = [await ScaleClient.connect(*address) for _ in range(CONNECTIONS)]
     served, waiting = Served(), deque(topics)

@@ -20,7 +20,7 @@ from tests.bench.secured import OPEN, Security
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 READY_TIMEOUT_S = 120.0
 UNGUARDED_PATH = "/metrics/"
-"""Which Pulsar answers without credentials."""
+"""A path that Pulsar serves without credentials."""
 READY_PATH = "/admin/v2/namespaces/public/default"
 
 
@@ -111,7 +111,7 @@ class MagnetarServer:
         return wait_ready(self.http_port, started, self.launch(), self._security.http_headers())
 
     def stop(self) -> None:
-        """Kills: a restart is measured as after a crash."""
+        """Kills the process: a restart is measured as after a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(60)
@@ -186,7 +186,8 @@ def memory_mib(server: Server) -> tuple[float, float]:
 def shared_memory_mib(server: Server) -> float:
     """Memory of all its processes, a page that n of them share counted 1/n each (PSS).
 
-    It is what the machine has less of; the sum of resident memory counts such a page n times.
+    This is the memory that the machine loses; the sum of resident memory counts such a page n
+    times.
     """
     texts = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in server.pids.values()]
     found = [re.search(r"^Pss:\s+(\d+)", text, re.MULTILINE) for text in texts]

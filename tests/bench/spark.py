@@ -1,15 +1,15 @@
-"""Spark's source beside the official Python consumer, Spark on plain Parquet, and Spark's limit.
+"""Compares Spark's source with the official Python consumer, plain Parquet, and Spark's limit.
 
     python -m tests.bench.spark [--mib 256] [--size 1024] [--bookies 2] [--rounds 3] [--json]
 
-A cluster of processes here, one topic of batched messages of random bytes. Each reader goes through
-all of it, `rounds` times in turn after one that is not counted (the JVM compiles then). What counts
-is CPU time: of the reader (this process and what it started), of the broker, of the bookies; it is
-affected less by busy neighbours than the wall clock, but not unaffected.
+Runs a cluster of processes on this machine, with one topic of batched messages of random bytes.
+Each reader reads all of it, `rounds` times in turn after one that does not count (the JVM compiles
+then). The figures are CPU time: of the reader (this process and its children), of the broker, of
+the bookies. Other load affects CPU time less than the wall clock.
 
-"bookies to Arrow" is what the source's tasks do, in this process. Spark readers write to the `noop`
-sink, all columns or only `value`. "limit" is a source that yields one and the same Arrow batch of
-these rows from memory, as often as needed: what Spark itself takes for rows from Python.
+"bookies to Arrow" runs the work of the source's tasks in this process. Spark readers write to the
+`noop` sink, all columns or only `value`. "limit" is a source that yields the same Arrow batch of
+these rows from memory again and again: the cost of Spark itself for rows from Python.
 """
 
 import argparse
@@ -44,7 +44,7 @@ CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def _processes() -> Iterator[tuple[int, int, int, list[bytes]]]:
-    """Id, parent, ticks of CPU with those of children that have ended, and command of each."""
+    """Yields id, parent, CPU ticks (with ended children) and command of each process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
@@ -55,7 +55,7 @@ def _processes() -> Iterator[tuple[int, int, int, list[bytes]]]:
 
 
 def _role(command: list[bytes]) -> str:
-    """Whose CPU a process below this one takes."""
+    """Returns the role to which the CPU of a descendant counts."""
     if SERVER in command:
         return command[command.index(SERVER) + 1].decode()
     return "etcd" if Path(command[0].decode(errors="replace")).name == "etcd" else "reader"
@@ -79,7 +79,7 @@ def cpu_by_role() -> dict[str, float]:
 
 
 def tree_cpu_s() -> float:
-    """Of this process and all below it, without the cluster's members."""
+    """Returns the CPU seconds of this process and its descendants, without the cluster's."""
     return cpu_by_role()["reader"]
 
 
@@ -111,7 +111,7 @@ def quiet_client(cluster: LocalCluster) -> pulsar.Client:
 
 
 def every_field(message: pulsar.Message) -> tuple[object, ...]:
-    """What the source has in its columns."""
+    """Reads all the fields that the source has columns for."""
     return (
         message.data(),
         message.partition_key(),
@@ -150,7 +150,7 @@ def consume(
 
 
 class Repeated(DataSource):
-    """The rows of one Arrow file, again and again, up to `rows` of them in two tasks."""
+    """A source that repeats the rows of one Arrow file, up to `rows` of them in two tasks."""
 
     @classmethod
     def name(cls) -> str:
@@ -178,7 +178,7 @@ class RepeatedReader(DataSourceReader):
 
 
 def repeated(spark: SparkSession, cluster: LocalCluster, count: int, path: str) -> DataFrame:
-    """What a task of the source yields first, all columns or those of the path's name."""
+    """Writes the first batch of a task of the source: all columns, or those that the path names."""
     column = "value" if path.endswith("value") else ""
     schema, batches = batches_of(cluster, column)
     first = next(batches)
@@ -190,7 +190,7 @@ def repeated(spark: SparkSession, cluster: LocalCluster, count: int, path: str) 
 
 @dataclass
 class Measure:
-    """One reader, all rounds together."""
+    """The figures of one reader over all rounds."""
 
     name: str
     run: Callable[[], None]
@@ -211,7 +211,7 @@ class Measure:
         self.bookie_s += after["bookie"] - before["bookie"]
 
     def row(self, size: int) -> dict[str, float | str]:
-        """As it is printed. `all` counts the broker and the bookies, too."""
+        """Returns the row to print; `all` includes the broker and the bookies."""
         rate = self.messages / self.reader_s
         every = self.messages / (self.reader_s + self.broker_s + self.bookie_s)
         return {
@@ -226,7 +226,7 @@ class Measure:
 
 
 def table(rows: list[dict[str, float | str]]) -> str:
-    """In Markdown."""
+    """Returns the rows as a Markdown table."""
     names = list(rows[0])
     lines = [names, ["---"] * len(names), *([str(row[name]) for name in names] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -245,7 +245,7 @@ def options_of(cluster: LocalCluster) -> dict[str, str]:
 
 
 def batches_of(cluster: LocalCluster, column: str) -> tuple[StructType, Iterator[pa.RecordBatch]]:
-    """What the source's tasks make, one behind the other."""
+    """Yields the batches of the source's tasks, one task after the other."""
     found = magnetar_spark.PulsarDataSource(options_of(cluster))
     schema = found.schema()
     wanted = StructType([schema[column]]) if column else schema

@@ -1,9 +1,9 @@
-"""`python -m tests.bench.startup`: what a start of the standalone costs, and an idle one.
+"""`python -m tests.bench.startup`: the cost of a start of the standalone, and of an idle one.
 
 Two starts a run, each on an empty data directory. The first is polled on the binary port until
-CONNECTED arrives, then left alone, then asked over REST. The second is polled over REST from the
+CONNECTED arrives, idles, and then gets a REST request. The second is polled over REST from the
 beginning. CPU is user and system time of the server's process, all threads, in nanoseconds; it
-varies less than wall-clock time. `--imports` and `--memory` show what the time and the memory are.
+varies less than wall-clock time. `--imports` and `--memory` break time and memory down by package.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The cost of TLS in a server's event loop, for each way to do it.
+"""Measures the cost of TLS in a server's event loop, by variant.
 
     python -m tests.bench.tls [--runs 3] [--variants ours uvloop …]
 
@@ -11,8 +11,8 @@ process. CPU is the server's own, so a busy machine changes it little.
 - `in`: MiB received per CPU second, written by the client in pieces of 64 KiB;
 - `out`: MiB sent per CPU second, in lists of parts of 1 KiB, as messages are dispatched;
 - `echo`: CPU µs per request of 1 KiB with an answer of 40 bytes, one at a time;
-- `handshakes`: 1,000 ClientHellos at once; CPU ms per handshake, and what a witness that sends a
-  request every 2 ms waits meanwhile, p50, p99 and at most, in ms;
+- `handshakes`: 1,000 ClientHellos at once; CPU ms per handshake, and the wait of
+  a connected client that sends a request every 2 ms meanwhile, p50, p99 and maximum, in ms;
 - `idle`: KiB of memory per idle connection.
 """
 
@@ -90,7 +90,7 @@ class Load(asyncio.BufferedProtocol):
 
 
 async def serve(variant: str, cert: Path, key: Path) -> None:
-    """Prints the port; then, for each line on the standard input, CPU and memory of now."""
+    """Prints the port; then, for each line on the standard input, the current CPU and memory."""
     from magnetar.security.tls import pacer
     from magnetar.security.tls.reload import open_server_tls
     from magnetar.security.tls.settings import ServerTlsConfig
@@ -175,7 +175,7 @@ def inbound(server: Server) -> dict[str, float]:
     with server.connect() as client, server.cpu() as used:
         for _ in range(IN_MIB << 4):
             client.sendall(PIECE)
-        # What is sent last has arrived when the server's CPU stands still.
+        # The last bytes have arrived when the server's CPU time stays the same.
         last = -1.0
         while (now := server.usage()["cpu_s"]) - last > 0.002:
             last = now
@@ -207,7 +207,7 @@ def echo(server: Server) -> dict[str, float]:
 
 
 class Witness(threading.Thread):
-    """A client that is connected already, and notes how long each of its requests takes."""
+    """A connected client that records how long each of its requests takes."""
 
     def __init__(self, server: Server) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class Witness(threading.Thread):
 
 
 def handshakes(server: Server) -> dict[str, float]:
-    """A thousand clients whose first messages arrive at once, and a witness."""
+    """Connects a thousand clients at once, beside a client that is already connected."""
     if server.context is None:
         return {}
     clients = []
@@ -284,7 +284,7 @@ def _finish(
 
 
 def measure(variants: list[str], runs: int) -> dict[str, dict[str, float]]:
-    """The medians of all variants, whose runs take turns."""
+    """Returns the medians of all variants, whose runs alternate."""
     rows: dict[str, dict[str, list[float]]] = {variant: {} for variant in variants}
     with tempfile.TemporaryDirectory() as directory:
         ca = Authority(Path(directory))

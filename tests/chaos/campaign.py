@@ -338,7 +338,7 @@ class Campaign:
         client.close()
 
     def result(self, observations: Observations) -> Result:
-        """The judgement."""
+        """The judgment."""
         ends = [fault.begun for fault in self._faults[1:]] + [float("inf")]
         return Result(
             observations,

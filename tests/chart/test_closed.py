@@ -143,6 +143,21 @@ def test_the_operator_may_read_the_secrets_of_its_cluster_only() -> None:
     assert not of_kind(manifests, "CronJob")
 
 
+def test_the_operator_may_read_the_credentials_of_addresses_that_are_listed() -> None:
+    listed = [{"namespace": "shop", "secrets": ["far"]}]
+    values = {"operator": {"enabled": True, "adminSecrets": listed}}
+    manifests = rendered(values=json.dumps(values))
+    name = f"default-{RELEASE}-operator-admin-secrets-0"
+    role = of_kind(manifests, "Role")[name]
+    assert role["metadata"]["namespace"] == "shop"
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["far"], "verbs": ["get"]}
+    ]
+    binding = of_kind(manifests, "RoleBinding")[name]
+    assert binding["roleRef"]["name"] == name
+    assert binding["subjects"][0]["namespace"] == "default"
+
+
 def test_cert_manager_issues_the_same_names() -> None:
     """By whichever issuer a certificate comes, peers verify the same names."""
     tls = {"enabled": True, "broker": {"dnsNames": ["pulsar.example.org"]}}

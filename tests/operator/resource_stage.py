@@ -18,6 +18,7 @@ from tests.unit.admin.support import start_service, stop_service
 from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.service import BrokerService
+from magnetar_operator.admin.access import AccessSource, no_access
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.admin.view import Clusters
 from magnetar_operator.catalog.reconciler import CatalogReconciler
@@ -72,6 +73,8 @@ class Rest(httpx.AsyncBaseTransport):
         self.asked: list[tuple[str, str]] = []
         self.queries: list[str] = []
         self.bodies: list[bytes] = []
+        self.presented: set[str] = set()
+        """The credentials of all requests."""
         self.answers: dict[str, object] = {}
         """By path: instead of the broker's own."""
         self.refuse: Callable[[str, str], Refused | None] = lambda _method, _path: None
@@ -81,6 +84,7 @@ class Rest(httpx.AsyncBaseTransport):
         self.asked.append((method, path))
         self.queries.append(request.url.query.decode())
         self.bodies.append(request.content)
+        self.presented.add(request.headers.get("authorization", ""))
         if self.down:
             raise httpx.ConnectError("connection refused")
         if (refused := self.refuse(method, path)) is not None:
@@ -106,13 +110,14 @@ class Stage:
     time_s: float = 1_000.0
     now: datetime.datetime = NOW
     opened: list[AdminClients] = field(default_factory=list)
+    access: AccessSource = no_access
 
     def __post_init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         """Restarts the operator, which loses its memory."""
-        clients = AdminClients(self, self.rest)
+        clients = AdminClients(self, self.rest, self.access)
         self.opened.append(clients)
         self.clusters = clusters = Clusters(clients, self)
         events = Events(self.client, lambda: self.now)

@@ -56,7 +56,7 @@ def test_a_stored_setting_that_has_no_effect_is_named_in_ready() -> None:
         etcd={"external": external},
     )
     problems = world.plan().problems
-    assert [problem.partition(" is ")[0] for problem in problems] == [
+    assert [problem.partition(" ")[0] for problem in problems] == [
         "spec.broker.config.authenticationEnabled",
         "spec.bookie.config.PULSAR_PREFIX_tlsEnabled",
         "spec.etcd.external.tls",

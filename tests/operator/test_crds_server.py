@@ -136,7 +136,7 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "MagnetarCluster", {"bookie": {"config": {"bookieAuthProviderFactoryClass": "a.B"}}},
         "config has a setting that is not supported"),
     "transactions in autorecovery's settings": (
-        "MagnetarCluster", {"autorecovery": {"config": {"transactionCoordinatorEnabled": "True"}}},
+        "MagnetarCluster", {"autorecovery": {"config": {"delayedDeliveryEnabled": "True"}}},
         "config has a setting that is not supported"),
     "a tenant of two clusters": (
         "Tenant", {"allowedClusters": ["here", "there"]}, "allowedClusters is not supported"),
@@ -152,6 +152,9 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "cluster and address": (
         "Tenant", {"clusterRef": {"name": "demo"}, "adminUrl": "http://a:8080"},
         "clusterRef and adminUrl exclude each other"),
+    "credentials without an address": (
+        "Tenant", {"adminSecret": {"name": "far"}},
+        "adminSecret has the credentials for adminUrl: set both"),
     "an unknown lifecycle": ("Tenant", {"lifecyclePolicy": "Keep"}, "supported values"),
     "the tenant twice": (
         "Namespace", {"tenant": "shop", "name": "shop/orders"}, "tenant in exactly"),

@@ -137,6 +137,7 @@ async def test_a_place_is_an_address_or_a_cluster_with_its_namespace_and_its_own
         "cluster": place[1],
         "clusterNamespace": place[2],
         "adminUrl": place[0],
+        "adminSecret": "",
     }
 
 

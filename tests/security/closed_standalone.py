@@ -57,7 +57,7 @@ class ClosedStandalone:
         return f"pulsar+ssl://127.0.0.1:{self._tls_port.getsockname()[1]}"
 
     def token(self, role: str, lives_s: float | None = None, **claims: object) -> str:
-        """A token of the role, which expires after so many seconds."""
+        """Returns a token of the role that expires after this many seconds."""
         if lives_s is not None:
             claims["exp"] = time.time() + lives_s
         return jwt.encode({"sub": role, **claims}, self.secret, "HS256")
@@ -65,7 +65,7 @@ class ClosedStandalone:
     def client(
         self, authentication: pulsar.Authentication | None, **options: object
     ) -> pulsar.Client:
-        """An official client over the plain port, or over TLS with `tls=True`."""
+        """Returns an official client on the plain port, or with `tls=True` on the TLS port."""
         tls = options.pop("tls", False)
         if tls:
             options["tls_trust_certs_file_path"] = str(self.ca.file)
@@ -92,7 +92,7 @@ class ClosedStandalone:
         )
 
     def grant(self, role: str, *actions: str) -> None:
-        """Gives the role these actions on the namespace; none takes all away."""
+        """Grants the role these actions on the namespace; without actions, revokes all."""
         path = f"/admin/v2/namespaces/{TENANT_NAMESPACE}/permissions/{role}"
         with self.admin() as http:
             if actions:

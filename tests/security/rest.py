@@ -1,4 +1,4 @@
-"""A broker in memory whose REST asks for tokens, and the roles that use it.
+"""A broker in memory whose REST needs tokens, and the roles that use it.
 
 Tenant `t1` has the admin `ta`, tenant `t2` the admin `tb`. In `t1/n1` are the topic `a` with the
 subscription `s`, and the partitioned topic `p`. `prod` may produce in the namespace, `cons` may

@@ -1,4 +1,4 @@
-"""Brokers in memory with authentication, and clients whose credentials say what they prove.
+"""Brokers in memory with authentication, and clients whose credentials are their role in clear.
 
 `ROLE` or `ROLE@MS` are credentials of the role, valid until that Unix time in ms. `-` is a wrong
 password, `?` a provider that does not answer, `!` a bug of it, `...` one that never answers.
@@ -30,7 +30,7 @@ METHOD = "test"
 
 
 class WordOfRoles:
-    """An authenticator that believes what is said; see the module's text."""
+    """An authenticator whose credentials are `ROLE` or `ROLE@MS`, or provoke a failure."""
 
     def __init__(self) -> None:
         self.peers: list[Peer] = []
@@ -83,7 +83,7 @@ def secured(
 
 @asynccontextmanager
 async def closed_broker(*, authorization: bool = True, **more: Any) -> AsyncIterator[World]:
-    """A broker with a stopped clock that asks its clients who they are."""
+    """A broker with a stopped clock that authenticates its clients."""
     settings = more.pop("settings", {})
     secure = secured(authorization=authorization, **more)
     async with world(secure=secure, **settings) as w:
@@ -112,7 +112,7 @@ def connect_command(
 async def connecting(
     w: World, data: str | None, method: str | None = METHOD, **more: Any
 ) -> Client:
-    """A client that has sent CONNECT and got the answer to it, whatever that is."""
+    """A client that has sent CONNECT and received any response to it."""
     client = Client(w)
     client.say(CommandType.CONNECT, connect_command(data, method, **more))
     await client.quiet()
@@ -120,7 +120,7 @@ async def connecting(
 
 
 async def client_as(w: World, role: str, **more: Any) -> Client:
-    """A connected client of that role."""
+    """A connected client with this role."""
     client = await connecting(w, role, **more)
     assert client.kinds() == ["CONNECTED"]
     return client

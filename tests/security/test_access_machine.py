@@ -1,8 +1,8 @@
 """The proof of identity of one connection, under any order of commands, answers and time.
 
-The model knows only what was proven and until when. Whatever a client sends, the broker handles a
-command only for a client that is connected, and no client stays connected with credentials that
-expired more than the time to answer a challenge ago.
+The model knows only the proven role and its expiry. The broker handles commands of connected
+clients only, and no client stays connected longer after its credentials expired than it may take to
+answer a challenge.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ credentials = st.one_of(
     st.sampled_from(("-", "?", "!", "", *ROLES)),
     st.tuples(st.sampled_from(ROLES), st.integers(-5, 90)).map(lambda pair: f"{pair[0]}+{pair[1]}"),
 )
-"""`ROLE+SECONDS` expires so many seconds after it is sent."""
+"""`ROLE+SECONDS` expires this many seconds after it is sent."""
 steps = st.one_of(
     st.tuples(st.just("connect"), credentials, st.booleans(), st.booleans(), credentials),
     st.tuples(st.just("respond"), credentials),
@@ -39,7 +39,7 @@ steps = st.one_of(
 
 
 class Model:
-    """What the client has proven, and how the broker must treat it."""
+    """The role that the client has proven, and the responses that it must get."""
 
     def __init__(self, w: World, client: Client) -> None:
         self.w = w

@@ -1,4 +1,4 @@
-"""What the audit log says about the outcome of requests, and about permitted attachments."""
+"""The audit log has the outcome of requests, and permitted attachments."""
 
 import asyncio
 import json
@@ -112,7 +112,7 @@ async def served(tmp_path: Path, app: Callable[[Request], Any]) -> Lines:
     try:
         await AuditTrail(inner, audit)(scope, receive, send)
     except RuntimeError:
-        pass  # the server's affair
+        pass  # handled by the server
     finally:
         await audit.stop()
     return read(tmp_path / "audit.log")

@@ -1,7 +1,7 @@
-"""What a closed broker says without credentials while it waits for the metadata store.
+"""The responses without credentials of a closed broker that waits for the metadata store.
 
-It must be the same as afterwards. A real process waits for a store that nobody serves; the admin
-REST of a broker that has joined gives the answers to compare with.
+They must be the same as afterwards. A real process waits for a store on a port without a server;
+the admin REST of a broker that has joined gives the responses to compare with.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""CONNECT while authentication is on: who gets in, and what the others hear."""
+"""CONNECT while authentication is on: admitted clients, and the errors of refused ones."""
 
 import asyncio
 import logging

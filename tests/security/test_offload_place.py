@@ -1,7 +1,7 @@
 """Only super users choose where ledgers are offloaded to.
 
-Brokers and jobs write there with the cluster's credentials: an admin of a tenant who names the
-place would use them on any bucket, send them to any address, and write to any folder.
+Brokers and jobs write there with the cluster's credentials. If an admin of a tenant could choose
+the place, the credentials would work on any bucket, go to any address, and write to any folder.
 """
 
 import asyncio

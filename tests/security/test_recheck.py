@@ -34,7 +34,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def settled(*clients: Client) -> None:
-    """The change has been noticed and dealt with."""
+    """Waits until the broker has observed the change and checked all attachments."""
     for _ in range(20):
         await asyncio.sleep(0.002)
     for client in clients:
@@ -172,7 +172,7 @@ async def test_a_watch_of_topics_ends_with_the_right_to_list_them() -> None:
 
 @pytest.mark.parametrize("watch", [True, False], ids=["watch", "list"])
 async def test_a_list_that_a_client_delays_is_checked_when_it_is_made(watch: bool) -> None:
-    """Lists wait until the client reads, so the client decides when they are made."""
+    """Lists wait until the client reads, so the client chooses the time of their creation."""
     namespace, pattern = "public/default", ".*"
     async with closed_broker() as w:
         await grant(w, "reader", "consume")

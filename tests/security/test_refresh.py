@@ -19,13 +19,13 @@ LATE_MS = 10 * SOON_MS
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Timers look at the broker's own clock often, because tests set that clock."""
+    """Timers read the broker's clock often, because tests set that clock."""
     monkeypatch.setattr(access, "TIMER_S_MAX", 0.001)
     monkeypatch.setattr(access, "CHALLENGE_PAUSE_S", 0.0)
 
 
 def until(w: World, role: str, ms: int) -> str:
-    """Credentials that are valid for so long."""
+    """Credentials that are valid for this long."""
     return f"{role}@{w.clock.now_ms() + ms}"
 
 
@@ -42,7 +42,7 @@ async def hears_or_is_closed(client: Client) -> Any:
 
 
 async def undisturbed(client: Client) -> bool:
-    """Whether nothing happens although the timer has ended some times."""
+    """Whether the broker sends nothing while its timer fires several times."""
     await asyncio.sleep(0.02)
     return not client.told() and not client.socket.closed
 

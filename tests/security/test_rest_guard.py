@@ -253,7 +253,7 @@ async def test_a_refusal_comes_before_the_body_is_read(closed: Closed) -> None:
 async def test_a_request_with_a_slow_body_is_checked_when_it_is_complete(
     closed: Closed, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
-    """The client decides when that is: the right, or the key of its token, may be gone by then."""
+    """The client chooses that moment: its right, or the key of its token, may be gone by then."""
     monkeypatch.setattr(guard, "CHECK_AGAIN_AFTER_S", 0.0)
     security = closed.service.security
     assert security is not None

@@ -1,8 +1,8 @@
 """Every route of the REST for every kind of client, from the table of rights.
 
-`ALLOWED` says by hand who has which right; the table says which right a route needs. So a route
-that asks for too little fails here, and a right that is given to too many. A route without an entry
-does not even start (`table.check`).
+`ALLOWED` lists, by hand, the roles that have each right; the table lists the right that each route
+needs. A route that needs too little fails here, and so does a right of too many roles. Without an
+entry for each route, the application does not start (`table.check`).
 """
 
 import re
@@ -84,6 +84,10 @@ IN_PATHS: Final = {
     "entry": "0",
     "version": "0",
     "setting": "superUserRoles",
+    "most": "0",
+    "least": "0",
+    "timeout": "1",
+    "coordinator": "0",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"
@@ -93,7 +97,7 @@ REFUSAL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request, and who may make it."""
+    """A request, and the roles that may send it."""
 
     method: str
     path: str

@@ -2,8 +2,8 @@
 
 `tests/golden/security/rest_of_pulsar_4_2_4.json` was recorded from a Pulsar with the roles of
 `rest.py`: for each request, the outcome (status, and the text of a refusal) and the roles that got
-it. `-` sends no token, `wrong` one that nobody signed. Where this broker answers otherwise, it says
-why here.
+it. `-` sends no token, `wrong` one that nobody signed. The differences of this
+broker are listed here with their reasons.
 """
 
 import json
@@ -18,8 +18,8 @@ RECORDED: Final[dict[str, dict[str, str]]] = json.loads(
     (Path(__file__).parents[1] / "golden/security/rest_of_pulsar_4_2_4.json").read_text()
 )
 REVEALING: Final = {"nowhere"}
-"""Pulsar answers 404 for what is in an unknown tenant, to every role. Here only super users learn
-that it does not exist; all others are refused as in an existing one."""
+"""In an unknown tenant, Pulsar answers 404 to every role. Here only super users learn that it does
+not exist; all others get the refusal of an existing tenant."""
 UNSERVED: Final = {
     "DELETE /admin/v2/persistent/t1/n1/a/policies",  # not served here
     "DELETE /admin/v2/namespaces/t1/n1/permissions/subscription/s/r",  # not served by Pulsar

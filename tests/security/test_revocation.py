@@ -1,4 +1,4 @@
-"""Keys and passwords that are removed while connections that they proved are open."""
+"""Keys and passwords are removed while connections that they proved are open."""
 
 import asyncio
 import json

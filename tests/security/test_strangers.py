@@ -1,4 +1,4 @@
-"""What clients that have not proven who they are may cost: bytes, memory, time; on real sockets."""
+"""The cost of unauthenticated clients is bounded: bytes, memory, time; on real sockets."""
 
 import asyncio
 import contextlib

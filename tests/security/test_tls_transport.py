@@ -201,7 +201,7 @@ async def test_reading_pauses_with_bytes_that_are_decrypted_later(ca: Authority)
         connection.transport.pause_reading()
         data = os.urandom(100_000)
         writer.write(data)
-        await asyncio.sleep(0.2)  # what could arrive has arrived
+        await asyncio.sleep(0.2)  # all data that can arrive has arrived
         assert connection.received_bytes <= 5 + 5_000
         connection.transport.resume_reading()
         async with asyncio.timeout(WITHIN_S):

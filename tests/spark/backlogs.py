@@ -215,7 +215,7 @@ class World:
         return state_of(self.cluster, topic)
 
     def settled(self, topics: list[str], subscription: str, entries: int) -> None:
-        """Returns once the broker has all acknowledgements."""
+        """Returns once the broker has all acknowledgments."""
         wait_for(
             lambda: sum(self.admin.backlogs(t)[subscription] for t in topics) == entries,
             f"{subscription} has {entries} left",

@@ -78,7 +78,7 @@ def first(world: World, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def second(world: World, first: Result) -> Result:
-    """Another, after ten more messages and 25 acknowledgements of one subscription."""
+    """Another, after ten more messages and 25 acknowledgments of one subscription."""
     topic = PREFIX + "plain"
     with closing(world.subscribe(topic, "middle")) as consumer:
         world.publish(topic, 10)

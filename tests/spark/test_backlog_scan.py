@@ -1,4 +1,4 @@
-"""The scan's counts for any entries and acknowledgements, against counting them singly."""
+"""The scan's counts for any entries and acknowledgments, against counting them singly."""
 
 from collections import Counter
 from collections.abc import Sequence

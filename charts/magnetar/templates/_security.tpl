@@ -188,6 +188,7 @@ auth:
 {{- if $values.auth.authorization.enabled -}}
 {{- $_ := set $settings "authorizationEnabled" "true" -}}
 {{- $_ := set $settings "superUserRoles" (include "magnetar.superUsers" .root) -}}
+{{- $_ := set $settings "MAGNETAR_OBSERVER_ROLES" "jobs" -}}
 {{- end -}}
 {{- end -}}
 {{- toYaml $settings -}}
@@ -341,7 +342,7 @@ authParams=file:///etc/magnetar/token/token
 {{- if include "magnetar.issuesTokens" . -}}
 {{- $auth := .Values.auth -}}
 {{- $names = append $names (include "magnetar.tokenKeySecret" .) -}}
-{{- range $role := concat (list $auth.superUsers.broker $auth.superUsers.operator $auth.superUsers.client "metrics") $auth.authentication.jwt.roles | uniq -}}
+{{- range $role := concat (list $auth.superUsers.broker $auth.superUsers.operator $auth.superUsers.client "metrics" "jobs") $auth.authentication.jwt.roles | uniq -}}
 {{- $names = append $names (printf "%s-token-%s" $name $role) -}}
 {{- end -}}
 {{- end -}}

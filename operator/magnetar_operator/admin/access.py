@@ -1,7 +1,8 @@
 """What the operator presents to a cluster's admin REST: its token, and the authorities it trusts.
 
-Credentials belong to a MagnetarCluster, never to an address: the author of a resource with an
-address must not receive another cluster's token, nor act with it.
+Credentials belong to a MagnetarCluster, or to a Secret that names its address. They never belong to
+the address that a resource names: its author must not receive another cluster's token, nor act with
+it.
 """
 
 import ssl
@@ -21,6 +22,19 @@ class ClusterKey:
 
     namespace: str
     name: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SecretKey:
+    """A Secret with credentials for one address, by Kubernetes namespace and name."""
+
+    namespace: str
+    name: str
+    url: str
+    """The address that receives them, which the Secret must name too."""
+
+
+AccessKey = ClusterKey | SecretKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +63,10 @@ class Access:
 OPEN: Final = Access()
 """Of clusters without authentication."""
 
-AccessSource = Callable[[ClusterKey], Awaitable[Access]]
-"""Reads the credentials for a cluster; the source caches them."""
+AccessSource = Callable[[AccessKey], Awaitable[Access]]
+"""Reads the credentials for a cluster or an address; the source caches them."""
 
 
-async def no_access(_cluster: ClusterKey) -> Access:
+async def no_access(_key: AccessKey) -> Access:
     """A source for processes that know no credentials."""
     return OPEN

@@ -32,7 +32,7 @@ import msgspec
 
 from magnetar.core.backoff import Backoff
 from magnetar.core.tasks import TaskSet
-from magnetar_operator.admin.access import OPEN, Access, AccessSource, ClusterKey, no_access
+from magnetar_operator.admin.access import OPEN, Access, AccessKey, AccessSource, no_access
 from magnetar_operator.clock import SYSTEM, Clock
 
 AT_ONCE_MAX: Final = 16
@@ -281,20 +281,20 @@ class AdminClients:
         self._clock = clock
         self._transport = transport
         self._access = access
-        self._clients: OrderedDict[tuple[str, Purpose, ClusterKey | None], AdminClient] = (
+        self._clients: OrderedDict[tuple[str, Purpose, AccessKey | None], AdminClient] = (
             OrderedDict()
         )
         self._tasks = TaskSet("admin clients")
 
-    def at(self, url: str, purpose: Purpose, cluster: ClusterKey | None = None) -> AdminClient:
+    def at(self, url: str, purpose: Purpose, access_key: AccessKey | None = None) -> AdminClient:
         """The client of a cluster, by the address of its admin REST; created on first use.
 
-        It has the credentials for `cluster`; without it, none.
+        It has the credentials of `access_key`; without it, none.
         """
-        key = (url.rstrip("/"), purpose, cluster)
+        key = (url.rstrip("/"), purpose, access_key)
         client = self._clients.get(key)
         if client is None:
-            access = None if cluster is None else partial(self._access, cluster)
+            access = None if access_key is None else partial(self._access, access_key)
             client = AdminClient(url, self._clock.monotonic, self._transport, access)
             self._clients[key] = client
         self._clients.move_to_end(key)

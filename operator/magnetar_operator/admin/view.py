@@ -21,7 +21,7 @@ import msgspec
 
 from magnetar.core.names import TopicName
 from magnetar.documents.backlog import BacklogRecord
-from magnetar_operator.admin.access import ClusterKey
+from magnetar_operator.admin.access import AccessKey
 from magnetar_operator.admin.client import AdminClient, AdminClients, AdminError, NotFound, Purpose
 from magnetar_operator.admin.target import ADMIN, NAMESPACE, TENANT, TOPIC, Target
 from magnetar_operator.clock import SYSTEM, Clock
@@ -170,13 +170,13 @@ class Clusters:
     def __init__(self, clients: AdminClients, clock: Clock = SYSTEM) -> None:
         self._clients = clients
         self._clock = clock
-        self._views: dict[tuple[str, ClusterKey | None], ClusterView] = {}
+        self._views: dict[tuple[str, AccessKey | None], ClusterView] = {}
 
-    def at(self, url: str, cluster: ClusterKey | None = None) -> ClusterView:
-        """The view of a cluster, with the credentials for `cluster`; created on first use."""
-        key = (url.rstrip("/"), cluster)
+    def at(self, url: str, access_key: AccessKey | None = None) -> ClusterView:
+        """The view of a cluster, with the credentials of `access_key`; created on first use."""
+        key = (url.rstrip("/"), access_key)
         if key not in self._views:
-            client = self._clients.at(url, Purpose.CATALOG, cluster)
+            client = self._clients.at(url, Purpose.CATALOG, access_key)
             self._views[key] = ClusterView(client, self._clock.monotonic)
         return self._views[key]
 

@@ -13,6 +13,7 @@ Why kopf's finalizer does not do this: see `engine.watches`.
 from collections.abc import Mapping
 from typing import Any
 
+from magnetar_operator.admin.access import AccessKey, ClusterKey
 from magnetar_operator.admin.target import NAMESPACE, TENANT, TOPIC, Target, target_token
 from magnetar_operator.admin.view import Clusters
 from magnetar_operator.catalog.deletion import (
@@ -31,9 +32,9 @@ from magnetar_operator.catalog.references import (
     References,
     Siblings,
     admin_url,
-    cluster_key,
     cluster_namespace,
     owns,
+    recorded_key,
     resource_token,
     same_cluster,
     target_in,
@@ -111,8 +112,7 @@ class Finalizer:
             note = f"{target} is left to its cluster, which is deleted; {url} is another cluster's."
             await self._events.record(obj, "LetGo", note, action="Delete")
             return place
-        recorded = cluster_key(str(status.get("cluster") or ""), cluster_namespace(status))
-        view = self._clusters.at(url, recorded)
+        view = self._clusters.at(url, await self._access_key(obj, status, url))
         if forced:
             if error := await try_delete(view, target):
                 note = f"Released because of {FORCE}; {target} may still be in the cluster: {error}"
@@ -147,6 +147,19 @@ class Finalizer:
         except (NotYet, BadSpec):
             return recorded
         return (place.url, recorded[1]) if same_cluster(status, place) else recorded
+
+    async def _access_key(
+        self, obj: Object, status: Mapping[str, Any], url: str
+    ) -> AccessKey | None:
+        """The recorded cluster or Secret; of an address, the Secret that the manifest names now."""
+        recorded = recorded_key(obj, status)
+        if isinstance(recorded, ClusterKey):
+            return recorded
+        try:
+            place = await self._references.place(obj)
+        except (NotYet, BadSpec):
+            return recorded
+        return place.secret if place.url == url and not place.cluster_namespace else recorded
 
     def _has_elder(self, key: ObjectKey, obj: Object, url: str, target: Target) -> bool:
         """Whether an older resource owns the target; after a restart, only statuses record that."""

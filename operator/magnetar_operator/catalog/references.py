@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.names import TopicName, parse_topic
-from magnetar_operator.admin.access import ClusterKey
+from magnetar_operator.admin.access import AccessKey, ClusterKey, SecretKey
 from magnetar_operator.admin.target import (
     NAMESPACE,
     PERMISSION,
@@ -102,11 +102,13 @@ class Place:
     """The MagnetarCluster's Kubernetes namespace; empty for an address."""
     local_cluster: str = ""
     """The cluster's name among Pulsar's clusters; empty for an address."""
+    secret: SecretKey | None = None
+    """The Secret with the credentials for an address; None: requests have none."""
 
     @property
-    def key(self) -> ClusterKey | None:
-        """The cluster whose credentials are used; None for an address."""
-        return cluster_key(self.cluster, self.cluster_namespace)
+    def key(self) -> AccessKey | None:
+        """The cluster or the Secret whose credentials are used; None: an address without any."""
+        return self.secret or cluster_key(self.cluster, self.cluster_namespace)
 
     @property
     def status(self) -> dict[str, str]:
@@ -116,7 +118,15 @@ class Place:
             "cluster": self.cluster,
             "clusterNamespace": self.cluster_namespace,
             "adminUrl": self.url,
+            "adminSecret": "" if self.secret is None else self.secret.name,
         }
+
+
+def recorded_key(obj: Object, status: Mapping[str, Any]) -> AccessKey | None:
+    """The cluster or the Secret in the status of a resource, whose credentials are used."""
+    if secret := str(status.get("adminSecret") or ""):
+        return SecretKey(obj["metadata"]["namespace"], secret, str(status.get("adminUrl") or ""))
+    return cluster_key(str(status.get("cluster") or ""), cluster_namespace(status))
 
 
 def cluster_key(name: str, namespace: str) -> ClusterKey | None:
@@ -143,7 +153,10 @@ class References:
         owner = placed_by(obj, find)
         if url := (owner.get("spec") or {}).get("adminUrl"):
             address = str(url).rstrip("/")
-            return Place(address, address, target)
+            name = ((owner["spec"].get("adminSecret")) or {}).get("name")
+            namespace = obj["metadata"].get("namespace", "")
+            secret = SecretKey(namespace, name, address) if name else None
+            return Place(address, address, target, secret=secret)
         cluster = await self._cluster(owner)
         metadata = cluster["metadata"]
         require_admitted(cluster, obj["metadata"].get("namespace", ""))

@@ -63,6 +63,14 @@ class Placed(Model, frozen=True, kw_only=True):
             "http://pulsar-broker.pulsar.svc:8080. Instead of clusterRef."
         ),
     ] = None
+    admin_secret: Annotated[
+        LocalRef | None,
+        Meta(
+            description="A Secret with the credentials for adminUrl: the token in TOKEN, the "
+            "authorities in ca.crt (by default the machine's). Its field ADMIN_URL names the "
+            "address."
+        ),
+    ] = None
     lifecycle_policy: LifecyclePolicy = "CleanUpAfterDeletion"
 
     rules: ClassVar[tuple[Cel, ...]] = (
@@ -70,6 +78,11 @@ class Placed(Model, frozen=True, kw_only=True):
             "!(has(self.clusterRef) && has(self.adminUrl))",
             "clusterRef and adminUrl exclude each other: name the cluster or its address",
             ".adminUrl",
+        ),
+        Cel(
+            "!has(self.adminSecret) || has(self.adminUrl)",
+            "adminSecret has the credentials for adminUrl: set both",
+            ".adminSecret",
         ),
         Cel(
             "!has(self.clusterRef) || !has(oldSelf.clusterRef) || "
@@ -422,6 +435,9 @@ class PlacedStatus(Status, frozen=True, kw_only=True):
     ] = ""
     admin_url: Annotated[
         ShortText, Meta(description="The address of the admin REST that was used.")
+    ] = ""
+    admin_secret: Annotated[
+        ShortText, Meta(description="The Secret with the credentials for the address, if any.")
     ] = ""
     applied: Annotated[
         dict[str, Any] | None,

@@ -12,7 +12,7 @@ from magnetar_operator.cluster.manifests.names import (
     digest,
 )
 from magnetar_operator.cluster.manifests.pods import metadata_settings
-from magnetar_operator.cluster.manifests.security import tls_secret
+from magnetar_operator.cluster.manifests.security import JOBS_ROLE, tls_secret, token_secret
 from magnetar_operator.kube.kinds import GROUP, SPARK_JOB, Kind, Object
 from magnetar_operator.models.cluster_parts import Offload
 from magnetar_operator.models.sparkjob import SparkJobSpec
@@ -49,6 +49,8 @@ class Place:
     image_pull_secrets: tuple[str, ...] = ()
     tls_secret: str = ""
     """The Secret with the certificate of jobs; empty: bookies have no TLS."""
+    token_secret: str = ""
+    """The Secret with the token of jobs; empty: brokers ask for none."""
 
 
 def place_in(cluster: Cluster, *, is_ready: bool) -> Place:
@@ -64,6 +66,7 @@ def place_in(cluster: Cluster, *, is_ready: bool) -> Place:
         offload=spec.offload,
         image_pull_secrets=tuple(secret.name for secret in spec.image_pull_secrets),
         tls_secret=tls_secret(cluster, JOBS) if cluster.has_tls else "",
+        token_secret=token_secret(cluster, JOBS_ROLE) if cluster.authenticates else "",
     )
 
 

@@ -25,6 +25,7 @@ from magnetar_operator.kube.kinds import (
 from magnetar_operator.kube.rbac import DRIVER_RIGHTS
 from magnetar_operator.models.sparkjob import STARTING_DEADLINE_S_MIN, Process
 from magnetar_operator.models.values import seconds
+from magnetar_operator.security.wanted import TOKEN
 from magnetar_operator.sparkjobs import submit
 from magnetar_operator.sparkjobs.desired import DRIVER, EXECUTOR, RUN, SPEC_DIGEST, Job, Place
 
@@ -212,6 +213,10 @@ def _container(job: Job, place: Place, role: str) -> Object:
             {"name": name, "value": value} for name, value in security.job_settings().items()
         ]
         mounts.append({"name": "tls-client", "mountPath": security.CLIENT_DIR, "readOnly": True})
+    if place.token_secret:
+        variables = security.job_token_settings()
+        environment += [{"name": name, "value": value} for name, value in variables.items()]
+        mounts.append({"name": "token", "mountPath": security.TOKEN_DIR, "readOnly": True})
     container: Object = {
         "name": role,
         "workingDir": TMP,
@@ -233,14 +238,21 @@ def _pod(job: Job, place: Place, process: Process, container: Object) -> Object:
     same_namespace = place.namespace == job.namespace
     if place.offload is not None and same_namespace:
         volumes += offload_volume(place.offload)[0]
+    if (place.tls_secret or place.token_secret) and not same_namespace:
+        raise submit.BadSpec(
+            f"spec.clusterRef: MagnetarCluster {place.namespace}/{place.name} is closed, and its "
+            f"certificate and token for jobs are in namespace {place.namespace}: create the "
+            "SparkJob there"
+        )
     if place.tls_secret:
-        if not same_namespace:
-            raise submit.BadSpec(
-                f"spec.clusterRef: MagnetarCluster {place.namespace}/{place.name} has TLS, and its "
-                f"certificate for jobs is in namespace {place.namespace}: create the SparkJob there"
-            )
-        source = {"secretName": place.tls_secret, "defaultMode": security.FILE_MODE}
+        source: Object = {"secretName": place.tls_secret, "defaultMode": security.FILE_MODE}
         volumes.append({"name": "tls-client", "secret": source})
+    if place.token_secret:
+        items = [{"key": TOKEN, "path": "token"}]
+        source = {
+            "secretName": place.token_secret, "defaultMode": security.FILE_MODE, "items": items
+        }  # fmt: skip
+        volumes.append({"name": "token", "secret": source})
     secrets = [secret.name for secret in job.spec.image_pull_secrets]
     if not secrets and same_namespace:
         secrets = list(place.image_pull_secrets)

@@ -44,6 +44,7 @@ from magnetar.admin.routers import (
     tenants,
     topic_stats,
     topics,
+    transaction_participants,
     transactions,
 )
 from magnetar.admin.routers.policies import fixed, permissions
@@ -77,6 +78,7 @@ ROUTERS: Final = (
     bookies.router,
     broker_stats.router,
     transactions.router,
+    transaction_participants.router,
     lookup.router,
     metrics.router,
     health.router,

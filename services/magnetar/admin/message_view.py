@@ -8,7 +8,7 @@ without control characters: a producer chooses the text of a key, which must not
 
 import base64
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 from starlette.responses import Response
@@ -16,8 +16,8 @@ from starlette.responses import Response
 from magnetar.admin.http.answers import JSON
 from magnetar.admin.times import iso
 from magnetar.core.errors import PersistenceError
+from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
-from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire._pb.PulsarApi_pb2 import BrokerEntryMetadata, CompressionType, MessageMetadata
 from magnetar.wire.compression import decompress
 from magnetar.wire.entry import parse_metadata, payload_of, split_entry
@@ -50,7 +50,18 @@ _BASE64 = (
 )
 
 
-def message_response(entry: Entry, *, ledger: ManagedLedger) -> Response:
+class TransactedLog(Protocol):
+    """The log of the entry, with what its transactions hide."""
+
+    @property
+    def last_visible(self) -> Position:
+        """The last position that consumers may read now."""
+
+    def is_aborted(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the entry belongs to an aborted transaction."""
+
+
+def message_response(entry: Entry, *, ledger: TransactedLog) -> Response:
     """Returns the answer to a peek; raises PersistenceError if the entry cannot be parsed.
 
     Its headers tell messages of open and of aborted transactions, which no consumer gets.

@@ -49,6 +49,10 @@ class BookieReadOnly(BookieError):
     """The disk is full or failing: the bookie refuses adds and serves reads."""
 
 
+class NotPermitted(BookieError):
+    """The client's role may only read."""
+
+
 class NoSuchEntry(BookieError):
     """The bookie is certain that it never had the entry."""
 

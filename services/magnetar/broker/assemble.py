@@ -263,7 +263,7 @@ def _transactions(
     peers: PeerClient | None,
     resources: Resources,
 ) -> Transactions | None:
-    if context.transactions is None:
+    if not settings.transactions:
         return None
     local, peers = LocalParticipants(topics), peers or PeerClient()
     rng = random.Random()

@@ -19,6 +19,7 @@ With `authorizationEnabled=true`, every request and every command needs a right.
 in three ways:
 
 - **Super users** (`superUserRoles`) may do everything.
+- **Observers** (`observer_roles`) may read statistics of all topics and settings of brokers.
 - **Tenant admins** (`adminRoles` of a tenant) may do everything in their tenant, except what only
   super users may.
 - **Grants** on a namespace, a topic or a subscription, by `pulsar-admin namespaces

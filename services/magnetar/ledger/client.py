@@ -22,6 +22,7 @@ from magnetar.bookie.api import (
     BookieUnavailable,
     LedgerEnd,
     NoSuchLedger,
+    NotPermitted,
 )
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
@@ -176,7 +177,11 @@ class LedgerClient:
         return max(confirmed, last.first_entry - 1)
 
     async def delete(self, ledger_id: int) -> None:
-        """Deletes the ledger from its bookies, then its record. Idempotent."""
+        """Deletes the ledger from its bookies, then its record. Idempotent.
+
+        Bookies that are unavailable, or do not permit it to this process, delete their copies once
+        the record is gone.
+        """
         context, key = self._context, ledger_key(ledger_id)
         record = await get_key(context, key)
         if record is None:
@@ -185,7 +190,7 @@ class LedgerClient:
         for failure in await asyncio.gather(
             *(ask_to_delete(context, ledger_id, identity) for identity in bookies)
         ):
-            if isinstance(failure, BookieUnavailable):
+            if isinstance(failure, BookieUnavailable | NotPermitted):
                 log.info(
                     "ledger not deleted from a bookie; its garbage collection deletes it",
                     ledger=ledger_id,

@@ -1,4 +1,4 @@
-"""The acknowledgement state of a cursor. Pure; the number of ack holes is not capped.
+"""The acknowledgment state of a cursor. Pure; the number of ack holes is not capped.
 
 - Every entry at or before `mark_delete` is acked; it advances through contiguous acks, also across
   ledgers.

@@ -1,4 +1,4 @@
-"""A cursor: the position of one subscription in a managed ledger, and its acknowledgements.
+"""A cursor: the position of one subscription in a managed ledger, and its acknowledgments.
 
 Acks change memory at once (`AckState`). A durable cursor's changes are written to its log
 (`CursorLog`) when an ack receipt waits for them (`when_durable`), and otherwise PERSIST_INTERVAL_S

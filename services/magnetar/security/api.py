@@ -18,13 +18,13 @@ class Peer:
 
 
 def always() -> bool:
-    """The proof rests on nothing that this process could stop accepting."""
+    """`Identity.holds` of a proof that this process cannot revoke, such as a certificate."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A peer that has proven who it is."""
+    """The proven identity of a peer."""
 
     role: str
     method: str
@@ -36,10 +36,10 @@ class Identity:
 
 
 class AuthenticationFailed(Exception):
-    """The credentials prove nothing. The text is for the log: a client never sees it."""
+    """The credentials prove no identity. The text is for the log: a client never sees it."""
 
     def __init__(self, text: str, cause: str = "") -> None:
-        """`cause` is the text without what the client chose: the log has each cause once."""
+        """`cause` is the text without what the client chose; the log has each cause once."""
         super().__init__(text)
         self.cause = cause or text
 
@@ -52,14 +52,14 @@ class Authenticator(Protocol):
     """Authenticates peers. Safe for concurrent use, also while keys are reloaded."""
 
     async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
-        """Returns the sender of CONNECT or AUTH_RESPONSE with this method and data.
+        """Returns the identity of the sender of CONNECT or AUTH_RESPONSE.
 
-        Raises AuthenticationFailed or ProviderUnavailable. `method` is the protocol's name, `none`
-        if the client names none.
+        `method` is the protocol's name, `none` if the client names none. Raises
+        AuthenticationFailed or ProviderUnavailable.
         """
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
-        """Returns the sender of a request with these (lower-case) headers; raises the same."""
+        """Returns the sender's identity by a request's (lower-case) headers; raises the same."""
 
     async def reload(self) -> int:
         """Reads keys and passwords again if their files changed; returns how often they did.

@@ -67,7 +67,7 @@ class ProviderChain:
             self._methods[provider.method] = (*chain, provider)
 
     async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
-        """Returns the sender of CONNECT or AUTH_RESPONSE with this method and data.
+        """Returns the identity of the sender of CONNECT or AUTH_RESPONSE.
 
         Raises AuthenticationFailed or ProviderUnavailable.
         """
@@ -77,7 +77,7 @@ class ProviderChain:
         return await _first(chain, data, peer)
 
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
-        """Returns the sender of a request with these headers (lower-case names).
+        """Returns the identity of a request's sender by its headers (lower-case names).
 
         Raises AuthenticationFailed or ProviderUnavailable.
         """

@@ -41,7 +41,7 @@ class ProviderClient:
         return body
 
     async def post_form(self, url: str, form: Mapping[str, str]) -> tuple[int, bytes]:
-        """Posts a form; returns status and body; raises ProviderUnavailable if none comes."""
+        """Posts a form; returns status and body; raises ProviderUnavailable without them."""
         return await self._request("POST", url, {"Accept": "application/json"}, form)
 
     async def _request(

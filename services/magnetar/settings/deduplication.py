@@ -1,4 +1,4 @@
-"""The settings of deduplication; its switch is a policy, whose default is here, too."""
+"""The settings of deduplication, and the default of the policy that switches it on."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ INT32_MAX: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeduplicationSettings(ConnectionSettings):
-    """Whether brokers store repeated messages once, and how they remember the producers."""
+    """The default of deduplication, and its bounds per topic."""
 
     deduplication: bool = setting(
         False,
@@ -24,7 +24,7 @@ class DeduplicationSettings(ConnectionSettings):
     deduplication_producers_max: int = setting(
         10_000,
         "Producer names per topic whose sequence ids are kept, besides those of attached "
-        "producers; the ids used least recently are forgotten first.",
+        "producers; the broker forgets the least recently used first.",
         group=DEDUPLICATION,
         unit="producers",
         within=(1, UNLIMITED),
@@ -32,7 +32,7 @@ class DeduplicationSettings(ConnectionSettings):
     )
     deduplication_inactivity_minutes: int = setting(
         360,
-        "Time after which the sequence ids of a producer that is not attached are forgotten.",
+        "Time after which the broker forgets the sequence ids of a producer that is not attached.",
         group=DEDUPLICATION,
         unit="min",
         within=(1, UNLIMITED),

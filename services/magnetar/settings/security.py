@@ -272,6 +272,12 @@ class SecuritySettings(AuditSettings):
         group=AUTHORIZATION,
         pulsar="superUserRoles",
     )
+    observer_roles: tuple[str, ...] = setting(
+        (),
+        "The roles that may read statistics of all topics and the settings of brokers, and nothing "
+        "else: those of jobs.",
+        group=AUTHORIZATION,
+    )
     proxy_roles: tuple[str, ...] = setting(
         (),
         "The roles of proxies, which act for the clients behind them.",

@@ -92,6 +92,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     flag("--tls-trust-file", metavar="FILE", help="the CAs of bookies and brokers")
     flag("--tls-cert-file", metavar="FILE", help="the job's certificate for bookies and brokers")
     flag("--tls-key-file", metavar="FILE", help="the key of the job's certificate")
+    flag("--token-file", metavar="FILE", help="the job's token for the admin REST")
     flag = parser.add_argument_group("Spark").add_argument
     flag("--master", default="", metavar="URL", help="Spark's master (local[*])")
     flag("--conf", action="append", default=[], metavar="K=V", help="a setting of Spark")
@@ -209,6 +210,7 @@ def log_settings(args: argparse.Namespace, environ: Mapping[str, str]) -> LogSet
         trust_file=of("tls_trust_file"),
         cert_file=of("tls_cert_file"),
         key_file=of("tls_key_file"),
+        token_file=of("token_file"),
     )
 
 

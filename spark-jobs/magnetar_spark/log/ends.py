@@ -29,7 +29,6 @@ from magnetar_spark.log.settings import LogSettings
 LATER_ANSWERS_S: Final = 0.25
 """Wait for further answers once the ack quorum is covered: each may raise the lower bound."""
 ADMIN_TIMEOUT_S: Final = 10.0
-REDIRECTS_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +102,20 @@ class Admin:
     def __init__(self, settings: LogSettings) -> None:
         self._url = settings.admin_url.rstrip("/")
         self._verify = settings.admin_context()
+        self._headers = settings.admin_headers
 
     async def confirmed(self, topic: TopicName, ledger_id: int) -> int:
         """The last entry that the broker may serve; -1 if the ledger is not its newest."""
-        import httpx  # a third of the import time of this package, in each of Spark's processes
+        # httpx is a third of the import time of this package, in each of Spark's processes.
+        import httpx
+
+        from magnetar_spark.log import admin_rest
 
         name = f"{topic.namespace}/{quote(topic.local, safe='')}"
         url = f"{self._url}/admin/v2/persistent/{name}/internalStats"
         try:
-            async with httpx.AsyncClient(
-                timeout=ADMIN_TIMEOUT_S,
-                follow_redirects=True,
-                max_redirects=REDIRECTS_MAX,
-                verify=self._verify,
-            ) as client:
-                answer = await client.get(url)
-                answer.raise_for_status()
+            async with httpx.AsyncClient(timeout=ADMIN_TIMEOUT_S, verify=self._verify) as client:
+                answer = await admin_rest.get(client, url, self._headers)
             ledger, _, entry = str(answer.json()["lastConfirmedEntry"]).partition(":")
             return int(entry) if int(ledger) == ledger_id else -1
         except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as error:

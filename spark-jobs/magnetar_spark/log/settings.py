@@ -47,6 +47,21 @@ class LogSettings:
     cert_file: str = ""
     """The certificate that jobs present to both; empty: none."""
     key_file: str = ""
+    token_file: str = ""
+    """A token for the admin REST, read again for each request; empty: none is presented."""
+
+    def admin_headers(self) -> dict[str, str]:
+        """The credentials of a request to the admin REST, which has an https URL if TLS is used.
+
+        Raises PreconditionFailed if the token cannot be read.
+        """
+        if not self.token_file:
+            return {}
+        try:
+            token = Path(self.token_file).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PreconditionFailed(f"token file {self.token_file}: {error}") from error
+        return {"authorization": f"Bearer {token}"}
 
     @property
     def client_tls(self) -> ClientTlsConfig:

@@ -1,8 +1,8 @@
-"""The golden answers: what each client sees of a real Pulsar, and where ours differs on purpose.
+"""The golden outcomes of each client with a real Pulsar, and our deliberate differences.
 
 `clients_of_pulsar_4_2_4.json` has the outcomes by client and scenario; `record.py` writes it.
-`client_differences.json` lists what differs: patterns of clients and scenarios, our outcome, and
-the reason. Addresses, ports, times and ids are replaced, since each run has others.
+`client_differences.json` lists the differences: patterns of clients and scenarios, our outcome, and
+the reason. Addresses, ports, times and ids are replaced, because they differ by run.
 """
 
 import fnmatch
@@ -38,7 +38,7 @@ class Difference:
     why: str
 
     def covers(self, client: str, scenario: str) -> bool:
-        """Returns whether this is about the scenario with the client."""
+        """Returns whether the difference applies to the scenario with the client."""
         matches = fnmatch.fnmatchcase
         return matches(client, self.clients) and any(
             matches(scenario, pattern) for pattern in self.scenarios
@@ -46,7 +46,7 @@ class Difference:
 
 
 def normalized(found: dict[str, Outcomes]) -> dict[str, Outcomes]:
-    """Replaces what each run has its own of."""
+    """Replaces the parts that differ by run."""
     return {
         client: {scenario: _normalized(text) for scenario, text in sorted(outcomes.items())}
         for client, outcomes in sorted(found.items())
@@ -60,18 +60,18 @@ def _normalized(text: str) -> str:
 
 
 def of_pulsar() -> dict[str, Outcomes]:
-    """Returns what the clients see of a real Pulsar."""
+    """Returns the outcomes with a real Pulsar."""
     found: dict[str, Outcomes] = json.loads(ANSWERS.read_text())
     return found
 
 
 def differences() -> list[Difference]:
-    """Returns where ours differs."""
+    """Returns the deliberate differences."""
     return [Difference(**row) for row in json.loads(DIFFERENCES.read_text())]
 
 
 def expected_of_ours() -> dict[str, Outcomes]:
-    """Returns what the clients must see of our server."""
+    """Returns the expected outcomes with our server."""
     rows = differences()
     return {
         client: {

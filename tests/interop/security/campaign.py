@@ -26,7 +26,7 @@ class RunningServer(Protocol):
 
     @property
     def address(self) -> Server:
-        """Where it listens."""
+        """The ports that it listens on."""
 
     def apply_certificate(self, host: str) -> None:
         """Returns when the server presents its new certificate, which names this host."""
@@ -59,7 +59,7 @@ def run(
 
 
 def grant(server: Server, realm: Realm) -> None:
-    """Grants the roles of the scenarios what they need; GUEST gets and loses it."""
+    """Grants the roles of the scenarios their actions; grants and revokes those of GUEST."""
     with admin(server, realm) as http:
         for role in (*ROLES.values(), LEAVER, GUEST):
             path = f"/admin/v2/namespaces/{NAMESPACE}/permissions/{role}"

@@ -1,4 +1,4 @@
-"""Runs the scenarios with one official client each, and returns what an application would see.
+"""Runs the scenarios with one official client each, and returns what its application sees.
 
 Failures of the network end with the clients' timeouts, so each client runs its scenarios at once.
 """
@@ -46,7 +46,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A scenario with all that a client needs to try it."""
+    """A scenario with the addresses, credentials and topic of its client."""
 
     scenario: Scenario
     credentials: Credentials

@@ -55,7 +55,7 @@ class Programs:
 
 
 def prepare() -> Programs:
-    """Fetches and compiles what is not there yet; fails with the line to type without a JDK."""
+    """Fetches and compiles missing programs; fails without a JDK, with the install command."""
     java = java_programs.prepare()
     sources = java_programs.HERE / "clients"
     return Programs(

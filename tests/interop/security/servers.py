@@ -23,7 +23,7 @@ READY_WITHIN_S: Final = 120.0
 
 
 class OurServer:
-    """A `magnetar standalone` that reads changed files again."""
+    """A `magnetar standalone`, which reloads changed files."""
 
     def __init__(self, realm: Realm, process: ServerProcess, address: Server) -> None:
         self._realm = realm
@@ -32,7 +32,7 @@ class OurServer:
         self._token = realm.token(ADMIN)
 
     def apply_revocation(self) -> None:
-        """Waits until the server has noticed all changes; it is not started again."""
+        """Waits until the server has reloaded all changed files; does not restart it."""
         plain = f"http://{HOST}:{self.address.http_port}/admin/v2/brokers/ready"
         for headers in ({"Authorization": f"Bearer {self._token}"}, basic_header(LEAVER)):
             wait_until(partial(_refused, plain, headers), what="a revocation")

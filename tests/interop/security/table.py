@@ -2,7 +2,7 @@
 
 Each is tried by every client against every server. Between stages, the server's files change: in
 `misnamed` its certificate names another host, in `revoked` the key of tokens, the CA of clients and
-the users are others.
+the users are replaced.
 """
 
 from dataclasses import dataclass

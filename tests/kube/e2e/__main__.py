@@ -28,7 +28,7 @@ from tests.support.kube import (
 )
 from tests.support.kube_volumes import open_volumes
 
-from . import autoscaled, closed, jobs, leaving, operated, plain
+from . import autoscaled, closed, closing, jobs, leaving, operated, plain
 from .load import Load
 from .world import StepError, World
 
@@ -147,17 +147,45 @@ def closed_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "uninstall", world.uninstall
 
 
+def closing_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    plain = Load(world, "load-plain")
+    secured = Load(world, "load-tls")
+    closed_load = Load(world, "load-token", role="shop")
+    yield "helm install of an open cluster", lambda: closing.install(world)
+    yield "load without TLS starts", lambda: plain.start(closing.TOPICS)
+    yield "1: both, everywhere", lambda: closing.both_ports(world, plain)
+    yield "2: clients change to TLS", lambda: closing.clients_with_tls(world, plain, secured)
+    yield "3: no port without TLS", lambda: closing.tls_only(world, secured)
+    yield "4, 5: tokens and rights", lambda: closing.tokens(world, secured, closed_load)
+    yield "6: closed", lambda: closing.closes(world, closed_load)
+    yield (
+        "no receipted message is lost, no client had an error",
+        lambda: closed.nothing_was_lost(world, closed_load),
+    )
+    yield "all ports are tried without credentials", lambda: closing.ports(world)
+    yield "uninstall", lambda: closing.remove(world)
+
+
+def closed_jobs_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
+    yield "helm install of a closed cluster", lambda: jobs.install_closed(world)
+    yield "messages in closed ledgers", lambda: jobs.messages(world)
+    yield "offload, by its sample; all is read again", lambda: jobs.offload(world)
+    yield "the backlog's report, by its sample", lambda: jobs.backlog(world)
+
+
 PARTS: Final = {
     "operated": (operated_steps, "demo"),
     "plain": (plain_steps, "my-cluster"),
     "autoscaled": (autoscaled_steps, "demo"),
     "jobs": (jobs_steps, "demo"),
     "closed": (closed_steps, "demo"),
+    "closing": (closing_steps, "my-cluster"),
+    "closed-jobs": (closed_jobs_steps, "demo"),
 }
 """The steps, and the release's name: `demo` is what the samples refer to."""
 ALWAYS: Final = ("operated", "plain")
 """Where no part is named: `autoscaled` takes its time, on a machine with little else to do; `jobs`
-needs the image with Spark, which `with_cluster` builds for it alone."""
+and `closed-jobs` need the image with Spark, which `with_cluster` builds for them alone."""
 
 
 def last_words(world: World) -> None:
@@ -193,6 +221,10 @@ def run_part(name: str, report: Report, *, keep: bool) -> None:
         except (StepError, ToolError, subprocess.TimeoutExpired) as error:
             print(f"\n{error}\n", flush=True)
             last_words(world)
+            if not keep:
+                # Cluster-wide objects, such as an APIService, do not go with the namespace.
+                with suppress(StepError, ToolError, subprocess.TimeoutExpired):
+                    world.uninstall()
             raise
         finally:
             if not keep:

@@ -20,7 +20,7 @@ CLOSED: Final[dict[str, Any]] = {
     "auth": {
         "authentication": {
             "enabled": True,
-            "jwt": {"roles": ["load", "shop"], "duration": "4m", "renewBefore": "2m"},
+            "jwt": {"roles": ["load", "shop"], "duration": "3m", "renewBefore": "90s"},
         },
         "authorization": {"enabled": True},
     },

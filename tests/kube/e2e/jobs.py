@@ -13,7 +13,7 @@ import yaml
 
 from .load import start_asker
 from .operated import APPLIED, CLUSTER_S_MAX, RESOURCES_S_MAX, SAMPLES, is_ready, ledgers_move_on
-from .world import StepError, World, expect
+from .world import CLIENT, StepError, World, expect
 
 CLAIM: Final = "cold"
 TOPIC: Final = "persistent://shop/orders/created"
@@ -26,9 +26,10 @@ GONE_S_MAX: Final = 60.0
 EVERY_MINUTE: Final = "every-minute"
 REQUESTS: Final = {"requests": {"cpu": "20m", "memory": "64Mi"}}
 
-SEND: Final = """
-import sys, pulsar
-client = pulsar.Client(sys.argv[1], operation_timeout_seconds=30)
+SEND: Final = (
+    CLIENT
+    + """
+client = connected(sys.argv[1])
 producer = client.create_producer(sys.argv[2], batching_enabled=True, block_if_queue_full=True)
 first, count, keys = map(int, sys.argv[3:6])
 for number in range(first, first + count):
@@ -36,9 +37,11 @@ for number in range(first, first + count):
 producer.flush()
 client.close()
 """
-READ: Final = """
-import sys, pulsar
-client = pulsar.Client(sys.argv[1], operation_timeout_seconds=30)
+)
+READ: Final = (
+    CLIENT
+    + """
+client = connected(sys.argv[1])
 compacted = sys.argv[3] == "compacted"
 found = 0
 seen = set()
@@ -51,9 +54,22 @@ for partition in range(int(sys.argv[4])):
 client.close()
 print("FOUND", found, len(seen), min(seen), max(seen))
 """
+)
 
 
-def install(world: World) -> None:
+CLOSED: Final[dict[str, Any]] = {
+    "tls": {"enabled": True},
+    "auth": {"authentication": {"enabled": True}, "authorization": {"enabled": True}},
+}
+
+
+def install_closed(world: World) -> None:
+    """The same, closed: jobs present a certificate and a token."""
+    world.has_tls = world.has_tokens = True
+    install(world, CLOSED)
+
+
+def install(world: World, more: dict[str, Any] | None = None) -> None:
     """A small cluster whose cold data has a volume."""
     claim = {
         "apiVersion": "v1",
@@ -71,6 +87,7 @@ def install(world: World) -> None:
         etcd={"replicaCount": 1, "resources": REQUESTS},
         bookkeeper={"replicaCount": 2, "resources": REQUESTS},
         broker={"replicaCount": 1, "resources": REQUESTS},
+        **(more or {}),
     )
     world.install("install", values=values)
     world.kubectl(

@@ -42,6 +42,7 @@ PATHS = (
     ("GET", "/metrics/"),
     ("GET", "/version"),
     ("GET", "/debug/vars"),
+    ("GET", "/members"),
     ("GET", "/admin/v2/clusters"),
     ("GET", "/admin/v2/tenants"),
     ("GET", "/admin/v2/brokers/configuration/runtime"),

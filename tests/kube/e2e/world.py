@@ -36,6 +36,19 @@ except urllib.error.HTTPError as error:
     print(json.dumps([error.code, error.read().decode()]))
 """
 
+CLIENT: Final = """
+import os, sys, pulsar
+def connected(url):
+    options = {}
+    if trust := os.environ.get("TRUST_FILE"):
+        options |= {"tls_trust_certs_file_path": trust, "tls_validate_hostname": True}
+    if token := os.environ.get("TOKEN_FILE"):
+        supplier = lambda: open(token).read().strip()
+        options["authentication"] = pulsar.AuthenticationToken(supplier)
+    return pulsar.Client(url, operation_timeout_seconds=30, **options)
+"""
+"""The beginning of programs that use the official client with the credentials of their pod."""
+
 Found = TypeVar("Found")
 
 

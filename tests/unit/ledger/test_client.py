@@ -7,7 +7,13 @@ from tests.unit.ledger.appending import quorum
 from tests.unit.ledger.cluster import Cluster, virtual
 from tests.unit.ledger.stage import write
 
-from magnetar.bookie.api import BookieError, BookieUnavailable, LedgerEnd, NoSuchLedger
+from magnetar.bookie.api import (
+    BookieError,
+    BookieUnavailable,
+    LedgerEnd,
+    NoSuchLedger,
+    NotPermitted,
+)
 from magnetar.ledger.metadata import LedgerState
 from magnetar.metadata.store import MetadataUnavailable
 
@@ -106,6 +112,27 @@ def test_a_bookie_that_refuses_a_deletion_keeps_the_record() -> None:
         refusing.delete_ledger = delete  # type: ignore[method-assign]
         await client.delete(writer.ledger_id)
         assert cluster.has(writer.ledger_id, 0) == set()
+        assert await cluster.store.list("/ledgers/") == []
+
+    virtual(main())
+
+
+def test_a_process_that_may_only_read_leaves_the_copies_to_the_bookies() -> None:
+    """A bookie deletes a ledger whose record is gone: Spark jobs release offloaded ledgers so."""
+
+    async def main() -> None:
+        cluster = Cluster(2, quorum(2, 2, 2))
+        client, links = cluster.client()
+        writer = await client.create({})
+        await write(writer, b"a")
+        await asyncio.sleep(0.1)
+
+        async def refuses(ledger_id: int) -> None:
+            raise NotPermitted(f"ledger {ledger_id}: the client may only read")
+
+        for bookie in writer.bookies:
+            links.links[bookie].delete_ledger = refuses  # type: ignore[method-assign]
+        await client.delete(writer.ledger_id)
         assert await cluster.store.list("/ledgers/") == []
 
     virtual(main())

@@ -53,6 +53,8 @@ CLIENT_TRUST_FILE: Final = f"{CLIENT_DIR}/ca.crt"
 
 METRICS_ROLE: Final = "metrics"
 """The role of Prometheus. It has no rights: metrics of brokers need a role, whichever it is."""
+JOBS_ROLE: Final = "jobs"
+"""The role of Spark jobs: an observer."""
 
 PROVIDERS: Final = "org.apache.pulsar.broker.authentication"
 TOKEN_PROVIDER: Final = f"{PROVIDERS}.AuthenticationProviderToken"
@@ -137,10 +139,10 @@ def client_of(component: str) -> str:
 
 
 def token_roles(cluster: Cluster) -> tuple[str, ...]:
-    """The roles whose tokens are issued: super users, Prometheus, then those of the spec."""
+    """The roles whose tokens are issued: super users, own processes, then those of the spec."""
     auth = cluster.spec.auth
     users = auth.super_users
-    own = (users.broker, users.operator, users.client, METRICS_ROLE)
+    own = (users.broker, users.operator, users.client, METRICS_ROLE, JOBS_ROLE)
     return tuple(dict.fromkeys((*own, *auth.authentication.jwt.roles)))
 
 
@@ -246,13 +248,18 @@ def ledger_client_settings(cluster: Cluster) -> dict[str, str]:
 
 
 def job_settings() -> dict[str, str]:
-    """The variables by which a Spark job reaches bookies with TLS."""
+    """The variables by which a Spark job reaches bookies and brokers with TLS."""
     return {
         "MAGNETAR_BOOKKEEPER_TLS": "true",
-        "MAGNETAR_BOOKKEEPER_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
-        "MAGNETAR_BOOKKEEPER_TLS_KEY_FILE": CLIENT_KEY_FILE,
-        "MAGNETAR_BOOKKEEPER_TLS_TRUST_FILE": CLIENT_TRUST_FILE,
+        "MAGNETAR_TLS_CERT_FILE": CLIENT_CERTIFICATE_FILE,
+        "MAGNETAR_TLS_KEY_FILE": CLIENT_KEY_FILE,
+        "MAGNETAR_TLS_TRUST_FILE": CLIENT_TRUST_FILE,
     }
+
+
+def job_token_settings() -> dict[str, str]:
+    """The variable by which a Spark job finds its token for the admin REST."""
+    return {"MAGNETAR_TOKEN_FILE": f"{TOKEN_DIR}/token"}
 
 
 def broker_settings(cluster: Cluster) -> dict[str, str]:
@@ -302,7 +309,11 @@ def _authorization(cluster: Cluster) -> dict[str, str]:
     users = auth.super_users
     manager = () if users.manager is None else (users.manager,)
     roles = dict.fromkeys((users.broker, users.operator, users.client, *manager))
-    return {"authorizationEnabled": "true", "superUserRoles": ",".join(roles)}
+    return {
+        "authorizationEnabled": "true",
+        "superUserRoles": ",".join(roles),
+        "MAGNETAR_OBSERVER_ROLES": JOBS_ROLE,
+    }
 
 
 def files(cluster: Cluster, component: str) -> tuple[list[Object], list[Object]]:

@@ -42,7 +42,7 @@ class AuditTrail:
 
 
 def note(scope: MutableMapping[str, Any], record: AuditRecord) -> None:
-    """Has the record written when the request has ended; nothing happens without an audit log."""
+    """Records the request once it has ended; does nothing without an audit log."""
     records: list[AuditRecord] | None = scope.get(_KEY)
     if records is not None:
         records.append(record)

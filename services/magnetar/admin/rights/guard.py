@@ -46,7 +46,7 @@ AUTHENTICATION_TIMEOUT_S: Final = 30.0
 """Longer than the timeouts of an identity provider: 10 s to connect and 10 s to answer."""
 READS: Final = "GET"
 CHECK_AGAIN_AFTER_S: Final = 1.0
-"""A body that takes longer has its request checked again before the handler has it all."""
+"""If a body takes longer, the request is checked again before the handler gets its end."""
 _CHALLENGE: Final = {"www-authenticate": "Bearer"}
 _FORWARDER: Final = "magnetar.forwarder"
 _OF_BROKERS: Final = frozenset({LOCAL_HEADER.encode(), UNDER_HEADER.encode()})
@@ -91,7 +91,7 @@ class GuardedTable(RouteTable):
     ) -> Receive:
         """Returns `receive`, which checks credentials and rights again after a slow body.
 
-        A handler acts once it has the whole body, and the client decides when that is.
+        A handler acts when the body is complete, and the client chooses that moment.
         """
         loop = asyncio.get_running_loop()
         admitted_at = loop.time()
@@ -122,7 +122,7 @@ class GuardedTable(RouteTable):
             return principal
         await self._demand(scope, match, principal)
         if SCOPE_KEY not in scope and (scope["method"] != READS or self._security.audit_reads):
-            self._audited(scope, principal, scope.get(_FORWARDER, ""))
+            self._audit_admitted(scope, principal, scope.get(_FORWARDER, ""))
         return principal
 
     async def _demand(self, scope: Scope, match: RouteMatch, principal: Principal) -> None:
@@ -132,7 +132,7 @@ class GuardedTable(RouteTable):
             needs = right.needs(Request({**scope, **match.child_scope}))
             await demand(authorizer, principal, needs, _address(scope), audited_action(scope))
 
-    def _audited(self, scope: Scope, principal: Principal, forwarder: str) -> None:
+    def _audit_admitted(self, scope: Scope, principal: Principal, forwarder: str) -> None:
         """Writes an admitted request to the audit log."""
         if self._security.audit is not None:
             note(

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import TypedDict
 
+from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.transactions.api import TransactionRecord, TxnId
 from magnetar.broker.transactions.coordinator import Coordinator
 
@@ -69,4 +71,60 @@ def transaction_metadata(
         "owner": record.owner,
         "producedPartitions": {topic: (produced or {}).get(topic, {}) for topic in record.topics},
         "ackedPartitions": subscriptions,
+    }
+
+
+class BufferStatsDocument(TypedDict):
+    """Pulsar's TransactionBufferStats. There are no snapshots, since the log itself is marked."""
+
+    state: str
+    maxReadPosition: str
+    lastSnapshotTimestamps: int
+    lowWaterMarks: Mapping[str, int] | None
+    ongoingTxnSize: int
+    recoverStartTime: int
+    recoverEndTime: int
+    totalAbortedTransactions: int
+    snapshotType: str
+    segmentsStats: None
+
+
+class PendingAckStatsDocument(TypedDict):
+    """Pulsar's TransactionPendingAckStats."""
+
+    state: str
+    lowWaterMarks: Mapping[str, int] | None
+    ongoingTxnSize: int
+    recoverStartTime: int
+    recoverEndTime: int
+
+
+def buffer_stats(topic: PersistentTopic, *, low_water_marks: bool) -> BufferStatsDocument:
+    """Returns the transactions of a topic. A record decides, so no low water marks are needed."""
+    stats = topic.transactions.stats()
+    return {
+        "state": stats.state,
+        "maxReadPosition": stats.max_read_position,
+        "lastSnapshotTimestamps": 0,
+        "lowWaterMarks": {} if low_water_marks else None,
+        "ongoingTxnSize": stats.open_count,
+        "recoverStartTime": stats.recovery_started_ms,
+        "recoverEndTime": stats.recovery_ended_ms,
+        "totalAbortedTransactions": stats.aborted_total,
+        "snapshotType": "None",
+        "segmentsStats": None,
+    }
+
+
+def pending_ack_stats(
+    subscription: PersistentSubscription, *, low_water_marks: bool
+) -> PendingAckStatsDocument:
+    """Returns the transactions of a subscription. Its acks are loaded with its cursor."""
+    stats = subscription.transactions.stats()
+    return {
+        "state": stats.state,
+        "lowWaterMarks": {} if low_water_marks else None,
+        "ongoingTxnSize": stats.open_count,
+        "recoverStartTime": 0,
+        "recoverEndTime": 0,
     }

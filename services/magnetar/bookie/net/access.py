@@ -23,7 +23,8 @@ class Right(Enum):
     ALL = "all"
 
 
-_READS: Final = frozenset((protocol.READ, protocol.LEDGER_END))
+_READS: Final = frozenset((protocol.READ, protocol.LEDGER_END, protocol.PROVE))
+"""PROVE sends checksums of entries that a reader may read anyway: `magnetar ledger check`."""
 
 
 @dataclass(frozen=True, slots=True)

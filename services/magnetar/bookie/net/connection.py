@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from magnetar.bookie.api import Bookie, BookieError
+from magnetar.bookie.api import Bookie, BookieError, NotPermitted
 from magnetar.bookie.net import messages_v1 as messages
 from magnetar.bookie.net import protocol_v1 as protocol
 from magnetar.bookie.net.access import Access, Right, only_reads
@@ -243,7 +243,7 @@ class BookieConnection(FrameSocket):
         self._add_next = number + 1
         refusal = self._server.add_refusal
         if self._right is not Right.ALL:
-            refusal = BookieError(ONLY_READS)
+            refusal = NotPermitted(ONLY_READS)
         if refusal is not None:
             self._added(number, refusal)
             return
@@ -312,7 +312,7 @@ class BookieConnection(FrameSocket):
         elif kind == protocol.HELLO or kind & protocol.ANSWER:
             raise FrameError(f"a frame of kind {kind}, which is no request here")
         elif self._right is not Right.ALL and not only_reads(frame):
-            self.fail(frame.id, BookieError(ONLY_READS))
+            self.fail(frame.id, NotPermitted(ONLY_READS))
         else:
             self._requests.add(frame)
 

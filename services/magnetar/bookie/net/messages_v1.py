@@ -27,6 +27,7 @@ from magnetar.bookie.api import (
     LedgerFenced,
     NoSuchEntry,
     NoSuchLedger,
+    NotPermitted,
     ProofKind,
 )
 from magnetar.bookie.net.protocol_v1 import (
@@ -71,6 +72,7 @@ CODE_OTHER_BOOKIE: Final = 9
 
 CODE_VERSION: Final = 10
 CODE_UNKNOWN_KIND: Final = 11
+CODE_NOT_PERMITTED: Final = 12
 
 _CLASSES: Final[dict[int, type[BookieError]]] = {
     CODE_FENCED: LedgerFenced,
@@ -81,6 +83,7 @@ _CLASSES: Final[dict[int, type[BookieError]]] = {
     CODE_ENTRY_UNKNOWN: EntryUnknown,
     CODE_OTHER_BOOKIE: BookieUnavailable,
     CODE_VERSION: BookieUnavailable,
+    CODE_NOT_PERMITTED: NotPermitted,
 }
 _CODES: Final = {
     LedgerFenced: CODE_FENCED,
@@ -90,6 +93,7 @@ _CODES: Final = {
     NoSuchLedger: CODE_NO_SUCH_LEDGER,
     EntryUnknown: CODE_ENTRY_UNKNOWN,
     EntryCorrupt: CODE_ENTRY_CORRUPT,
+    NotPermitted: CODE_NOT_PERMITTED,
 }
 
 

@@ -1,7 +1,7 @@
 """A bookie's TCP server: accepts connections, bounds them, and closes those that are dead.
 
 `connection` serves one client; this module has the state that connections share: the bookie, its
-backlog, and whether it takes adds. While the bookie's `pending_bytes` exceed PENDING_BYTES_HIGH, no
+backlog, and whether it accepts adds. While its `pending_bytes` exceed PENDING_BYTES_HIGH, no
 connection is read, so that writers wait in their TCP windows; the bookie reports when the backlog
 is low again, and a periodic sweep covers a missed report. All frames under way together hold at
 most RECEIVING_BYTES_MAX of memory; beyond it, the connection that holds most is closed. The sweep
@@ -146,8 +146,7 @@ class BookieServer:
         self._drained.set()
 
     def added(self) -> None:
-        """Called after adds were handed to the bookie: holds all connections if those are too
-        many."""
+        """Holds all connections if the adds that were handed to the bookie are too many."""
         pressure = self._pressure
         if pressure is None or self.held or pressure.pending_bytes <= PENDING_BYTES_HIGH:
             return

@@ -78,7 +78,7 @@ class _Watched:
 
     @property
     def full(self) -> bool:
-        """Whether enough rounds were observed for a judgement."""
+        """Whether enough rounds were observed for a judgment."""
         return len(self.loads) == self.loads.maxlen
 
     def restart(self) -> None:

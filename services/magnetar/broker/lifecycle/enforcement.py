@@ -2,7 +2,7 @@
 
 Every check decides from memory and a few reads. Marks only move forward, and only past
 messages that were found too old or too many, so a check that runs late, twice, or concurrently with
-a client's acknowledgements does no harm.
+a client's acknowledgments does no harm.
 """
 
 from typing import Final

@@ -30,7 +30,7 @@ class Times(Protocol):
 
 
 class Acks(Protocol):
-    """A cursor's acknowledgements, seen from here (`AckState`)."""
+    """A cursor's acknowledgments, seen from here (`AckState`)."""
 
     @property
     def durable(self) -> bool:

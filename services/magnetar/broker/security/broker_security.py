@@ -18,7 +18,7 @@ from magnetar.settings.security import SecuritySettings
 
 CHALLENGE_ANSWER_S_DEFAULT: Final = 60.0
 ATTACHMENTS_REMEMBERED: Final = 8_192
-"""Attachments that the audit log has once an hour; beyond that, the oldest is forgotten."""
+"""Attachments that are remembered, so that the audit log has each once an hour."""
 
 
 @dataclass(slots=True)
@@ -98,6 +98,7 @@ def create_security(
             frozenset(settings.superuser_roles),
             wildcards=settings.authorization_wildcards,
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
+            observers=frozenset(settings.observer_roles),
         )
         authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date or always)
     return BrokerSecurity(

@@ -3,8 +3,8 @@
 The guard of sessions checks these rights before it handles a command. The documentation and the
 test matrix are generated from the table. The broker does not start if a command has no entry.
 
-Commands of an attached producer or consumer (SEND, FLOW, ACK, …) need no other right: theirs was
-checked when it attached, and is checked again whenever grants change. Unlike Pulsar,
+Commands of an attached producer or consumer (SEND, FLOW, ACK, …) need no further right: the guard
+checked its right on attach, and checks it again whenever grants change. Unlike Pulsar,
 schemas and transactions need rights, and the later commands of a consumer as well.
 
 Texts of refusals are Pulsar's where Pulsar refuses the command.

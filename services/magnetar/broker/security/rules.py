@@ -1,7 +1,8 @@
 """Decides whether one role has a right. Pure: no IO.
 
 A super user may do everything. An admin of a tenant may do everything in it, except what only super
-users may do. Other roles need a grant.
+users may do. An observer may read the statistics of all topics and the settings of brokers. Other
+roles need a grant.
 
 | Operation | Grant |
 |---|---|
@@ -65,6 +66,7 @@ _ANY_OF_NAMESPACE: Final = {
     NamespaceOperation.SINKS: (Action.SINKS,),
 }
 """One of these grants is sufficient."""
+_READ_SETTINGS: Final = "LIST_RUNTIME_CONFIGURATIONS"
 _OF_SUPER_USERS: Final = frozenset({TenantOperation.UPDATE_TENANT, TenantOperation.DELETE_TENANT})
 
 
@@ -81,6 +83,7 @@ class Rules:
     """Whether `*` as first or last character of a granted role is a wildcard."""
     tenant_admins_update_tenants: bool = False
     """Whether tenant admins may change and delete their own tenant, as in Pulsar."""
+    observers: frozenset[str] = frozenset()
 
     def allowed(self, role: str, need: Need, tenant_admins: frozenset[str], grants: Grants) -> bool:
         """Whether the role may do it, given the admins and grants of the need's tenant, namespace.
@@ -88,6 +91,8 @@ class Rules:
         Raises SubscriptionPrefixRequired.
         """
         if isinstance(need, AnyRoleNeed | PublicNeed) or role in self.super_users:
+            return True
+        if role in self.observers and _is_observation(need):
             return True
         if isinstance(need, SuperUserNeed):
             return False
@@ -132,3 +137,14 @@ class Rules:
                 f"authentication role, like {role}-xxxx for topic: {topic}"
             )
         return True
+
+
+def _is_observation(need: Need) -> bool:
+    """Whether it reads the statistics of a topic or the settings of a broker."""
+    match need:
+        case TopicNeed(operation=TopicOperation.GET_STATS):
+            return True
+        case SuperUserNeed(operation=operation):
+            return operation == _READ_SETTINGS
+        case _:
+            return False

@@ -3,10 +3,9 @@
     prove (CONNECT) --> CONNECTED ... credentials expire --> AUTH_CHALLENGE --> AUTH_RESPONSE
                     \\-> ERROR, closed                     \\-> closed        \\-> closed
 
-A timer, not a periodic check, fires when the credentials expire. From then on the client has only
-the time to answer the challenge. A connection is
-closed if its client cannot answer a challenge, does not answer in time, or answers as another role.
-A client never learns why its credentials are refused; the reason is in the log.
+A timer, not a periodic check, fires when the credentials expire. A connection is closed if its
+client cannot answer the challenge, does not answer in time, or answers as another role. A client
+never learns why its credentials are refused; the reason is in the log.
 
 Source: Pulsar's ServerCnx. Unlike Pulsar, the broker closes a proxy's connection when the proxy's
 own credentials expire, also if those of its client are verified (CVE-2023-31007).
@@ -99,14 +98,14 @@ class Access:
             if fault is not None:
                 self._log("roles refused", fault, role=role, original=original)
                 self._refuse(ServerError.AUTHORIZATION_ERROR, fault)
-                self._audited(fault, role, original, allowed=False)
+                self._audit_proof(fault, role, original, allowed=False)
                 return False
         self.principal = Principal(role, original)
         self._proof = proof
         if not self.check_holds():
             return False
         security.counts.accepted += 1
-        self._audited(allowed=True)
+        self._audit_proof(allowed=True)
         self._watch(proof)
         return True
 
@@ -119,7 +118,7 @@ class Access:
         if proof is None or all(identity.holds() for identity in proof.identities):
             return True
         self._security.counts.revoked += 1
-        self._audited(REVOKED, allowed=False)
+        self._audit_proof(REVOKED, allowed=False)
         principal = self.principal
         self._log("connection closed", REVOKED, role=principal.role, original=principal.original)
         self.closed()
@@ -192,7 +191,7 @@ class Access:
                 raise AuthenticationFailed("the credentials name no role")
         except AuthenticationFailed as error:
             counts.refused += 1
-            self._audited("authentication failed", allowed=False)
+            self._audit_proof("authentication failed", allowed=False)
             self._log("authentication failed", str(error), cause=error.cause)
             self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
         except (ProviderUnavailable, TimeoutError) as error:
@@ -218,7 +217,7 @@ class Access:
         self._log("connection closed", reason, role=principal.role, original=principal.original)
         self._link.close()
 
-    def _audited(
+    def _audit_proof(
         self, reason: str = "", role: str = "", original: str | None = None, *, allowed: bool
     ) -> None:
         """Writes the outcome of CONNECT or AUTH_RESPONSE to the audit log."""

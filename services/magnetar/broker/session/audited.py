@@ -18,9 +18,9 @@ ATTACHING: Final = (CommandType.PRODUCER, CommandType.SUBSCRIBE)
 def audited(
     handlers: Mapping[int, Handler], audit: AuditLog, attached: Causes
 ) -> dict[int, Handler]:
-    """Returns handlers of which those that attach something write a record first.
+    """Returns the handlers; those that attach a producer or consumer write a record first.
 
-    They stand behind the check of rights, so what they write was permitted. `attached` are the
+    They run after the check of rights, so they record permitted commands only. `attached` are the
     attachments that were written lately.
     """
     attaching: dict[int, Handler] = {

@@ -162,7 +162,7 @@ class Link:
         self._wire.send(encode_error(request_id, code, text))
 
     def ack_response(self, consumer_id: int, request_id: int, error: MagnetarError | None) -> None:
-        """Sends ACK_RESPONSE; `error` is None if the acknowledgement is durable."""
+        """Sends ACK_RESPONSE; `error` is None if the acknowledgment is durable."""
         if error is None:
             frame = encode_ack_response(consumer_id, request_id)
         else:

@@ -1,4 +1,4 @@
-"""Checks producers, consumers and watches again when rights change; disconnects those without.
+"""Checks producers, consumers and watches again when rights change; ends those without a right.
 
 A change names a tenant, or one of its namespaces. All sessions are then scanned, CHECKS_PER_TURN
 producers and consumers per turn of the event loop, so that the messages of others go on. Changes

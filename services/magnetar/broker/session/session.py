@@ -285,7 +285,7 @@ class Session:
             return None
         producer = attached[0]
         if producer.closed or not producer.ready:
-            # The broker closed the producer: its client resends to the producer's next life.
+            # The broker closed the producer: its client resends to the producer's next instance.
             producer.missed = True
             return None
         return attached

@@ -15,7 +15,7 @@ from magnetar.core.ids import Position
 AckPosition = tuple[int, int, int | None, int]
 """(ledger id, entry id, ack set or None, batch size)."""
 OnDone = Callable[[MagnetarError | None], None]
-"""Called with None once the acknowledgement is durable, else with the error."""
+"""Called with None once the acknowledgment is durable, else with the error."""
 
 
 class Subscription(Protocol):

@@ -14,7 +14,7 @@ from magnetar.broker.subscription.consumer import Consumer
 
 
 class DrainingHashStats(msgspec.Struct, rename="camel"):
-    """A hash that waits for its old consumer's acknowledgements."""
+    """A hash that waits for its old consumer's acknowledgments."""
 
     hash: int
     unack_msgs: int

@@ -1,9 +1,9 @@
 """Parses htpasswd files and checks passwords against their hashes.
 
 A line is `user:hash`; blank lines and comments (`#`) are skipped, the last line of a user counts.
-The formats are those of Pulsar, `$apr1$` and the DES of crypt(3), and the better bcrypt
-(`htpasswd -B`). The read of a file with other formats fails and names them. libpass and bcrypt
-compute and compare the hashes, in constant time.
+The formats are those of Pulsar, `$apr1$` and the DES of crypt(3), and the stronger bcrypt
+(`htpasswd -B`). A file with another format is refused; the error names the supported ones. libpass
+and bcrypt compute and compare the hashes, in constant time.
 
 Checking is slow on purpose, so it belongs in a thread. The libraries are imported when the file is
 parsed: their own lazy imports fail if two threads come at once. Bounds: USERS_MAX,

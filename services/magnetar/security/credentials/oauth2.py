@@ -30,7 +30,7 @@ log = get_logger("magnetar.security.oauth2")
 
 EARLY_REFRESH_DEFAULT: Final = 0.9
 LIFETIME_DEFAULT_S: Final = 60.0
-"""Of a token whose response has no `expires_in`."""
+"""The lifetime of a token whose response has no `expires_in`."""
 LIFETIME_S_MAX: Final = 365 * 86_400.0
 ERROR_TEXT_CHARS_MAX: Final = 200
 _OK: Final = 200

@@ -1,5 +1,4 @@
-"""Parses the JSON parameters of the plugin `oauth2`, by the names of Pulsar's Java or C++
-client."""
+"""Parses the JSON parameters of the plugin `oauth2`, by Java's or C++'s names."""
 
 import re
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Parses the plugin and parameters that configure credentials, in the forms of Pulsar's clients.
 
 | plugin | parameters |
-|---|---| | `token`, AuthenticationToken | `token:…`, `file:///…`, a bare token, `{"token": "…"}`,
-`{"file": "…"}` | | `basic`, AuthenticationBasic | `{"userId" or "username": "…", "password": "…"}`,
-or `user:password` |
+|---|---|
+| `token`, AuthenticationToken | `token:…`, `file:///…`, a token, `{"token": …}`, `{"file": …}` |
+| `basic`, AuthenticationBasic | `{"userId" or "username": …, "password": …}`, `user:password` |
 | `tls`, AuthenticationTls | `tlsCertFile:…,tlsKeyFile:…`, the same as JSON, or nothing |
 | `oauth2`, AuthenticationOAuth2 | JSON (`oauth2`) |
 

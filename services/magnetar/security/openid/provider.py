@@ -104,7 +104,7 @@ class OpenIdProvider:
         return Identity(role_of(claims, config.role_claim), METHOD, expires_at_ms)
 
     async def _cache_of(self, issuer: object) -> KeyCache:
-        """Returns the keys of a token's issuer; raises AuthenticationFailed if it has no right."""
+        """Returns the keys of a token's issuer; AuthenticationFailed if it is not allowed."""
         config = self._config
         if isinstance(issuer, str) and issuer in config.allowed_issuers:
             cache = self._caches.pop(issuer, None)
@@ -162,7 +162,7 @@ def _check(config: OpenIdProviderConfig) -> None:
 
 
 def _key(jwk: Jwk, token: UnverifiedToken) -> VerificationKey:
-    """Returns the key for the token's algorithm; raises AuthenticationFailed if it is another's."""
+    """Returns the token's key; raises AuthenticationFailed if its algorithm is another."""
     algorithm = jwk.get("alg", token.algorithm)
     if algorithm != token.algorithm:
         raise AuthenticationFailed("the alg of the issuer's key is not that of the token")

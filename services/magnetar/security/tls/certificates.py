@@ -1,4 +1,4 @@
-"""Reads certificates: their expiry, and that of a verified client."""
+"""Reads certificates: when those of a file expire, and the one of a verified peer."""
 
 import asyncio
 import ssl
@@ -8,7 +8,7 @@ from pathlib import Path
 def expires_at_s(cert_file: Path) -> float:
     """Returns the Unix time at which the first certificate of the file expires.
 
-    The file has a chain: the earliest end counts. Raises TlsFileError.
+    Of a chain, the earliest expiry counts. Raises TlsFileError.
     """
     # Imported here: an open process must not pay for it.
     from cryptography import x509

@@ -1,6 +1,6 @@
 """TLS between a socket's transport and a protocol, on memory BIOs.
 
-asyncio and uvloop have TLS of their own. This one differs in what a broker needs:
+asyncio and uvloop have TLS of their own. A broker needs more:
 
 - the handshakes of all connections are paced (`pacer`), and the protocol is created only when one
   is complete, so that an unauthenticated peer costs no session;
@@ -31,14 +31,14 @@ from magnetar.security.tls.pacer import Pacer, pacer
 log = get_logger("magnetar.security.tls")
 
 PLAIN_BYTES: Final = 64 << 10
-"""What a protocol without a buffer of its own gets at once."""
+"""The most plaintext that a protocol without a buffer of its own receives per call."""
 EARLY_BYTES_MAX: Final = 32 << 10
 """Received before a handshake is complete; then reading pauses until it is. A chain of certificates
 takes 5 KiB; a client may send data right behind its last message."""
 EARLY_READ_BYTES: Final = 16 << 10
 
 LOGGED_NETWORK_BITS: Final = 24
-"""Failures of one reason are logged once in a while for each network of this size (IPv4)."""
+"""A reason is logged once per `causes.REPEAT_S` for each network of this size (IPv4)."""
 _CAUSES: Final = Causes()
 LEFT: Final = "the client ended the connection during the handshake"
 

@@ -46,6 +46,7 @@ public final class InteropSuite {
         TopicScenarios.register(suite);
         SchemaScenarios.register(suite);
         TransactionScenarios.register(suite);
+        TransactionAckScenarios.register(suite);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             out.println(line.equals("list")

@@ -1,4 +1,4 @@
-"""What is predicted is what happens: over drawn logs, acknowledgements and policies."""
+"""What is predicted is what happens: over drawn logs, acknowledgments and policies."""
 
 import asyncio
 from typing import Any

@@ -252,3 +252,22 @@ def test_a_principal_behind_a_proxy_has_two_roles() -> None:
     assert Principal("app", "app").roles == ("app",)
     assert Principal("app").roles == ("app",)
     assert (str(Principal("app")), str(Principal("p", "app"))) == ("app", "app (through p)")
+
+
+@given(need=NEEDS)
+def test_an_observer_reads_statistics_and_has_no_other_right(need: Need) -> None:
+    rules = Rules(frozenset({"super"}), observers=frozenset({"watcher"}))
+    reads = isinstance(need, TopicNeed) and need.operation is TopicOperation.GET_STATS
+    assert rules.allowed("watcher", need, ADMINS, Grants()) is reads
+    assert not RULES.allowed("watcher", need, ADMINS, Grants())
+
+
+def test_an_observer_reads_the_settings_of_brokers() -> None:
+    rules = Rules(frozenset(), observers=frozenset({"watcher"}))
+    for operation, allowed in (
+        ("LIST_RUNTIME_CONFIGURATIONS", True),
+        ("LIST_DYNAMIC_CONFIGURATIONS", False),
+        ("", False),
+    ):
+        need = SuperUserNeed("validateSuperUserAccess", operation)
+        assert rules.allowed("watcher", need, frozenset(), Grants()) is allowed

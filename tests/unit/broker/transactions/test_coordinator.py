@@ -224,7 +224,7 @@ async def test_two_ends_at_once_agree() -> None:
         coordinator.end(txn.least, stage.caller(connection=Connection()), Outcome.ABORT),
         return_exceptions=True,
     )
-    assert ends[:2] == [None, None]
+    assert list(ends[:2]) == [None, None]
     assert isinstance(ends[2], InvalidTxnStatus)
     assert stage.participants.told == [(TOPIC, txn, Outcome.COMMIT)]
     await coordinator.close()

@@ -54,7 +54,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     async def _tick(self, coordinator: Coordinator) -> None:
         coordinator.tick()
 
-    def _run(self, work):  # type: ignore[no-untyped-def]
+    def _run(self, work):
         return self.loop.run_until_complete(work)
 
     def _settle(self) -> None:
@@ -82,7 +82,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         else:
             assert isinstance(error, TransactionCoordinatorNotFound | TransactionNotFound)
 
-    def _ask(self, work, kind: str, txn: TxnId | None, value: object) -> None:  # type: ignore[no-untyped-def]
+    def _ask(self, work, kind: str, txn: TxnId | None, value: object) -> None:
         self.asked[self.loop.create_task(work)] = (kind, txn, value)
         self._settle()
 

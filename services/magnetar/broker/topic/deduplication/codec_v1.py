@@ -3,11 +3,12 @@
 Little-endian:
 
     magic "MDUP" | version u8 | position: ledger i64, entry i64 | producers u32
-    | each, least recently used first: name size u32, UTF-8 name, highest id u64, used ms i64
-    | CRC-32C u32 of all before
+    | per producer, least recently used first:
+    |   name size u32, UTF-8 name, highest id u64, used ms i64
+    | CRC-32C u32 of all preceding bytes
 
 The snapshot covers every entry up to `position`; it may cover later ones as well, since replaying
-an entry twice changes nothing. A producer without a stored message is left out.
+an entry twice changes nothing. Producers without a stored message are omitted.
 """
 
 import struct

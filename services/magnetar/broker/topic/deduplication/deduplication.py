@@ -5,8 +5,8 @@ runs of its name have an outcome, so `last_sequence_id` of PRODUCER_SUCCESS is a
 that continues after it loses nothing.
 
 Bounds: the ids of at most `producers_max` names are kept, plus those of attached producers. The
-ids least recently used are forgotten first, and those unused for `inactivity_s`. They are counted,
-and logged with each sweep: if such a producer returns, its duplicates are stored.
+least recently used ids are forgotten first, and ids that were unused for `inactivity_s`. Each sweep
+counts and logs them, because the duplicates of such a producer are stored if it returns.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class Deduplication:
         replayed = 0
         if snapshot is not None:
             self._sequences = dict(snapshot.producers)
-            replayed = await replay(ledger, snapshot.position, self._found)
+            replayed = await replay(ledger, snapshot.position, self._replayed)
         self.snapshots.begin(replayed)
         ledger.add_append_listener(self.snapshots.entries_confirmed)
 
@@ -107,8 +107,8 @@ class Deduplication:
         ledger = self._topic.managed_ledger
         ledger.remove_append_listener(self.snapshots.entries_confirmed)
 
-    def _found(self, name: str, recorded: int) -> None:
-        self._use(name).found(recorded)
+    def _replayed(self, name: str, recorded: int) -> None:
+        self._use(name).record(recorded)
 
     async def attach(self, producer: Producer) -> None:
         """Prepares for the messages of a producer. Raises MagnetarError.
@@ -196,7 +196,7 @@ class Deduplication:
 
     def stored_unjudged(self, producer: Producer, run: SendRun) -> None:
         """Records a run that was handed to the log before deduplication was switched on."""
-        self._use(producer.name).found(highest_recorded(run))
+        self._use(producer.name).record(highest_recorded(run))
 
     def _use(self, name: str) -> ProducerSequence:
         """Returns the ids of a name, as the ones used last; forgets others above the bound."""

@@ -1,4 +1,4 @@
-"""The sequence ids of one producer name, and the judgement of its messages. No IO.
+"""The sequence ids of one producer name, and the judgment of its messages. No IO.
 
 Ids of a producer grow in the order of its sends. `pushed` is the highest id that was handed to the
 log, `persisted` the highest that the log has confirmed. A message at or below `persisted` is stored
@@ -9,8 +9,8 @@ already; one between the two is in flight, and its outcome is unknown; any other
 - The chunks of a message have one id. Each of them is judged by it, and only the last one records
   it, so that a message is stored once all its chunks are.
 
-Answers of duplicates and refusals wait for the answers of earlier messages, because clients rely on
-the order. Sequence ids are those of the wire, 64 bits without sign.
+Responses to duplicates and refused messages wait for the responses to earlier messages, because
+clients rely on the order. Sequence ids are unsigned 64-bit numbers, as on the wire.
 """
 
 from collections import deque
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 
 class ProducerSequence:
-    """The highest ids of one producer name, and the answers that wait for earlier ones."""
+    """The highest ids of one producer name, and the responses that wait for earlier ones."""
 
     __slots__ = (
         "_appended",
@@ -124,8 +124,8 @@ class ProducerSequence:
         self.pushed = self.persisted
         self._complete()
 
-    def found(self, recorded: int) -> None:
-        """Records an id that the log confirmed without a judgement: replayed, or older."""
+    def record(self, recorded: int) -> None:
+        """Records an id that the log confirmed without a judgment: replayed, or older."""
         self.persisted = max(self.persisted, recorded)
         self.pushed = max(self.pushed, self.persisted)
 

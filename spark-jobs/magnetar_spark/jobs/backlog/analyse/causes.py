@@ -12,7 +12,7 @@ is the first of these that applies:
     retention     all subscriptions have consumed it; retention keeps it, or one before it
 
 Outside the list of ledgers there are `deleting` (recorded for deletion), `cursors` (the state of
-acknowledgements), and `compacted` (files of latest values in the object store). Bytes on bookies
+acknowledgments), and `compacted` (files of latest values in the object store). Bytes on bookies
 are a ledger's length times its copies; an offloaded and released ledger has none.
 """
 

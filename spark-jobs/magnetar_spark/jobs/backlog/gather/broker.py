@@ -19,11 +19,11 @@ from magnetar.core.names import TopicName
 from magnetar.documents.stats import SubscriptionSummary, TopicSummary
 from magnetar_spark.jobs.backlog.analyse.holes import Consumer
 from magnetar_spark.jobs.backlog.gather.policies import Keeping, retention_of
+from magnetar_spark.log import admin_rest
 
 T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0
-REDIRECTS_MAX: Final = 4
 _MINUTES: Final = "defaultRetentionTimeInMinutes"
 _MEBIBYTES: Final = "defaultRetentionSizeInMB"
 _TTL: Final = "ttlDurationDefaultInSeconds"
@@ -51,12 +51,17 @@ class TopicSeen:
 class Brokers:
     """The admin REST of any broker of the cluster. A context manager."""
 
-    def __init__(self, url: str, verify: ssl.SSLContext | bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        verify: ssl.SSLContext | bool = True,
+        headers: admin_rest.Headers = dict,
+    ) -> None:
+        """`headers` returns the credentials of a request."""
         self._url = url.rstrip("/")
+        self._headers = headers
         self._client = httpx.AsyncClient(
             timeout=TIMEOUT_S,
-            follow_redirects=True,
-            max_redirects=REDIRECTS_MAX,
             verify=verify,
         )
 
@@ -92,8 +97,7 @@ class Brokers:
 
     async def _get(self, path: str, kind: type[T]) -> T:
         try:
-            answer = await self._client.get(self._url + path)
-            answer.raise_for_status()
+            answer = await admin_rest.get(self._client, self._url + path, self._headers)
             return msgspec.json.decode(answer.content, type=kind)
         except (httpx.HTTPError, httpx.InvalidURL, msgspec.MsgspecError, ValueError) as error:
             raise ServiceNotReady(f"--admin-url {self._url}{path}: {error!r}") from error

@@ -1,6 +1,6 @@
 """Reads subscriptions' stored cursors from metadata and bookies, without writing anything.
 
-A broker stores acknowledgements within a second, so the result is about a second old, and equals
+A broker stores acknowledgments within a second, so the result is about a second old, and equals
 the broker's state once nothing changes. A cursor ledger that its broker still writes is read up to
 its durable end (`durable_end`). If the cursor got a new ledger meanwhile, its record is read again,
 up to READ_ATTEMPTS times. An unreadable cursor has an `error`, and counts as needing everything.
@@ -97,7 +97,7 @@ async def _of_ledger(context: LedgerContext, key: str, record: CursorRecord) -> 
 
 
 def acks_of(index: LedgerIndex, state: StoredState) -> AckState:
-    """The acknowledgement state on the current log, as a broker restores it."""
+    """The acknowledgment state on the current log, as a broker restores it."""
     mark = min(Position(*state.mark_delete), index.last_confirmed)
     acks = AckState(index, mark, tracked=False)
     acks.restore(state.holes, state.batches)

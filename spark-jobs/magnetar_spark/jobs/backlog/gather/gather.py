@@ -68,7 +68,9 @@ async def gather(
     """Gathers the facts of all topics. Raises MetadataError if the store does not answer."""
     admin_url = settings.admin_url
     gathered = Gathered([], [], tuple(log.bookies.registrations()), bool(admin_url))
-    async with Brokers(admin_url or "http://localhost", settings.admin_context()) as client:
+    async with Brokers(
+        admin_url or "http://localhost", settings.admin_context(), settings.admin_headers
+    ) as client:
         brokers = client if admin_url else None
         default = questions.default
         if default is None:

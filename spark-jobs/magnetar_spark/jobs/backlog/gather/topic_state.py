@@ -1,6 +1,6 @@
 """Reads the current state of a topic from metadata and bookies: ledgers, subscriptions, policies.
 
-Positions and counts come from the managed ledger's own index and acknowledgement state, so they
+Positions and counts come from the managed ledger's own index and acknowledgment state, so they
 agree with brokers' stats entry by entry (`msgBacklog` counts entries).
 """
 

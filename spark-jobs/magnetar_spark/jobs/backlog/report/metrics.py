@@ -22,20 +22,28 @@ SERIES_MAX: Final = 10_000
 _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 
 _BY_SUBSCRIPTION: Final = (
-    ("entries", "entries", "Entries not acknowledged (brokers' msgBacklog)."),
-    ("messages", "messages", "Messages not acknowledged: see messages_exact."),
-    ("bytes", "bytes", "Bytes of the entries not acknowledged: see bytes_exact."),
-    ("oldest_age_seconds", "age_s", "Since the oldest of them was published."),
-    ("expires_seconds", "expires_in_s", "Until the TTL takes the oldest of them, unread."),
-    ("growth_entries_per_second", "growth_per_s", "Since the run before."),
-    ("consumed_entries_per_second", "consumed_per_s", "Since the run before."),
-    ("drain_seconds", "drains_in_s", "Until it is empty, at the rate since the run before."),
-    ("acked_ranges", "acked_ranges", "Acknowledged runs behind the oldest message."),
-    ("held_bookie_bytes", "holds_bytes", "Kept on bookies because it is furthest behind."),
+    ("entries", "entries", "Unacknowledged entries (brokers' msgBacklog)."),
+    ("messages", "messages", "Unacknowledged messages: see messages_exact."),
+    ("bytes", "bytes", "Bytes of the unacknowledged entries: see bytes_exact."),
+    ("oldest_age_seconds", "age_s", "Age of the oldest unacknowledged message."),
+    ("expires_seconds", "expires_in_s", "Time until the oldest message expires by TTL."),
+    ("growth_entries_per_second", "growth_per_s", "Growth since the last run."),
+    ("consumed_entries_per_second", "consumed_per_s", "Consumption since the last run."),
+    (
+        "drain_seconds",
+        "drains_in_s",
+        "Time until the backlog is empty, at the rate since the last run.",
+    ),
+    ("acked_ranges", "acked_ranges", "Acknowledged runs after the oldest message."),
+    (
+        "held_bookie_bytes",
+        "holds_bytes",
+        "Bytes on bookies that are kept because it is furthest behind.",
+    ),
 )
 _EXACT: Final = (
-    ("messages", "1: they were counted; 0: they are estimated from a sample."),
-    ("bytes", "1: they are the broker's; 0: those of the newest ledger are estimated."),
+    ("messages", "1: counted; 0: estimated from a sample."),
+    ("bytes", "1: as the broker's; 0: estimated for the newest ledger."),
 )
 _BY_TOPIC: Final = (
     "bookie_bytes", "cold_bytes", "freeable_bytes", "hot_key_ratio", "republished_messages",
@@ -65,9 +73,9 @@ def _lines(rows: Rows, now_ms: int) -> Iterator[str]:
         "total_bytes": sum(row.bytes or 0 for row in rows.subscriptions),
     }
     for name, total in totals.items():
-        yield from _family(name, "Over all subscriptions.", [total], _no_labels, float)
+        yield from _family(name, "Sum over all subscriptions.", [total], _no_labels, float)
     yield from _family(
-        "run_timestamp_seconds", "When this was true.", [now_ms / 1000], _no_labels, float
+        "run_timestamp_seconds", "Time of the run.", [now_ms / 1000], _no_labels, float
     )
 
 
@@ -81,14 +89,14 @@ def _of_subscriptions(rows: Rows) -> Iterator[str]:
         yield from _family(exact, help_text, with_value, _labels, attrgetter(exact))
     yield from _family(
         "trend",
-        "1 for where each backlog goes.",
+        "1 for the trend of each backlog.",
         behind,
         lambda row: {**_labels(row), "trend": row.trend},
         lambda _: 1,
     )
     yield from _family(
         "unreadable",
-        "1: its state cannot be read.",
+        "1: the state of the cursor cannot be read.",
         behind,
         _labels,
         lambda row: bool(row.error),
@@ -100,7 +108,7 @@ def _of_topics(rows: Rows) -> Iterator[str]:
     shown = {row.topic: row for row in topics}
     yield from _family(
         "topic_bookie_bytes",
-        "Bytes on bookies, all copies, by what keeps them.",
+        "Bytes on bookies, all copies, by cause.",
         _by_cause(rows.storage, shown).items(),
         lambda item: {**_of_topic(shown[item[0][0]]), "cause": item[0][1]},
         lambda item: item[1],
@@ -111,21 +119,21 @@ def _of_topics(rows: Rows) -> Iterator[str]:
     )  # fmt: skip
     yield from _family(
         "topic_freeable_bytes",
-        "Bytes on bookies that the limits in force let go of.",
+        "Bytes on bookies that the limits in force would free.",
         [row for row in rows.what_if if row.scenario == "now" and row.topic in shown],
         lambda row: _of_topic(shown[row.topic]),
         lambda row: row.bytes_on_bookies,
     )
     yield from _family(
         "topic_hot_key_ratio",
-        "The hottest key's part of the keyed messages that were read.",
+        "Share of the most frequent key in the keyed messages that were read.",
         [row for row in rows.key_skew if row.topic in shown],
         lambda row: _of_topic(shown[row.topic]),
         lambda row: row.top1_share,
     )
     yield from _family(
         "topic_republished_messages",
-        "Dead letters and retries that were read, by where they were sent first.",
+        "Dead letters and retries that were read, by original topic.",
         [row for row in rows.flows if row.topic in shown],
         lambda row: {
             **_of_topic(shown[row.topic]), "kind": row.kind, "origin": row.origin
@@ -134,7 +142,7 @@ def _of_topics(rows: Rows) -> Iterator[str]:
     )  # fmt: skip
     yield from _family(
         "topic_sampled",
-        "1: only a part of the backlog was read, so its figures are those of a sample.",
+        "1: the figures are those of a sample of the backlog.",
         [row for row in topics if row.scanned_entries],
         _of_topic,
         attrgetter("sampled"),

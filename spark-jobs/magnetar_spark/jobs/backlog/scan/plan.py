@@ -25,7 +25,7 @@ RUNS_WANTED: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The acknowledgements of one subscription within a range.
+    """The acknowledgments of one subscription within a range.
 
     Acknowledged are all entries up to `mark`, those of `holes` (a serialized bitmap), and in the
     entries of `remains` all messages but those of the bits.

@@ -26,13 +26,13 @@ FLAG: Final = pa.bool_()
 BINARY: Final = pa.binary()
 COUNTS: Final = pa.map_(TEXT, LONG)
 
-TopicName = Annotated[str, TEXT, "full name, a partition's with -partition-N"]
-SubscriptionName = Annotated[str, TEXT, "its name"]
+TopicName = Annotated[str, TEXT, "full name; of a partition with -partition-N"]
+SubscriptionName = Annotated[str, TEXT, "name of the subscription"]
 Parent = Annotated[str, TEXT, "the partitioned topic, or the topic itself"]
-Partition = Annotated[int, INT, "-1: no partition"]
+Partition = Annotated[int, INT, "number of the partition; -1: not partitioned"]
 Namespace = Annotated[str, TEXT, "tenant/namespace"]
 Key = Annotated[bytes | None, BINARY, "as the producer gave it; null: messages without a key"]
-KeyText = Annotated[str | None, TEXT, "the same as text, to read"]
+KeyText = Annotated[str | None, TEXT, "the key as text, for people"]
 
 
 class TopicRow(msgspec.Struct, kw_only=True):
@@ -42,32 +42,40 @@ class TopicRow(msgspec.Struct, kw_only=True):
     parent: Parent
     partition: Partition
     namespace: Namespace
-    entries: Annotated[int, LONG, "kept in the log"]
-    bytes: Annotated[int, LONG, "of those entries, one copy"]
+    entries: Annotated[int, LONG, "entries in the log"]
+    bytes: Annotated[int, LONG, "size of these entries, one copy"]
     bytes_exact: Annotated[bool, FLAG, "false: the newest ledger's bytes are an estimate"]
-    bytes_on_bookies: Annotated[int, LONG, "all copies, cursors' ledgers and ledgers to delete too"]
-    bytes_cold: Annotated[int, LONG, "in the object store"]
-    ledgers: Annotated[int, LONG, "in the list"]
-    subscriptions: Annotated[int, LONG, "durable ones"]
-    slowest: Annotated[str, TEXT, "the subscription that is furthest behind; empty: all caught up"]
-    end_ledger: Annotated[int, LONG, "of the newest entry"]
-    end_entry: Annotated[int, LONG, "of the newest entry"]
-    retention_ms: Annotated[int, LONG, "in force; -1: for ever"]
-    retention_bytes: Annotated[int, LONG, "in force; -1: any amount"]
-    ttl_s: Annotated[int, LONG, "in force; 0: none"]
-    asked: Annotated[bool, FLAG, "whether its broker was asked for stats and answered"]
-    publishers: Annotated[int | None, INT, "connected now, by the broker; null: not asked"]
-    scanned_entries: Annotated[int, LONG, "read by this run"]
-    scanned_messages: Annotated[int, LONG, "in them"]
-    scanned_bytes: Annotated[int, LONG, "their size"]
-    scan_whole: Annotated[bool, FLAG, "whether all of the log was read; false: newest, or a sample"]
-    sampled: Annotated[
-        bool, FLAG, "true: not all of the backlog was read, so what is read is a sample"
+    bytes_on_bookies: Annotated[
+        int, LONG, "size of all copies, including ledgers of cursors and ledgers to delete"
     ]
+    bytes_cold: Annotated[int, LONG, "size of the files in the object store"]
+    ledgers: Annotated[int, LONG, "ledgers in the topic's list"]
+    subscriptions: Annotated[int, LONG, "durable subscriptions"]
+    slowest: Annotated[
+        str, TEXT, "the subscription that is furthest behind; empty: none has a backlog"
+    ]
+    end_ledger: Annotated[int, LONG, "ledger of the newest entry"]
+    end_entry: Annotated[int, LONG, "id of the newest entry"]
+    retention_ms: Annotated[int, LONG, "retention time in force; -1: no limit"]
+    retention_bytes: Annotated[int, LONG, "retention size in force; -1: no limit"]
+    ttl_s: Annotated[int, LONG, "TTL in force; 0: none"]
+    asked: Annotated[bool, FLAG, "whether its broker returned stats"]
+    publishers: Annotated[int | None, INT, "connected producers, by the broker; null: no stats"]
+    scanned_entries: Annotated[int, LONG, "entries that this run read"]
+    scanned_messages: Annotated[int, LONG, "messages in these entries"]
+    scanned_bytes: Annotated[int, LONG, "size of these entries"]
+    scan_whole: Annotated[
+        bool, FLAG, "whether the run read the whole log; false: its newest part, or a sample"
+    ]
+    sampled: Annotated[bool, FLAG, "true: the run read a sample of the backlog"]
     messages_per_s: Annotated[
-        float | None, REAL, "published, the last 5 minutes; null: not all of them read"
+        float | None,
+        REAL,
+        "messages published per second in the last 5 minutes; null: not all were read",
     ]
-    appended_per_s: Annotated[float | None, REAL, "entries, since the run before; null: first run"]
+    appended_per_s: Annotated[
+        float | None, REAL, "entries per second since the last run; null: first run"
+    ]
 
 
 class SubscriptionRow(msgspec.Struct, kw_only=True):
@@ -78,54 +86,70 @@ class SubscriptionRow(msgspec.Struct, kw_only=True):
     partition: Partition
     namespace: Namespace
     subscription: SubscriptionName
-    error: Annotated[str, TEXT, "why its state cannot be read; empty: it was"]
-    entries: Annotated[int | None, LONG, "not acknowledged: the broker's msgBacklog"]
-    messages: Annotated[int | None, LONG, "in them, not acknowledged; null: nothing of it was read"]
-    messages_exact: Annotated[bool, FLAG, "false: estimated from a sample"]
-    bytes: Annotated[int | None, LONG, "of those entries: the broker's backlogSize"]
+    error: Annotated[str, TEXT, "why its state cannot be read; empty: no error"]
+    entries: Annotated[int | None, LONG, "unacknowledged entries: the broker's msgBacklog"]
+    messages: Annotated[int | None, LONG, "unacknowledged messages; null: none of them were read"]
+    messages_exact: Annotated[bool, FLAG, "false: `messages` is estimated from a sample"]
+    bytes: Annotated[
+        int | None, LONG, "size of the unacknowledged entries: the broker's backlogSize"
+    ]
     bytes_exact: Annotated[bool, FLAG, "false: the newest ledger's bytes are an estimate"]
-    bytes_scanned: Annotated[int, LONG, "exactly, of those that were read"]
-    oldest: Annotated[int | None, TIME, "when the oldest of them was published"]
-    age_s: Annotated[float | None, REAL, "since then"]
+    bytes_scanned: Annotated[int, LONG, "size of the unacknowledged entries that were read"]
+    oldest: Annotated[int | None, TIME, "publish time of the oldest unacknowledged message"]
+    age_s: Annotated[float | None, REAL, "age of that message"]
     expires_in_s: Annotated[
-        float | None, REAL, "until the TTL takes it unread; null: no TTL, or no backlog"
+        float | None, REAL, "time until that message expires by TTL; null: no TTL, or no backlog"
     ]
-    mark_ledger: Annotated[int | None, LONG, "of mark-delete: all before and at it is acknowledged"]
-    mark_entry: Annotated[int | None, LONG, "of mark-delete"]
-    oldest_ledger: Annotated[int | None, LONG, "of the first entry that is not acknowledged"]
-    oldest_entry: Annotated[int | None, LONG, "of the first entry that is not acknowledged"]
-    end_ledger: Annotated[int, LONG, "of the topic's newest entry"]
-    end_entry: Annotated[int, LONG, "of the topic's newest entry"]
-    acked_beyond: Annotated[int | None, LONG, "entries acknowledged behind the first that is not"]
-    acked_ranges: Annotated[int | None, LONG, "runs they form: nonContiguousDeletedMessagesRanges"]
-    partial_entries: Annotated[int | None, LONG, "batches acknowledged in part"]
+    mark_ledger: Annotated[int | None, LONG, "ledger of the mark-delete position"]
+    mark_entry: Annotated[int | None, LONG, "entry of the mark-delete position"]
+    oldest_ledger: Annotated[int | None, LONG, "ledger of the first unacknowledged entry"]
+    oldest_entry: Annotated[int | None, LONG, "id of the first unacknowledged entry"]
+    end_ledger: Annotated[int, LONG, "ledger of the topic's newest entry"]
+    end_entry: Annotated[int, LONG, "id of the topic's newest entry"]
+    acked_beyond: Annotated[
+        int | None, LONG, "acknowledged entries after the first unacknowledged one"
+    ]
+    acked_ranges: Annotated[
+        int | None, LONG, "runs that these form: nonContiguousDeletedMessagesRanges"
+    ]
+    partial_entries: Annotated[int | None, LONG, "batches that are acknowledged in part"]
     acked_in_batches: Annotated[
-        int | None, LONG, "messages acknowledged in those; null: not all read"
+        int | None, LONG, "acknowledged messages in these batches; null: not all were read"
     ]
-    holds_bytes: Annotated[int, LONG, "on bookies, kept for it because it is furthest behind"]
+    holds_bytes: Annotated[
+        int, LONG, "bytes on bookies that are kept because this subscription is furthest behind"
+    ]
     trend: Annotated[str, TEXT, "unknown, empty, growing, stalled, steady, draining or reset"]
-    since_s: Annotated[float | None, REAL, "since the run before; null: there is none"]
-    published_per_s: Annotated[float | None, REAL, "entries, since then"]
-    consumed_per_s: Annotated[float | None, REAL, "entries, since then"]
-    growth_per_s: Annotated[float | None, REAL, "entries, since then"]
-    drains_in_s: Annotated[float | None, REAL, "at this rate; null: not known, or never"]
-    asked: Annotated[bool, FLAG, "whether its broker was asked and answered"]
-    type: Annotated[str, TEXT, "Exclusive, Shared, …, None without consumers; empty: not asked"]
-    consumers: Annotated[int | None, INT, "connected; null: not asked"]
-    unacked_messages: Annotated[int | None, LONG, "delivered, not acknowledged; null: not asked"]
-    held_by: Annotated[str, TEXT, "consumers that have some of them, the most first"]
+    since_s: Annotated[float | None, REAL, "time since the last run; null: first run"]
+    published_per_s: Annotated[
+        float | None, REAL, "entries published per second since the last run"
+    ]
+    consumed_per_s: Annotated[float | None, REAL, "entries consumed per second since the last run"]
+    growth_per_s: Annotated[
+        float | None, REAL, "growth of the backlog since the last run, entries per second"
+    ]
+    drains_in_s: Annotated[
+        float | None, REAL, "time until the backlog is empty at this rate; null: unknown, or never"
+    ]
+    asked: Annotated[bool, FLAG, "whether the topic's broker returned stats"]
+    type: Annotated[str, TEXT, "Exclusive, Shared, …; None without consumers; empty: no stats"]
+    consumers: Annotated[int | None, INT, "connected consumers; null: no stats"]
+    unacked_messages: Annotated[
+        int | None, LONG, "messages that are delivered and unacknowledged; null: no stats"
+    ]
+    held_by: Annotated[str, TEXT, "consumers with unacknowledged messages, the most first"]
 
 
 class ConsumerRow(msgspec.Struct, kw_only=True):
-    """Connected consumers, where brokers were asked."""
+    """Connected consumers, as brokers reported them."""
 
     topic: TopicName
     subscription: SubscriptionName
-    consumer: Annotated[str, TEXT, "its name"]
-    address: Annotated[str, TEXT, "where it connects from"]
-    unacked_messages: Annotated[int, LONG, "delivered to it, not acknowledged"]
-    available_permits: Annotated[int, LONG, "it would take so many more"]
-    last_acked: Annotated[int | None, TIME, "null: never"]
+    consumer: Annotated[str, TEXT, "name of the consumer"]
+    address: Annotated[str, TEXT, "address of the client"]
+    unacked_messages: Annotated[int, LONG, "messages that are delivered to it and unacknowledged"]
+    available_permits: Annotated[int, LONG, "messages that it accepts at present"]
+    last_acked: Annotated[int | None, TIME, "time of its last acknowledgment; null: never"]
 
 
 class AckHoleRow(msgspec.Struct, kw_only=True):
@@ -133,12 +157,12 @@ class AckHoleRow(msgspec.Struct, kw_only=True):
 
     topic: TopicName
     subscription: SubscriptionName
-    first_ledger: Annotated[int, LONG, "of the run's first entry"]
-    first_entry: Annotated[int, LONG, "of the run's first entry"]
-    last_ledger: Annotated[int, LONG, "of its last"]
-    last_entry: Annotated[int, LONG, "of its last"]
-    entries: Annotated[int, LONG, "in it"]
-    held_by: Annotated[str, TEXT, "consumers that may have it; empty: none, or not asked"]
+    first_ledger: Annotated[int, LONG, "ledger of the first entry of the run"]
+    first_entry: Annotated[int, LONG, "id of the first entry of the run"]
+    last_ledger: Annotated[int, LONG, "ledger of the last entry of the run"]
+    last_entry: Annotated[int, LONG, "id of the last entry of the run"]
+    entries: Annotated[int, LONG, "entries in the run"]
+    held_by: Annotated[str, TEXT, "consumers that may have these entries; empty: none, or no stats"]
 
 
 class UnreadKeyRow(msgspec.Struct, kw_only=True):
@@ -148,43 +172,47 @@ class UnreadKeyRow(msgspec.Struct, kw_only=True):
     subscription: SubscriptionName
     key: Key
     key_text: KeyText
-    messages: Annotated[int, LONG, "not acknowledged"]
-    bytes: Annotated[int, LONG, "of their values"]
-    oldest: Annotated[int | None, TIME, "when the first of them was published"]
-    ledger_id: Annotated[int, LONG, "where that is"]
-    entry_id: Annotated[int, LONG, "where that is"]
-    rank_oldest: Annotated[int, INT, "1: the oldest of the subscription"]
-    rank_messages: Annotated[int, INT, "1: the most messages of the subscription"]
-    held_by: Annotated[str, TEXT, "consumers that may have them; empty: none, or not asked"]
-    sampled: Annotated[bool, FLAG, "true: counted in a part of the backlog"]
+    messages: Annotated[int, LONG, "unacknowledged messages of the key"]
+    bytes: Annotated[int, LONG, "size of their values"]
+    oldest: Annotated[int | None, TIME, "publish time of the oldest of these messages"]
+    ledger_id: Annotated[int, LONG, "ledger of that message"]
+    entry_id: Annotated[int, LONG, "entry of that message"]
+    rank_oldest: Annotated[int, INT, "1: the key with the oldest message of the subscription"]
+    rank_messages: Annotated[int, INT, "1: the key with the most messages of the subscription"]
+    held_by: Annotated[
+        str, TEXT, "consumers that may have these messages; empty: none, or no stats"
+    ]
+    sampled: Annotated[bool, FLAG, "true: counted in a sample of the backlog"]
 
 
 class KeyRow(msgspec.Struct, kw_only=True):
-    """The hottest keys of each topic or partition, in the messages read."""
+    """The most frequent keys of each topic or partition, in the messages read."""
 
     topic: TopicName
     key: Key
     key_text: KeyText
-    messages: Annotated[int, LONG, "with it"]
-    bytes: Annotated[int, LONG, "of their values"]
-    share: Annotated[float, REAL, "of the messages that have a key"]
-    rank: Annotated[int, INT, "1: the hottest"]
+    messages: Annotated[int, LONG, "messages of the key"]
+    bytes: Annotated[int, LONG, "size of their values"]
+    share: Annotated[float, REAL, "share of the messages that have a key"]
+    rank: Annotated[int, INT, "1: the key with the most messages"]
 
 
 class KeySkewRow(msgspec.Struct, kw_only=True):
-    """How keys spread, by topic or partition, in the messages read."""
+    """The distribution of keys by topic or partition, in the messages read."""
 
     topic: TopicName
     parent: Parent
     partition: Partition
-    messages: Annotated[int, LONG, "read"]
-    keyed_messages: Annotated[int, LONG, "that have a key"]
-    keys: Annotated[int, LONG, "different ones"]
-    top1_share: Annotated[float | None, REAL, "of the hottest key in the keyed messages"]
-    top10_share: Annotated[float | None, REAL, "of the ten hottest"]
-    top100_share: Annotated[float | None, REAL, "of the hundred hottest"]
+    messages: Annotated[int, LONG, "messages read"]
+    keyed_messages: Annotated[int, LONG, "messages with a key"]
+    keys: Annotated[int, LONG, "distinct keys"]
+    top1_share: Annotated[
+        float | None, REAL, "share of the most frequent key in the messages with a key"
+    ]
+    top10_share: Annotated[float | None, REAL, "share of the ten most frequent keys"]
+    top100_share: Annotated[float | None, REAL, "share of the hundred most frequent keys"]
     partition_ratio: Annotated[
-        float | None, REAL, "entries kept, by the mean of its partitions; 1: even"
+        float | None, REAL, "entries of the partition, relative to the mean of all partitions"
     ]
 
 
@@ -192,16 +220,18 @@ class StorageRow(msgspec.Struct, kw_only=True):
     """Bytes by ledger and cause."""
 
     topic: TopicName
-    ledger_id: Annotated[int, LONG, "-1: none of the log (cursors, compacted)"]
+    ledger_id: Annotated[int, LONG, "-1: no ledger of the log (cursors, compacted files)"]
     cause: Annotated[str, TEXT, "see Causes"]
-    subscription: Annotated[str, TEXT, "who needs it, where that is the cause"]
-    entries: Annotated[int, LONG, "in it"]
-    bytes: Annotated[int, LONG, "of its entries, one copy"]
-    copies: Annotated[int, INT, "on bookies; 0: none any more"]
-    bytes_on_bookies: Annotated[int, LONG, "bytes times copies"]
-    bytes_cold: Annotated[int, LONG, "of its file in the object store"]
-    created: Annotated[int | None, TIME, "when"]
-    closed: Annotated[int | None, TIME, "null: it may grow"]
+    subscription: Annotated[
+        str, TEXT, "the subscription that needs the ledger, if that is the cause"
+    ]
+    entries: Annotated[int, LONG, "entries in the ledger"]
+    bytes: Annotated[int, LONG, "size of these entries, one copy"]
+    copies: Annotated[int, INT, "copies on bookies"]
+    bytes_on_bookies: Annotated[int, LONG, "size of all copies on bookies"]
+    bytes_cold: Annotated[int, LONG, "size of the file in the object store"]
+    created: Annotated[int | None, TIME, "creation time"]
+    closed: Annotated[int | None, TIME, "time of the close; null: still open"]
 
 
 class FlowRow(msgspec.Struct, kw_only=True):
@@ -209,51 +239,55 @@ class FlowRow(msgspec.Struct, kw_only=True):
 
     topic: TopicName
     kind: Annotated[str, TEXT, "dead-letter, retry, or other (by the topic's name)"]
-    origin: Annotated[str, TEXT, "the topic they were sent to first (REAL_TOPIC)"]
+    origin: Annotated[str, TEXT, "the topic of the first publish (REAL_TOPIC)"]
     subscription: Annotated[
-        str, TEXT, "whose they were, by the topic's name; empty: it does not say"
+        str, TEXT, "the subscription that republished them, by the topic's name; empty: unknown"
     ]
-    messages: Annotated[int, LONG, "read"]
-    bytes: Annotated[int, LONG, "of their values"]
-    first: Annotated[int, TIME, "published"]
-    last: Annotated[int, TIME, "published"]
-    per_hour: Annotated[float | None, REAL, "between those two; null: of one moment"]
-    redeliveries_mean: Annotated[float, REAL, "RECONSUMETIMES, on average"]
-    redeliveries_max: Annotated[int, LONG, "RECONSUMETIMES, at most"]
-    whole: Annotated[bool, FLAG, "whether all of the topic was read"]
+    messages: Annotated[int, LONG, "messages read"]
+    bytes: Annotated[int, LONG, "size of their values"]
+    first: Annotated[int, TIME, "publish time of the first message"]
+    last: Annotated[int, TIME, "publish time of the last message"]
+    per_hour: Annotated[
+        float | None, REAL, "messages per hour between these times; null: one time only"
+    ]
+    redeliveries_mean: Annotated[float, REAL, "mean of RECONSUMETIMES"]
+    redeliveries_max: Annotated[int, LONG, "maximum of RECONSUMETIMES"]
+    whole: Annotated[bool, FLAG, "whether the run read the whole topic"]
 
 
 class SizeRow(msgspec.Struct, kw_only=True):
     """Sizes of messages' values, uncompressed, in the messages read."""
 
     topic: TopicName
-    below_bytes: Annotated[int, LONG, "they are below this power of two, and not below its half"]
-    messages: Annotated[int, LONG, "of that size"]
-    bytes: Annotated[int, LONG, "together"]
+    below_bytes: Annotated[
+        int, LONG, "upper bound of the sizes, a power of two; the lower bound is its half"
+    ]
+    messages: Annotated[int, LONG, "messages of such a size"]
+    bytes: Annotated[int, LONG, "size of their values"]
 
 
 class RateRow(msgspec.Struct, kw_only=True):
     """Messages by the minute of their publishing, in the messages read; the newest minutes."""
 
     topic: TopicName
-    minute: Annotated[int, TIME, "its beginning"]
-    messages: Annotated[int, LONG, "published in it"]
-    bytes: Annotated[int, LONG, "of their values"]
+    minute: Annotated[int, TIME, "start of the minute"]
+    messages: Annotated[int, LONG, "messages published in this minute"]
+    bytes: Annotated[int, LONG, "size of their values"]
 
 
 class WhatIfRow(msgspec.Struct, kw_only=True):
     """The bytes that the current limits, and those of --what-if, would free now."""
 
     topic: TopicName
-    scenario: Annotated[str, TEXT, "now, or as given"]
+    scenario: Annotated[str, TEXT, "`now`, or the value of --what-if"]
     expired: Annotated[
-        list[tuple[str, int]], COUNTS, "entries acknowledged by the TTL, by subscription"
+        list[tuple[str, int]], COUNTS, "entries that the TTL acknowledges, by subscription"
     ]
-    ledgers: Annotated[int, LONG, "that would go"]
-    entries: Annotated[int, LONG, "in them"]
-    bytes: Annotated[int, LONG, "one copy"]
-    bytes_on_bookies: Annotated[int, LONG, "all copies"]
-    bytes_cold: Annotated[int, LONG, "of their files in the object store"]
+    ledgers: Annotated[int, LONG, "ledgers that would be deleted"]
+    entries: Annotated[int, LONG, "entries in these ledgers"]
+    bytes: Annotated[int, LONG, "size of these entries, one copy"]
+    bytes_on_bookies: Annotated[int, LONG, "size of all copies on bookies"]
+    bytes_cold: Annotated[int, LONG, "size of their files in the object store"]
 
 
 @dataclass(slots=True)
