@@ -58,7 +58,7 @@ class Attachment:
         self.wire: Wire | None = None
         self.gone = asyncio.Event()
 
-    def detached(self, redirect: str) -> None:  # noqa: ARG002 - a look-up finds it as well
+    def detached(self, redirect: str) -> None:
         self.wire = None
         self.gone.set()
 
@@ -104,7 +104,7 @@ class TargetProducer(Attachment):
         self.wire.write(encode_send(command, metadata, payload))
         return done
 
-    def command(self, kind: int, message: Any, payload: bytes | None) -> None:  # noqa: ARG002
+    def command(self, kind: int, message: Any, payload: bytes | None) -> None:
         done = self._waiting.pop(message.sequence_id, None)
         if done is None or done.done():
             return
@@ -201,7 +201,7 @@ class Reader(Subscriber):
             self.leave()
             await asyncio.sleep(self.rng.uniform(*BACKOFF_S))
 
-    def received(self, position: tuple[int, int], payloads: dict[int, bytes], size: int) -> None:  # noqa: ARG002
+    def received(self, position: tuple[int, int], payloads: dict[int, bytes], size: int) -> None:
         history = self._history
         if self.kind == EXCLUSIVE and self.seen and position <= self.seen[-1][0]:
             history.violated(f"{self._of.name}: {position} came after {self.seen[-1][0]}")
@@ -378,8 +378,7 @@ class Mover(Subscriber):
             id_ = ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
             if left:
                 id_.ack_set.extend(_words(left))
-                if self.rng.random() < 0.7:
-                    id_.batch_size = size
+                id_.batch_size = size  # as Java's client does
         await ask(self.wire, CommandType.ACK, ack)
         attempt.items.update(items)
 

@@ -136,10 +136,7 @@ class TxnHistory:
     def missing(self, items: Iterable[Item]) -> str:
         """What has still to come, of all messages of the source; nothing if all is done."""
         moved = {
-            item
-            for attempt in self.attempts
-            if self.took_effect(attempt)
-            for item in attempt.items
+            item for attempt in self.attempts if self.took_effect(attempt) for item in attempt.items
         }
         for item in items:
             if item not in moved:

@@ -10,8 +10,8 @@ from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.own_properties import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
-from magnetar.broker.topic.transactions.watermark import WATERMARK_PROPERTY
 from magnetar.core.names import NamespaceName, parse_topic
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY
 
 from .support import NO_BODY, Admin, Peer, topic_name
 

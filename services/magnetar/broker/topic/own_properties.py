@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from magnetar.broker.topic.transactions.watermark import WATERMARK_PROPERTY
 from magnetar.core.errors import PreconditionFailed
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY
 
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
 OWN_PROPERTIES: Final = (EPOCH_PROPERTY, WATERMARK_PROPERTY)

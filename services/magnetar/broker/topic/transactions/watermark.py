@@ -15,8 +15,8 @@ from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY
 
-WATERMARK_PROPERTY: Final = "magnetar.transactions.watermark"
 WATERMARK_ENTRIES: Final = 10_000
 WATERMARK_INTERVAL_S: Final = 2.0
 
