@@ -31,6 +31,7 @@ TARGETS: Final = ("persistent://public/default/to0", "persistent://public/defaul
 MOVE: Final = "move"
 READ: Final = "read"
 AUDIT: Final = "audit"
+LATE: Final = "late"
 COORDINATORS: Final = (0, 1, 2)
 PERMITS: Final = 64
 RECEIPT_S_MAX: Final = 8.0
@@ -176,7 +177,7 @@ class Subscriber(Attachment):
 
 
 class Reader(Subscriber):
-    """Reads a target and acks what it got, or nothing (`AUDIT`)."""
+    """Reads a target; acks what it got only on the subscription `READ`."""
 
     def __init__(
         self, world: "World", history: TxnHistory, topic: str, subscription: str, kind: int
@@ -215,7 +216,7 @@ class Reader(Subscriber):
                 ledger_id, entry_id, index = map(int, text.split(":"))
                 output = (self.topic, int(number), (ledger_id, entry_id, index))
                 history.delivered(self._of, output, position, self.subscribed_at)
-        if self.subscription != AUDIT and self.wire is not None:
+        if self.subscription == READ and self.wire is not None:
             task = asyncio.get_running_loop().create_task(self._ack(self.wire, position))
             self._acking.add(task)
             task.add_done_callback(self._acking.discard)
@@ -433,8 +434,7 @@ class Transactions:
             readers = [Reader(world, self.history, topic, READ, kind) for _ in range(count)]
             readers.append(Reader(world, self.history, topic, AUDIT, EXCLUSIVE))
             for reader in readers:
-                self.readers.append(reader)
-                rng.choice(world.clients).start(reader.run(), f"reader {topic}")
+                self._read(reader)
         plan = TopicPlan(
             name=SOURCE,
             subscriptions=(),
@@ -445,6 +445,15 @@ class Transactions:
             size_bytes=20,
         )
         world.produce(plan, "source", rng)
+
+    def _read(self, reader: Reader) -> None:
+        self.readers.append(reader)
+        self.world.rng.choice(self.world.clients).start(reader.run(), f"reader {reader.topic}")
+
+    def look_again(self) -> None:
+        """New subscriptions read the targets from their first message on."""
+        for topic in TARGETS:
+            self._read(Reader(self.world, self.history, topic, LATE, EXCLUSIVE))
 
     async def _prepare(self, setup: Mover) -> None:
         """Makes the assign topic, and the subscription before the first message of the source."""
@@ -478,7 +487,7 @@ class Transactions:
         for reader in self.readers:
             if not lack and reader.wire is None:
                 lack = f"{reader.topic}/{reader.subscription} has no reader"
-            if not lack and reader.subscription == AUDIT:
+            if not lack and reader.subscription != READ:
                 lack = self._unread(reader)
         return lack or self._unfinished()
 

@@ -235,7 +235,9 @@ class World:
         await asyncio.sleep(QUIET_S)
         if self.plan.hazards.retention_s and (gone := trimmed_early(self)):
             self.history.violated(gone)
-        if not self.plan.churn.reloads:
+        if self.transactions is not None:
+            self.transactions.look_again()
+        elif not self.plan.churn.reloads:
             return
         # What is only in the brokers' memory shows once they read it back.
         await reload_topics(self)

@@ -18,8 +18,12 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.pending_acks import Part, PendingAcks
 
 
+def _nothing(*_given: Any) -> None:
+    """Takes the place of what must happen."""
+
+
 def open_messages_are_dispatched() -> None:
-    plant(ManagedLedger, "move_horizon", lambda self, horizon: None)
+    plant(ManagedLedger, "move_horizon", _nothing)
 
 
 def the_horizon_is_the_last_transaction() -> None:
@@ -40,7 +44,7 @@ def aborts_are_answered_before_they_are_durable() -> None:
 
 
 def new_cursors_see_aborted_entries() -> None:
-    plant(AckState, "ack_all_of", lambda self, other: None)
+    plant(AckState, "ack_all_of", _nothing)
 
 
 def recovery_takes_all_for_committed() -> None:
@@ -58,7 +62,7 @@ def an_end_does_not_wait_for_appends() -> None:
 
 
 def late_messages_open_their_transaction_again() -> None:
-    plant(topic_transactions, "send_refusal", lambda txn, record, topic: None)
+    plant(topic_transactions, "send_refusal", _nothing)
     answered = TopicTransactions._answered
 
     def always(self: TopicTransactions, txn: Any, record: Any, error: Any) -> None:
@@ -72,8 +76,8 @@ def late_messages_open_their_transaction_again() -> None:
 
 
 def pending_acks_are_delivered_again() -> None:
-    plant(PendingAcks, "withholds", lambda self, ledger_id, entry_id: False)
-    plant(PendingAcks, "left_of", lambda self, key, remaining: remaining)
+    plant(PendingAcks, "withholds", lambda *_: False)
+    plant(PendingAcks, "left_of", lambda *given: given[-1])
 
 
 def acks_conflict_with_nothing() -> None:
@@ -86,7 +90,7 @@ def acks_conflict_with_nothing() -> None:
 
 
 def committed_messages_of_a_batch_may_be_acked_again() -> None:
-    plant(Part, "is_new", lambda self, remaining, *, exact: bool(remaining & self.named))
+    plant(Part, "is_new", lambda self, remaining, **_: bool(remaining & self.named))
 
 
 def commits_of_acks_are_not_flushed() -> None:
@@ -101,7 +105,7 @@ def commits_of_acks_are_not_flushed() -> None:
 
 
 def pending_acks_are_not_stored() -> None:
-    plant(PendingAcks, "take_fresh", lambda self: {})
+    plant(PendingAcks, "take_fresh", lambda _: {})
 
 
 def an_abort_redelivers_nothing() -> None:
@@ -116,7 +120,7 @@ def an_abort_redelivers_nothing() -> None:
 
 
 def ends_during_a_question_are_forgotten() -> None:
-    plant(Questions, "ended", lambda self, txn: None)
+    plant(Questions, "ended", _nothing)
 
 
 def what_is_pending_is_not_given_back() -> None:
