@@ -51,7 +51,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._values = values
         self._initial: StreamOffset | None = None
         self._target: StreamOffset | None = None
-        """For a query with an end: the topics' ends when it started."""
+        """The topics' ends at the start of a query with an end; None for others."""
 
     def initialOffset(self) -> dict[str, Any]:
         self._initial = run(_initial(self._options))

@@ -8,7 +8,7 @@ import pytest
 from tests.operator.memory_kube import MemoryKube
 
 from magnetar.security.secret import Secret
-from magnetar_operator.admin.access import Access, ClusterKey
+from magnetar_operator.admin.access import Access, AccessKey, ClusterKey
 from magnetar_operator.admin.client import AdminClient, AdminClients, Purpose, Unreachable
 from magnetar_operator.cluster.access import FRESH_S, ClusterAccess
 from magnetar_operator.kube.kinds import API_VERSION, CLUSTER, SECRET, Object
@@ -35,7 +35,7 @@ class Brokers(httpx.AsyncBaseTransport):
         return httpx.Response(200, json={}, request=request)
 
 
-async def secret_access(_key: ClusterKey) -> Access:
+async def secret_access(_key: AccessKey) -> Access:
     return Access(Secret("token-of-demo"), only_tls=True)
 
 
@@ -75,9 +75,9 @@ async def test_a_redirect_gets_the_token_only_with_tls(location: str, again: str
 
 async def test_two_clusters_at_one_address_have_their_own_credentials() -> None:
     """A MagnetarCluster may name any address in spec.adminUrl, also that of another cluster."""
-    tokens = {KEY: "theirs", ClusterKey("evil", "demo"): "mine"}
+    tokens: dict[AccessKey, str] = {KEY: "theirs", ClusterKey("evil", "demo"): "mine"}
 
-    async def access(key: ClusterKey) -> Access:
+    async def access(key: AccessKey) -> Access:
         return Access(Secret(tokens[key]))
 
     brokers = Brokers()

@@ -206,6 +206,43 @@ async def test_a_list_that_a_client_delays_is_checked_when_it_is_made(watch: boo
         assert reader.told() == []
 
 
+@pytest.mark.parametrize("watch", [True, False], ids=["watch", "list"])
+async def test_a_right_that_is_lost_while_a_list_is_read_shows_no_name(
+    watch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = "public/default"
+    async with closed_broker() as w:
+        await grant(w, "reader", "consume")
+        await w.topic("secret")
+        await settled()
+        reader = await client_as(w, "reader")
+        names = w.service.topics.names
+
+        async def slowly(*arguments: Any) -> Any:
+            read = await names(*arguments)
+            await revoke_all(w, "reader")
+            await settled()
+            return read
+
+        monkeypatch.setattr(w.service.topics, "names", slowly)
+        if watch:
+            watching = pb.CommandWatchTopicList(
+                namespace=namespace, request_id=1, watcher_id=1, topics_pattern=".*"
+            )
+            reader.say(CommandType.WATCH_TOPIC_LIST, watching)
+        else:
+            listing = pb.CommandGetTopicsOfNamespace(namespace=namespace, request_id=1)
+            reader.say(CommandType.GET_TOPICS_OF_NAMESPACE, listing)
+        async with asyncio.timeout(10):
+            while not (told := reader.told()):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.002)
+        (refused,) = told
+        message: Any = refused.message
+        assert refused.type == CommandType.ERROR
+        assert message.error == ServerError.AUTHORIZATION_ERROR
+        assert not reader.session.watchers
+
+
 async def test_a_check_that_fails_ends_its_connection_and_the_scan_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,12 +4,22 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.security.sessions import METHOD, PROXY, closed_broker, connecting, security_of
+from tests.security.sessions import (
+    METHOD,
+    PROXY,
+    WordOfRoles,
+    closed_broker,
+    connect_command,
+    connecting,
+    security_of,
+)
 from tests.unit.broker.lifecycle.world import World
 from tests.unit.broker.session.stage import Client
 
 from magnetar.broker.session import access
 from magnetar.core.errors import ServerError
+from magnetar.security.api import Identity, Peer
+from magnetar.security.secret import Secret
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -238,3 +248,73 @@ async def test_the_proxy_may_renew_nothing_with_the_credentials_of_its_client() 
         respond(client, PROXY)
         await client.quiet()
         assert client.socket.closed
+
+
+# -- connections that end while a proof is under way
+
+
+class HeldProof(WordOfRoles):
+    """An authenticator that answers once the test permits it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.permitted = asyncio.Event()
+        self.permitted.set()
+        self.asked = asyncio.Event()
+
+    async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
+        self.asked.set()
+        await self.permitted.wait()
+        return await super().authenticate(method, data, peer)
+
+    def hold(self) -> None:
+        self.permitted.clear()
+        self.asked.clear()
+
+
+async def test_a_connection_that_is_lost_during_its_proof_is_not_counted_and_has_no_timer() -> None:
+    proofs = HeldProof()
+    async with closed_broker(authenticator=proofs) as w:
+        proofs.hold()
+        client = Client(w)
+        client.say(CommandType.CONNECT, connect_command(until(w, "somebody", SOON_MS)))
+        await proofs.asked.wait()
+        access_of = client.session.access
+        assert access_of is not None
+        proving = asyncio.create_task(access_of.prove(connect_command(until(w, "x", SOON_MS))))
+        await asyncio.sleep(0)
+        client.session.lost(None)
+        proofs.permitted.set()
+        assert not await proving
+        w.clock.advance(SOON_MS)
+        assert await undisturbed(client)
+        assert security_of(w).counts.accepted == security_of(w).counts.expired == 0
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_renewal_of_a_connection_that_has_ended_has_no_effect(late: bool) -> None:
+    proofs = HeldProof()
+    async with closed_broker(authenticator=proofs, challenge_answer_s=0.05 if late else 60.0) as w:
+        client = await connecting(w, until(w, "somebody", SOON_MS))
+        w.clock.advance(SOON_MS)
+        assert await hears_or_is_closed(client) is not None
+        proofs.hold()
+        access_of = client.session.access
+        assert access_of is not None
+        auth = pb.AuthData(
+            auth_method_name=METHOD, auth_data=until(w, "somebody", LATE_MS).encode()
+        )
+        renewing = asyncio.create_task(access_of.renew(pb.CommandAuthResponse(response=auth)))
+        await proofs.asked.wait()
+        if late:
+            assert await hears_or_is_closed(client) is None
+        else:
+            client.session.lost(None)
+        expired = security_of(w).counts.expired
+        proofs.permitted.set()
+        await renewing
+        w.clock.advance(2 * LATE_MS)
+        await asyncio.sleep(0.02)
+        assert client.kinds() == []
+        assert security_of(w).counts.refreshed == 0
+        assert security_of(w).counts.expired == expired

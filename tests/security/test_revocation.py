@@ -12,6 +12,7 @@ from tests.unit.broker.lifecycle.world import World
 from tests.unit.broker.session.stage import Client
 
 from magnetar.broker.session import revocation
+from magnetar.broker.session.access import Access
 from magnetar.core.clock import SystemClock
 from magnetar.observe.audit import AuditLog
 from magnetar.security import reloading
@@ -227,3 +228,26 @@ async def test_the_audit_log_has_the_end_of_the_session(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "audit.log").read_text().splitlines()]
     assert [(line["role"], line["allowed"]) for line in lines] == [("old", True), ("old", False)]
     assert "no longer accepted" in lines[1]["reason"]
+
+
+async def test_a_check_that_fails_ends_its_connection_and_the_others_are_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files(tmp_path)
+    async with closed_broker(authenticator=files.authenticator(), authorization=False) as w:
+        first, second = await connected(w, signed_by("old")), await connected(w, signed_by("old"))
+        check = Access.check_holds
+        failed: list[Access] = []
+
+        def failing(access: Access) -> bool:
+            if not failed:
+                failed.append(access)
+            if access is failed[0]:
+                raise RuntimeError("a bug")
+            return check(access)
+
+        monkeypatch.setattr(Access, "check_holds", failing)
+        files.write_keys("new")
+        assert await closed(first)
+        assert await closed(second)
+        assert security_of(w).counts.revoked == 1

@@ -38,6 +38,15 @@ def read(plan: Plan) -> list[str]:
     return positions(ranges(plan))
 
 
+def test_a_topic_with_transactions_is_refused_and_not_read_with_its_aborted_messages(
+    log: MemoryLog,
+) -> None:
+    log.topic(log.closed(7, 2), name=OTHER, properties={WATERMARK_PROPERTY: "7:1"})
+    assert read(planned(log, topic=TOPIC)) == ALL
+    with pytest.raises(NotAllowed, match="-other has had transactions"):
+        planned(log)
+
+
 ALL = ["3:0", "3:1", "5:0", "5:1", "5:2"]
 
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from tests.support.raw_client import RawClient, Received
+from tests.support.raw_client import RawClient, Received, Refused
 
 from magnetar.broker.transactions.assignment import ASSIGN_TOPIC, assign_partition
 from magnetar.core.errors import ServerError
@@ -90,6 +91,22 @@ class TransactionalClient:
                 return await self._connected(address)
         return None
 
+    async def _attached(
+        self, topic: str, attach: Callable[[RawClient], Awaitable[int]]
+    ) -> tuple[RawClient, int]:
+        """Attaches a producer or consumer, again while the topic moves."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                connection = await self.at(topic)
+                try:
+                    return connection, await attach(connection)
+                except (OSError, TimeoutError):
+                    await asyncio.sleep(PAUSE_S)
+                except Refused as error:
+                    if error.code != ServerError.SERVICE_NOT_READY:
+                        raise
+                    await asyncio.sleep(PAUSE_S)
+
     async def coordinators(self) -> int:
         """Returns the number of coordinators."""
         connection = await self._connected(self._addresses[0])
@@ -145,8 +162,7 @@ class TransactionalClient:
 
     async def send(self, topic: str, txn: Txn | None, *payloads: bytes) -> None:
         """Sends the messages by a new producer; returns once they have their receipts."""
-        connection = await self.at(topic)
-        producer = await connection.producer(topic)
+        connection, producer = await self._attached(topic, lambda to: to.producer(topic))
         for number, payload in enumerate(payloads):
             metadata = pb.MessageMetadata(
                 producer_name="raw", sequence_id=number, publish_time=int(time.time() * 1000)
@@ -167,8 +183,9 @@ class TransactionalClient:
 
         Without messages to take, it only creates the subscription.
         """
-        connection = await self.at(topic)
-        consumer = await connection.consumer(topic, subscription, kind=SHARED)
+        connection, consumer = await self._attached(
+            topic, lambda to: to.consumer(topic, subscription, kind=SHARED)
+        )
         if not count:
             close = pb.CommandCloseConsumer(consumer_id=consumer)
             await connection.request(CommandType.CLOSE_CONSUMER, close)

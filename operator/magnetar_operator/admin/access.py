@@ -61,7 +61,7 @@ class Access:
 
 
 OPEN: Final = Access()
-"""Of clusters without authentication."""
+"""The access to clusters without authentication."""
 
 AccessSource = Callable[[AccessKey], Awaitable[Access]]
 """Reads the credentials for a cluster or an address; the source caches them."""

@@ -29,7 +29,7 @@ from magnetar_operator.autoscale.metrics import (
 FRESH_S: Final = 5.0
 CACHED_MAX: Final = 10_000
 TIMEOUT_S: Final = 10.0
-"""Of one request, with its retries."""
+"""Deadline of one request, with its retries."""
 
 AdminUrl = Callable[[str, str], Awaitable[str | None]]
 """The address of a cluster's admin REST by Kubernetes namespace and name; None: no such cluster."""

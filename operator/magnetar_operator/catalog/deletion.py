@@ -41,7 +41,7 @@ async def delete(view: ClusterView, target: Target, managed: Collection[str] = (
 
 
 def force_hint() -> str:
-    """What people can do if the cluster never answers again."""
+    """Returns the hint for people whose cluster never answers again."""
     return (
         "The deletion is retried until the cluster answers; if it is gone for good, annotate the "
         f'resource with {FORCE}="true": the resource is deleted, and its target in the cluster '

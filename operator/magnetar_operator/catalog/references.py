@@ -96,7 +96,7 @@ class Place:
 
     url: str
     cluster: str
-    """For people: the MagnetarCluster's name, or the address."""
+    """The MagnetarCluster's name, or the address, for people."""
     target: Target
     cluster_namespace: str = ""
     """The MagnetarCluster's Kubernetes namespace; empty for an address."""

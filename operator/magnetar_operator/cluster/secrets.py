@@ -22,7 +22,7 @@ REPLAN_S: Final = 1.0
 def decide(
     cluster: Cluster, observed: Observed, etcd: rollout.Rollout, now: datetime.datetime
 ) -> Issuance:
-    """What to issue for the cluster now."""
+    """Returns the credentials to issue for the cluster now."""
     wanted = security.wanted_of(cluster)
     if wanted is None:
         return Issuance()

@@ -14,7 +14,7 @@ from magnetar_operator.kube.client import Conflict, KubeClient, NotFound
 from magnetar_operator.kube.kinds import Object, kind_of
 
 NOTABLE_CHANGE: Final = 0.1
-"""As a share of the larger of both numbers."""
+"""The share of the larger number by which a number must change to be written."""
 MESSAGE_CHARACTERS_MAX: Final = 4_000
 READY: Final = "Ready"
 POLICY_READY: Final = "PolicyReady"

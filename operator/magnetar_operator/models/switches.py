@@ -56,7 +56,7 @@ RULE: Final = Cel(
 
 
 def way_out(key: str) -> str:
-    """What to do about a key that RULE refuses, for a status."""
+    """Returns the advice about a key that RULE refuses, for a status."""
     if key.removeprefix(PULSAR_PREFIX) in SECURITY:
         return "belongs into spec.tls and spec.auth, which also issue what it needs: move it there"
     return "is not supported and has no effect: remove it or set it to false"

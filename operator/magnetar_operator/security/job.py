@@ -29,7 +29,7 @@ from magnetar_operator.security.stored import data_of
 from magnetar_operator.security.wanted import TRUST
 
 ROUNDS_MAX: Final = 20
-"""Of planning and issuing: an authority, its certificates, a key and its tokens need three."""
+"""Rounds of planning and issuing; an authority, its certificates, a key and tokens need three."""
 
 _CERTIFICATE: Final = b"-----BEGIN CERTIFICATE-----"
 

@@ -41,7 +41,7 @@ class Issue:
     secret: str
     text: str
     step: Step = Step.CREATE
-    """Of an authority and a token key: the step of its rotation."""
+    """The step of the rotation of an authority or a token key."""
     before: Object | None = field(default=None, repr=False)
     """The Secret as observed."""
     leaf: Leaf | None = None

@@ -151,7 +151,7 @@ def _message(
 
 
 def _waits(pod: Object | None, pods: Sequence[Object], failed: int) -> str:
-    """What a run in progress waits for, and how many attempts failed."""
+    """Returns the obstacle of a run in progress, and the number of failed attempts."""
     texts = [trouble(pod) if pod is not None else "its pod does not exist yet"]
     uid = pod["metadata"]["uid"] if pod is not None else ""
     executors = (

@@ -88,7 +88,7 @@ class AuditState(msgspec.Struct, frozen=True, omit_defaults=True):
     unreadable: int = 0
     """The number of unreadable ledger records."""
     unreadable_keys: tuple[str, ...] = ()
-    """At most UNREADABLE_KEYS_MAX of their keys."""
+    """The first UNREADABLE_KEYS_MAX of their keys."""
 
 
 class CheckState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,14 +33,14 @@ class AutorecoverySettings:
     backoff_first_s: float = 5.0
     backoff_max_s: float = 300.0
     copy_bytes_per_s_max: int = 64 * MIB
-    """Per node; 0: unlimited."""
+    """Rate of copying per node; 0: unlimited."""
     check_bytes_per_s_max: int = 32 * MIB
-    """For the periodic check, summed over the copies; 0: unlimited."""
+    """Rate of the periodic check, summed over the copies; 0: unlimited."""
     bytes_in_flight_max: int = 16 * MIB
-    """Per node: bytes of entries that are read and not yet stored."""
+    """Bytes of entries per node that are read and not yet stored."""
     group_bytes_max: int = MIB
     """Bytes of entries that are read and added together."""
     request_timeout_s: float = 30.0
-    """For one answer of one bookie."""
+    """Deadline of one answer of one bookie."""
     stalled_after_s: float = 120.0
     """A node without progress on due work for this long is unhealthy."""

@@ -11,7 +11,7 @@ from magnetar.core.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class AutorecoveryHealth:
-    """For `/healthz`: `reason` names the problem, or the current work."""
+    """The health for `/healthz`: `reason` names the problem, or the current work."""
 
     ok: bool
     reason: str

@@ -50,7 +50,7 @@ class BookieStats(msgspec.Struct, frozen=True):
     read_cache_hits: int
     read_cache_misses: int
     index_memory_bytes: int
-    """Of the index's own caches and buffers, which have fixed bounds."""
+    """Memory of the index's own caches and buffers, which have fixed bounds."""
     entry_logs: int
     logs_removed: int
     logs_compacted: int

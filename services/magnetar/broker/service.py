@@ -56,11 +56,11 @@ log = get_logger("magnetar.broker")
 LISTEN_BACKLOG: Final = 1_024
 SESSIONS_END_TIMEOUT_S: Final = 5.0
 TOPICS_SHARE_OF_SHUTDOWN: Final = 0.7
-"""Of the time to stop; the rest is for the connections and the storage below."""
+"""Share of the time to stop that topics may take; the rest is for connections and storage."""
 START_TIMEOUT_S: Final = 30.0
-"""For the first listing of namespaces from the metadata store."""
+"""Deadline of the first listing of namespaces from the metadata store."""
 HANDOVER_SHARE: Final = 0.7
-"""Of the time for topics, in a cluster: for handing over bundles."""
+"""Share of the topics' time that handing over bundles may take, in a cluster."""
 
 
 class BrokerService:

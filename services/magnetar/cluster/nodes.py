@@ -123,7 +123,7 @@ def session_reason(session: MetadataSession) -> str:
 
 
 def session_families(session: MetadataSession) -> Iterable[str]:
-    """For /metrics: whether the process's lease is valid, and how often it was suspended."""
+    """Returns the metrics of the lease: whether it is valid, and how often it was suspended."""
     yield single("magnetar_session_valid", "", int(session.valid))
     yield single("magnetar_session_suspensions_total", "", session.suspensions, "counter")
 

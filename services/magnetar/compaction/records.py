@@ -31,7 +31,7 @@ REQUESTS_PREFIX: Final = "/compaction-requests/"
 
 RETIRED_GRACE_MS: Final = 30 * 60_000
 FILES_MAX: Final = 1_000
-"""Of one artifact; with the files that it replaced, they fit one record of a metadata store."""
+"""Files of one artifact; with those that they replaced, they fit one record of a metadata store."""
 FOLDER_LEDGER_ID: Final = 0
 """Artifacts are stored beside a topic's offloaded ledgers, none of which has this id."""
 

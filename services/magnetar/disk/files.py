@@ -25,10 +25,10 @@ UNREADABLE_ERRNOS: Final = frozenset(
 
 
 class Append(Enum):
-    """Where the data of an append-only file ends."""
+    """The end of the data in an append-only file."""
 
     GROWING = "growing"
-    """At the end of the file."""
+    """The data ends at the end of the file."""
     PREALLOCATED = "preallocated"
     """Before the end of the file; the bytes behind have no meaning."""
 

@@ -87,7 +87,7 @@ class Behind(msgspec.Struct, frozen=True, rename="camel"):
     """A subscription with a backlog, or with an unreadable state."""
 
     topic: str
-    """For a partition, with its index."""
+    """The full name; of a partition, with its index."""
     subscription: str
     entries: int | None = None
     bytes: int | None = None

@@ -40,7 +40,7 @@ class Drain(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     requested_ms: int = 0
     updated_ms: int = 0
     reason: str = ""
-    """For people: who requested the drain, and the reason."""
+    """The author of the request and the reason, for people."""
     ledgers_total: int = 0
     """Ledgers that were on the bookie when the drain began, as far as is known."""
     ledgers_left: int = 0
@@ -86,7 +86,7 @@ class LedgerHealth(msgspec.Struct, frozen=True, rename="camel"):
 
     healthy: bool
     reason: str = ""
-    """For people: why not."""
+    """Why the ledgers are not healthy, for people."""
     under_replicated: int = 0
     """Ledgers that are listed as waiting or parked."""
     lost: int = 0

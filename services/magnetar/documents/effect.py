@@ -9,7 +9,7 @@ import msgspec
 
 
 class Deletes(msgspec.Struct):
-    """What retention would delete: whole ledgers."""
+    """The whole ledgers that retention would delete."""
 
     bytes: int = 0
     ledgers: int = 0

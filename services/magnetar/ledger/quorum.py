@@ -26,7 +26,7 @@ from magnetar.bookie.api import BookieIdentity
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, LedgerState
 
 UNENDED: Final = 1 << 62
-"""As a last entry: the ledger may still grow."""
+"""The last entry of a ledger that may still grow."""
 
 
 def ensemble_index(metadata: LedgerMetadata, entry_id: int) -> int:

@@ -17,7 +17,7 @@ from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Record
 
 ATTEMPT_TIMEOUT_S: Final = 10.0
-"""For one call of the store; some stores have no deadline of their own."""
+"""Deadline of one call of the store; some stores have no deadline of their own."""
 
 
 class RecordChanged(MetadataError):

@@ -55,7 +55,7 @@ from magnetar.ledger.records import RecordChanged, swap
 RECOVERY_ATTEMPTS_MAX: Final = 16
 READ_BYTES: Final = 4 << 20
 OTHERS_WAIT_S: Final = 0.05
-"""For the other copies, once one has answered: a bookie that has the entry is not sent it again."""
+"""Wait for the other copies once one has answered: a bookie with the entry is not sent it again."""
 REPLACEMENTS_MAX: Final = 16
 """Ensembles tried for one run of entries."""
 

@@ -48,7 +48,7 @@ WATCHED_PREFIX: Final = "/bookies"
 """Registrations and draining marks: one list and one watch for both."""
 
 METADATA_TIMEOUT_S: Final = 15.0
-"""For the first list, including the follower's retries."""
+"""Deadline of the first list, including the follower's retries."""
 
 ERROR_SPACING_S: Final = 1.0
 """Failures within this time count as one, such as those of a broken connection."""

@@ -38,7 +38,7 @@ class LedgerSettings:
     add_timeout_s: float = 3.0
     """A bookie that has not answered an add by then is replaced."""
     read_timeout_s: float = 30.0
-    """For one read, with all the copies that it tries."""
+    """Deadline of one read, with all the copies that it tries."""
     speculative_read_delay_s: float = 0.25
     """A read that is not answered by then is also sent to the next copy."""
     recovery_request_timeout_s: float = 3.0
@@ -46,7 +46,7 @@ class LedgerSettings:
     metadata_timeout_s: float = 20.0
     """How long a ledger record's write of unknown outcome is retried and looked up."""
     late_bytes_max: int = 64 * MIB
-    """Per process: confirmed entries kept for bookies that have not answered yet."""
+    """Bytes of confirmed entries that a process keeps for bookies that have not answered yet."""
     avoid_s: float = 30.0
     """A writer does not choose a bookie that failed it again before this time."""
     regrow_interval_s: float = 5.0
@@ -92,4 +92,4 @@ class LedgerSettings:
 
 
 SINGLE: Final = LedgerSettings(ensemble_size=1, write_quorum=1, ack_quorum=1)
-"""For one bookie in the same process."""
+"""The settings for one bookie in the same process."""

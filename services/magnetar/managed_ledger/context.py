@@ -123,7 +123,7 @@ class Context:
     write out.
     """
     rng: random.Random = field(default_factory=random.Random)
-    """For the jitter of retries."""
+    """The source of the jitter of retries."""
     removals: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE_MAX)
     )

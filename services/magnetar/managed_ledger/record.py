@@ -36,6 +36,9 @@ DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
 Its mark-delete is the last entry that the payload covers, so aborted entries are not acked on it.
 """
 
+WATERMARK_PROPERTY: Final = "magnetar.transactions.watermark"
+"""The property of a log that has had transactions: every entry up to this position is settled."""
+
 
 class LedgerItem(msgspec.Struct, frozen=True, array_like=True):
     """One ledger of the list."""

@@ -2,7 +2,9 @@
 
 One JSON object per line. A writer task collects the records of AUDIT_FLUSH_S and appends them to a
 file in a thread, so a slow disk delays no request; beyond AUDIT_PENDING_MAX the log drops records,
-counts them, and reports the number in its next line. A file beyond its limit is renamed to
+counts them, and reports the number in its next line. What one client can cause by refusals and
+connections is bounded (`audit_budget`); the number of records beyond that is reported when a
+period ends. A file beyond its limit is renamed to
 `NAME.1`, `NAME.1` to `NAME.2`, and so on; the oldest is removed.
 
 Records have names and outcomes only: no bodies, query strings, headers or credentials. A file
@@ -22,6 +24,7 @@ from typing import Final
 from magnetar.core.clock import Clock
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.observe.audit_budget import AuditBudget
 
 AUDIT_FLUSH_S: Final = 0.2
 AUDIT_STOP_S: Final = 5.0
@@ -73,6 +76,7 @@ class AuditLog:
         self._files_max = files_max
         self._clock = clock
         self._pending: deque[tuple[int, AuditRecord]] = deque()
+        self.budget = AuditBudget()
         self._dropped_untold = 0
         self._failing = False
         self._tasks = TaskSet("audit")
@@ -90,6 +94,8 @@ class AuditLog:
 
     def record(self, record: AuditRecord) -> None:
         """Queues a record; never waits. For the event loop's thread."""
+        if not self.budget.admits(record, self._clock.monotonic()):
+            return
         if len(self._pending) >= AUDIT_PENDING_MAX:
             self._drop(1)
             return
@@ -113,14 +119,16 @@ class AuditLog:
             await self._flush()
 
     async def _flush(self) -> None:
-        if not self._pending:
+        withheld = self.budget.take_due(self._clock.monotonic())
+        if not self._pending and not withheld:
             return
         batch = list(self._pending)
         self._pending.clear()
         lines = [_line(at_ms, record) for at_ms, record in batch]
         dropped = self._dropped_untold
-        if dropped:
-            lines.append(json.dumps({"time_ms": batch[-1][0], "dropped": dropped}))
+        for name, count in (("dropped", dropped), ("withheld", withheld)):
+            if count:
+                lines.append(json.dumps({"time_ms": self._clock.now_ms(), name: count}))
         data = "".join(f"{line}\n" for line in lines).encode()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._append, data)

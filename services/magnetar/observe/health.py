@@ -12,7 +12,8 @@ A broker with authentication serves only some of them until its admin REST is up
 other request then gets the same 401 as from the admin REST.
 
 Bounds: REQUEST_BYTES_MAX per request head, REQUEST_TIMEOUT_S from the connection to the end of the
-answer, CONNECTIONS_MAX at once. The server closes connections that exceed them.
+answer, CONNECTIONS_MAX at once. The server closes connections that exceed them; beyond
+CONNECTIONS_MAX it closes the oldest one, so that idle connections cannot keep out the probes.
 """
 
 import asyncio
@@ -79,7 +80,8 @@ class HealthServer:
         self._probes = probes
         self._metrics = metrics
         self._server: asyncio.Server | None = None
-        self._connections: set[_Connection] = set()
+        self._connections: dict[_Connection, None] = {}
+        """The open connections, the oldest first."""
 
     async def start(self, listener: socket.socket, wrap: Wrap | None = None) -> int:
         """Serves on the bound socket; returns its port. `wrap` puts the connections into TLS."""
@@ -127,7 +129,7 @@ class _Connection(asyncio.Protocol):
     def __init__(
         self,
         answer: Callable[[str], tuple[int, str, bytes]],
-        connections: "set[_Connection]",
+        connections: "dict[_Connection, None]",
         public: frozenset[str] | None,
     ) -> None:
         self._answer = answer
@@ -142,14 +144,15 @@ class _Connection(asyncio.Protocol):
         # uvloop's transports are not of asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
         if len(self._connections) >= CONNECTIONS_MAX:
-            self._transport.abort()
-            return
-        self._connections.add(self)
+            oldest = next(iter(self._connections))
+            del self._connections[oldest]
+            oldest.abort()
+        self._connections[self] = None
         loop = asyncio.get_running_loop()
         self._deadline = loop.call_later(REQUEST_TIMEOUT_S, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self._connections.discard(self)
+        self._connections.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
 

@@ -41,7 +41,7 @@ FETCHES_AT_ONCE_MAX: Final = 8
 FETCH_ATTEMPTS_MAX: Final = 3
 RETRY_FIRST_DELAY_S: Final = 0.05
 FETCH_DEADLINE_S: Final = 12.0
-"""For all attempts. A dispatcher waits 30 s for a read, which may need a footer and a group."""
+"""Deadline of all attempts. A read may need a footer and a group; a dispatcher waits 30 s."""
 DECODERS_MAX: Final = 2
 ENTRY_OVERHEAD_BYTES: Final = 150
 """Memory per entry beside its data."""

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 FETCH_TIMEOUT_S: Final = 90.0
-"""For one request for a file's bytes, including the store's retries."""
+"""Deadline of one request for a file's bytes, including the store's retries."""
 TAIL_BYTES: Final = 64 << 10
 """Fetched first: most footers are smaller, so one request suffices."""
 FOOTER_END_BYTES: Final = 8

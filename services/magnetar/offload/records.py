@@ -33,7 +33,7 @@ DEFAULTS_KEY: Final = "/offload-defaults"
 FORMAT_VERSION: Final = 1
 FILE_SUFFIX: Final = ".parquet"
 SEGMENT_CHARS_MAX: Final = 160
-"""Of one part of a path; file systems allow 255 bytes."""
+"""Characters of one part of a path; file systems allow 255 bytes."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -20,7 +20,7 @@ from magnetar.offload.stores import StoreSpec, open_object_store, store_error
 PROBE_TIMEOUT_S: Final = 90.0
 PROBE_FOLDER: Final = "magnetar-clock"
 PROBE_AGE_S: Final = 24 * 3600
-"""By the store's clock; no probe takes as long."""
+"""Age of a leftover probe file by the store's clock; no probe takes as long."""
 _PROBE: Final = re.compile(rf"{PROBE_FOLDER}/[0-9a-f]{{32}}")
 
 

@@ -41,7 +41,7 @@ TRASH_PREFIX: Final = "/cold-trash/"
 STORES_AT_ONCE: Final = 8
 STORE_FAILURES_MAX: Final = 3
 DELETE_TIMEOUT_S: Final = 90.0
-"""For one request, including the store's retries."""
+"""Deadline of one request, including the store's retries."""
 
 
 class TrashedFile(msgspec.Struct, frozen=True, omit_defaults=True):

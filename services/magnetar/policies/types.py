@@ -15,7 +15,7 @@ from typing import Any, Final
 INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 ITEMS_MAX: Final = 1_000
-"""Of a list or a map."""
+"""Items of a list or a map."""
 TEXT_CHARACTERS_MAX: Final = 4_096
 
 

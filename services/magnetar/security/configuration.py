@@ -73,7 +73,7 @@ class Authentication:
     """Authentication that is switched on."""
 
     providers: tuple[ProviderConfig, ...]
-    """In the order in which requests that name no method try them."""
+    """The providers, in the order in which requests that name no method try them."""
     anonymous_role: str = ""
     """The role of peers whose method has no provider; empty: they are refused."""
     strict_method: bool = False

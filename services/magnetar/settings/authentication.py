@@ -1,7 +1,9 @@
-"""Turns the settings of authentication into the configuration of its providers."""
+"""Turns the settings of authentication into the configuration of its providers.
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+An open process does not import this module.
+"""
+
+from typing import Final
 
 from magnetar.security.configuration import (
     Authentication,
@@ -12,13 +14,26 @@ from magnetar.security.configuration import (
     TokenProviderConfig,
 )
 from magnetar.settings.field import SettingsError
+from magnetar.settings.security import SecuritySettings
 
-if TYPE_CHECKING:
-    from magnetar.settings.security import SecuritySettings
+_PACKAGE: Final = "org.apache.pulsar.broker.authentication."
+PROVIDERS: Final = {
+    "token": _PACKAGE + "AuthenticationProviderToken",
+    "basic": _PACKAGE + "AuthenticationProviderBasic",
+    "tls": _PACKAGE + "AuthenticationProviderTls",
+    "openid": _PACKAGE + "oidc.AuthenticationProviderOpenID",
+}
+"""The supported providers and the Java classes that Pulsar's configuration names them by."""
 
 
-def authentication_of(settings: "SecuritySettings", names: Sequence[str]) -> Authentication:
-    """Returns the configuration of the named providers; raises SettingsError."""
+def authentication_of(settings: SecuritySettings) -> Authentication:
+    """Returns the configuration of the providers that the settings name; raises SettingsError."""
+    names = tuple(dict.fromkeys(map(_provider_name, settings.authentication_providers)))
+    if not names:
+        raise SettingsError(
+            "authentication is on, but authentication_providers (authenticationProviders) is "
+            f"empty; supported: {', '.join(PROVIDERS)}"
+        )
     return Authentication(
         providers=tuple(_provider(settings, name) for name in names),
         anonymous_role=settings.anonymous_role,
@@ -26,7 +41,19 @@ def authentication_of(settings: "SecuritySettings", names: Sequence[str]) -> Aut
     )
 
 
-def _provider(settings: "SecuritySettings", name: str) -> ProviderConfig:
+def _provider_name(text: str) -> str:
+    """Returns the short name of a provider; raises SettingsError if it is not supported."""
+    for name, java_class in PROVIDERS.items():
+        if text in (name, java_class):
+            return name
+    supported = ", ".join(f"{name} ({java_class})" for name, java_class in PROVIDERS.items())
+    raise SettingsError(
+        f"authentication_providers has {text}, which Magnetar does not support; supported: "
+        f"{supported}"
+    )
+
+
+def _provider(settings: SecuritySettings, name: str) -> ProviderConfig:
     if name == "token":
         return TokenProviderConfig(
             secret_key=settings.token_secret_key,
@@ -47,7 +74,7 @@ def _provider(settings: "SecuritySettings", name: str) -> ProviderConfig:
     return _openid(settings)
 
 
-def _openid(settings: "SecuritySettings") -> OpenIdProviderConfig:
+def _openid(settings: SecuritySettings) -> OpenIdProviderConfig:
     return OpenIdProviderConfig(
         allowed_issuers=settings.openid_issuers,
         allowed_audiences=settings.openid_audiences,

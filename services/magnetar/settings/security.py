@@ -6,29 +6,17 @@ is true, those of authorization if `authorization_enabled` is true. Keys and pas
 files are read again when they change.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.secret import Secret
 from magnetar.settings import choices
 from magnetar.settings.audit import AuditSettings
-from magnetar.settings.field import SettingsError, setting, settings_part
-
-if TYPE_CHECKING:
-    from magnetar.security.configuration import Authentication
+from magnetar.settings.field import setting, settings_part
 
 AUTHENTICATION: Final = "Authentication"
 AUTHORIZATION: Final = "Authorization"
 DAY_S: Final = 86_400
-
-_PACKAGE: Final = "org.apache.pulsar.broker.authentication."
-PROVIDERS: Final = {
-    "token": _PACKAGE + "AuthenticationProviderToken",
-    "basic": _PACKAGE + "AuthenticationProviderBasic",
-    "tls": _PACKAGE + "AuthenticationProviderTls",
-    "openid": _PACKAGE + "oidc.AuthenticationProviderOpenID",
-}
-"""The supported providers and the Java classes that Pulsar's configuration names them by."""
 
 
 @settings_part
@@ -296,31 +284,4 @@ class SecuritySettings(AuditSettings):
         "Its credentials, in the form of Pulsar's clients: `token:…`, `file:///…`, or JSON.",
         group=AUTHENTICATION,
         pulsar="brokerClientAuthenticationParameters",
-    )
-
-    def authentication(self) -> "Authentication | None":
-        """Returns the configuration of authentication, None if it is off; raises SettingsError."""
-        if not self.authentication_enabled:
-            return None
-        names = tuple(dict.fromkeys(map(_provider_name, self.authentication_providers)))
-        if not names:
-            raise SettingsError(
-                "authentication is on, but authentication_providers (authenticationProviders) is "
-                f"empty; supported: {', '.join(PROVIDERS)}"
-            )
-        # Imported here: an open process does not need it.
-        from magnetar.settings.authentication import authentication_of
-
-        return authentication_of(self, names)
-
-
-def _provider_name(text: str) -> str:
-    """Returns the short name of a provider; raises SettingsError if it is not supported."""
-    for name, java_class in PROVIDERS.items():
-        if text in (name, java_class):
-            return name
-    supported = ", ".join(f"{name} ({java_class})" for name, java_class in PROVIDERS.items())
-    raise SettingsError(
-        f"authentication_providers has {text}, which Magnetar does not support; supported: "
-        f"{supported}"
     )

@@ -20,7 +20,7 @@ from magnetar_spark.decode.rows import NO_BATCH, Rows
 from magnetar_spark.log.ranges import Interval, Range
 
 UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
-"""Of one entry or chunked message; a chunked message may be larger than any entry."""
+"""Bytes of one entry or chunked message; a chunked message may be larger than any entry."""
 
 _metadata_from = MessageMetadata.FromString
 

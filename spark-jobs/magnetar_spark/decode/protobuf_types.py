@@ -42,7 +42,7 @@ from magnetar.core.errors import PreconditionFailed
 
 FILES_MAX: Final = 1_000
 FIELDS_MAX: Final = 10_000
-"""Of all nested messages; every use of a message counts."""
+"""Fields of all nested messages; every use of a message counts."""
 DEPTH_MAX: Final = 100
 """Nesting of messages; Protobuf itself reads no deeper."""
 

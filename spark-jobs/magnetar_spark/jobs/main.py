@@ -40,7 +40,7 @@ METADATA_URL_DEFAULT: Final = "etcd:http://127.0.0.1:2379"
 ENVIRONMENT: Final = "MAGNETAR_"
 SIGNALLED: Final = 128
 CANCEL_TIMEOUT_S: Final = 10.0
-"""For interrupted tasks to revoke leases and close connections."""
+"""Time for interrupted tasks to revoke leases and close connections."""
 
 
 class Terminated(BaseException):

@@ -50,7 +50,7 @@ from magnetar_spark.log.topics import log_name
 ATTEMPTS_PLANNED: Final = 2
 ATTEMPTS_MAX: Final = 5
 RUN_ENTRIES_FIRST: Final = 64
-"""Of the first run of a range, when the size of its entries is unknown."""
+"""Entries of the first run of a range, when their size is unknown."""
 
 COLD_ERRORS: Final = (ColdFileMissing, ColdFileCorrupt, ColdStoreUnavailable)
 

@@ -38,7 +38,7 @@ RECORDS_AT_ONCE: Final = 64
 READS_MAX: Final = 3
 """Reads of one log, if its ledgers disappear between two reads."""
 ENTRY_BYTES_GUESS: Final = 1 << 10
-"""For an open ledger whose bookies do not answer; only the sizes of tasks depend on it."""
+"""Entry size of an open ledger whose bookies do not answer; only task sizes depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,9 @@ async def _read(log: Log, topic: TopicName, confirmed: Position | None) -> Topic
     if record is None:
         return TopicLog(topic, (), EARLIEST, exists=False)
     if WATERMARK_PROPERTY in record.properties:
-        # Which entries are open or aborted is known to brokers only.
         raise NotAllowed(
-            f"{topic} has had transactions: its ledgers have messages that were aborted or are not "
-            "committed yet, so Spark does not read them. Read the topic through a consumer."
+            f"{topic} has had transactions: Spark reads and compacts no such topic yet, since it "
+            "cannot leave out the messages of open and of aborted transactions"
         )
     files = await OffloadRepository(log.store).files(log_name(topic))
     listed = [

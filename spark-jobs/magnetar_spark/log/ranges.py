@@ -18,7 +18,7 @@ from magnetar.offload.records import OffloadRecord
 from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 
 PARTITION_BYTES_DEFAULT: Final = 128 << 20
-"""As Spark divides files. A task costs Spark about 50 ms of CPU, regardless of its size."""
+"""Spark's size for parts of files. A task costs about 50 ms of CPU, regardless of its size."""
 CLOCKS_APART_MS: Final = 5 * 60_000
 """A ledger is skipped by time only if it was closed, or created, this far outside the window.
 

@@ -34,7 +34,7 @@ class LogSettings:
     metadata_url: str
     metadata_root: str = ROOT_DEFAULT
     admin_url: str = ""
-    """Of any broker; asked if the newest entries are not known to be confirmed (`ends`)."""
+    """The REST of any broker; asked if newest entries are not known to be confirmed (`ends`)."""
     tls_ca_file: str = ""
     tls_cert_file: str = ""
     tls_key_file: str = ""

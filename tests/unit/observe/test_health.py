@@ -136,15 +136,16 @@ async def test_a_silent_peer_is_let_go_of(
         writer.close()
 
 
-async def test_connections_are_bounded(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "CONNECTIONS_MAX", 1)
-    _, idle = await asyncio.open_connection("127.0.0.1", process.port)
-    await asyncio.sleep(0)
-    refused, writer = await asyncio.open_connection("127.0.0.1", process.port)
+async def test_idle_connections_make_room_for_a_probe(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "CONNECTIONS_MAX", 4)
+    idle = [await asyncio.open_connection("127.0.0.1", process.port) for _ in range(12)]
     try:
-        assert await asyncio.wait_for(refused.read(), 20) == b""
-    except ConnectionResetError:
-        pass
+        assert (await process.ask(b"GET /healthz HTTP/1.1\r\n\r\n"))[0] == 200
+        async with asyncio.timeout(20):
+            with contextlib.suppress(ConnectionResetError):
+                assert await idle[0][0].read() == b""
     finally:
-        writer.close()
-        idle.close()
+        for _, writer in idle:
+            writer.close()

@@ -42,7 +42,7 @@ TOKEN_KEY_DIR: Final = "/etc/magnetar/token-key"  # noqa: S105  a path
 TOKEN_DIR: Final = "/etc/magnetar/token"  # noqa: S105  a path
 TRUST_DIGEST: Final = "magnetar.io/trust"
 FILE_MODE: Final = 0o440
-"""Of mounted secrets: the pod's group reads them."""
+"""The mode of mounted secrets: the pod's group reads them."""
 
 CERTIFICATE_FILE: Final = f"{TLS_DIR}/tls.crt"
 KEY_FILE: Final = f"{TLS_DIR}/tls.key"

@@ -77,7 +77,7 @@ class Sender:
         self._credentials = credentials
         self._tls = tls
         self._context: ssl.SSLContext | None = None
-        """That of `_remote`: changed certificates need another client."""
+        """The TLS context of `_remote`: changed certificates need another client."""
         self._former: httpx.AsyncClient | None = None
         """The client before that: a request may still use it."""
         self._tasks = TaskSet("admin sender")

@@ -4,6 +4,10 @@ uvicorn bounds only the pause between two requests. Here the head of a request h
 counted from the opening of the connection or the first byte of the head. A request's body in
 transit, and an answer that the client reads, must make progress in every BODY_STALL_S. A slow
 upload that progresses is not cut off, and neither is a handler that takes long.
+
+Beyond CONNECTIONS_MAX, a new connection ends the one that has waited for its client the longest:
+between two requests, for the rest of a request, or for the client to read an answer. Clients that
+keep connections open therefore cannot keep others, or the probes of Kubernetes, from being served.
 """
 
 import asyncio
@@ -20,7 +24,8 @@ log = get_logger("magnetar.admin")
 
 HEAD_TIMEOUT_S: Final = 10.0
 PEER_CERTIFICATE: Final = "peer_certificate"
-"""In a request's state: the client certificate (DER) that TLS verified, or None."""
+"""The key in a request's state of the client certificate (DER) that TLS verified, or None."""
+CONNECTIONS_MAX: Final = 1_024
 BODY_STALL_S: Final = 25.0
 """How long a body may not grow by `wire.progress.PROGRESS_BYTES_MIN`, or an answer not shrink."""
 
@@ -35,8 +40,10 @@ class HttpConnection(H11Protocol):
         self._progress = Progress(BODY_STALL_S)
         self._unread_bytes = 0
         self._unread_since = 0.0
+        self._heard_at = self.loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._make_room()
         super().connection_made(cast("asyncio.Transport", transport))
         self._head_since = self.loop.time()
         # Becomes `scope["state"]`: the certificate is the connection's, and each request has it.
@@ -45,6 +52,7 @@ class HttpConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received_bytes += len(data)
+        self._heard_at = self.loop.time()
         super().data_received(data)
 
     def send_400_response(self, msg: str) -> None:
@@ -61,6 +69,29 @@ class HttpConnection(H11Protocol):
             super().send_400_response(msg)
         else:
             self.transport.close()
+
+    def _make_room(self) -> None:
+        """Ends the connection that has waited for its client the longest, if there are too many."""
+        if len(self.connections) < CONNECTIONS_MAX:
+            return
+        waiting = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, HttpConnection) and connection._waits_for_client
+        ]
+        if waiting:
+            longest = min(waiting, key=lambda connection: connection._heard_at)
+            # `connection_lost` comes in the next turn of the loop: more connections may come first.
+            self.connections.discard(longest)
+            longest.transport.abort()
+
+    @property
+    def _waits_for_client(self) -> bool:
+        """Whether nothing happens on the connection before its client sends or reads more."""
+        if self.cycle is None or self.cycle.response_complete:
+            return True
+        unread = self.transport.get_write_buffer_size() > 0
+        return unread or self.conn.their_state is h11.SEND_BODY
 
     def check_deadlines(self, now: float) -> None:
         """Closes the connection if the client has missed a deadline."""

@@ -17,13 +17,12 @@ from typing import Final
 from starlette.types import ASGIApp
 
 from magnetar.admin.http import quiet_log
-from magnetar.admin.http.connection import HttpConnection
+from magnetar.admin.http.connection import CONNECTIONS_MAX, HttpConnection
 from magnetar.admin.http.lean_uvicorn import Config
 from magnetar.admin.http.lean_uvicorn import Server as UvicornServer
 from magnetar.broker.listeners import SecurePort
 from magnetar.security.tls.transport import server_factory
 
-CONNECTIONS_MAX: Final = 1_024
 KEEP_ALIVE_S: Final = 60
 """Longer than the idle pools of Pulsar's Java client, so that the client closes first."""
 GRACE_S: Final = 1
@@ -52,7 +51,8 @@ class EmbeddedServer(UvicornServer):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=CONNECTIONS_MAX,
+                # Only requests that are being served count: see `connection`.
+                limit_concurrency=CONNECTIONS_MAX + 1,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 timeout_graceful_shutdown=GRACE_S,
                 callback_notify=self._check,

@@ -9,7 +9,7 @@ from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.core.errors import TooManyRequests
 
 PROBES: Final = frozenset({b"/healthz", b"/readyz"})
-"""Not limited: a flood must not make Kubernetes restart the broker."""
+"""Paths without a limit: a flood must not make Kubernetes restart the broker."""
 READS: Final = frozenset({"GET", "HEAD"})
 TOO_MANY: Final = "Too many requests of this {} (httpRequestsMaxPerSecond), please retry"
 RETRY_AFTER_S: Final = 1

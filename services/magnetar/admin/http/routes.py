@@ -47,7 +47,7 @@ class Description:
 
 
 class RouteOptions(TypedDict, total=False):
-    """What a route says of itself to people, in the OpenAPI document."""
+    """The description of a route for people, in the OpenAPI document."""
 
     summary: Required[str]
     tags: Sequence[str]

@@ -31,3 +31,4 @@ def security_families(service: BrokerService) -> Iterator[str]:
     if (audit := security.audit) is not None:
         yield single("magnetar_audit_records_total", own, audit.written, "counter")
         yield single("magnetar_audit_records_dropped_total", own, audit.dropped, "counter")
+        yield single("magnetar_audit_records_withheld_total", own, audit.budget.withheld, "counter")

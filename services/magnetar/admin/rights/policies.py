@@ -56,7 +56,7 @@ NAMES: Final[Mapping[str, PolicyName]] = MappingProxyType(
 _SUPER_USER_POLICIES: Final = frozenset({"bookie_affinity"})
 _ADMIN_POLICIES: Final = frozenset({"max_message_size"})
 _SUPER_USER_WRITES: Final = frozenset({"delayed_delivery"})
-"""Of namespaces, as in Pulsar."""
+"""Policies of namespaces that only super users may set, as in Pulsar."""
 FIXED: Final[Mapping[str, PolicyName]] = MappingProxyType(
     {
         "allowedClusters": PolicyName.ALLOW_CLUSTERS,

@@ -52,7 +52,7 @@ QUOTAS: Final = (
     ("destination_storage", "backlogQuotaSize", "limitSize"),
     ("message_age", "backlogQuotaTime", "limitTime"),
 )
-"""For each entry of the policy: the parameter with its limit, and the field of the limit."""
+"""By entry of the policy: the parameter with its limit, and the field of the limit."""
 
 _PARAMETERS: Final = described(
     query("retentionTimeInMinutes", "integer", "With retentionSizeInMB: a retention to try"),

@@ -81,10 +81,10 @@ async def transaction_buffer_stats(request: Request) -> Response:
 )
 async def transaction_in_buffer_stats(request: Request) -> Response:
     topic, txn = await _topic(request), _txn(request)
-    found = topic.transactions.in_buffer(txn) if topic.transactional else None
-    if found is None:
+    open_txn = topic.transactions.in_buffer(txn) if topic.transactional else None
+    if open_txn is None:
         raise NotFound(f"Transaction {txn} is not open in topic {topic.full_name}")
-    return answer({"startPosition": found.start_position, "aborted": found.aborted})
+    return answer({"startPosition": open_txn.start_position, "aborted": open_txn.aborted})
 
 
 @router.get(

@@ -103,7 +103,7 @@ class BalanceView(msgspec.Struct, rename="camel"):
 
     leader: str | None
     brokers: dict[str, BrokerLoad]
-    """By broker id, sorted."""
+    """The reports by broker id, sorted."""
     moved_by_this_broker: int
     split_by_this_broker: int
     log: "list[Round]"

@@ -44,7 +44,7 @@ class LedgerReport(msgspec.Struct, frozen=True):
     bytes: int
     copies_wanted: int
     findings: tuple[Finding, ...] = ()
-    """At most FINDINGS_MAX; `entries_wrong` counts all."""
+    """The first FINDINGS_MAX findings; `entries_wrong` counts all."""
     entries_wrong: int = 0
     repaired_entries: int = 0
     repair_failed: str = ""

@@ -42,7 +42,7 @@ CONTRADICTS: Final = "differs, and no majority tells which is right"
 
 _DAMAGED: Final = {ProofKind.CORRUPT: CORRUPT, ProofKind.UNKNOWN: UNKNOWN}
 _Proofs = dict[int, tuple[str, int, int]]
-"""By entry id: the answer's text, and the length and CRC of the copy."""
+"""The proofs by entry id: the answer's text, and the length and CRC of the copy."""
 
 
 class Verdict(StrEnum):

@@ -53,7 +53,7 @@ MARK_TRIES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What a drain of the bookie has to move, and whether it can succeed."""
+    """The ledgers that a drain of the bookie must move, and whether it can succeed."""
 
     ledgers: int
     bytes: int
@@ -84,7 +84,7 @@ class Remaining:
     unreadable: list[str] = field(default_factory=list)
     """Keys of unreadable ledger records; only set once `ledgers` is 0."""
     in_the_way: list[InTheWay] = field(default_factory=list)
-    """At most NAMED_MAX, plus as many hopeless ones, which come first."""
+    """The first NAMED_MAX obstacles, after as many hopeless ones."""
 
 
 class Decommission:

@@ -47,7 +47,7 @@ LOCKED_AT_ONCE_MAX: Final = 64
 ROUND_S_MAX: Final = 600.0
 """A round starts no further proof after this time."""
 PROOF_TIMEOUT_S: Final = 3600.0
-"""For one ledger; the rate of proofs is bounded, so a large ledger takes long."""
+"""Deadline of the proof of one ledger; its rate is bounded, so a large ledger takes long."""
 STORE_TIMEOUT_S: Final = 30.0
 
 log = get_logger("magnetar.autorecovery")

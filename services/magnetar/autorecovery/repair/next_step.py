@@ -43,7 +43,7 @@ class Outcome:
     detail: str = ""
     lost: tuple[LostEntries, ...] = ()
     wait_ms: int = 0
-    """For WAITS: the time until the next attempt."""
+    """The time until the next attempt, if the outcome is WAITS."""
     entries: int = 0
     bytes: int = 0
 

@@ -66,6 +66,13 @@ class Collector:
 
     def collect(self, live_ratio: float, now_ms: int, *, join_small: bool) -> GcReport:
         """Runs one collection. The caller flushes first, so that the index has all deletes."""
+        try:
+            return self._collect(live_ratio, now_ms, join_small=join_small)
+        finally:
+            # The next collection may collect the copies of this one.
+            self._writer.abandon()
+
+    def _collect(self, live_ratio: float, now_ms: int, *, join_small: bool) -> GcReport:
         report = GcReport()
         existing = self._drop_tombstones(report, now_ms)
         candidates: list[_Candidate] = []
@@ -98,7 +105,6 @@ class Collector:
                     if error.errno in FULL_ERRNOS:
                         # Dead logs are removed; the next collection can use their room.
                         break
-        self._writer.abandon()
         return report
 
     def _failed(self, log_id: int, error: OSError) -> None:
@@ -213,7 +219,3 @@ class Collector:
                 continue
             moved[view.offset] = self._writer.append_encoded(data)
         return moved, len(damaged)
-
-    def close(self) -> None:
-        """Ends the collector's log."""
-        self._writer.abandon()

@@ -39,7 +39,7 @@ from magnetar.security.tls.transport import Contexts, connect, describe
 log = get_logger("magnetar.bookie.net.client")
 
 PENDING_BYTES_MAX: Final = 128 << 20
-"""Of unanswered adds of one bookie."""
+"""Bytes of unanswered adds of one bookie; beyond it, adds fail."""
 
 T = TypeVar("T")
 _stored_entry: Callable[[tuple[int, bytes]], StoredEntry] = partial(tuple.__new__, StoredEntry)
@@ -68,7 +68,7 @@ class RemoteBookie:
         self.settings = settings or RemoteSettings()
         self.hello = messages.Hello(identity, cluster, client)
         self.writable = True
-        """As of the bookie's last frame."""
+        """Whether the bookie accepts adds, as of its last frame."""
         self._connection: ClientConnection | None = None
         self._tasks = TaskSet(f"bookie {identity.bookie_id}")
         self._backoff = Backoff(

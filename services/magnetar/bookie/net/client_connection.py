@@ -42,7 +42,7 @@ log = get_logger("magnetar.bookie.net.client_connection")
 TICK_S: Final = 0.25
 REQUESTS_PENDING_MAX: Final = 4096
 UNSENT_BYTES_MAX: Final = 128 << 20
-"""In the transport's buffer; above it, requests fail. No other bound counts late requests."""
+"""Bytes in the transport's buffer; above it, requests fail. No other bound counts late requests."""
 
 _Answer = Frame | Entries
 _Pending = tuple[OnAdded, int, int, "BookieError | None"]

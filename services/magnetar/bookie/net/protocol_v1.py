@@ -70,7 +70,7 @@ FLAG_RECOVERY: Final = 1
 FLAG_IDS: Final = 2
 FLAG_FENCE: Final = 4
 FLAG_READ_ONLY: Final = 0x80
-"""In any answer: the bookie takes no adds at present."""
+"""A flag of all answers: the bookie accepts no adds at present."""
 
 LEDGERS_PER_PAGE_MAX: Final = 65_536
 PROOFS_MAX: Final = 65_536
@@ -124,7 +124,7 @@ _SIZES: Final[dict[int, tuple[int, int, int]]] = {
     CLOSING: (16, 12 + TEXTS_BYTES_MAX, 0),
 }
 _UNKNOWN_SIZES: Final = (0, 1 << 16, 0)
-"""For kinds of newer peers: answered as unknown; the connection stays open."""
+"""The sizes of newer, unknown kinds: they are answered as unknown; the connection stays open."""
 
 _FLAGS: Final = {
     ADD: FLAG_RECOVERY | FLAG_IDS,

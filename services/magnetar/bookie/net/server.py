@@ -29,7 +29,7 @@ from magnetar.security.tls.transport import Contexts, Factory, server_factory
 log = get_logger("magnetar.bookie.net.server")
 
 PENDING_BYTES_HIGH: Final = 64 << 20
-"""Of adds that are not durable yet; above it, no connection is read."""
+"""Bytes of adds that are not durable yet; above it, no connection is read."""
 
 RECEIVING_BYTES_MAX: Final = 256 << 20
 """Memory for the frames under way of all connections; above it, the largest one is closed."""

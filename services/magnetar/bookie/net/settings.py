@@ -10,7 +10,7 @@ class RemoteSettings:
     connect_timeout_s: float = 2.0
     """Until the bookie's welcome."""
     timeout_s: float = 5.0
-    """Of any request; rounded up to the next tick of the connection's timer."""
+    """Deadline of any request; rounded up to the next tick of the connection's timer."""
     ping_idle_s: float = 10.0
     ping_read_only_s: float = 0.5
     """Of a read-only bookie. Clients send it no adds, so only a ping shows that it takes adds

@@ -52,7 +52,6 @@ class Housekeeper:
         self._settings = settings
         self._clock = clock
         self._pool = ThreadPoolExecutor(1, "bookie-gc") if threaded else None
-        self._collecting = asyncio.Lock()
         now = clock.monotonic()
         self._next_check = now + settings.disk_check_interval_s
         self._next_gc = now + settings.gc_interval_s
@@ -62,21 +61,23 @@ class Housekeeper:
         self._tasks.start(self._run(), "housekeeping")
 
     async def collect(self, live_ratio: float, *, join_small: bool = True) -> GcReport:
-        """Removes dead logs and rewrites logs whose live share is below `live_ratio`."""
-        async with self._collecting:
-            await self._put_deletes_into_index()
-            now_ms = self._clock.now_ms()
-            report = await run_on(
-                self._pool,
-                lambda: self._collector.collect(live_ratio, now_ms, join_small=join_small),
-            )
-            self._ledgers.forget(report.tombstones_dropped)
-            counters = self._counters
-            counters.logs_removed += report.logs_removed
-            counters.logs_compacted += report.logs_compacted
-            counters.gc_bytes_freed += report.bytes_freed
-            self._guard.update(await run_on(self._pool, self._guard.measure))
-            return report
+        """Removes dead logs and rewrites logs whose live share is below `live_ratio`.
+
+        Collections that run at the same time follow each other on their thread.
+        """
+        await self._put_deletes_into_index()
+        now_ms = self._clock.now_ms()
+        report = await run_on(
+            self._pool,
+            lambda: self._collector.collect(live_ratio, now_ms, join_small=join_small),
+        )
+        self._ledgers.forget(report.tombstones_dropped)
+        counters = self._counters
+        counters.logs_removed += report.logs_removed
+        counters.logs_compacted += report.logs_compacted
+        counters.gc_bytes_freed += report.bytes_freed
+        self._guard.update(await run_on(self._pool, self._guard.measure))
+        return report
 
     async def _put_deletes_into_index(self) -> None:
         try:
@@ -94,7 +95,6 @@ class Housekeeper:
         await self._tasks.stop()
         if self._pool is not None:
             self._pool.shutdown(wait=True)
-        self._collector.close()
 
     async def _run(self) -> None:
         while True:

@@ -29,7 +29,7 @@ from magnetar.metadata.store import MetadataStore, StoreClosed
 TOPICS_PER_TURN: Final = 512
 WRITE_TIMEOUT_S: Final = 10.0
 MEASURING_SHARE_MAX: Final = 0.01
-"""Of the loop's time, for measuring the topics."""
+"""The share of the loop's time that measuring the topics may take."""
 CPU_SAMPLE_MIN_S: Final = 0.5
 """Over a shorter time, CPU use is noise: the last figure is reported again."""
 RATE_CHANGE_MIN: Final = 100.0
@@ -82,7 +82,7 @@ class OwnProcess:
 
 
 class Serving(Protocol):
-    """What a broker serves: `BrokerService` and its ownership, seen from here."""
+    """The topics that a broker serves: `BrokerService` and its ownership, seen from here."""
 
     @property
     def broker_id(self) -> str:

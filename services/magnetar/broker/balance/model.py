@@ -67,7 +67,7 @@ class LoadReport(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
     started_ms: int
     updated_ms: int
     cpu: float = 0.0
-    """Of one core, since the report before; above 1 if threads use other cores."""
+    """Share of one core since the last report; above 1 if threads use other cores."""
     memory_bytes: int = 0
     memory_limit_bytes: int = 0
     connections: int = 0

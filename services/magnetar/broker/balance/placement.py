@@ -20,7 +20,7 @@ from magnetar.core.clock import Clock
 LOAD_STEP: Final = 0.1
 OVERLOADED: Final = 0.85
 RECENT_S: Final = 10.0
-"""For this long, a placement may be missing in its broker's report."""
+"""How long a placement may be missing in its broker's report."""
 RECENT_MAX: Final = 65_536
 
 

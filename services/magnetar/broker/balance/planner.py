@@ -31,7 +31,7 @@ TARGET_LOAD_MAX: Final = 0.05
 """A broker accepts this many bundles, or this much of a core, in a round: a new broker fills up
 gradually, and small bundles move together."""
 BUNDLE_LOAD_MIN: Final = 0.001
-"""Of a core. Moving a smaller load is not worth the reconnects of its clients."""
+"""Share of a core. Moving a smaller load is not worth the reconnects of its clients."""
 ROUNDING: Final = 1e-9
 HOUR_MS: Final = 3_600_000
 

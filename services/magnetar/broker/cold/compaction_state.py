@@ -28,7 +28,7 @@ class CompactionStatus:
 
 @dataclass(frozen=True, slots=True)
 class CompactionFacts:
-    """For stats: the artifact's record, if there is one, and the last failure (0: never)."""
+    """The compaction in stats: the artifact's record, if any, and the last failure (0: never)."""
 
     record: CompactionRecord | None = None
     failed_ms: int = 0

@@ -250,7 +250,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if 0 < self.limits.max_unacked_per_subscription <= self.unacked:
             self.blocked = True
 
-    def _let_go(self, consumer: Consumer, packed: int) -> None:
+    def _released_entry(self, consumer: Consumer, packed: int) -> None:
         if self.draining:
             sticky_hash = packed & HASH_MASK
             drain = self.draining.get(sticky_hash)

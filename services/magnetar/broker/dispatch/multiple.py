@@ -172,11 +172,11 @@ class MultipleConsumersDispatcher(Dispatcher):
         consumer.unacked -= messages
         consumer.acked_messages += messages
         self.unacked -= messages
-        self._let_go(consumer, packed)
+        self._released_entry(consumer, packed)
         if consumer.blocked or self.blocked:
             self._unblock()
 
-    def _let_go(self, consumer: Consumer, packed: int) -> None:
+    def _released_entry(self, consumer: Consumer, packed: int) -> None:
         """Called for each entry that an attached consumer no longer holds."""
 
     def settle_part(
@@ -247,7 +247,7 @@ class MultipleConsumersDispatcher(Dispatcher):
                 consumer.redelivered_messages += messages
                 self.unacked -= messages
                 self.counts.increment(position)
-                self._let_go(consumer, packed)
+                self._released_entry(consumer, packed)
                 self._replay_later(position, packed)
         self._unblock()
         self._wake_due = False

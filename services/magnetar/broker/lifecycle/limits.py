@@ -10,7 +10,7 @@ from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 
 KEEPS_NOTHING: Final = Retention(0, 0)
 KEEPS_ALL: Final = Retention(-1, -1)
-"""For a topic whose policies are unknown."""
+"""The retention of a topic whose policies are unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ PULSAR_TEXT: Final = (
 
 
 class QuotaType(Enum):
-    """What a quota bounds; the value is the key of the policy's map."""
+    """The kind of a quota; the value is the key of the policy's map."""
 
     SIZE = "destination_storage"
     AGE = "message_age"
 
 
 class QuotaAction(Enum):
-    """What happens above the limit."""
+    """The action above the limit."""
 
     HOLD = "producer_request_hold"
     EXCEPTION = "producer_exception"

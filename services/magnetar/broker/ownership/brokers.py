@@ -43,7 +43,7 @@ class BrokerRegistry:
         self._following = Follower(store, BROKERS_PREFIX, self._changed)
         self._first = True
         self._revision = ABSENT
-        """Of the registration that this process wrote last."""
+        """The revision of the registration that this process wrote last."""
         self._withdrawn = False
         self.run = self._following.run
         self.ready = self._following.ready

@@ -9,7 +9,7 @@ from magnetar.core.names import TopicName
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where a topic is served: by `broker`; by this broker if `broker` is None.
+    """The broker that serves a topic; this broker if `broker` is None.
 
     With `redirect`, no broker serves it yet: `broker` claims it when the client asks there.
     """

@@ -41,7 +41,7 @@ LOOKUP_HOLD_S: Final = 8.0
 SUSPENDED_HOLD_S: Final = 1.0
 """The hold while this broker's own lease is in doubt: the client may do better elsewhere."""
 TRUSTED_S: Final = 60.0
-"""For so long, look-ups name an unreachable broker that has kept its lease, without a probe."""
+"""How long look-ups name an unreachable broker that has kept its lease, without a probe."""
 ENDED_KEPT_MAX: Final = 1_024
 RECHECK_S: Final = 0.5
 """A held search tries again after this time, even without a change."""

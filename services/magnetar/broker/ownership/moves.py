@@ -23,7 +23,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import MetadataUnavailable
 
 UNLOAD_TIMEOUT_S: Final = 60.0
-"""For closing the topics of a bundle."""
+"""Deadline for closing the topics of a bundle."""
 UNLOADED_AT_ONCE_MAX: Final = 4
 """Bundles that a draining broker hands over at the same time."""
 

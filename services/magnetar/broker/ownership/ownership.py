@@ -45,7 +45,7 @@ from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import Check, MetadataStore, Record
 
 START_TIMEOUT_S: Final = 30.0
-"""For the first listing of brokers, claims and namespaces."""
+"""Deadline of the first listing of brokers, claims and namespaces."""
 
 log = get_logger("magnetar.ownership")
 

@@ -23,7 +23,7 @@ PROBES_KEPT_MAX: Final = 1_024
 
 
 class Presence(Enum):
-    """What a probe showed about a broker."""
+    """The result of a probe of a broker."""
 
     ALIVE = "alive"
     REFUSED = "refused"

@@ -20,9 +20,9 @@ POSITIONS: Final = "specified_positions_divide"
 FLOW: Final = "flow_or_qps_equally_divide"
 
 MESSAGE_RATE_MAX: Final = 30_000.0
-"""Per second, in and out (Pulsar: loadBalancerNamespaceBundleMaxMsgRate)."""
+"""Messages per second, in and out (Pulsar: loadBalancerNamespaceBundleMaxMsgRate)."""
 THROUGHPUT_BYTES_MAX: Final = 100 << 20
-"""Per second, in and out (Pulsar: loadBalancerNamespaceBundleMaxBandwidthMbytes)."""
+"""Bytes per second, in and out (Pulsar: loadBalancerNamespaceBundleMaxBandwidthMbytes)."""
 EXCESS_RATIO: Final = 0.1
 """The share by which the load must exceed a bound before a split by load
 (Pulsar: flowOrQpsDifferenceThresholdPercentage)."""

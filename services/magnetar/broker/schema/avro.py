@@ -19,7 +19,7 @@ _PROMOTIONS: Final = {
     "string": frozenset(("bytes",)),
     "bytes": frozenset(("string",)),
 }
-"""From a writer's type to the reader's types that accept it."""
+"""The reader's types that accept a writer's type."""
 
 _NAMED: Final = frozenset(("record", "enum", "fixed"))
 

@@ -13,7 +13,7 @@ from typing import Final
 from magnetar.core.errors import IncompatibleSchema
 
 SCHEMA_BYTES_MAX: Final = 512 << 10
-"""Of a schema's definition, so that a version and its properties fit into one metadata record."""
+"""Size of a schema's definition, so that a version and its properties fit into one record."""
 PROPERTIES_BYTES_MAX: Final = 256 << 10
 VERSION_BYTES: Final = 8
 VERSION_MAX: Final = 2**63 - 1

@@ -24,8 +24,7 @@ def open_security(
     `up_to_date` says whether the broker's lease is valid; None for a broker without a lease. Raises
     SettingsError, or ConfigurationError for a key that cannot be read.
     """
-    config = settings.authentication()
-    if config is None:
+    if not settings.authentication_enabled:
         if settings.authorization_enabled:
             raise SettingsError(
                 "authorization_enabled (authorizationEnabled) needs authentication_enabled "
@@ -38,5 +37,6 @@ def open_security(
             )
         return None
     from magnetar.broker.security.broker_security import create_security
+    from magnetar.settings.authentication import authentication_of
 
-    return create_security(settings, config, store, clock, up_to_date)
+    return create_security(settings, authentication_of(settings), store, clock, up_to_date)

@@ -60,6 +60,7 @@ class Access:
     __slots__ = (
         "_answer_timer",
         "_challenged",
+        "_ended",
         "_link",
         "_peer",
         "_proof",
@@ -74,6 +75,8 @@ class Access:
         self._peer = peer
         self._proof: Proof | None = None
         self._challenged = False
+        self._ended = False
+        """The connection is lost or about to be closed: a proof under way has no effect."""
         self._timer: asyncio.TimerHandle | None = None
         self._answer_timer: asyncio.TimerHandle | None = None
         self.principal = Principal("")
@@ -86,7 +89,7 @@ class Access:
         """
         claims = claims_of(command)
         proof = await self._verified(lambda: self._prove(claims))
-        if proof is None:
+        if proof is None or self._ended:
             return False
         role = proof.identity.role
         original = proof.original.role if proof.original else claims.original_role
@@ -121,8 +124,7 @@ class Access:
         self._audit_proof(REVOKED, allowed=False)
         principal = self.principal
         self._log("connection closed", REVOKED, role=principal.role, original=principal.original)
-        self.closed()
-        self._link.close()
+        self._end()
         return False
 
     def expect_response(self, command: pb.CommandAuthResponse) -> None:
@@ -144,7 +146,7 @@ class Access:
             return
         data = Secret(command.response.auth_data)
         proof = await self._verified(lambda: self._renewed(former, data))
-        if proof is None:
+        if proof is None or self._ended:
             return
         if proof.renewable.role != former.renewable.role:
             # Without ERROR, as Pulsar: the client reconnects with its new identity.
@@ -158,6 +160,7 @@ class Access:
 
     def closed(self) -> None:
         """Ends the timers of a lost connection. Idempotent."""
+        self._ended = True
         self._cancel_timers()
         self._proof = None
 
@@ -209,12 +212,17 @@ class Access:
 
     def _refuse(self, code: ServerError, text: str) -> None:
         self._link.error_code(SERVER_REQUEST_ID, code, text)
-        self._link.close()
+        self._end()
 
     def _close_for(self, reason: str) -> None:
         self._security.counts.expired += 1
         principal = self.principal
         self._log("connection closed", reason, role=principal.role, original=principal.original)
+        self._end()
+
+    def _end(self) -> None:
+        """Closes the connection, whose client may still read what was sent."""
+        self.closed()
         self._link.close()
 
     def _audit_proof(

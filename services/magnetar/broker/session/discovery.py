@@ -132,6 +132,7 @@ async def _topics_of_namespace(session: Session, command: pb.CommandGetTopicsOfN
         names += await topics.names(namespace, "persistent")
     if command.mode in (_Mode.NON_PERSISTENT, _Mode.ALL):
         names += await topics.names(namespace, "non-persistent")
+    session.check_again(CommandType.GET_TOPICS_OF_NAMESPACE, command)
     matches = sorted(str(name) for name in names if not is_system_topic(name))
     response = pb.CommandGetTopicsOfNamespaceResponse(request_id=command.request_id)
     if command.topics_pattern:
@@ -183,6 +184,7 @@ async def _start_watch(
 ) -> None:
     watcher.listen()
     names = await session.service.topics.names(namespace, "persistent")
+    session.check_again(CommandType.WATCH_TOPIC_LIST, command)
     matches = watcher.start(str(name) for name in names if not is_system_topic(name))
     success = pb.CommandWatchTopicListSuccess(
         request_id=command.request_id, watcher_id=command.watcher_id

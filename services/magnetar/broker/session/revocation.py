@@ -47,8 +47,13 @@ class Revocation:
         if changes == self._changes:
             return
         for number, session in enumerate(list(self._sessions()), 1):
-            if session.access is not None:
-                session.access.check_holds()
+            try:
+                if session.access is not None:
+                    session.access.check_holds()
+            except Exception:
+                # Its key may be one that was removed, and the other connections must be checked.
+                log.exception("key or password not checked", peer=session.link.address)
+                session.link.close()
             if not number % CHECKS_PER_TURN:
                 await asyncio.sleep(0)
         self._changes = changes

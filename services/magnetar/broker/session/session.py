@@ -197,7 +197,8 @@ class Session:
 
         The unread answers of a connection therefore stay within its write buffer and one more,
         however many lists the client asks for at once. Since a client can delay the answer as long
-        as it likes, the right is checked again before; raises AuthorizationError.
+        as it likes, the right is checked again before; raises AuthorizationError. The command
+        checks it once more when its list is complete (`check_again`).
         """
         if self._listing is None:
             self._listing = asyncio.Lock()
@@ -205,10 +206,17 @@ class Session:
             while not self.wire.writable:
                 self._reads_again.clear()
                 await self._reads_again.wait()
-            handler = self._handlers[kind]
-            if isinstance(handler, Guarding):
-                handler.check(self, command)
+            self.check_again(kind, command)
             yield
+
+    def check_again(self, kind: int, command: Any) -> None:
+        """Raises AuthorizationError if the client lost the right to a command that has waited.
+
+        Raises ServiceNotReady if that cannot be decided now.
+        """
+        handler = self._handlers[kind]
+        if isinstance(handler, Guarding):
+            handler.check(self, command)
 
     def drained(self) -> None:
         """Resumes sending: the client reads again."""

@@ -31,7 +31,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
     uptime_s: float | None = None
     cpu_s: float | None = None
     cpu_percent: float | None = None
-    """Of one core."""
+    """CPU use in percent of one core."""
     resident_bytes: int | None = None
     proportional_bytes: int | None = None
     holds: dict[str, object] = {}

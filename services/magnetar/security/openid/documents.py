@@ -20,7 +20,7 @@ Jwk = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What an issuer says about itself."""
+    """An issuer's metadata."""
 
     issuer: str
     keys_url: str

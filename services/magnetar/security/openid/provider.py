@@ -57,7 +57,7 @@ class OpenIdProvider:
         self._tasks = TaskSet("openid")
         self._web = self._client(config.trust_certs_file)
         self._caches: dict[str, KeyCache] = {}
-        """By issuer, the least recently used first."""
+        """The cached keys by issuer, the least recently used first."""
         self._kubernetes = self._kubernetes_cache(server)
 
     def presented(self, headers: Mapping[str, str], peer: Peer) -> Secret | None:  # noqa: ARG002

@@ -43,7 +43,7 @@ class HandshakeStats:
     completed: int = 0
     failed: int = 0
     timed_out: int = 0
-    """Also those ended because of UNFINISHED_MAX."""
+    """Handshakes past their deadline, or ended because of UNFINISHED_MAX."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Why handshakes of clients failed, in OpenSSL's words."""
 
@@ -65,7 +65,7 @@ class Pacer:
         self._due: deque[Handshake] = deque()
         self._scheduled = False
         self._unfinished: dict[Handshake, float] = {}
-        """By connection, in the order of their deadlines."""
+        """The unfinished handshakes, in the order of their deadlines."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property

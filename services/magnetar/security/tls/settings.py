@@ -11,7 +11,7 @@ class TlsOptions:
     """Options of servers and clients."""
 
     protocols: tuple[str, ...] = PROTOCOLS
-    """Of PROTOCOLS, adjacent ones."""
+    """Adjacent protocols of PROTOCOLS."""
     ciphers: tuple[str, ...] = ()
     """Suites of TLS 1.2 by OpenSSL's or IANA's names; empty: those of the Python interpreter."""
     refresh_s: float = REFRESH_S_DEFAULT

@@ -33,7 +33,7 @@ log = get_logger("magnetar.security.tls")
 PLAIN_BYTES: Final = 64 << 10
 """The most plaintext that a protocol without a buffer of its own receives per call."""
 EARLY_BYTES_MAX: Final = 32 << 10
-"""Received before a handshake is complete; then reading pauses until it is. A chain of certificates
+"""Bytes received before a handshake is complete; then reading pauses. A chain of certificates
 takes 5 KiB; a client may send data right behind its last message."""
 EARLY_READ_BYTES: Final = 16 << 10
 

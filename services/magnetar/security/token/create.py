@@ -18,7 +18,7 @@ from magnetar.security.token.keys import algorithms_of, hmac_key
 
 SECRET_KEY_BYTES: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 RSA_BITS: Final = {"256": 2_048, "384": 3_072, "512": 4_096}
-"""By the digits of RS and PS algorithms."""
+"""The key sizes by the digits of RS and PS algorithms."""
 CURVES: Final = {"ES256": "SECP256R1", "ES384": "SECP384R1", "ES512": "SECP521R1"}
 _RSA_EXPONENT: Final = 65_537
 _HEADERS_SET_BY_KEY: Final = ("alg", "b64", "crit")

@@ -22,7 +22,7 @@ from magnetar.security.errors import ConfigurationError
 HMAC_KEY_BYTES_MIN: Final = 32
 RSA_BITS_MIN: Final = 2_048
 KEYS_MAX: Final = 100
-"""Of a key set."""
+"""Keys of a key set."""
 
 _HMAC: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 """The least length in bytes of a secret, by algorithm (RFC 7518 section 3.2)."""

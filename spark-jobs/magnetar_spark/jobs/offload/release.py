@@ -77,7 +77,7 @@ async def release(log: Log, names: Sequence[tuple[str, int]], now_ms: int) -> Re
 
 
 def _is_due(file: OffloadRecord, lag_ms: int, now_ms: int) -> bool:
-    """By the hosts' clocks. A released file is always due: its ledger may still exist."""
+    """Whether a file is due by the hosts' clocks. A released one is: its ledger may exist."""
     return bool(file.released_ms) or lag_ms == 0 or 0 <= lag_ms <= now_ms - file.offloaded_ms
 
 

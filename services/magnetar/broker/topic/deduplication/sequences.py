@@ -31,7 +31,7 @@ _CHECKSUM_MAGIC: Final = b"\x0e\x01"
 
 
 class Verdict(Enum):
-    """What happens to a message."""
+    """The judgment of a message."""
 
     NEW = auto()
     STORED = auto()

@@ -109,7 +109,7 @@ async def _last_entry(
 async def _held(
     context: LedgerContext, metadata: LedgerMetadata, bookie: BookieIdentity, first: int, last: int
 ) -> set[int]:
-    """Those of the entries `first` to `last` that the bookie proves to have."""
+    """Returns those of the entries `first` to `last` that the bookie proves to have."""
     held: set[int] = set()
     while first <= last:
         proofs = await ask_proofs(context, metadata.ledger_id, bookie, first, last)

@@ -62,9 +62,9 @@ class Scanned:
 
     topics: dict[str, SumRow] = field(default_factory=dict)
     unread: dict[tuple[str, str], SumRow] = field(default_factory=dict)
-    """By topic and subscription."""
+    """The unread messages by topic and subscription."""
     minutes: dict[str, list[SumRow]] = field(default_factory=dict)
-    """By topic."""
+    """The messages of each minute by topic."""
     sizes: list[SumRow] = field(default_factory=list)
     flows: list[SumRow] = field(default_factory=list)
     keys: list[SumRow] = field(default_factory=list)
