@@ -119,11 +119,3 @@ def test_a_place_and_the_one_behind_it() -> None:
     assert (behind(EARLIEST), before(EARLIEST)) == (EARLIEST, EARLIEST)
     assert (behind(Position(3, 4)), before(Position(3, 4))) == (Position(3, 5), Position(3, 3))
     assert (times_from(None), times_from(5)) == (Interval(), Interval(5, ID_MAX))
-
-
-def test_a_topic_that_has_had_transactions_is_refused_by_name(log: MemoryLog) -> None:
-    log.topic(log.closed(3, 2), properties={WATERMARK_PROPERTY: "3:1"})
-    for topic in (TOPIC, "public/default/.*"):
-        with pytest.raises(NotAllowed, match=f"{TOPIC} has had transactions"):
-            planned(log, topic=topic)
-    assert read(planned(log, topic=OTHER)) == ["7:0", "7:1"]
