@@ -172,8 +172,7 @@ class Subscriber(Attachment):
         self.received(position, payloads, len(messages))
 
     def received(self, position: tuple[int, int], payloads: dict[int, bytes], size: int) -> None:
-        """Gets the messages of an entry that are not acked."""
-        raise NotImplementedError
+        """Takes the messages of an entry that are not acked."""
 
 
 class Reader(Subscriber):
