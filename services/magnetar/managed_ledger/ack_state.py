@@ -376,11 +376,11 @@ class AckState:
             or self.remaining_batch(ledger_id, entry_id) == 0
         )
 
-    def add_pending(self, txn: Txn, acks: Sequence[tuple[int, int, Part]]) -> None:
+    def add_pending(self, txn: Txn, acks: Sequence[tuple[int, int, Part]], *, exact: bool) -> None:
         """Adds individual acks of a transaction: all of them, or none.
 
-        Raises TransactionConflict for an ack of an entry or message that is acked, or pending in
-        another transaction, and TooManyRequests at a bound.
+        Raises TransactionConflict for an ack of an entry or message that is acked (`Part.is_new`),
+        or pending in another transaction, and TooManyRequests at a bound.
         """
         pending = PendingAcks() if self._pending is None else self._pending
         pending.check_room(txn, sum(1 for _, _, part in acks if part.left))
@@ -390,7 +390,7 @@ class AckState:
                 raise self._acked_already(txn, key)
             if part.left:
                 remaining = self._batches.get(key)
-                if remaining is not None and not remaining & part.named:
+                if remaining is not None and not part.is_new(remaining, exact=exact):
                     raise self._acked_already(txn, key)
                 pending.check_part(txn, key, part)
             else:

@@ -35,6 +35,15 @@ class Part(NamedTuple):
         """The bits of the acked messages."""
         return ((1 << self.batch_size) - 1) & ~self.left
 
+    def is_new(self, remaining: int, *, exact: bool) -> bool:
+        """Whether this acks what is left in `remaining`: all its messages, or at least one.
+
+        Not `exact` are the acks of Go's client: they name every message of the batch that the
+        client has acked so far, also in other transactions.
+        """
+        new = remaining & self.named
+        return new == self.named if exact else new != 0
+
 
 class TxnAcks:
     """The pending acks of one transaction."""

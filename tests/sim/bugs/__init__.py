@@ -13,7 +13,7 @@ from tests.sim.bugs.bug import Bug
 
 def all_bugs() -> dict[str, Bug]:
     """By name."""
-    from tests.sim.bugs import bookie, broker, hazards, instances, ledger, topics
+    from tests.sim.bugs import bookie, broker, hazards, instances, ledger, topics, transactions
 
     found: Iterable[Bug] = (
         *ledger.BUGS,
@@ -22,6 +22,7 @@ def all_bugs() -> dict[str, Bug]:
         *instances.BUGS,
         *hazards.BUGS,
         *topics.BUGS,
+        *transactions.BUGS,
     )
     return {bug.name: bug for bug in found}
 

@@ -113,21 +113,28 @@ class PendingMachine(RuleBasedStateMachine):
 
     # -- transactions
 
-    def conflict(self, txn: tuple[int, int], place: Position, leaves: int) -> bool:
+    def conflict(self, txn: tuple[int, int], place: Position, leaves: int, exact: bool) -> bool:
         named = ALL & ~leaves
-        if not self.left[place] & named:
+        new = self.left[place] & named
+        if not new or (exact and leaves and new != named):
             return True
         others = [held.get(place, 0) for other, held in self.pending.items() if other != txn]
         return any(bits & named for bits in others)
 
-    @rule(txn=txns, acks=st.lists(st.tuples(choices, parts), min_size=1, max_size=4))
-    def ack_in_txn(self, txn: tuple[int, int], acks: list[tuple[int, int]]) -> None:
+    @rule(
+        txn=txns,
+        acks=st.lists(st.tuples(choices, parts), min_size=1, max_size=4),
+        exact=st.booleans(),
+    )
+    def ack_in_txn(self, txn: tuple[int, int], acks: list[tuple[int, int]], exact: bool) -> None:
         places = [(self.place(choice), leaves) for choice, leaves in acks]
-        expected = any(self.conflict(txn, place, leaves) for place, leaves in places)
+        expected = any(self.conflict(txn, place, leaves, exact) for place, leaves in places)
 
         async def act() -> None:
             self.cursor.add_pending(
-                txn, [(*place, Part(leaves, 3 if leaves else 0)) for place, leaves in places]
+                txn,
+                [(*place, Part(leaves, 3 if leaves else 0)) for place, leaves in places],
+                exact=exact,
             )
             await self.cursor.flush()
 

@@ -153,7 +153,7 @@ class MultipleConsumersDispatcher(Dispatcher):
                     consumer.unacked -= messages
                     consumer.redelivered_messages += messages
                     self.unacked -= messages
-                    self._let_go(consumer, held)
+                    self._released_entry(consumer, held)
                     packed = held
                     break
             self.counts.increment(key)

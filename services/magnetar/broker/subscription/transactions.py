@@ -150,7 +150,10 @@ class SubscriptionTransactions:
         positions: Sequence[AckPosition],
         cumulative: bool,
         on_done: OnDone,
+        *,
+        exact: bool = True,
     ) -> None:
+        """`exact`: the client names the sizes of batches, as Java's does; see `Part.is_new`."""
         if any(ack_set is not None and size <= 0 for _, _, ack_set, size in positions):
             reading = self._with_sizes(consumer, txn, positions, cumulative, on_done)
             if self._tasks.start(reading, f"batch sizes for {txn}") is None:
@@ -162,7 +165,7 @@ class SubscriptionTransactions:
             if cumulative:
                 self._ack_cumulative(txn, positions)
             else:
-                self._ack_individually(consumer, txn, positions)
+                self._ack_individually(consumer, txn, positions, exact)
         except MagnetarError as error:
             on_done(error)
             return
@@ -192,16 +195,18 @@ class SubscriptionTransactions:
             on_done(ServiceNotReady(f"An acked batch cannot be read, please retry: {error}"))
             return
         if txn in self._open:
-            self._ack(consumer, txn, sized, cumulative, on_done)
+            self._ack(consumer, txn, sized, cumulative, on_done, exact=False)
         else:
             on_done(ack_refusal(txn, None, self._topic, self._subscription.name))
 
     def _ack_individually(
-        self, consumer: Consumer, txn: TxnId, positions: Sequence[AckPosition]
+        self, consumer: Consumer, txn: TxnId, positions: Sequence[AckPosition], exact: bool
     ) -> None:
         cursor, dispatcher = self._cursor, self._subscription.dispatcher
         cursor.add_pending(
-            txn, [(at[0], at[1], _part(ack_set, size)) for *at, ack_set, size in positions]
+            txn,
+            [(at[0], at[1], _part(ack_set, size)) for *at, ack_set, size in positions],
+            exact=exact,
         )
         if dispatcher is None:
             return

@@ -13,7 +13,12 @@ from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.transactions.api import Outcome, TxnState
 from magnetar.broker.transactions.local import LocalParticipants
-from magnetar.core.errors import MagnetarError, PersistenceError, ServiceNotReady
+from magnetar.core.errors import (
+    MagnetarError,
+    PersistenceError,
+    ServiceNotReady,
+    TransactionConflict,
+)
 from magnetar.core.ids import EARLIEST, Position
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
@@ -242,3 +247,23 @@ async def test_an_abort_waits_until_the_ledger_of_a_failed_append_is_closed(
         await topic.transactions.end_transaction(T1, Outcome.ABORT)
         assert ledger.horizon is None
         assert ledger.ledgers[0].closed_ms
+
+
+@pytest.mark.parametrize("size", [5, 0])
+async def test_an_ack_of_messages_that_were_committed_is_in_conflict(size: int) -> None:
+    """Two consumers may have the same batch, since an abort redelivers all that is left of it.
+
+    Go's client does not name the batch's size, and names all messages that it has acked so far.
+    """
+    async with txn_stage() as t:
+        topic = await t.topic()
+        c = await attached(t, topic, SubType.Shared)
+        t.records.open(T1, topic)
+        t.records.open(T2, topic)
+        (at,) = await batches(t, topic, "a")
+        await turns(50)
+        assert await c.ack(T1, (*at, 0b11110, size)) is None
+        await c.end(T1, Outcome.COMMIT)
+        answer = await c.ack(T2, (*at, 0b11100, size))
+        assert isinstance(answer, TransactionConflict) == bool(size)
+        assert await c.ack(T2, (*at, 0b11101, size)) is None
