@@ -135,7 +135,10 @@ async def test_a_subscription_is_deleted_from_all_partitions_whatever_its_name(
     for number in range(4):
         found = await first.done("GET", f"{PARTS}-partition-{number}/subscriptions")
         assert found.json() == ["a"]
-    assert (await first.call("DELETE", PARTS + odd)).status_code == 404
+    missing = await first.call("DELETE", PARTS + odd)
+    assert missing.status_code == 404
+    topic = PARTS.removeprefix("~/").replace("persistent/", "persistent://", 1)
+    assert missing.json()["reason"] == f"Subscription a/1?b c not found for topic {topic}"
 
 
 async def test_a_subscription_that_one_partition_keeps_is_not_reported_as_deleted(
@@ -145,8 +148,11 @@ async def test_a_subscription_that_one_partition_keeps_is_not_reported_as_delete
     first, second = await spread(cluster)
     await first.done("PUT", PARTS + "/subscription/s")
     request_topic = Peers.request_topic
+    queries: set[str] = set()
 
     async def attached(self: Peers, name: TopicName, method: str, *rest: Any, **more: Any) -> Any:
+        if method == "DELETE":
+            queries.add(more["query"])
         if method == "DELETE" and name.partition_index == 2:
             return PeerAnswer(412, b'{"reason":"Subscription has active connected consumers"}')
         return await request_topic(self, name, method, *rest, **more)
@@ -156,6 +162,7 @@ async def test_a_subscription_that_one_partition_keeps_is_not_reported_as_delete
         answer = await second.call("DELETE", PARTS + "/subscription/s")
     assert answer.status_code == 412
     assert answer.json()["reason"] == "Subscription has active connected consumers"
+    assert queries == {""}, "each owner checks its consumers again"
     assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == ["s"]
     await second.done("DELETE", PARTS + "/subscription/s")
     assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == []

@@ -276,7 +276,9 @@ async def test_what_is_done_to_a_namespace_is_done_in_bundles_that_nobody_has() 
     alone = RestCluster()
     await alone.start(1)
     (member,) = alone.members
-    for local in "abcd":
+    rings = member.ownership.rings
+    with_topics = {str(await rings.bundle_of(topic(local))) for local in "ab"}
+    for local in "ab":
         path = f"~/persistent/public/default/{local}/subscription/"
         for subscription in "st":
             await member.done("PUT", path + subscription, EARLIEST)
@@ -285,7 +287,8 @@ async def test_what_is_done_to_a_namespace_is_done_in_bundles_that_nobody_has() 
         await member.done("PUT", NAMESPACE + "/unload")
         assert not member.ownership.owned(), "there is no other broker to have them"
         await member.done("POST", f"{NAMESPACE}/{request}")
-    for local in "abcd":
+        assert set(map(str, member.ownership.owned())) == with_topics
+    for local in "ab":
         stats = (await member.done("GET", f"~/persistent/public/default/{local}/stats")).json()
         backlogs = {name: each["msgBacklog"] for name, each in stats["subscriptions"].items()}
         assert backlogs == {"t": 0}

@@ -6,9 +6,17 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.security.sessions import ADMIN, client_as, closed_broker, security_of
+from tests.security.sessions import (
+    ADMIN,
+    client_as,
+    closed_broker,
+    connect_command,
+    security_of,
+)
+from tests.unit.broker.session.stage import Client
 
 from magnetar.broker.security.denials import LINES_PER_PRINCIPAL_MAX
+from magnetar.broker.session.link import CLIENT_VERSION_CHARS_MAX
 from magnetar.core.clock import SystemClock
 from magnetar.observe.audit import AuditLog
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -69,3 +77,16 @@ async def test_lines_of_the_log_are_short_and_bounded_for_a_role(
         other = await client_as(w, "another")
         await other.ask(CommandType.SUBSCRIBE, subscribe(1, "s"), CommandType.ERROR)
         assert len([r for r in caplog.records if r.name == LOGGER]) == len(lines) + 1
+
+
+async def test_a_connection_keeps_the_beginning_of_its_clients_version() -> None:
+    async with closed_broker() as w:
+        command = connect_command("nobody")
+        command.client_version = "Pulsar-CPP-".ljust(60_000, "x")
+        client = Client(w)
+        client.say(CommandType.CONNECT, command)
+        await client.quiet()
+        assert client.kinds() == ["CONNECTED"]
+        version = client.session.link.client_version
+        assert version.startswith("Pulsar-CPP-")
+        assert len(version) == CLIENT_VERSION_CHARS_MAX

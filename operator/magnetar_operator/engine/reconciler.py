@@ -216,7 +216,7 @@ class Executor(ABC, Generic[A]):
     """Carries out the actions of one kind's plans in order; a subclass implements each action.
 
     Every action may be cancelled and carried out again: applies, and deletes by uid, have the same
-    result the second time. The next reconcile plans again what was not done.
+    result the second time. The next reconcile plans the remaining actions again.
     """
 
     refusals: ClassVar[tuple[type[Exception], ...]] = (KubeError,)

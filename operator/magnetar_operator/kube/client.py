@@ -3,7 +3,7 @@
 The package blocks, so requests run in a pool of named threads, at most REQUESTS_AT_ONCE, each with
 a deadline. Answers are plain JSON. An idempotent request is attempted up to ATTEMPTS_MAX times with
 back-off and jitter if the server does not answer or is too busy. Every other failure raises an
-exception, whose type tells what the caller can do.
+exception, whose type determines what the caller can do.
 
 Writes are server-side applies under one field manager, so fields of other managers stay untouched.
 Every request is counted by verb and resource: tests compare the operator's RBAC with these counts.

@@ -18,7 +18,7 @@ class Causes:
     __slots__ = ("_logged_s", "_most")
 
     def __init__(self, most: int = CAUSES_MAX) -> None:
-        """Remembers at most so many causes."""
+        """Causes that are remembered."""
         self._most = most
         self._logged_s: dict[tuple[str, ...], float] = {}
 

@@ -8,7 +8,7 @@ A writer is watched from its next confirmation on. One timer scans all watched w
 confirmed nothing between two scans and is at rest (every bookie has every entry), its LAC is sent
 to all its bookies once, and it is watched no more. So a busy writer costs one comparison per group
 and per scan, an idle one nothing. A bookie gets the LACs of many ledgers in one request; there is
-no task and no timer per ledger. Scans go on while requests are under way: a slow bookie does not
+no task and no timer per ledger. Scans continue while requests are under way: a slow bookie does not
 delay the others. It gets no second request meanwhile; its LACs wait for the next scan, which does
 not count as a try.
 

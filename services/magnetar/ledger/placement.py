@@ -38,7 +38,7 @@ def choose_ensemble(
 ) -> tuple[BookieIdentity, ...]:
     """Returns `ensemble_size` bookies, or fewer if fewer are healthy.
 
-    At least the write quorum if so many exist; raises NotEnoughBookies below the ack quorum.
+    At least the write quorum if that many exist; raises NotEnoughBookies below the ack quorum.
     """
     able = _able(bookies, excluded)
     if len(able) < ack_quorum:

@@ -21,7 +21,7 @@ CONNECTS: Final = "CONNECT"
 
 
 class Sent(Protocol):
-    """The part of a record that tells its sender."""
+    """The fields of a record that identify its sender."""
 
     @property
     def action(self) -> str: ...

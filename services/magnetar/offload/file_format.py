@@ -1,7 +1,7 @@
 """Writes and reads entry files: Parquet with one row per entry, sorted by position.
 
 The writer takes entries in order and holds one row group of them in memory (ROW_GROUP_BYTES of
-data, or the entry that exceeds it). It counts and checksums what it writes.
+data, or the entry that exceeds it). It counts and checksums the written bytes.
 
 The reader fetches the footer when it opens the file, and then one row group per request. It checks
 the bytes of both against their checksums before Arrow parses them. Arrow runs in an executor's

@@ -2,7 +2,7 @@
 
 A value is plain JSON (dict, list, str, int, float, bool). `Type.check(value, where)` returns the
 value as it is stored, with defaults for absent fields, or raises `PolicyInvalid`, whose text names
-the field and says what is valid. Types do not depend on REST or Kubernetes.
+the field and its valid values. Types do not depend on REST or Kubernetes.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The script for `spark-submit [OPTIONS] .../magnetar_spark/jobs/submit.py KIND ARGS`.
 
-The master, memory and the like are options of spark-submit then. Its exit code is the job's.
+The master and the memory are then options of spark-submit. Its exit code is the job's.
 """
 
 import sys

@@ -100,10 +100,10 @@ class OwnershipRouting:
         ownership, parsed = self._ownership, Bundle.parse(bundle)
         if ownership.has(parsed):
             return self._peer(ownership.brokers.own)
-        owner = ownership.owner_of(parsed)
-        if owner is None and claim and await ownership.claims.acquire(parsed) is not None:
+        unowned = ownership.owner_of(parsed) is None
+        if claim and unowned and await ownership.claims.acquire(parsed) is not None:
             return self._peer(ownership.brokers.own)
-        owner = owner or ownership.owner_of(parsed)
+        owner = ownership.owner_of(parsed)
         if owner is not None and ownership.claims.is_own(owner):
             # The bundle was handed over to this broker, which has not confirmed it yet.
             await ownership.claims.confirm(parsed)

@@ -222,7 +222,7 @@ class GuardedTable(RouteTable):
         through_proxy = role in self._security.proxy_roles or original is not None
         trusted = authorizer is None or authorizer.is_super_user(Principal(role))
         if trusted and not through_proxy:
-            # Without authorization no role is known as a broker's, and none has more rights.
+            # Without authorization no role is a broker's, and none has more rights.
             return forwarded
         if self._security.causes.is_new("acts for others", role):
             log.warning("not a broker: it may not act for other roles", role=role, peer=address)

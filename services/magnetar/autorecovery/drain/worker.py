@@ -66,7 +66,7 @@ POLL_INTERVAL_S: Final = 1.0
 IDLE_INTERVAL_S: Final = 3.0
 DRAINS_AT_ONCE: Final = 4
 STUCK_POLLS_MAX: Final = 10
-"""A drain is refused if autorecovery cannot move any remaining ledger in so many reads in a row."""
+"""Reads in a row without a movable ledger after which a drain is refused."""
 STORE_TIMEOUT_S: Final = 60.0
 
 ADD_OR_RESTART: Final = (

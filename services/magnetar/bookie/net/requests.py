@@ -142,7 +142,7 @@ class Requests:
         return True
 
     def clear(self) -> None:
-        """The connection ended: drops the queue. Running requests go on, without an answer."""
+        """The connection ended: drops the queue. Running requests continue without an answer."""
         self._waiting.clear()
         self._listing = []
 

@@ -4,8 +4,8 @@ An `EntryReader` reads it in place of the managed ledger. Positions are those of
 entries up to the horizon come from the artifact, later ones from the log. No entry is skipped and
 none comes twice:
 
-- While the reader is below the horizon, it looks for a newer artifact every RENEW_S, and goes on in
-  that one from its position: it has the latest values of all later keys.
+- While the reader is below the horizon, it checks for a newer artifact every RENEW_S, and continues
+  in that one from its position: it has the latest values of all later keys.
 - The raw log may be trimmed up to the newest horizon, and not beyond. If the log was trimmed beyond
   the reader's position, the newest artifact therefore has the entries, and is fetched first.
 - An artifact whose files were deleted was replaced long ago: the reader fetches the newest one.

@@ -4,7 +4,7 @@ Invariant: the outstanding entries of a hash are outstanding at one consumer. Wh
 assigns a hash to another consumer while the old one still holds entries of it, the hash *drains*:
 no consumer gets its entries until the old one has acknowledged or returned all of them, or has left
 (PIP-379). Meanwhile its later entries wait in line, as do those of a consumer without permits; the
-entries of all other consumers go on. With `allow_out_of_order` no hash drains.
+entries of all other consumers continue. With `allow_out_of_order` no hash drains.
 
 Look-ahead: at most `look_ahead_per_consumer` positions for each consumer, and
 `look_ahead_per_subscription` in all, wait; then reading stops until some are delivered. The entries

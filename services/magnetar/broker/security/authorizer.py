@@ -169,7 +169,7 @@ class Authorizer:
             try:
                 listener(tenant, namespace)
             except Exception:
-                # The other listeners and the watch must go on.
+                # The other listeners and the watch must continue.
                 log.exception("listener failed on a change of rights", tenant=tenant)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from magnetar.broker.session import handshake
 from magnetar.broker.session.access import Access
+from magnetar.broker.session.link import CLIENT_VERSION_CHARS_MAX
 from magnetar.broker.session.session import Handler, Session
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -18,7 +19,7 @@ def on_connect(session: Session, command: pb.CommandConnect) -> Coroutine[Any, A
     """Verifies the credentials of a client, then answers CONNECTED or ERROR."""
     security = session.service.security
     assert security is not None  # noqa: S101 - these handlers serve only with it
-    session.link.client_version = command.client_version
+    session.link.client_version = command.client_version[:CLIENT_VERSION_CHARS_MAX]
     session.access = access = Access(session.link, security, session.wire.peer)
     return _connect(session, access, command)
 

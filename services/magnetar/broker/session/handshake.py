@@ -1,5 +1,6 @@
 """CONNECT, and the keep-alive of a connection."""
 
+from magnetar.broker.session.link import CLIENT_VERSION_CHARS_MAX
 from magnetar.broker.session.session import Session
 from magnetar.core.errors import UnsupportedVersion
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -11,7 +12,7 @@ from magnetar.wire.framing import PROTOCOL_VERSION
 def on_connect(session: Session, command: pb.CommandConnect) -> None:
     """Answers CONNECTED. The connection's state accepts CONNECT only as the first command."""
     link = session.link
-    link.client_version = command.client_version
+    link.client_version = command.client_version[:CLIENT_VERSION_CHARS_MAX]
     link.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     link.entry_metadata = (
         command.feature_flags.supports_broker_entry_metadata

@@ -37,6 +37,8 @@ SERVER_REQUEST_ID: Final = 2**64 - 1
 """The request id of commands that answer no request."""
 
 ACTIVE_CONSUMER_CHANGE_VERSION: Final = 12
+CLIENT_VERSION_CHARS_MAX: Final = 256
+"""Kept of a client's version, which it names before it has proven who it is."""
 
 _CPP: Final = "Pulsar-CPP"
 """The prefix of the version of the C++ client and of those built on it, such as Python's.

@@ -1,7 +1,7 @@
 """Checks producers, consumers and watches again when rights change; ends those without a right.
 
 A change names a tenant, or one of its namespaces. All sessions are then scanned, CHECKS_PER_TURN
-producers and consumers per turn of the event loop, so that the messages of others go on. Changes
+producers and consumers per turn of the event loop, so that the messages of others continue. Changes
 during a scan are collected for the next one, which starts at least PAUSE_S later.
 
 As in Pulsar, the client gets CLOSE_PRODUCER or CLOSE_CONSUMER and tries to attach again; that
@@ -114,7 +114,7 @@ class Recheck:
                     try:
                         await self._check_session(session, concerns)
                     except Exception:
-                        # What is attached and was not checked may have lost its right.
+                        # An attachment that was not checked may have lost its right.
                         log.exception("rights not checked", peer=session.link.address)
                         session.link.close()
                 await asyncio.sleep(PAUSE_S)

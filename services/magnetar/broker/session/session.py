@@ -3,7 +3,7 @@
 The session handles the events of one read in order, at once. A command that must wait (opening a
 topic, a seek) runs as a task of the session, so that a slow topic delays nothing else on the
 connection. A handler's MagnetarError is the client's answer. Any other exception is a bug: the
-session logs it and answers UnknownError, or closes its own connection; other sessions go on.
+session logs it and answers UnknownError, or closes its own connection; other sessions continue.
 """
 
 import asyncio
@@ -52,6 +52,9 @@ log = get_logger("magnetar.session")
 
 COMMANDS_PENDING_MAX: Final = 50_000
 """Commands of one connection that may wait at once (Pulsar: maxConcurrentLookupRequest)."""
+COMMANDS_PENDING_BYTES_MAX: Final = 16 << 20
+"""Size of those commands: a client may fill each with a frame of names and patterns, or hold them
+back by not reading its answers. One more is accepted below it."""
 
 TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
 
@@ -111,6 +114,7 @@ class Session:
         "__weakref__",
         "_handlers",
         "_listing",
+        "_pending_bytes",
         "_reads_again",
         "access",
         "closed_producers",
@@ -138,6 +142,7 @@ class Session:
         self.ping_sent = False
         self._handlers = handlers
         self._listing: asyncio.Lock | None = None
+        self._pending_bytes = 0
         self._reads_again = asyncio.Event()
         self.access: Access | None = None
         """The client's proof of identity; None while authentication is off."""
@@ -325,13 +330,25 @@ class Session:
             return
         if pending is None:
             return
-        if len(self.tasks) >= COMMANDS_PENDING_MAX:
+        if self._too_many_wait:
             pending.close()
             self.link.error(request_id, TooManyRequests(TOO_MANY_TEXT))
             return
-        self.tasks.start(self._answered(pending, request_id), command_name(kind))
+        size_bytes = message.ByteSize()
+        self._pending_bytes += size_bytes
+        self.tasks.start(self._answered(pending, request_id, size_bytes), command_name(kind))
 
-    async def _answered(self, pending: Coroutine[Any, Any, None], request_id: int) -> None:
+    @property
+    def _too_many_wait(self) -> bool:
+        """Whether no more commands may wait."""
+        return (
+            len(self.tasks) >= COMMANDS_PENDING_MAX
+            or self._pending_bytes >= COMMANDS_PENDING_BYTES_MAX
+        )
+
+    async def _answered(
+        self, pending: Coroutine[Any, Any, None], request_id: int, size_bytes: int
+    ) -> None:
         try:
             await pending
         except MagnetarError as error:
@@ -343,13 +360,15 @@ class Session:
         except Exception as error:
             log.exception("command failed", peer=self.link.address)
             self._internal_error(request_id, error)
+        finally:
+            self._pending_bytes -= size_bytes
 
     def _internal_error(self, request_id: int, error: Exception) -> None:
         self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error!r}")
 
     def attaching(self, kind: str, id_: int) -> Attaching:
         """Records a producer or consumer that starts to attach; raises TooManyRequests."""
-        if len(self.tasks) >= COMMANDS_PENDING_MAX:
+        if self._too_many_wait:
             raise TooManyRequests(TOO_MANY_TEXT)
         return Attaching(self.pending_attachments, (kind, id_))
 

@@ -1,6 +1,7 @@
-"""The metadata store on etcd (3.4 or newer), over grpc.aio. `opening.open_store` opens it.
+"""The metadata store on etcd (3.4 or newer), over grpc.aio. `metadata.store_url` opens it.
 
-`settings` says where etcd is; `endpoints` holds the connections and moves on to another member;
-`client` calls, with deadlines, retries and authentication; `errors` tells what a failure means for
-what was asked; `watching` and `leases` are what their names say; `store` puts them together.
+`settings` has the addresses; `endpoints` holds the connections, and switches to another member if
+one fails; `client` calls, with deadlines, retries and authentication; `errors` maps a failure to
+its meaning for the request; `watch_stream` follows keys, `leases` renews leases; `store` composes
+them.
 """

@@ -218,7 +218,7 @@ class TlsSocket(asyncio.BufferedProtocol):
             return False
         except (ssl.SSLError, ValueError, OSError) as error:
             self._pacer.stats.failed += 1
-            self._send()  # the alert, which tells the peer why
+            self._send()  # the alert, which gives the peer the reason
             self._fail(error)
             return False
         return True

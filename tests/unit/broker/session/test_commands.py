@@ -13,7 +13,11 @@ from tests.unit.wire import frames
 from magnetar.broker.session import session as session_module
 from magnetar.broker.session.budget import CONNECTION_PENDING_BYTES_HIGH
 from magnetar.broker.session.handlers import HANDLERS
-from magnetar.broker.session.session import TOO_MANY_TEXT, Session
+from magnetar.broker.session.session import (
+    COMMANDS_PENDING_BYTES_MAX,
+    TOO_MANY_TEXT,
+    Session,
+)
 from magnetar.core.errors import MetadataError, ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -400,3 +404,32 @@ async def test_a_command_under_way_ends_with_its_connection(handler: dict[int, A
         await ended.wait()
         await client.quiet()
         assert client.told() == []
+
+
+async def test_large_commands_that_wait_for_the_client_to_read_are_bounded() -> None:
+    """Lists wait until the client reads, and each command may be as large as a frame."""
+    async with client_of() as client:
+        client.socket.writable = False
+        pattern = "x" * (1 << 20)
+        for number in range(1, 65):
+            client.say(
+                CommandType.GET_TOPICS_OF_NAMESPACE,
+                pb.CommandGetTopicsOfNamespace(
+                    namespace="public/default", request_id=number, topics_pattern=pattern
+                ),
+            )
+        refused: list[Any] = [command.message for command in client.told()]
+        assert len(refused) == 64 - COMMANDS_PENDING_BYTES_MAX // len(pattern)
+        assert {message.message for message in refused} == {TOO_MANY_TEXT}
+        client.socket.writable = True
+        client.session.drained()
+        await client.quiet()
+        client.told()
+        # All have ended, so there is room again.
+        client.say(
+            CommandType.GET_TOPICS_OF_NAMESPACE,
+            pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=65),
+        )
+        await client.quiet()
+        (answer,) = client.kinds()
+        assert answer == "GET_TOPICS_OF_NAMESPACE_RESPONSE"

@@ -1,4 +1,4 @@
-"""Who may choose the place of offloaded ledgers: super users, as soon as rights are checked.
+"""Lets only super users choose the place of offloaded ledgers, if authorization is on.
 
 Brokers and jobs write there as themselves, with the cluster's credentials: to a folder of their
 machines, to any bucket that the credentials open, to any address. An admin of a tenant may use the

@@ -23,7 +23,7 @@ from magnetar.wire.events import SendRun
 from magnetar.wire.framing import MalformedEntry
 
 NONE: Final = -1
-"""Stands for "no id": ids start at 0."""
+"""The value for "no id": ids start at 0."""
 
 CHUNK_ID_TAG: Final = b"\xe8\x01"
 """The tag of `MessageMetadata.chunk_id`: field 29, a varint."""
