@@ -128,8 +128,11 @@ class TargetProducer(Attachment):
 class Subscriber(Attachment):
     """A consumer that gives permits as it uses them."""
 
-    def __init__(self, client: Client, topic: str, subscription: str, kind: int) -> None:
+    def __init__(
+        self, client: Client, topic: str, subscription: str, kind: int, permits: int = PERMITS
+    ) -> None:
         super().__init__(client, topic)
+        self._permits = permits
         self._client, self.subscription, self.kind = client, subscription, kind
         self.subscribed_at = 0.0
         self._used = 0
@@ -148,7 +151,7 @@ class Subscriber(Attachment):
             initialPosition=EARLIEST,  # type: ignore[arg-type]
         )
         await wire.request(CommandType.SUBSCRIBE, command)
-        self._flow(PERMITS)
+        self._flow(self._permits)
 
     def leave(self) -> None:
         wire, self.wire = self.wire, None
@@ -169,7 +172,7 @@ class Subscriber(Attachment):
         left = _bits(message.ack_set, len(messages))
         payloads = {index: one.payload for index, one in enumerate(messages) if left >> index & 1}
         self._used += len(payloads)
-        if self._used >= PERMITS // 2:
+        if self._used >= self._permits // 2:
             self._flow(self._used)
             self._used = 0
         self.received(position, payloads, len(messages))
@@ -235,7 +238,8 @@ class Mover(Subscriber):
     """Moves messages from the source to the targets in transactions."""
 
     def __init__(self, world: "World", history: TxnHistory, number: int) -> None:
-        super().__init__(world.client_of_its_own(), SOURCE, MOVE, world.plan.txn.source_kind)
+        client, permits = world.client_of_its_own(), world.rng.choice((3, PERMITS))
+        super().__init__(client, SOURCE, MOVE, world.plan.txn.source_kind, permits)
         self.world, self.plan, self.history = world, world.plan.txn, history
         self.rng: Random = world.new_rng()
         self.queue: dict[Item, int] = {}
@@ -391,8 +395,8 @@ class Mover(Subscriber):
         ack = pb.CommandAck(consumer_id=self.number, ack_type=kind, **_ids(attempt))
         for (ledger_id, entry_id), (left, size) in by_entry.items():
             id_ = ack.message_id.add(ledgerId=ledger_id, entryId=entry_id)
-            if left:
-                id_.ack_set.extend(_words(left))
+            if size > 1:
+                id_.ack_set.extend(_words(left) or [0])
                 id_.batch_size = size  # as Java's client does
         await ask(self.wire, CommandType.ACK, ack)
         attempt.items.update(items)

@@ -388,10 +388,10 @@ class AckState:
             key = (ledger_id, entry_id)
             if not 0 <= entry_id <= self._index.last_entry_of(ledger_id) or self.is_acked(*key):
                 raise self._acked_already(txn, key)
+            remaining = self._batches.get(key)
+            if remaining is not None and not part.is_new(remaining, exact=exact):
+                raise self._acked_already(txn, key)
             if part.left:
-                remaining = self._batches.get(key)
-                if remaining is not None and not part.is_new(remaining, exact=exact):
-                    raise self._acked_already(txn, key)
                 pending.check_part(txn, key, part)
             else:
                 pending.check_entry(txn, key)

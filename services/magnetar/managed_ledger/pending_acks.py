@@ -39,8 +39,11 @@ class Part(NamedTuple):
         """Whether this acks what is left in `remaining`: all its messages, or at least one.
 
         Not `exact` are the acks of Go's client: they name every message of the batch that the
-        client has acked so far, also in other transactions.
+        client has acked so far, also in other transactions. Nor is an ack of a whole entry whose
+        size the client has not named.
         """
+        if not self.batch_size:
+            return True
         new = remaining & self.named
         return new == self.named if exact else new != 0
 

@@ -60,7 +60,9 @@ BUGS: Final = (
         "a message in flight counts as new",
         "Its producer reconnects and sends it again before the first append is confirmed.",
         messages_in_flight_are_new,
-        0,
-        together(RESENT, deduplicates(5)),
+        9,
+        together(
+            topics(), deduplicates(5), faults("stalls", "slow disk", "resets", "resets", count=12)
+        ),
     ),
 )

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import churn, faults, together, topics, transactions
+from tests.sim.bugs.leaning import faults, together, topics, transactions
 
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
@@ -237,7 +237,7 @@ BUGS: Final = (
         "the end during a question is forgotten",
         "A record that was read before the end admits a message after it.",
         ends_during_a_question_are_forgotten,
-        0,
+        3,
         together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
     ),
     Bug(
@@ -245,6 +245,6 @@ BUGS: Final = (
         "An entry that was pending when it was read is lost after the abort.",
         what_is_pending_is_not_given_back,
         0,
-        together(KILLS, churn(), transactions(abort_chance=0.5, pace_s=0.5)),
+        together(UNLOADS, transactions(source_kind=1, abort_chance=0.5, pace_s=0.5)),
     ),
 )

@@ -181,7 +181,7 @@ async def test_messages_of_a_batch() -> None:
         assert c.consumer.unacked == 3
         t.records.open(T1, topic)
         assert isinstance(await c.ack(T1, (*at, 0b1110, 4)), TransactionConflict)
-        assert await c.ack(T1, (*at, 0b0000, 4)) is None
+        assert await c.ack(T1, (*at, 0b0000, 0)) is None, "as Go's client acks the whole batch"
         await c.end(T1, Outcome.COMMIT)
         assert (c.subscription.backlog, c.consumer.unacked) == (0, 0)
 

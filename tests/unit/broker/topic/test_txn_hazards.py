@@ -266,4 +266,7 @@ async def test_an_ack_of_messages_that_were_committed_is_in_conflict(size: int) 
         await c.end(T1, Outcome.COMMIT)
         answer = await c.ack(T2, (*at, 0b11100, size))
         assert isinstance(answer, TransactionConflict) == bool(size)
+        if size:
+            answer = await c.ack(T2, (*at, 0, size))
+            assert isinstance(answer, TransactionConflict)
         assert await c.ack(T2, (*at, 0b11101, size)) is None
