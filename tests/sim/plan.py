@@ -83,6 +83,8 @@ TELLS: Final = 0x7E11
 TELLS_CHANCE: Final = 0.5
 TXNS: Final = 0x7A45
 TXNS_CHANCE: Final = 0.4
+DEDUPLICATION: Final = 0xDED0
+DEDUPLICATION_CHANCE: Final = 0.3
 
 QUORUMS: Final = ((3, 2, 2), (2, 2, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2))
 
@@ -193,6 +195,8 @@ class Plan:
     churn: ChurnPlan = field(default_factory=ChurnPlan)
     hazards: HazardPlan = field(default_factory=HazardPlan)
     txn: TxnPlan = field(default_factory=TxnPlan)
+    deduplicates: int = 0
+    """Topics store what is sent again once, and their ids after so many entries; 0: they do not."""
 
     @property
     def fault_phase_s(self) -> float:
@@ -301,6 +305,13 @@ def add_hazards(plan: Plan) -> None:
         at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 10.0)
         plan.faults.append(FaultPlan(rng.choice(kinds), at_s, for_s, rng.randrange(1 << 30)))
     plan.faults.sort(key=lambda fault: fault.at_s)
+
+
+def add_deduplication(plan: Plan, *, always: bool = False) -> None:
+    """Some runs of topics deduplicate, of its own randomness."""
+    rng = Random(plan.seed ^ DEDUPLICATION)
+    if plan.world == "topics" and (rng.random() < DEDUPLICATION_CHANCE or always):
+        plan.deduplicates = rng.choice((1, 5, 20, 1_000))
 
 
 def add_transactions(plan: Plan, *, always: bool = False) -> None:

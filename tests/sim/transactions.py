@@ -35,6 +35,9 @@ LATE: Final = "late"
 COORDINATORS: Final = (0, 1, 2)
 PERMITS: Final = 64
 RECEIPT_S_MAX: Final = 8.0
+PATIENCE_S: Final = (0.03, 0.3, RECEIPT_S_MAX, RECEIPT_S_MAX, RECEIPT_S_MAX)
+"""How long a mover waits for its sends and acks before it aborts."""
+LATE_CHANCE: Final = 0.15
 IDLE_S: Final = 0.5
 ERRORS: Final = (Refused, *PASSING)
 
@@ -284,7 +287,7 @@ class Mover(Subscriber):
             del self.queue[item]
         attempt = await self._begin()
         try:
-            async with asyncio.timeout(RECEIPT_S_MAX):
+            async with asyncio.timeout(RECEIPT_S_MAX if calm else rng.choice(PATIENCE_S)):
                 await self._fill(attempt, items)
         except ERRORS:
             await self._end(attempt, commit=False)
@@ -295,6 +298,8 @@ class Mover(Subscriber):
         commit = fate >= self.plan.leave_chance + self.plan.abort_chance
         await asyncio.sleep(rng.expovariate(1.0) * self.plan.pace_s)
         await self._end(attempt, commit=commit)
+        if attempt.committed is not None and rng.random() < LATE_CHANCE:
+            await self._send_late(attempt)
         if attempt.committed is not True and self._cumulative:
             raise ConnectionError("the messages come again, from the first one on")
 
@@ -305,6 +310,16 @@ class Mover(Subscriber):
         async with asyncio.timeout(RECEIPT_S_MAX):
             await producer.send(f"plain|{text}".encode(), None)
         self.history.plain[producer.topic].add(text)
+
+    async def _send_late(self, attempt: Attempt) -> None:
+        """Sends a message of an ended transaction, which must be refused."""
+        producer = self.rng.choice(self._producers)
+        try:
+            async with asyncio.timeout(RECEIPT_S_MAX):
+                await producer.send(b"late|", attempt.txn)
+        except Refused:
+            return
+        self.history.violated(f"{producer.topic} took a message of {attempt.name} after its end")
 
     async def _begin(self) -> Attempt:
         coordinator = self.rng.choice(COORDINATORS)
@@ -381,10 +396,12 @@ class Mover(Subscriber):
                 id_.batch_size = size  # as Java's client does
         await ask(self.wire, CommandType.ACK, ack)
         attempt.items.update(items)
+        attempt.acked_at = self.history.now()
 
     async def _end(self, attempt: Attempt, *, commit: bool) -> None:
         """Ends the transaction; repeats the request until it is answered."""
         attempt.commit_sent = attempt.commit_sent or commit
+        attempt.end_sent = True
         action = pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT
         while True:
             try:
@@ -415,6 +432,8 @@ class Transactions:
     def __init__(self, world: "World") -> None:
         self.world, self.plan = world, world.plan.txn
         self.history = TxnHistory(world.loop.time, world.history.violated)
+        if not any("clock" in fault.kind for fault in world.plan.faults):
+            self.history.pending_s = self.plan.timeout_s / 2
         self.readers: list[Reader] = []
         self.movers: list[Mover] = []
 
@@ -531,7 +550,7 @@ class Transactions:
             counts[f"a transaction was {outcome}"] += 1
 
 
-def _ids(attempt: Attempt) -> dict[str, int]:
+def _ids(attempt: Attempt) -> dict[str, Any]:
     return {"txnid_most_bits": attempt.txn[0], "txnid_least_bits": attempt.txn[1]}
 
 

@@ -8,6 +8,7 @@ to every target topic and acks it. An *attempt* is one transaction of a mover. T
 - atomicity: the outputs of a committed attempt reach every reader of every target; of an attempt
   whose outcome the client does not know, all outputs or none do;
 - once only: every message of the source is moved by exactly one committed attempt;
+- a message that an open transaction has acked comes to no consumer that attaches later;
 - an output has one position; an ack in a committed transaction holds for every later consumer.
 """
 
@@ -33,6 +34,9 @@ class Attempt:
     """The messages of the source that it acks."""
     outputs: set[Output] = field(default_factory=set)
     """Those with a receipt."""
+    acked_at: float = -1.0
+    """When the answer to its ack came."""
+    end_sent: bool = False
     commit_sent: bool = False
     committed: bool | None = None
     """None: the client does not know."""
@@ -64,6 +68,8 @@ class TxnHistory:
         self.plain: dict[str, set[str]] = defaultdict(set)
         """By target: messages outside of transactions that have a receipt."""
         self._at: dict[Output, Position] = {}
+        self.pending_s = 0.0
+        """A transaction is certainly open for so long, unless its client ends it."""
 
     def begin(self, txn: tuple[int, int]) -> Attempt:
         """A mover has begun a transaction."""
@@ -118,6 +124,10 @@ class TxnHistory:
         """A mover got messages of the source."""
         wanted = set(items)
         for attempt in self.attempts:
+            still_open = not attempt.end_sent and self.now() < attempt.begun_at + self.pending_s
+            if still_open and 0 <= attempt.acked_at < subscribed_at:
+                for item in wanted & attempt.items:
+                    self.violated(f"{item} came to a mover, while {attempt.name} has acked it")
             if attempt.committed and attempt.ended_at < subscribed_at:
                 for item in wanted & attempt.items:
                     self.violated(

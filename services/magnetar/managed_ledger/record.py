@@ -27,9 +27,6 @@ ABORTED_CURSOR: Final = "!aborted"
 No cursor of a client has this key: names are quoted in keys, and quoting replaces "!".
 """
 
-WATERMARK_PROPERTY: Final = "magnetar.transactions.watermark"
-"""The property that a topic's first transaction sets; see the broker's `Watermark`."""
-
 DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
 """Pulsar's name of the cursor whose payload holds a topic's sequence ids.
 

@@ -13,7 +13,16 @@ from tests.sim.bugs.bug import Bug
 
 def all_bugs() -> dict[str, Bug]:
     """By name."""
-    from tests.sim.bugs import bookie, broker, hazards, instances, ledger, topics, transactions
+    from tests.sim.bugs import (
+        bookie,
+        broker,
+        deduplication,
+        hazards,
+        instances,
+        ledger,
+        topics,
+        transactions,
+    )
 
     found: Iterable[Bug] = (
         *ledger.BUGS,
@@ -23,6 +32,7 @@ def all_bugs() -> dict[str, Bug]:
         *hazards.BUGS,
         *topics.BUGS,
         *transactions.BUGS,
+        *deduplication.BUGS,
     )
     return {bug.name: bug for bug in found}
 

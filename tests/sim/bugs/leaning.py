@@ -70,6 +70,15 @@ def hazards(**more: float) -> Lean:
     return lean
 
 
+def deduplicates(entries: int) -> Lean:
+    """Topics deduplicate, and store their ids after so many entries."""
+
+    def lean(plan: Plan) -> None:
+        plan.deduplicates = entries
+
+    return lean
+
+
 def transactions(**more: float) -> Lean:
     """Clients move messages in transactions, with `more` of what `TxnPlan` has."""
 

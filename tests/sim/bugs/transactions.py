@@ -8,7 +8,7 @@ from tests.sim.bugs.leaning import churn, faults, together, topics, transactions
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
 from magnetar.broker.topic.transactions import topic_transactions
-from magnetar.broker.topic.transactions.buffer import TxnBuffer
+from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.transactions.api import Outcome
@@ -58,7 +58,7 @@ def an_end_does_not_wait_for_appends() -> None:
     async def at_once(self: Any) -> None:
         pass
 
-    plant(topic_transactions.OpenTxn, "when_drained", at_once)
+    plant(OpenTxn, "when_drained", at_once)
 
 
 def late_messages_open_their_transaction_again() -> None:
@@ -181,7 +181,7 @@ BUGS: Final = (
         "the end does not wait for appends",
         "A message that is being stored during an abort is not hidden.",
         an_end_does_not_wait_for_appends,
-        0,
+        2,
         together(MOVES, faults("slow disk", "late copy", "stalls", count=6)),
     ),
     Bug(
@@ -196,14 +196,14 @@ BUGS: Final = (
         "A consumer that attaches gets messages that an open transaction has acked.",
         pending_acks_are_delivered_again,
         0,
-        KILLS,
+        together(UNLOADS, transactions(timeout_s=20.0, pace_s=0.5)),
     ),
     Bug(
         "acks of transactions are never in conflict",
         "Two transactions ack the same message, and both are committed.",
         acks_conflict_with_nothing,
-        0,
-        together(KILLS, transactions(pace_s=0.5)),
+        1,
+        together(MOVES, transactions(source_kind=1, abort_chance=0.5, pace_s=0.5)),
     ),
     Bug(
         "messages of a batch may be acked twice",
@@ -216,7 +216,7 @@ BUGS: Final = (
         "the commit of acks is answered before it is durable",
         "A broker dies after the answer, and the messages come again.",
         commits_of_acks_are_not_flushed,
-        0,
+        6,
         together(KILLS, transactions(retention_s=1)),
     ),
     Bug(
@@ -230,7 +230,7 @@ BUGS: Final = (
         "an abort of acks redelivers nothing",
         "The messages stay unacked at no consumer.",
         an_abort_redelivers_nothing,
-        0,
+        1,
         together(MOVES, transactions(abort_chance=0.5)),
     ),
     Bug(

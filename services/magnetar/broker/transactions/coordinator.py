@@ -106,7 +106,8 @@ class Coordinator:
         self._clock = clock
         self._limits = limits
         self._active: dict[int, _Active] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self._deadlines: list[tuple[float, int]] = []
+        """When open transactions are aborted, by the monotonic clock: a heap."""
         self._outcomes = Outcomes(limits.retention_ms)
         self._tasks = TaskSet(f"transaction coordinator {id_}")
         self._writer = RecordWriter(store, id_, taken, self._value_of, random)
@@ -220,14 +221,14 @@ class Coordinator:
         """Aborts the transactions past their deadline, and deletes old outcomes."""
         if self.failed:
             return
-        now_ms = self._clock.judged_ms()
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
+        now_s = self._clock.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heapq.heappop(self._deadlines)
             txn = self._active.get(number)
             if txn is not None and txn.record.state is TxnState.OPEN:
                 self.counts.timed_out += 1
                 self._decide(number, txn, Outcome.ABORT)
-        if forgotten := self._outcomes.forget(now_ms):
+        if forgotten := self._outcomes.forget(self._clock.judged_ms()):
             self._writer.write_later(forgotten)
 
     async def close(self) -> None:
@@ -258,7 +259,10 @@ class Coordinator:
         self._active[number] = _Active(record)
         if record.state is not TxnState.OPEN:
             return
-        heapq.heappush(self._deadlines, (record.deadline_ms, number))
+        # Never longer than the timeout: the wall clock may have been ahead when it was begun.
+        timeout_ms = record.deadline_ms - record.opened_ms
+        left_ms = min(record.deadline_ms - self._clock.judged_ms(), timeout_ms)
+        heapq.heappush(self._deadlines, (self._clock.monotonic() + left_ms / 1000, number))
         if len(self._deadlines) > 2 * len(self._active) + DEADLINES_SPARE:
             # Most transactions end long before their deadline.
             self._deadlines = [pair for pair in self._deadlines if pair[1] in self._active]

@@ -248,6 +248,25 @@ async def test_a_transaction_past_its_deadline_is_aborted() -> None:
     await coordinator.close()
 
 
+@pytest.mark.parametrize("moves", [False, True])
+async def test_a_transaction_of_a_time_when_the_clock_was_ahead_has_its_timeout(
+    moves: bool,
+) -> None:
+    stage = Stage()
+    stage.set_clock.leap_ms = 365 * 86_400_000
+    coordinator = await stage.load()
+    txn = await with_topic(stage, coordinator)
+    stage.set_clock.leap_ms = 0
+    if moves:
+        await coordinator.close()
+        coordinator = await stage.load("b")
+    stage.set_clock.ms += TIMEOUT_MS
+    coordinator.tick()
+    await turns()
+    assert stage.participants.told == [(TOPIC, txn, Outcome.ABORT)]
+    await coordinator.close()
+
+
 async def test_the_next_owner_aborts_what_expired_meanwhile() -> None:
     stage = Stage()
     first = await stage.load("a")
