@@ -15,9 +15,11 @@ from tests.support.cluster_processes import bookies, brokers, get_json, metric, 
 
 from magnetar.bookie.api import BookieError, BookieIdentity, BookieUnavailable, NotPermitted
 from magnetar.bookie.net.client import RemoteBookie
+from magnetar.cluster import autorecovery_process
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.security.tls.reload import open_client_tls
 from magnetar.security.tls.settings import ClientTlsConfig
+from magnetar.settings.member import AutorecoveryProcessSettings
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -187,3 +189,32 @@ def test_the_tls_ports_of_brokers_refuse_a_client_without_a_certificate(closed: 
         pytest.raises((httpx.HTTPError, ssl.SSLError)),
     ):
         http.get(f"{closed.http_url_tls}/admin/v2/tenants")
+
+
+async def test_health_and_metrics_by_tls_ask_for_no_certificate(closed: Closed) -> None:
+    """Probes and Prometheus have none."""
+    metadata_url, own = closed.cluster.metadata_url, closed.own
+    name = get_json(bookies(closed.cluster)[0].http_url + "/status")["cluster"]
+    settings = AutorecoveryProcessSettings(
+        cluster_name=name,
+        metadata_url=metadata_url,
+        http_port=0,
+        http_tls=True,
+        tls_cert_file=own.cert,
+        tls_key_file=own.key,
+        tls_trust_file=closed.ca.file,
+        tls_require_client_cert=True,
+        bookkeeper_tls=True,
+    )
+    node = await autorecovery_process.start(settings)
+    try:
+        assert node.http_url.startswith("https://127.0.0.1:")
+        context = closed.ca.client_context()
+        async with httpx.AsyncClient(verify=context, trust_env=False, timeout=30) as http:
+            assert (await http.get(f"{node.http_url}/healthz")).status_code == 200
+            metrics = (await http.get(f"{node.http_url}/metrics")).text
+            with pytest.raises(httpx.HTTPError):
+                await http.get(node.http_url.replace("https", "http") + "/healthz")
+        assert 'magnetar_certificate_expiry_seconds{tls="health"}' in metrics
+    finally:
+        await node.stop()

@@ -162,7 +162,6 @@ class LocalBookie:
             return cls(files, parts, settings, clock, threads=threads)
         except BaseException:
             # E.g. no room for a journal file. The next attempt needs the lock and the index.
-            parts.logs.close()
             parts.index.store.close()
             parts.lock.close()
             raise

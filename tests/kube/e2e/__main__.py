@@ -138,6 +138,7 @@ def closed_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "helm install of a closed cluster with the operator", lambda: closed.install(world)
     yield "all ports are tried without credentials", lambda: closed.ports(world)
     yield "resources and roles", lambda: closed.resources(world)
+    yield "a resource by address, with its own Secret", lambda: closed.by_address(world)
     yield "load starts", load.start
     yield "all Secrets are rotated", lambda: closed.rotate(world, issued)
     yield "load of a role that will lose its right", lambda: shop.start(topics=1)

@@ -29,6 +29,8 @@ REQUESTS: Final = {"requests": {"cpu": "20m", "memory": "64Mi"}}
 STRANGER: Final = "stranger"
 """A client's pod with the authorities and without a token."""
 SHOP: Final = "shop-load"
+FAR: Final = "far"
+"""A Tenant by address, and the Secret with its credentials."""
 ROTATED_S_MAX: Final = 480.0
 CUT_S_MAX: Final = 30.0
 QUIET_S: Final = 3.0
@@ -77,7 +79,11 @@ def install(world: World) -> None:
     world.has_tls = world.has_tokens = True
     made = values(
         world,
-        operator={"enabled": True, "resources": REQUESTS},
+        operator={
+            "enabled": True,
+            "resources": REQUESTS,
+            "adminSecrets": [{"namespace": world.kubectl.namespace, "secrets": [FAR]}],
+        },
         components={"autorecovery": True, "toolset": True},
         autorecovery={"resources": REQUESTS},
     )
@@ -157,6 +163,45 @@ def resources(world: World) -> None:
         not {"admitted"} & set(outcomes[3:]), f"without a token, with a damaged one: {outcomes[3:]}"
     )
     world.note(f"admin, load, shop, no token, damaged token: {', '.join(outcomes)}")
+
+
+def by_address(world: World) -> None:
+    """A resource with `adminUrl` has the credentials of its own Secret, and none without it."""
+    url = f"https://{world.cluster}-broker.{world.kubectl.namespace}.svc:8443"
+    fields = {
+        "ADMIN_URL": url.encode(),
+        "TOKEN": secret(world, f"{world.cluster}-token-admin")["TOKEN"],
+        "ca.crt": secret(world, f"{world.cluster}-tls-broker")["ca.crt"],
+    }
+    data = {name: base64.b64encode(text).decode() for name, text in fields.items()}
+    tenants = {FAR: {"adminSecret": {"name": FAR}}, STRANGER: {}}
+    world.kubectl.apply(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": FAR}, "data": data},
+        *(
+            {
+                "apiVersion": "magnetar.io/v1alpha1",
+                "kind": "Tenant",
+                "metadata": {"name": name},
+                "spec": {"adminUrl": url, **more},
+            }
+            for name, more in tenants.items()
+        ),
+    )
+    world.eventually("the Tenant", lambda: is_ready(world.find("mtenant", FAR)), RESOURCES_S_MAX)
+
+    def refusal() -> str | None:
+        status = (world.find("mtenant", STRANGER) or {}).get("status", {})
+        texts = [str(each.get("message")) for each in status.get("conditions", ())]
+        return next((text for text in texts if "cannot be reached" in text or "401" in text), None)
+
+    refused = world.eventually("the Tenant without credentials is refused", refusal)
+    existing = world.get("/admin/v2/tenants")
+    expect(FAR in existing, f"tenants: {existing}")
+    expect(STRANGER not in existing, f"tenants: {existing}")
+    world.kubectl("delete", "mtenant", FAR, "--timeout=60s", timeout_s=70)
+    expect(FAR not in world.get("/admin/v2/tenants"), "the Tenant is not deleted there")
+    world.kubectl("delete", "mtenant", STRANGER, "--timeout=60s", timeout_s=70)
+    world.note(f"without a Secret: {refused}")
 
 
 def permission(world: World, role: str, namespace: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Unfinished HTTP requests, on real sockets with short deadlines."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -99,3 +100,25 @@ async def test_a_pause_between_requests_and_a_slow_upload_are_allowed(port: int)
         status = await reader.readuntil(b"\r\n")
     assert b"HTTP/1.1 204" in status or b"HTTP/1.1 412" in status
     writer.close()
+
+
+@pytest.mark.parametrize("half_close", [True, False])
+async def test_a_client_that_leaves_within_a_body_is_no_error(
+    half_close: bool, port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Otherwise a client could fill the log with tracebacks."""
+    caplog.set_level(logging.WARNING)
+    for _ in range(10):
+        reader, writer = await asyncio.open_connection(HOST, port)
+        writer.write(POST + b'Content-Length: 100\r\n\r\n{"adminRoles"')
+        await writer.drain()
+        await asyncio.sleep(0.01)
+        if half_close:
+            writer.write_eof()
+            await ended(reader)
+        writer.close()
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(HEAD + b"Connection: close\r\n\r\n")
+    assert b" 200 " in await ended(reader)
+    writer.close()
+    assert not [record.getMessage() for record in caplog.records]

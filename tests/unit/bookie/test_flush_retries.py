@@ -10,7 +10,7 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 from tests.unit.bookie.test_upkeep import BROKEN, BY_HAND, MOMENT_MS, Rig
 
-from magnetar.bookie.api import NoSuchLedger
+from magnetar.bookie.api import LedgerFenced, NoSuchLedger
 
 from .conftest import DATA, SMALL, add, open_sim, read_all, until
 
@@ -71,6 +71,55 @@ async def test_a_half_that_a_start_on_a_full_disk_left_is_flushed_once_there_is_
     await until(lambda: bookie.stats().write_cache_entries == 0)
     assert await read_all(bookie, 29) == list(range(50))
     await bookie.close()
+
+
+async def test_a_replay_whose_flush_finds_no_room_keeps_fences_and_deletes() -> None:
+    """The first flush that has room moves the checkpoint past their records."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, DATA / "index")
+    bookie = await open_sim(disk, index)
+    for ledger_id in (1, 2, 3):
+        assert await add(bookie, ledger_id, range(3)) is None
+    await bookie.flush()
+    await bookie.ledger_end(2, fence=True)
+    await bookie.ledger_end(7, fence=True)
+    await bookie.delete_ledger(3)
+    for first in range(3, 103, 10):
+        assert await add(bookie, 1, range(first, first + 10)) is None
+    await bookie.abort()
+    disk.fault = lambda step, path: (
+        OSError(errno.ENOSPC, "No space left on device")
+        if path.suffix == ".log" and step in ("create", "write")
+        else None
+    )
+    index = SimIndexStore(disk, DATA / "index", index.synced)
+    small = replace(SMALL, write_cache_bytes=3_000, tick_s=1000.0)
+    bookie = await open_sim(disk, index, small)
+    disk.fault = None
+    await bookie.flush()
+    await bookie.abort()
+    bookie = await open_sim(disk, SimIndexStore(disk, DATA / "index", index.synced))
+    assert bookie.stats().write_cache_entries == 0, "nothing is replayed"
+    for ledger_id in (2, 7):
+        assert (await bookie.ledger_end(ledger_id)).fenced
+        assert isinstance(await add(bookie, ledger_id, range(9, 10)), LedgerFenced)
+    assert isinstance(await add(bookie, 3, range(9, 10)), NoSuchLedger)
+    assert await read_all(bookie, 1) == list(range(103))
+    await bookie.close()
+
+
+async def test_a_confirmation_that_says_nothing_new_needs_no_flush(rigs: list[Rig]) -> None:
+    rig = await Rig.open(NEVER)
+    rigs.append(rig)
+    await rig.add(0, 3)
+    await rig.bookie.note_confirmed([(1, 1)])
+    await rig.bookie.flush()
+    for entry_id in (0, 1):
+        await rig.bookie.note_confirmed([(1, entry_id)])
+        assert not rig.bookie._stage.dirty
+    await rig.bookie.note_confirmed([(1, 2)])
+    assert rig.bookie._stage.dirty
+    assert (await rig.bookie.ledger_end(1)).last_add_confirmed == 2
 
 
 async def test_entries_of_a_ledger_deleted_after_a_failed_flush_are_not_written(

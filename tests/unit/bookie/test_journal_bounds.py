@@ -346,6 +346,23 @@ def test_file_on_a_full_disk_is_created_with_the_reserve_only() -> None:
         writer(SimDisk(capacity=(8 << 10) - 1), settings)
 
 
+@pytest.mark.parametrize("size", [0, 100, 8 << 10, 12 << 10])
+def test_a_spare_with_room_for_the_reserve_is_enough_on_a_full_disk(size: int) -> None:
+    """A file that was created on a full disk is shorter than others when it becomes a spare."""
+    settings = replace(SETTINGS, journal_reserve_bytes=8 << 10)
+    disk = SimDisk()
+    spare = (DIRECTORY / file_name(1)).with_suffix(".spare")
+    disk.open(spare, create=True).write([bytes(size)], 0, durable=True)
+    needed = max(size, 8 << 10)
+    disk.capacity = needed
+    if size == needed:
+        disk.fault = lambda kind, _: FULL if kind == "preallocate" else None
+    created, begun = writer(disk, settings)
+    assert begun == [1]
+    assert created.room == needed - START
+    assert len(disk.inodes[created.path].data) == needed
+
+
 def test_error_while_a_file_is_created_is_not_a_full_disk() -> None:
     disk = SimDisk()
     disk.fault = lambda kind, _: BROKEN if kind == "preallocate" else None

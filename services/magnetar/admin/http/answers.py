@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, ExceptionHandler, Message, Receive, Scope, Send
 
@@ -82,6 +82,11 @@ async def _on_timeout(_: Request, error: Exception) -> Response:
     return reason(503, f"The request timed out, please retry. {error}".strip())
 
 
+async def _on_disconnect(_: Request, error: Exception) -> Response:  # noqa: ARG001
+    # No client receives the answer. A line for each would let a client fill the log.
+    return reason(400, "The connection was lost before the request was complete")
+
+
 async def _on_any_exception(request: Request, error: Exception) -> Response:
     log.exception("request failed", method=request.method, path=request.scope["path"])
     return reason(500, f"Internal error, see the broker's log: {type(error).__name__}")
@@ -90,6 +95,7 @@ async def _on_any_exception(request: Request, error: Exception) -> Response:
 HANDLERS: Final[Mapping[type[Exception], ExceptionHandler]] = {
     MagnetarError: _on_magnetar_error,
     HTTPException: _on_http_exception,
+    ClientDisconnect: _on_disconnect,
     TimeoutError: _on_timeout,
     Exception: _on_any_exception,
 }

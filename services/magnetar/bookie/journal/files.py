@@ -197,11 +197,12 @@ class JournalWriter:
             try:
                 file.preallocate(allocated, step - allocated)
             except OSError as error:
-                # On a full disk, room for fences and deletes is enough.
-                step = settings.journal_reserve_bytes
-                if error.errno not in FULL_ERRNOS or allocated >= step:
+                if error.errno not in FULL_ERRNOS:
                     raise
-                file.preallocate(allocated, step - allocated)
+                # On a full disk, room for fences and deletes is enough. A spare has it already.
+                step = max(settings.journal_reserve_bytes, allocated)
+                if allocated < step:
+                    file.preallocate(allocated, step - allocated)
             allocated = step
         header = codec.FileHeader(file_id, self.seq + 1, self._incarnation, recycled)
         file.write([codec.encode_file_header(header)], 0, durable=True)
