@@ -5,7 +5,6 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import faults, together, topics, transactions
 
-from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
 from magnetar.broker.topic.transactions import topic_transactions
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
@@ -123,13 +122,6 @@ def ends_during_a_question_are_forgotten() -> None:
     plant(Questions, "ended", _nothing)
 
 
-def what_is_pending_is_not_given_back() -> None:
-    def only_live(self: Dispatcher, taken: Any, live: Any, done: int) -> None:
-        self.reader.give_back(live[done:])
-
-    plant(Dispatcher, "_return", only_live)
-
-
 def aborted_entries_are_not_loaded() -> None:
     async def skipped(self: Cursors, cursor_log: Any) -> None:
         pass
@@ -239,12 +231,5 @@ BUGS: Final = (
         ends_during_a_question_are_forgotten,
         3,
         together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
-    ),
-    Bug(
-        "what is pending is not given back",
-        "An entry that was pending when it was read is lost after the abort.",
-        what_is_pending_is_not_given_back,
-        0,
-        together(UNLOADS, transactions(source_kind=1, abort_chance=0.5, pace_s=0.5)),
     ),
 )
