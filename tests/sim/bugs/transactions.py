@@ -194,14 +194,14 @@ BUGS: Final = (
         "acks of transactions are never in conflict",
         "Two transactions ack the same message, and both are committed.",
         acks_conflict_with_nothing,
-        1,
+        5,
         together(MOVES, transactions(source_kind=1, abort_chance=0.5, pace_s=0.5)),
     ),
     Bug(
         "messages of a batch may be acked twice",
         "A transaction acks messages of a batch of which another one has committed some.",
         committed_messages_of_a_batch_may_be_acked_again,
-        0,
+        7,
         together(MOVES, transactions(source_kind=1, abort_chance=0.5)),
     ),
     Bug(
@@ -229,7 +229,7 @@ BUGS: Final = (
         "the end during a question is forgotten",
         "A record that was read before the end admits a message after it.",
         ends_during_a_question_are_forgotten,
-        3,
+        77,
         together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
     ),
 )
