@@ -35,6 +35,7 @@ COMMON = {
         "--tls-trust-file FILE",
         "--tls-cert-file FILE",
         "--tls-key-file FILE",
+        "--token-file FILE",
     ],
     "Spark": ["--master URL", "--conf K=V", "--event-log DIR"],
     "output": ["--json", "--no-progress", "--termination-message PATH"],
@@ -166,7 +167,7 @@ def test_a_jobs_context_is_what_its_flags_say(tmp_path: Path) -> None:
         *("--metadata-tls-ca-file", "ca", "--metadata-tls-cert-file", "cert"),
         *("--metadata-tls-key-file", "key", "--metadata-username", "me"),
         *("--bookkeeper-tls", "--tls-trust-file", "t", "--tls-cert-file", "c"),
-        *("--tls-key-file", "k"),
+        *("--tls-key-file", "k", "--token-file", "token"),
         *("--master", "local[3]", "--conf", "a=b=c", "--event-log", str(tmp_path)),
         "--no-progress",
     )
@@ -183,6 +184,7 @@ def test_a_jobs_context_is_what_its_flags_say(tmp_path: Path) -> None:
         trust_file="t",
         cert_file="c",
         key_file="k",
+        token_file="token",
     )
     assert (made.kind, made.summary.job, len(made.job_id)) == ("offload", "offload", 32)
     assert context("backlog", "--all").job_id != made.job_id
