@@ -184,7 +184,7 @@ def test_a_jobs_context_is_what_its_flags_say(tmp_path: Path) -> None:
         trust_file="t",
         cert_file="c",
         key_file="k",
-        token_file="token",
+        token_file="token",  # noqa: S106 -- a file, not a token
     )
     assert (made.kind, made.summary.job, len(made.job_id)) == ("offload", "offload", 32)
     assert context("backlog", "--all").job_id != made.job_id
