@@ -79,7 +79,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
     found: Labels = defaultdict(set)
     directory = tmp_path_factory.mktemp("metrics")
     with running_cluster(
-        directory, bookies=2, brokers=1, backlog_quota_bytes=1_000_000_000
+        directory, bookies=2, brokers=1, backlog_quota_bytes=1_000_000_000, transactions=True
     ) as cluster:
         (broker,) = brokers(cluster)
         client = pulsar.Client(
@@ -91,6 +91,10 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
             for _ in range(10):
                 producer.send(b"message")
             consumer.acknowledge(consumer.receive(30_000))
+            status, _ = get(
+                f"{broker.http_url}/admin/v3/transactions/coordinatorStats?coordinatorId=0"
+            )
+            assert status == 200  # the coordinator is served from now on
             asyncio.run(analysed(cluster.metadata_url))
             # Shown by who leads the brokers, and asked for now and then.
             shows = partial(has_series, broker.http_url, "magnetar_analytics_")

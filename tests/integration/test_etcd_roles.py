@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from tests.support.etcd import EtcdMember, open_on, start_etcd
 from tests.support.raw_client import RawClient
+from tests.support.transactional import TransactionalClient
 
 from magnetar.cluster import autorecovery_process, bookie_process, broker_process
 from magnetar.cluster.etcd_roles import PERMISSIONS
@@ -116,7 +117,9 @@ async def cluster(etcd: EtcdMember, tmp_path: Path) -> AsyncIterator[Cluster]:
         )
         opened.push_async_callback(recovery.stop)
         broker = await broker_process.start(
-            BrokerProcessSettings(port=0, http_port=0, metadata_username="broker", **login)
+            BrokerProcessSettings(
+                port=0, http_port=0, metadata_username="broker", transactions=True, **login
+            )
         )
         opened.push_async_callback(broker.stop)
         rest = await opened.enter_async_context(
@@ -149,6 +152,7 @@ async def test_every_process_works_with_its_role_alone(
     schema = {"type": "STRING", "schema": "", "properties": {}}
     await called(rest, "POST", "/schemas/t/n/parts/schema", schema)
     await publish_and_consume(cluster, "persistent://t/n/one")
+    await commit_a_transaction(cluster, "persistent://t/n/one")
     await called(rest, "PUT", "/persistent/t/n/one/compaction")
     await called(rest, "GET", "/brokers/magnetar")
     await called(rest, "GET", "/bookies/all")
@@ -175,6 +179,16 @@ async def publish_and_consume(cluster: Cluster, topic: str) -> None:
     received = [await client.receive(consumer) for _ in range(MESSAGES)]
     await client.ack(consumer, [(one.ledger_id, one.entry_id) for one in received[:-1]])
     await client.close()
+
+
+async def commit_a_transaction(cluster: Cluster, topic: str) -> None:
+    host, _, port = cluster.broker.service_url.removeprefix("pulsar://").partition(":")
+    async with TransactionalClient((host, int(port))) as client:
+        await client.coordinators()
+        txn = await client.begin()
+        await client.add(txn, topic)
+        await client.send(topic, txn, b"payload")
+        await client.end(txn, commit=True)
 
 
 async def ledgers(store: MetadataStore) -> list[LedgerMetadata]:

@@ -23,6 +23,7 @@ from .support import Names, ServerAddress
 OPERATION_TIMEOUT_S = 30
 HTTP_TIMEOUT_S = 30.0
 TENANT = "interop"
+TRANSACTIONS = {"MAGNETAR_TRANSACTIONS": "true"}
 
 ConnectClient = Callable[..., pulsar.Client]
 
@@ -41,7 +42,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
     if service_url and http_url:
         yield ServerAddress(service_url, http_url.rstrip("/"))
         return
-    with ServerProcess(tmp_path_factory.mktemp("standalone")) as process:
+    with ServerProcess(tmp_path_factory.mktemp("standalone"), environment=TRANSACTIONS) as process:
         yield ServerAddress(process.service_url, process.http_url)
         assert process.terminate() == 0, f"after SIGTERM:\n{process.log_tail()}"
 

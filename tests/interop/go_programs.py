@@ -48,7 +48,7 @@ def _built(program: str, module: Path, package: str, sources: list[Path]) -> Pat
     return target / program
 
 
-def go_scenario_names() -> list[str]:
+def go_scenario_names(program: str = "") -> list[str]:
     """The scenarios as the source lists them, known without a toolchain."""
-    source = (HERE / "main.go").read_text()
+    source = (HERE / program / "main.go").read_text()
     return re.findall(r'^\t"([a-z0-9-]+)": +\w+,$', source, re.MULTILINE)

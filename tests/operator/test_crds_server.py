@@ -136,7 +136,7 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "MagnetarCluster", {"bookie": {"config": {"bookieAuthProviderFactoryClass": "a.B"}}},
         "config has a setting that is not supported"),
     "transactions in autorecovery's settings": (
-        "MagnetarCluster", {"autorecovery": {"config": {"transactionCoordinatorEnabled": "True"}}},
+        "MagnetarCluster", {"autorecovery": {"config": {"delayedDeliveryEnabled": "True"}}},
         "config has a setting that is not supported"),
     "a tenant of two clusters": (
         "Tenant", {"allowedClusters": ["here", "there"]}, "allowedClusters is not supported"),

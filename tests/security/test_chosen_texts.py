@@ -14,6 +14,7 @@ from tests.unit.admin.support import entry
 
 from magnetar.admin.message_view import message_response
 from magnetar.core.clock import SystemClock
+from magnetar.core.ids import LATEST
 from magnetar.managed_ledger.entry import Entry
 from magnetar.security.api import ProviderUnavailable
 from magnetar.security.authenticator import ProviderChain, open_authenticator
@@ -65,13 +66,22 @@ async def test_nor_do_those_of_requests(caplog: pytest.LogCaptureFixture) -> Non
     assert len(lines(caplog)) == 2
 
 
+class LogWithoutTransactions:
+    """The log of a message."""
+
+    last_visible = LATEST
+
+    def is_aborted(self, ledger_id: int, entry_id: int) -> bool:
+        return False
+
+
 @given(producer=TEXTS, key=TEXTS, prop=TEXTS)
 def test_a_message_can_be_peeked_whatever_its_producer_chose(
     producer: str, key: str, prop: str
 ) -> None:
     """Its texts become headers, which HTTP restricts: a header that is not valid is a 500."""
     data = entry(b"x", producer_name=producer, partition_key=key, uuid=prop)
-    response = message_response(Entry(1, 0, data))
+    response = message_response(Entry(1, 0, data), ledger=LogWithoutTransactions())
     server = h11.Connection(h11.SERVER)
     server.receive_data(b"GET / HTTP/1.1\r\nHost: b\r\n\r\n")
     server.next_event()

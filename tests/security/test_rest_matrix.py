@@ -84,6 +84,10 @@ IN_PATHS: Final = {
     "entry": "0",
     "version": "0",
     "setting": "superUserRoles",
+    "most": "0",
+    "least": "0",
+    "timeout": "1",
+    "coordinator": "0",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"

@@ -71,6 +71,14 @@ async def broker_main(node: Node, world: "World") -> None:
             backlog_quota_action="consumer_backlog_eviction",
             backlog_quota_check_interval_s=AGES_EVERY_S,
         )
+    if plan.deduplicates:
+        settings = replace(
+            settings, deduplication=True, deduplication_snapshot_entries=plan.deduplicates
+        )
+    if plan.txn.messages:
+        settings = replace(
+            settings, transactions=True, transaction_outcome_retention_s=plan.txn.retention_s
+        )
     listener = cast("socket.socket", SimSocket(node.name, BROKER_PORT))
     await bookies.start()
     record = await describe_broker(

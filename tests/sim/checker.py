@@ -24,7 +24,7 @@ async def check(world: "World") -> None:
     for plan in world.plan.topics:
         topic = history.topics[plan.name]
         for key, sent in topic.sent.items():
-            if sent.receipt is None:
+            if not sent.stored:
                 history.violated(f"{topic.name}: {key} was never receipted")
                 break
         if plan.audited:
@@ -89,13 +89,15 @@ async def _check_log(world: "World", topic: TopicHistory) -> None:
                     f"out of order, or one is missing"
                 )
             last[producer] = max(sequence, last.get(producer, -1))
+        if times[key] > 1 and world.plan.deduplicates:
+            violated(f"{topic.name}: {key} is there {times[key]} times, in spite of deduplication")
         if times[key] > sent.sends:
             violated(f"{topic.name}: {key} is there {times[key]} times, sent {sent.sends} times")
     at = {position: key for position, key, _ in found}
     for key, sent in topic.sent.items():
-        if sent.receipt is None:
+        if not sent.stored:
             continue
         if not times.get(key):
             violated(f"{topic.name}: {key}, receipted as {sent.receipt}, is lost")
-        elif sent.receipt not in at:
+        elif sent.receipt is not None and sent.receipt not in at:
             violated(f"{topic.name}: {key} was receipted as {sent.receipt}, which is not there")

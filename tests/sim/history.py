@@ -28,10 +28,17 @@ class Sent:
     """Before it was first sent."""
     sends: int = 0
     receipt: Position | None = None
+    deduplicated: bool = False
+    """It has a receipt without a position: an earlier SEND has stored it."""
     receipted_at: float = -1.0
     key: str = ""
     index: int = 0
     """In its batch."""
+
+    @property
+    def stored(self) -> bool:
+        """Whether its producer has a receipt."""
+        return self.receipt is not None or self.deduplicated
 
 
 @dataclass(slots=True)
@@ -80,7 +87,7 @@ class SubscriptionHistory:
 
     def wants(self, sent: Sent) -> bool:
         """Whether this message must come, once it is receipted."""
-        return not self.over and sent.receipt is not None and sent.created_at > self.since
+        return not self.over and sent.stored and sent.created_at > self.since
 
 
 @dataclass(slots=True)
@@ -114,7 +121,7 @@ class TopicHistory:
 
     @property
     def unreceipted(self) -> int:
-        return sum(sent.receipt is None for sent in self.sent.values())
+        return sum(not sent.stored for sent in self.sent.values())
 
 
 class History:
@@ -145,7 +152,7 @@ class History:
         self.receipts += len(sequences)
         self.receipted_at.append(self.now())
         before = topic.sent.get((producer, sequences[0] - 1))
-        if before is not None and before.receipt is None:
+        if before is not None and not before.stored:
             self.violated(f"{topic.name}: {producer}:{sequences[0]} receipted before the former")
         elif before is not None and before.receipt is not None and before.receipt >= position:
             self.violated(
@@ -155,6 +162,17 @@ class History:
         for sequence in sequences:
             sent = topic.sent[producer, sequence]
             sent.receipt, sent.receipted_at = position, self.now()
+
+    def deduplicated(self, topic: TopicHistory, producer: str, sequences: range) -> None:
+        """A producer has a receipt without a position."""
+        before = topic.sent.get((producer, sequences[0] - 1))
+        if before is not None and not before.stored:
+            self.violated(f"{topic.name}: {producer}:{sequences[0]} receipted before the former")
+        for sequence in sequences:
+            sent = topic.sent[producer, sequence]
+            sent.deduplicated, sent.receipted_at = True, self.now()
+            if sent.sends < 2:
+                self.violated(f"{topic.name}: {producer}:{sequence} was sent once, and left out")
 
     def delivered(
         self,

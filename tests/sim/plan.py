@@ -81,6 +81,10 @@ AGES: Final = 0xA6E5
 AGES_CHANCE: Final = 0.3
 TELLS: Final = 0x7E11
 TELLS_CHANCE: Final = 0.5
+TXNS: Final = 0x7A45
+TXNS_CHANCE: Final = 0.4
+DEDUPLICATION: Final = 0xDED0
+DEDUPLICATION_CHANCE: Final = 0.3
 
 QUORUMS: Final = ((3, 2, 2), (2, 2, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2))
 
@@ -151,6 +155,25 @@ class HazardPlan:
 
 
 @dataclass(slots=True)
+class TxnPlan:
+    """Clients that move messages between topics in transactions (`transactions.py`)."""
+
+    messages: int = 0
+    """How many are moved; 0: there are no such clients, and transactions are off."""
+    source_kind: int = 1
+    cumulative: bool = False
+    """An exclusive mover acks cumulatively."""
+    reader_kind: int = 1
+    timeout_s: float = 5.0
+    retention_s: int = 600
+    """How long outcomes are kept. Short: most participants find no record."""
+    abort_chance: float = 0.2
+    leave_chance: float = 0.05
+    plain_chance: float = 0.2
+    pace_s: float = 0.05
+
+
+@dataclass(slots=True)
 class Plan:
     """One run."""
 
@@ -171,6 +194,9 @@ class Plan:
     weather: Weather = field(default_factory=Weather)
     churn: ChurnPlan = field(default_factory=ChurnPlan)
     hazards: HazardPlan = field(default_factory=HazardPlan)
+    txn: TxnPlan = field(default_factory=TxnPlan)
+    deduplicates: int = 0
+    """Topics store what is sent again once, and their ids after so many entries; 0: they do not."""
 
     @property
     def fault_phase_s(self) -> float:
@@ -279,6 +305,31 @@ def add_hazards(plan: Plan) -> None:
         at_s, for_s = rng.uniform(0.2, span_s), min(1.0 + rng.expovariate(0.4), 10.0)
         plan.faults.append(FaultPlan(rng.choice(kinds), at_s, for_s, rng.randrange(1 << 30)))
     plan.faults.sort(key=lambda fault: fault.at_s)
+
+
+def add_deduplication(plan: Plan, *, always: bool = False) -> None:
+    """Some runs of topics deduplicate, of its own randomness."""
+    rng = Random(plan.seed ^ DEDUPLICATION)
+    if plan.world == "topics" and (rng.random() < DEDUPLICATION_CHANCE or always):
+        plan.deduplicates = rng.choice((1, 5, 20, 1_000))
+
+
+def add_transactions(plan: Plan, *, always: bool = False) -> None:
+    """Adds transactional clients to some runs of topics, of its own randomness."""
+    rng = Random(plan.seed ^ TXNS)
+    if plan.world == "topics" and (rng.random() < TXNS_CHANCE or always):
+        plan.txn = TxnPlan(
+            messages=rng.choice((30, 60, 120)),
+            source_kind=rng.choice((0, 1, 1, 2, 3)),
+            cumulative=rng.random() < 0.5,
+            reader_kind=rng.choice((0, 1, 2, 3)),
+            timeout_s=rng.choice((2.0, 5.0, 20.0)),
+            retention_s=rng.choice((1, 10, 600)),
+            abort_chance=rng.choice((0.1, 0.3, 0.5)),
+            leave_chance=rng.choice((0.0, 0.05, 0.2)),
+            plain_chance=rng.choice((0.0, 0.3)),
+            pace_s=rng.choice((0.0, 0.05, 0.5)),
+        )
 
 
 def draw_topic(rng: Random, number: int, span_s: float) -> TopicPlan:

@@ -15,6 +15,8 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (
+    ABORTED_CURSOR,
+    DEDUPLICATION_CURSOR,
     MANAGED_LEDGERS_PREFIX,
     NO_LEDGER,
     CursorRecord,
@@ -26,6 +28,9 @@ from magnetar.managed_ledger.record import (
 
 if TYPE_CHECKING:
     from tests.sim.world import World
+
+BROKERS_OWN = {ABORTED_CURSOR, DEDUPLICATION_CURSOR}
+"""Cursors without a subscription."""
 
 
 def disagreement(world: "World") -> str:
@@ -104,7 +109,7 @@ def _served(world: "World") -> str:
         for topic in node.service.topics:
             if not isinstance(topic, PersistentTopic) or not topic.serving:
                 continue
-            stored = set(_cursors(world, ledger_name(topic.name)))
+            stored = set(_cursors(world, ledger_name(topic.name))) - BROKERS_OWN
             served = {name for name, one in topic.subscriptions.items() if one.cursor.durable}
             if extra := sorted(served - stored):
                 return f"{node.name} serves {topic.full_name}/{extra[0]}, which has no record"

@@ -10,7 +10,13 @@ from tests.sim.checker import check_failures
 from tests.sim.churning import prepare
 from tests.sim.ledger_world import LedgerWorld
 from tests.sim.loop import Deadlock, Process, SimLoop, run
-from tests.sim.plan import add_churn, add_hazards, draw_plan
+from tests.sim.plan import (
+    add_churn,
+    add_deduplication,
+    add_hazards,
+    add_transactions,
+    draw_plan,
+)
 from tests.sim.run import Result
 from tests.sim.watching import Watching
 from tests.sim.world import World
@@ -54,6 +60,8 @@ def simulate(
     if bug is None:
         add_churn(plan)
         add_hazards(plan)
+        add_transactions(plan)
+        add_deduplication(plan)
     else:
         plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:

@@ -26,6 +26,8 @@ from magnetar.wire.encoder import encode_command, encode_send
 BACKOFF_S: Final = (0.05, 0.8)
 PERMITS: Final = 64
 SEND_TIMEOUT_S: Final = 15.0
+NO_LEDGER: Final = (1 << 64) - 1
+"""In the receipt of a message that is stored already."""
 ACK_ERRORS: Final = (Refused, *PASSING)
 
 EXCLUSIVE, SHARED, FAILOVER, KEY_SHARED = range(4)
@@ -204,7 +206,7 @@ class Producer:
         if first != last:
             count = len(unit.payloads)
             metadata.num_messages_in_batch = command.num_messages = count
-            command.highest_sequence_id = last
+            command.highest_sequence_id = metadata.highest_sequence_id = last
             payload = build_batch((pb.SingleMessageMetadata(), one) for one in unit.payloads)
         wire.write(encode_send(command, metadata, payload))
 
@@ -226,8 +228,11 @@ class Producer:
         assert self._unreceipted[0] is unit
         self._unreceipted.popleft()
         self._oldest_at = asyncio.get_running_loop().time()
-        self._history.receipted(self._log, self.name, unit.sequences, position)
-        self._log.published(key_of(unit.sequences[0]), position)
+        if position[0] == NO_LEDGER:
+            self._history.deduplicated(self._log, self.name, unit.sequences)
+        else:
+            self._history.receipted(self._log, self.name, unit.sequences, position)
+            self._log.published(key_of(unit.sequences[0]), position)
         self._changed.set()
 
     def detached(self, redirect: str) -> None:

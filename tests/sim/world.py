@@ -25,6 +25,7 @@ from tests.sim.object_store import ObjectStore
 from tests.sim.offloads import missing_files, stop_offloads
 from tests.sim.plan import Plan, TopicPlan
 from tests.sim.records import disagreement, trimmed_early
+from tests.sim.transactions import Transactions
 from tests.sim.watching import Watching
 from tests.sim.workload import Consumer, Habits, Producer
 
@@ -75,6 +76,7 @@ class World:
         """What moves ledgers there, in runs that have offloads."""
         self.leaving = ""
         """The bookie that an operator takes away, if there is one."""
+        self.transactions = Transactions(self) if plan.txn.messages else None
         self.started_at = 0.0
         self.healed_at = 0.0
 
@@ -106,6 +108,8 @@ class World:
         stop_offloads(self)
         if ended := self.metadata.watching.ended:
             self.watching.counts["a lease ran out under a living holder"] = ended
+        if self.transactions is not None:
+            self.transactions.check()
         await check(self)
 
     def writers(self) -> list[tuple[Node, LedgerWriter]]:
@@ -142,12 +146,15 @@ class World:
         for topic in self.plan.topics:
             for number in range(topic.producers):
                 self.produce(topic, f"p{number}", rng)
+        if self.transactions is not None:
+            await self.transactions.start()
         self.started_at = self.loop.now
         await start_churn(self)
 
     def topic_names(self) -> list[str]:
         """All that is produced to."""
-        return list(dict.fromkeys(producer.topic for producer in self.producers))
+        topics = dict.fromkeys(producer.topic for producer in self.producers)
+        return [*topics, *(() if self.transactions is None else self.transactions.topics())]
 
     def hurry_acks(self, topic: str | None, within_s: float) -> None:
         """The topic (or every one) is about to be closed: acks that wait for that are sent."""
@@ -228,7 +235,9 @@ class World:
         await asyncio.sleep(QUIET_S)
         if self.plan.hazards.retention_s and (gone := trimmed_early(self)):
             self.history.violated(gone)
-        if not self.plan.churn.reloads:
+        if self.transactions is not None:
+            self.transactions.look_again()
+        elif not self.plan.churn.reloads:
             return
         # What is only in the brokers' memory shows once they read it back.
         await reload_topics(self)
@@ -267,4 +276,4 @@ class World:
                             f"{topic.name}/{subscription.name}: {key}, receipted as {sent.receipt} "
                             f"at {sent.receipted_at:.3f}, was not delivered"
                         )
-        return ""
+        return "" if self.transactions is None else self.transactions.missing()

@@ -94,9 +94,17 @@ class MemoryLog:
     def delete(self, key: str) -> None:
         self.run(self.store.delete(key))
 
-    def topic(self, *items: LedgerItem, trimmed_to: Position = EARLIEST, name: str = TOPIC) -> None:
+    def topic(
+        self,
+        *items: LedgerItem,
+        trimmed_to: Position = EARLIEST,
+        name: str = TOPIC,
+        properties: dict[str, str] | None = None,
+    ) -> None:
         """The record of the topic's log."""
-        made = ManagedLedgerRecord(1, 1, items, last_position=trimmed_to)
+        made = ManagedLedgerRecord(
+            1, 1, items, last_position=trimmed_to, properties=properties or {}
+        )
         self.put(managed.managed_ledger_key(log_name(parse_topic(name))), encode(made))
 
     def closed(self, ledger_id: int, entries: int) -> LedgerItem:

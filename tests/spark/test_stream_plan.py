@@ -15,11 +15,21 @@ from tests.spark.memory_log import (
 )
 
 from magnetar.bookie.api import BookieUnavailable
-from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotFound
+from magnetar.core.errors import (
+    NotAllowed,
+    PersistenceError,
+    PreconditionFailed,
+    TopicNotFound,
+)
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.ledger.metadata import ledger_key
-from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
+from magnetar.managed_ledger.record import (
+    WATERMARK_PROPERTY,
+    LedgerItem,
+    ManagedLedgerRecord,
+    managed_ledger_key,
+)
 from magnetar.metadata.records import encode
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
@@ -75,6 +85,15 @@ def test_a_micro_batch_reads_to_what_a_broker_confirmed_and_does_not_ask_it_agai
     end = latest(reader, {TOPIC: "5:4"})
     assert end == {TOPIC: "5:10"}
     assert positions(ranges_of_stream(reader, {TOPIC: "5:4"}, end)) == entries(5, 5, 10)
+
+
+def test_a_stream_stops_with_the_reason_once_its_topic_has_a_transaction(log: MemoryLog) -> None:
+    log.topic(log.open(5, (11, 10), (11, 10)))
+    reader = log.stream()
+    end = latest(reader, {TOPIC: "5:4"})
+    log.topic(log.open(5, (11, 10), (11, 10)), properties={WATERMARK_PROPERTY: "5:9"})
+    with pytest.raises(NotAllowed, match="transactions"):
+        ranges_of_stream(reader, {TOPIC: "5:4"}, end)
 
 
 def test_a_micro_batch_that_is_repeated_reads_no_more(log: MemoryLog) -> None:

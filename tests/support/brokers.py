@@ -333,13 +333,18 @@ class Cluster:
 
 @asynccontextmanager
 async def running_cluster(
-    brokers: int = 2, *, store: MetadataStore | None = None, bundles: int = 4, ttl_s: float = TTL_S
+    brokers: int = 2,
+    *,
+    store: MetadataStore | None = None,
+    bundles: int = 4,
+    ttl_s: float = TTL_S,
+    settings: BrokerSettings | None = None,
 ) -> AsyncIterator[Cluster]:
     """A cluster with a tenant and a namespace."""
     cluster = Cluster(store or MemoryStore(SystemClock()), ttl_s=ttl_s)
     try:
         for index in range(brokers):
-            node = await cluster.broker()
+            node = await cluster.broker(settings)
             if not index:
                 resources, name = node.service.resources, node.service.cluster
                 tenant = {"adminRoles": [], "allowedClusters": [name]}

@@ -36,7 +36,7 @@ LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)(?:#[^)]*)?\)")
 TEST = re.compile(r"`(tests/[\w./-]+\.py)(?:::(\w+))?`")
 PLANTED = re.compile(r"^Planted: ([^.]*)\.", re.MULTILINE)
 METADATA_KEY = re.compile(r"^_?[A-Z_]*(?:PREFIX|KEY): Final = \"(/[a-z][a-z/-]*)", re.MULTILINE)
-BOUND = re.compile(r"^\| \[[^]]+\]\(([^)]+)\) \| `([\w.]+)` \| ([\d.]+) (\S+) \|", re.MULTILINE)
+BOUND = re.compile(r"^\| \[[^]]+\]\(([^)]+)\) \| `([\w.]+)` \| ([\d.,]+) (\S+) \|", re.MULTILINE)
 
 
 def shown(page: Path) -> str:
@@ -141,7 +141,7 @@ def test_bounds_are_what_the_code_says() -> None:
         found: object = import_module(".".join(file.parts[1:]))
         for part in name.split("."):
             found = _default(found, part) if isinstance(found, type) else getattr(found, part, None)
-        if found != float(value) * UNITS.get(unit, 1):
+        if found != float(value.replace(",", "")) * UNITS.get(unit, 1):
             wrong.append(f"{shown(page)}: {name} is {found}, not {value} {unit}")
     assert not wrong
 

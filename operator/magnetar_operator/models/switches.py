@@ -31,7 +31,6 @@ SWITCHES: Final = (
     "tlsRequireTrustedClientCertOnConnect",
     "brokerClientTlsEnabled",
     "delayedDeliveryEnabled",
-    "transactionCoordinatorEnabled",
     "authenticationProviders",
     "brokerServicePortTls",
     "webServicePortTls",
@@ -42,7 +41,7 @@ OFF: Final = ("", "false")
 PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 MESSAGE: Final = (
     "config has a setting that is not supported there: TLS, authentication and authorization are "
-    "spec.tls and spec.auth; there is no delayed delivery and there are no transactions; leave "
+    "spec.tls and spec.auth; there is no delayed delivery; leave "
     f"out or set to false: {', '.join(SWITCHES)}"
 )
 _KEYS: Final = tuple(f"{prefix}{key}" for key in SWITCHES for prefix in ("", PULSAR_PREFIX))

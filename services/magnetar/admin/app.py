@@ -44,6 +44,8 @@ from magnetar.admin.routers import (
     tenants,
     topic_stats,
     topics,
+    transaction_participants,
+    transactions,
 )
 from magnetar.admin.routers.policies import fixed, permissions
 from magnetar.admin.routers.policies import namespaces as namespace_policies
@@ -75,6 +77,8 @@ ROUTERS: Final = (
     brokers.router,
     bookies.router,
     broker_stats.router,
+    transactions.router,
+    transaction_participants.router,
     lookup.router,
     metrics.router,
     health.router,

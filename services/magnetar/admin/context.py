@@ -84,9 +84,13 @@ def namespace_of(request: Request) -> NamespaceName:
 
 
 def topic_of(request: Request) -> TopicName:
-    """Returns the topic's name in the path (`paths.TOPIC_PATH`); raises PreconditionFailed."""
+    """Returns the topic's name in the path (`paths.TOPIC_PATH`); raises PreconditionFailed.
+
+    Without a domain in the path, the topic is persistent.
+    """
     params = request.path_params
-    full = f"{params['domain']}://{params['tenant']}/{params['namespace']}/{params['topic']}"
+    domain = params.get("domain", "persistent")
+    full = f"{domain}://{params['tenant']}/{params['namespace']}/{params['topic']}"
     try:
         return parse_topic(full)
     except InvalidTopicName as error:

@@ -8,7 +8,7 @@ without control characters: a producer chooses the text of a key, which must not
 
 import base64
 from collections.abc import Callable, Iterator
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 from starlette.responses import Response
@@ -16,6 +16,7 @@ from starlette.responses import Response
 from magnetar.admin.http.answers import JSON
 from magnetar.admin.times import iso
 from magnetar.core.errors import PersistenceError
+from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.wire._pb.PulsarApi_pb2 import BrokerEntryMetadata, CompressionType, MessageMetadata
 from magnetar.wire.compression import decompress
@@ -49,8 +50,22 @@ _BASE64 = (
 )
 
 
-def message_response(entry: Entry) -> Response:
-    """Returns the answer to a peek; raises PersistenceError if the entry cannot be parsed."""
+class TransactedLog(Protocol):
+    """The log of the entry, with what its transactions hide."""
+
+    @property
+    def last_visible(self) -> Position:
+        """The last position that consumers may read now."""
+
+    def is_aborted(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the entry belongs to an aborted transaction."""
+
+
+def message_response(entry: Entry, *, ledger: TransactedLog) -> Response:
+    """Returns the answer to a peek; raises PersistenceError if the entry cannot be parsed.
+
+    Its headers tell messages of open and of aborted transactions, which no consumer gets.
+    """
     try:
         metadata = parse_metadata(entry.data)
         broker_metadata = split_entry(entry.data).broker_entry_metadata
@@ -61,6 +76,12 @@ def message_response(entry: Entry) -> Response:
     response = Response(body, media_type=JSON)
     for name, value in _headers(metadata, broker_metadata, len(payload)):
         response.raw_headers.append((f"X-Pulsar-{name}".encode(), _value(value)))
+    aborted = ledger.is_aborted(*entry.position)
+    if aborted:
+        response.raw_headers.append((b"X-Pulsar-txn-aborted", b"true"))
+    open_txn = metadata.HasField("txnid_most_bits") and entry.position > ledger.last_visible
+    uncommitted = _value(open_txn and not aborted)
+    response.raw_headers.append((b"X-Pulsar-txn-uncommitted", uncommitted))
     response.raw_headers.append((b"X-Pulsar-Message-ID", str(entry.position).encode()))
     return response
 
@@ -96,7 +117,6 @@ def _headers(
     yield "producer-name", metadata.producer_name
     yield "sequence-id", metadata.sequence_id
     yield "Is-Encrypted", bool(metadata.encryption_keys)
-    yield "txn-uncommitted", False
     for name, field in _TIMES:
         if has(field):
             yield name, iso(getattr(metadata, field))

@@ -8,6 +8,7 @@ A broker starts and stops its session. `choose` picks the owners of bundles; `ma
 overrides that part of the settings.
 """
 
+import random
 import socket
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,7 @@ from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
 from magnetar.broker.ownership.records import BrokerRecord, Urls
+from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.held_sends import HeldBudget
@@ -36,6 +38,13 @@ from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.broker.transactions.coordinator import OPEN_MAX, Limits
+from magnetar.broker.transactions.coordinators import Coordinators
+from magnetar.broker.transactions.local import LocalParticipants
+from magnetar.broker.transactions.participants import Notifier
+from magnetar.broker.transactions.records import StoredRecords
+from magnetar.broker.transactions.routing import RoutedParticipants
+from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
 from magnetar.core.steady_clock import SteadyClock
@@ -101,10 +110,11 @@ def assemble(
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
     security: "BrokerSecurity | None" = None,
+    peers: PeerClient | None = None,
 ) -> BrokerService:
     """Returns a broker that is ready to start; with a `session`, it is one of a cluster.
 
-    Without `security`, every client may do everything.
+    Without `security`, every client may do everything. `peers` connects to the other brokers.
     """
     clock = SteadyClock.of(clock)
     managed_ledger = managed_ledger or settings.managed_ledger()
@@ -129,13 +139,11 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
+    ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
+    news = TopicNews(tasks, store if session else None)
     topics = TopicRegistry(
-        resources,
-        factory,
-        _topic_context(settings, clock, tasks, topic_schemas, policies),
-        open_topics,
-        cluster_ownership or AlwaysOwned(resources, open_topics),
-        TopicNews(tasks, None if session is None else store),
+        *(resources, factory, context, open_topics, ownership, news),
         default_partitions=settings.default_partitions,
     )
     return BrokerService(
@@ -158,6 +166,7 @@ def assemble(
         topics=topics,
         upkeep=Upkeep(topics, clock),
         security=security,
+        transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
 
 
@@ -206,6 +215,7 @@ async def _confirm_retention(
 
 def _topic_context(
     settings: BrokerSettings,
+    store: MetadataStore,
     clock: SteadyClock,
     tasks: TaskSet,
     schemas: TopicSchemas,
@@ -227,6 +237,7 @@ def _topic_context(
         throttle_tailing=settings.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.entry_metadata, clock),
         encryption_required=settings.encryption_required,
+        transactions=StoredRecords(store, enabled=settings.transactions),
     )
 
 
@@ -241,3 +252,33 @@ def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
         round_robin_entries_max=settings.dispatch_turn_entries_max,
         ring_points=settings.key_shared_points,
     )
+
+
+def _transactions(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    record: BrokerRecord,
+    topics: TopicRegistry,
+    context: TopicContext,
+    peers: PeerClient | None,
+    resources: Resources,
+) -> Transactions | None:
+    if not settings.transactions:
+        return None
+    local, peers = LocalParticipants(topics), peers or PeerClient()
+    rng = random.Random()
+    notifier = Notifier(
+        RoutedParticipants(local, peers),
+        at_once=settings.transaction_ends_max,
+        timeout_s=settings.transaction_end_timeout_ms / 1000,
+        random=rng,
+    )
+    limits = Limits(
+        open_max=settings.open_transactions_max or OPEN_MAX,
+        retention_ms=settings.transaction_outcome_retention_s * 1000,
+    )
+    broker = f"{record.broker_id}#{record.start}"
+    coordinators = Coordinators(
+        store, topics.ownership, broker, notifier, context.clock, rng, limits
+    )
+    return Transactions(resources, settings.cluster_name, coordinators, notifier, local, peers)

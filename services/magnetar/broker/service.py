@@ -35,6 +35,7 @@ from magnetar.broker.session.session import Handler, Session
 from magnetar.broker.topic.counters import RATE_PERIOD_S
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.broker.transactions.service import Transactions
 from magnetar.core.causes import Causes
 from magnetar.core.errors import MagnetarError, ServerError
 from magnetar.core.log import get_logger
@@ -87,6 +88,7 @@ class BrokerService:
         topics: TopicRegistry,
         upkeep: Upkeep,
         security: "BrokerSecurity | None" = None,
+        transactions: Transactions | None = None,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -117,6 +119,8 @@ class BrokerService:
         self.request_limit = (
             RequestLimit(settings.http_requests_per_s) if settings.http_requests_limited else None
         )
+        self.transactions = transactions
+        """None while transactions are off."""
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name
@@ -163,7 +167,7 @@ class BrokerService:
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
         accept = partial(
             self._connection,
-            handlers(self.security),
+            handlers(self.security, transactional=self.transactions is not None),
             self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
         )
         if listener is not None:
@@ -184,6 +188,8 @@ class BrokerService:
         if self.session is not None:
             # After the listener opened, so that a registered broker can be reached.
             await self.session.start()
+        if self.transactions is not None:
+            self.transactions.start()
         self._begin_upkeep()
 
     def _connection(self, handling: Mapping[int, Handler], frame_bytes_max: int) -> Connection:
@@ -268,6 +274,8 @@ class BrokerService:
             self.stopping = True
             await self.cluster_ownership.withdraw()
         self.stopping = True
+        if self.transactions is not None:
+            await self.transactions.stop()
         for server in self._servers:
             server.close()
         try:

@@ -19,6 +19,7 @@ from magnetar.broker.balance.placement import Placement
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import BrokerListeners, bind_all
+from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.security.opener import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.cluster.broker_balance import BrokerWork, choose_by
@@ -31,6 +32,7 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.observe.health import HealthServer, Probes
 from magnetar.security.credentials import Credentials
 from magnetar.security.tls.process import ProcessTls
+from magnetar.security.tls.reload import ClientTls
 from magnetar.security.tls.transport import server_factory
 from magnetar.settings.cluster_broker import BrokerProcessSettings
 
@@ -112,8 +114,12 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
         listeners.urls(settings.advertised_name),
     )
     member = await _join(opened, settings, addresses, health, listeners, clock)
-    service, balance = await _serve(opened, settings, member, health, addresses, listeners, clock)
-    await _serve_rest(opened, settings, service, balance, health, listeners, credentials)
+    peer_tls = health.tls.client_if(client_tls(settings, credentials), "brokers")
+    service, balance = await _serve(
+        *(opened, settings, member, health, addresses, listeners, clock),
+        PeerClient(credentials, peer_tls),
+    )
+    await _serve_rest(opened, settings, service, balance, health, listeners, credentials, peer_tls)
     # Last, so that the load that it reports does not include the start.
     opened.push_async_callback(balance.stop)
     balance.start()
@@ -160,6 +166,7 @@ async def _serve(
     addresses: Advertised,
     listeners: BrokerListeners,
     clock: Clock,
+    peers: PeerClient,
 ) -> tuple[BrokerService, Balance]:
     """Starts a broker that listens, is registered, and claims bundles when clients look them up."""
     store, session = member.store, member.session
@@ -190,6 +197,7 @@ async def _serve(
         session=session,
         choose=choose,
         security=security,
+        peers=peers,
     )
     opened.push_async_callback(service.ledgers.close)
     await ensure_defaults(
@@ -225,6 +233,7 @@ async def _serve_rest(
     health: _Health,
     listeners: BrokerListeners,
     credentials: Credentials | None,
+    peer_tls: ClientTls | None,
 ) -> None:
     """Starts the admin REST and waits until it answers."""
     ownership = service.cluster_ownership
@@ -245,7 +254,7 @@ async def _serve_rest(
             None if health.ledgers is None else health.ledgers.bookies,
             credentials,
             health.families,
-            tls=health.tls.client_if(client_tls(settings, credentials), "brokers"),
+            tls=peer_tls,
         ),
     )
     await admin.ready()

@@ -16,6 +16,7 @@ from magnetar.broker.catalog import resources
 from magnetar.broker.ownership import records as ownership
 from magnetar.broker.policies.store import TOPIC_POLICIES_PREFIX
 from magnetar.broker.schema.registry import SCHEMAS_PREFIX
+from magnetar.broker.transactions import records as transactions
 from magnetar.cluster.identity import CLUSTER_KEY
 from magnetar.compaction import records as compaction
 from magnetar.ledger.metadata import LEDGER_ID_KEY, LEDGERS_PREFIX
@@ -100,6 +101,7 @@ PERMISSIONS: Final[dict[str, tuple[Permission, ...]]] = {
             ownership.OWNERSHIP_PREFIX,
             balance.REPORTS_PREFIX,
             balance.BALANCE_PREFIX,
+            transactions.PREFIX,
             assemble.STARTS_KEY,
             offload.DEFAULTS_KEY,
             # Drains are requested and cancelled over the admin REST.

@@ -208,6 +208,27 @@ class TransactionCoordinatorNotFound(MagnetarError):
     http_status = 404
 
 
+class InvalidTxnStatus(MagnetarError):
+    """The transaction is in a state that does not permit this."""
+
+    code = ServerError.INVALID_TXN_STATUS
+    http_status = 409
+
+
+class TransactionConflict(MagnetarError):
+    """The ack conflicts with another ack or with another open transaction."""
+
+    code = ServerError.TRANSACTION_CONFLICT
+    http_status = 409
+
+
+class TransactionNotFound(MagnetarError):
+    """No such transaction, or it belongs to another principal."""
+
+    code = ServerError.TRANSACTION_NOT_FOUND
+    http_status = 404
+
+
 class NotFound(MetadataError):
     """REST: the named resource does not exist."""
 

@@ -16,14 +16,16 @@ costs in proportion to the change. In-order acks cost one comparison of each kin
 slow path: it may be the last entry, which means that the ledger is consumed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from pyroaring import BitMap
 
+from magnetar.core.errors import TransactionConflict
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.index import LedgerIndex
+from magnetar.managed_ledger.pending_acks import Part, PendingAcks, Txn, TxnAcks
 
 ENTRY_ID_MAX: Final = 2**32 - 1
 """Bitmaps hold 32-bit ids; ledgers are rolled over long before."""
@@ -49,6 +51,19 @@ def run_end(bitmap: BitMap, entry_id: int) -> int:
     return good
 
 
+def run_start(bitmap: BitMap, entry_id: int) -> int:
+    """Returns the first id of the run of set ids that ends with `entry_id`, which is set."""
+    first, step = entry_id, 1
+    while first - step >= 0 and bitmap.contains_range(first - step, entry_id + 1):
+        first -= step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if first - step >= 0 and bitmap.contains_range(first - step, entry_id + 1):
+            first -= step
+    return first
+
+
 def runs(bitmap: BitMap) -> Iterator[tuple[int, int]]:
     """Yields the runs of consecutive ids, each as (first, last)."""
     start = bitmap.next_set_bit(0) if bitmap else None
@@ -66,11 +81,13 @@ def run_count(bitmap: BitMap) -> int:
 class Fresh:
     """The acks beyond mark-delete since they were last taken."""
 
-    __slots__ = ("batches", "holes")
+    __slots__ = ("batches", "holes", "pending")
 
     def __init__(self) -> None:
         self.holes: dict[int, BitMap] = {}
         self.batches: set[tuple[int, int]] = set()
+        self.pending: Mapping[Txn, TxnAcks | None] = {}
+        """The changed transactions; None for one that has ended."""
 
 
 class AckState:
@@ -86,6 +103,7 @@ class AckState:
         "_limit",
         "_md_entry",
         "_md_ledger",
+        "_pending",
         "_tracked",
         "payload",
     )
@@ -97,6 +115,7 @@ class AckState:
         self._holes: dict[int, BitMap] = {}
         self._holes_count = 0
         self._batches: dict[tuple[int, int], int] = {}
+        self._pending: PendingAcks | None = None
         self._tracked = tracked
         self.payload: Callable[[], bytes] | None = None
         """Returns what the cursor's user stores with every write of the state; None: nothing."""
@@ -231,6 +250,44 @@ class AckState:
         self.ack_cumulative(self._index.previous_position(ledger_id, entry_id))
         self.ack_batch(ledger_id, entry_id, remaining, batch_size)
 
+    def ack_entries(self, ledger_id: int, entries: BitMap) -> None:
+        """Acks whole entries of one ledger, as far as they exist."""
+        low = self._md_entry + 1 if ledger_id == self._md_ledger else 0
+        last = self._index.last_entry_of(ledger_id)
+        if ledger_id < self._md_ledger or last < low:
+            return
+        added = entries & BitMap(range(low, last + 1))
+        if (holes := self._holes.get(ledger_id)) is not None:
+            added -= holes
+        if not added:
+            return
+        self._holes[ledger_id] = added if holes is None else holes | added
+        self._holes_count += len(added)
+        for key in [at for at in self._batches if at[0] == ledger_id and at[1] in added]:
+            del self._batches[key]
+        if self._tracked:
+            fresh = self._changes().holes
+            fresh[ledger_id] = fresh[ledger_id] | added if ledger_id in fresh else added.copy()
+        self._advance_if_acked()
+        if not self._dirty:
+            self._touched()
+
+    def ack_all_of(self, other: "AckState") -> None:
+        """Acks every entry that `other`, a state of the same log, has acked."""
+        end = other.mark_delete
+        for info in self._index.infos if self.mark_delete < end else ():
+            count = info.entries if info.ledger_id < end.ledger_id else end.entry_id + 1
+            if info.ledger_id <= end.ledger_id and count > 0:  # an artifact may have earlier ones
+                self.ack_entries(info.ledger_id, BitMap(range(count)))
+        for ledger_id, entries in other.holes.items():
+            self.ack_entries(ledger_id, entries)
+
+    def forget_trimmed(self) -> None:
+        """Drops the acks of ledgers before the first kept one."""
+        first = self._index.first_position.ledger_id
+        for ledger_id in [other for other in self._holes if other < first]:
+            self._holes_count -= len(self._holes.pop(ledger_id))
+
     def _reset(self, mark_delete: Position) -> None:
         """Drops all acks beyond `mark_delete`, and moves there, back or forth."""
         self._md_ledger, self._md_entry = mark_delete
@@ -238,6 +295,7 @@ class AckState:
         self._holes = {}
         self._holes_count = 0
         self._batches = {}
+        self._pending = None
         self._fresh = None
         if not self._dirty:
             self._touched()
@@ -295,11 +353,104 @@ class AckState:
         return holes is not None and 0 <= entry_id <= ENTRY_ID_MAX and entry_id in holes
 
     def remaining_batch(self, ledger_id: int, entry_id: int) -> int | None:
-        """Returns the bits of the unacked messages of a partly acked entry, else None."""
-        return self._batches.get((ledger_id, entry_id)) if self._batches else None
+        """Returns the bits of a batch's messages that may be delivered; None for all.
+
+        Those are neither acked nor pending in a transaction.
+        """
+        remaining = self._batches.get((ledger_id, entry_id)) if self._batches else None
+        if self._pending is not None:
+            return self._pending.left_of((ledger_id, entry_id), remaining)
+        return remaining
+
+    @property
+    def pending(self) -> PendingAcks | None:
+        """The acks of open transactions; None if there are none."""
+        return self._pending
+
+    def is_done(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether nothing of the entry may be delivered: it is acked, or pending."""
+        if self.is_acked(ledger_id, entry_id):
+            return True
+        return self._pending is not None and (
+            self._pending.withholds(ledger_id, entry_id)
+            or self.remaining_batch(ledger_id, entry_id) == 0
+        )
+
+    def add_pending(self, txn: Txn, acks: Sequence[tuple[int, int, Part]], *, exact: bool) -> None:
+        """Adds individual acks of a transaction: all of them, or none.
+
+        Raises TransactionConflict for an ack of an entry or message that is acked (`Part.is_new`),
+        or pending in another transaction, and TooManyRequests at a bound.
+        """
+        pending = PendingAcks() if self._pending is None else self._pending
+        pending.check_room(txn, sum(1 for _, _, part in acks if part.left))
+        for ledger_id, entry_id, part in acks:
+            key = (ledger_id, entry_id)
+            if not 0 <= entry_id <= self._index.last_entry_of(ledger_id) or self.is_acked(*key):
+                raise self._acked_already(txn, key)
+            remaining = self._batches.get(key)
+            if remaining is not None and not part.is_new(remaining, exact=exact):
+                raise self._acked_already(txn, key)
+            if part.left:
+                pending.check_part(txn, key, part)
+            else:
+                pending.check_entry(txn, key)
+        self._pending = pending
+        for ledger_id, entry_id, part in acks:
+            if part.left:
+                pending.add_part(txn, (ledger_id, entry_id), part)
+            else:
+                pending.add_entry(txn, (ledger_id, entry_id))
+        if not self._dirty:
+            self._touched()
+
+    def add_pending_cumulative(self, txn: Txn, position: Position, part: Part) -> None:
+        """Adds a cumulative ack of a transaction; raises as `add_pending` does."""
+        pending = PendingAcks() if self._pending is None else self._pending
+        pending.check_room(txn, 0)
+        pending.check_cumulative(txn)
+        if not self.mark_delete < position <= self._index.last_confirmed:
+            raise self._acked_already(txn, position)
+        pending.set_cumulative(txn, position, part)
+        self._pending = pending
+        if not self._dirty:
+            self._touched()
+
+    @staticmethod
+    def _acked_already(txn: Txn, key: tuple[int, int]) -> TransactionConflict:
+        return TransactionConflict(
+            f"Ack of {key[0]}:{key[1]} by transaction ({txn[0]},{txn[1]}): it is acked already"
+        )
+
+    def end_pending(self, txn: Txn, *, commit: bool) -> TxnAcks | None:
+        """Makes the acks of a transaction count, or drops them; returns them, None without any."""
+        acks = None if self._pending is None else self._pending.end(txn)
+        if acks is None or self._pending is None:
+            return None
+        if commit:
+            for ledger_id, ids in acks.entries.items():
+                self.ack_entries(ledger_id, ids)
+            for (ledger_id, entry_id), part in acks.parts.items():
+                self.ack_batch(ledger_id, entry_id, part.left, part.batch_size)
+            if acks.cumulative is not None:
+                position, part = acks.cumulative
+                if part.left:
+                    self.ack_batch_cumulative(position, part.left, part.batch_size)
+                else:
+                    self.ack_cumulative(position)
+        if not self._tracked and not len(self._pending):
+            self._pending = None
+        if not self._dirty:
+            self._touched()
+        return acks
 
     def filter_unacked(self, entries: list[Entry]) -> list[Entry]:
-        """Returns the unacked entries, in order; the same list if none is acked."""
+        """Returns the entries that may be delivered, in order; the same list if all may.
+
+        They are neither acked nor pending in a transaction.
+        """
+        if self._pending is not None:
+            return [entry for entry in entries if not self.is_done(entry.ledger_id, entry.entry_id)]
         if not entries:
             return entries
         first = entries[0]
@@ -403,8 +554,16 @@ class AckState:
         """The remains of partly acked entries, by (ledger, entry). Read-only."""
         return self._batches
 
-    def restore(self, holes: dict[int, BitMap], batches: dict[tuple[int, int], int]) -> None:
+    def restore(
+        self,
+        holes: dict[int, BitMap],
+        batches: dict[tuple[int, int], int],
+        pending: Mapping[Txn, TxnAcks] | None = None,
+    ) -> None:
         """Adds a stored state to mark-delete, as far as its entries still exist."""
+        if pending:
+            self._pending = PendingAcks()
+            self._pending.restore(pending)
         md_ledger, md_entry = self._md_ledger, self._md_entry
         for ledger_id, bitmap in holes.items():
             last = self._index.last_entry_of(ledger_id)
@@ -419,14 +578,21 @@ class AckState:
             if not self.is_acked(*key) and key[1] <= self._index.last_entry_of(key[0]):
                 self._batches[key] = left
         # The next entry may be acked if the ledgers between were trimmed since.
+        self._advance_if_acked()
+
+    def _advance_if_acked(self) -> None:
         if self._holes and (first := self.oldest_unacked) is not None and self.is_acked(*first):
             self._advance(first.ledger_id, first.entry_id)
 
     def take_fresh(self) -> Fresh:
         """Returns the acks beyond mark-delete since the last call. Clears `_dirty`."""
-        fresh, self._fresh = self._fresh, None
+        fresh, self._fresh = self._fresh or Fresh(), None
         self._dirty = False
-        return fresh or Fresh()
+        if self._pending is not None:
+            fresh.pending = self._pending.take_fresh()
+            if not len(self._pending):
+                self._pending = None
+        return fresh
 
     def _changes(self) -> Fresh:
         if self._fresh is None:

@@ -370,6 +370,11 @@ class Appender:
         ):
             self._start_rolling()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the newest ledger has failed, and is not closed yet."""
+        return self.writer is not None and self.writer.error is not None
+
     async def roll_over(self) -> None:
         """Closes the newest ledger once its groups are complete; the next append opens another."""
         if self.writer is not None and self.error is None:

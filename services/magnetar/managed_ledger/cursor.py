@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, Protocol
 
+from pyroaring import BitMap
+
 from magnetar.bookie.api import LedgerFenced
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.futures import settle
@@ -43,6 +45,10 @@ log = get_logger("magnetar.managed_ledger.cursor")
 
 class CursorOwner(Protocol):
     """The managed ledger of a cursor."""
+
+    @property
+    def aborted(self) -> AckState | None:
+        """The aborted entries of the log, which count as acked for every cursor."""
 
     def trim_soon(self) -> None:
         """Called when mark-delete has passed the end of a ledger."""
@@ -263,6 +269,8 @@ class Cursor(AckState):
         """
         self._check_open()
         self._reset(mark_delete_before(self._index, position, before_kept=before_kept))
+        if (aborted := self._owner.aborted) is not None:
+            self.ack_all_of(aborted)
         self.read_position = self._index.next_position(*self.mark_delete)
         if self._log is not None:
             self._log.rebase()
@@ -304,18 +312,25 @@ class Cursor(AckState):
         try:
             if self._log is not None:
                 # Without a ledger, mark-delete alone fits the record and needs none.
-                in_ledger = bool(self._holes or self._batches)
-                if self._dirty and self.payload is not None:
-                    in_ledger = True
-                if self._writing or self._log.writing or in_ledger:
+                if (
+                    self._writing
+                    or self._log.writing
+                    or self._needs_ledger
+                    or (self._dirty and self.payload is not None)
+                ):
                     await self.flush()
                 # Acks since then that need a ledger are dropped: the record cannot hold them.
-                dirty = self._dirty and not (self._holes or self._batches or self.payload)
+                dirty = self._dirty and not self._needs_ledger and self.payload is None
                 self._stop(error)
                 with self._fencing():
                     await self._log.close(self, dirty=dirty)
         finally:
             self.abandon(error)
+
+    @property
+    def _needs_ledger(self) -> bool:
+        """Whether the state is more than the record can hold."""
+        return bool(self._holes or self._batches or self._pending)
 
     def abandon(self, error: MagnetarError) -> None:
         """Stops without writing: the cursor was deleted, closed, or has another owner.
@@ -345,6 +360,10 @@ class Cursor(AckState):
 
     def ack_cumulative(self, position: Position | tuple[int, int]) -> None:
         super().ack_cumulative(position)
+        self.skip_acked()
+
+    def ack_entries(self, ledger_id: int, entries: BitMap) -> None:
+        super().ack_entries(ledger_id, entries)
         self.skip_acked()
 
     def skip_acked(self) -> None:

@@ -23,7 +23,7 @@ Bounds: a record aims at PART_BYTES; a large bitmap is split into windows to sta
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -41,10 +41,10 @@ WINDOW_IDS: Final = 1 << 21
 """A bitmap of this many ids takes at most 256 KiB (a bit each) and some headers."""
 
 _HEAD = struct.Struct("<4sBBIIqqq")
-_COUNT = struct.Struct("<I")
+COUNT = struct.Struct("<I")
 _SET = struct.Struct("<qI")
 _REMAINS = struct.Struct("<qII")
-_CRC = struct.Struct("<I")
+CRC = struct.Struct("<I")
 
 
 class RecordKind(IntEnum):
@@ -79,9 +79,8 @@ def encode_delta(
     batches: Mapping[tuple[int, int], int],
 ) -> bytes:
     """Returns one delta record. Its size is bounded by the acks of about one second."""
-    sets = [item for ledger_id in sorted(holes) for item in _sets(ledger_id, holes[ledger_id])]
-    remains = [_remains(key, left) for key, left in sorted(batches.items())]
-    return _seal(RecordKind.DELTA, 0, 1, base, mark_delete, sets, remains)
+    head = (RecordKind.DELTA, 0, 1, base, mark_delete)
+    return _sealed(body(VERSION, *head, sets_of(holes), remains_of(batches)))
 
 
 def encode_snapshot(
@@ -95,8 +94,8 @@ def encode_snapshot(
     parts: list[tuple[list[bytes], list[bytes]]] = [([], [])]
     room = PART_BYTES
     items: Iterable[tuple[int, bytes]] = (
-        *((0, item) for ledger in sorted(holes) for item in _sets(ledger, holes[ledger])),
-        *((1, _remains(key, left)) for key, left in sorted(batches.items())),
+        *((0, item) for item in sets_of(holes)),
+        *((1, item) for item in remains_of(batches)),
     )
     for which, item in items:
         if len(item) > room and room < PART_BYTES:
@@ -107,42 +106,77 @@ def encode_snapshot(
     pieces = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)]
     parts += [([], [])] * (len(pieces) - len(parts))
     pieces += [b""] * (len(parts) - len(pieces))
+    head = (len(parts), base, mark_delete)
     return [
-        _seal(RecordKind.SNAPSHOT, number, len(parts), base, mark_delete, sets, remains, piece)
+        _sealed(
+            body(VERSION_WITH_PAYLOAD, RecordKind.SNAPSHOT, number, *head, sets, remains)
+            + COUNT.pack(len(piece))
+            + piece
+            if piece
+            else body(VERSION, RecordKind.SNAPSHOT, number, *head, sets, remains)
+        )
         for number, ((sets, remains), piece) in enumerate(zip(parts, pieces, strict=True))
     ]
 
 
 def decode(data: bytes) -> CursorLogRecord:
-    """Raises CodecError unless `data` is a whole, undamaged record of this version."""
-    if len(data) < _HEAD.size + 2 * _COUNT.size + _CRC.size:
+    """Raises CodecError unless `data` is a whole, undamaged record of version 1 or 2."""
+    record, at = decode_parts(data, versions=(VERSION, VERSION_WITH_PAYLOAD))
+    check_end(data, at)
+    return record
+
+
+def decode_parts(data: bytes, *, versions: Sequence[int]) -> tuple[CursorLogRecord, int]:
+    """Returns the fields of versions 1 and 2, and the offset behind them. Raises CodecError."""
+    if len(data) < _HEAD.size + 2 * COUNT.size + CRC.size:
         raise CodecError(f"{len(data)} bytes are too few for a cursor record")
     magic, version, kind, part, parts, base, ledger_id, entry_id = _HEAD.unpack_from(data)
     if magic != MAGIC:
         raise CodecError(f"not a cursor record: it begins with {magic.hex()}")
-    (crc,) = _CRC.unpack_from(data, len(data) - _CRC.size)
-    actual = google_crc32c.value(data[: -_CRC.size])
+    (crc,) = CRC.unpack_from(data, len(data) - CRC.size)
+    actual = google_crc32c.value(data[: -CRC.size])
     if crc != actual:
         raise CodecError(f"CRC-32C is {actual:08x}, the record says {crc:08x}")
-    if version not in (VERSION, VERSION_WITH_PAYLOAD):
-        raise CodecError(f"version {version} is neither {VERSION} nor {VERSION_WITH_PAYLOAD}")
+    if version not in versions:
+        raise CodecError(f"version {version} is none of {', '.join(map(str, versions))}")
     try:
         record_kind = RecordKind(kind)
         holes, at = _read_sets(data, _HEAD.size)
         batches, at = _read_remains(data, at)
         payload = b""
         if version == VERSION_WITH_PAYLOAD:
-            (size,) = _COUNT.unpack_from(data, at)
-            at += _COUNT.size
-            payload = _cut(data, at, size)
+            (size,) = COUNT.unpack_from(data, at)
+            at += COUNT.size
+            payload = cut(data, at, size)
             at += size
     except (struct.error, ValueError) as error:
         raise CodecError(f"malformed record: {error}") from error
-    if at != len(data) - _CRC.size or part >= parts:
-        raise CodecError(f"malformed record: part {part} of {parts}, {len(data) - at} bytes left")
-    return CursorLogRecord(
-        record_kind, part, parts, base, Position(ledger_id, entry_id), holes, batches, payload
-    )
+    if part >= parts:
+        raise CodecError(f"malformed record: part {part} of {parts}")
+    mark_delete = Position(ledger_id, entry_id)
+    record = CursorLogRecord(record_kind, part, parts, base, mark_delete, holes, batches, payload)
+    return record, at
+
+
+def version_of(data: bytes) -> int:
+    """Returns the version of a record that `decode_parts` has accepted."""
+    return data[len(MAGIC)]
+
+
+def check_end(data: bytes, at: int) -> None:
+    """Raises CodecError unless the fields of a record end at its checksum."""
+    if at != len(data) - CRC.size:
+        raise CodecError(f"malformed record: {len(data) - at} bytes left")
+
+
+def sets_of(bitmaps: Mapping[int, BitMap]) -> list[bytes]:
+    """Returns the items of bitmaps by ledger."""
+    return [item for ledger in sorted(bitmaps) for item in _sets(ledger, bitmaps[ledger])]
+
+
+def remains_of(batches: Mapping[tuple[int, int], int]) -> list[bytes]:
+    """Returns the items of partly acked entries."""
+    return [_remains(key, left) for key, left in sorted(batches.items())]
 
 
 def _sets(ledger_id: int, bitmap: BitMap) -> Iterator[bytes]:
@@ -166,7 +200,8 @@ def _remains(key: tuple[int, int], left: int) -> bytes:
     return _REMAINS.pack(ledger_id, entry_id, len(bits)) + bits
 
 
-def _seal(
+def body(
+    version: int,
     kind: RecordKind,
     part: int,
     parts: int,
@@ -174,31 +209,29 @@ def _seal(
     mark_delete: Position,
     sets: list[bytes],
     remains: list[bytes],
-    payload: bytes = b"",
 ) -> bytes:
-    version = VERSION_WITH_PAYLOAD if payload else VERSION
-    body = b"".join(
+    """Returns the fields of version 1, without the checksum."""
+    return b"".join(
         (
             _HEAD.pack(MAGIC, version, kind, part, parts, base, *mark_delete),
-            _COUNT.pack(len(sets)),
+            COUNT.pack(len(sets)),
             *sets,
-            _COUNT.pack(len(remains)),
+            COUNT.pack(len(remains)),
             *remains,
-            *((_COUNT.pack(len(payload)), payload) if payload else ()),
         )
     )
-    return body + _CRC.pack(google_crc32c.value(body))
+
+
+def _sealed(fields: bytes) -> bytes:
+    return fields + CRC.pack(google_crc32c.value(fields))
 
 
 def _read_sets(data: bytes, at: int) -> tuple[dict[int, BitMap], int]:
     holes: dict[int, BitMap] = {}
-    (count,) = _COUNT.unpack_from(data, at)
-    at += _COUNT.size
+    (count,) = COUNT.unpack_from(data, at)
+    at += COUNT.size
     for _ in range(count):
-        ledger_id, size = _SET.unpack_from(data, at)
-        at += _SET.size
-        bitmap = BitMap.deserialize(_cut(data, at, size))
-        at += size
+        ledger_id, bitmap, at = read_set(data, at)
         if ledger_id in holes:
             holes[ledger_id] |= bitmap
         else:
@@ -206,19 +239,27 @@ def _read_sets(data: bytes, at: int) -> tuple[dict[int, BitMap], int]:
     return holes, at
 
 
+def read_set(data: bytes, at: int) -> tuple[int, BitMap, int]:
+    """Returns the ledger and bitmap of one set, and the offset behind it."""
+    ledger_id, size = _SET.unpack_from(data, at)
+    at += _SET.size
+    return ledger_id, BitMap.deserialize(cut(data, at, size)), at + size
+
+
 def _read_remains(data: bytes, at: int) -> tuple[dict[tuple[int, int], int], int]:
     batches: dict[tuple[int, int], int] = {}
-    (count,) = _COUNT.unpack_from(data, at)
-    at += _COUNT.size
+    (count,) = COUNT.unpack_from(data, at)
+    at += COUNT.size
     for _ in range(count):
         ledger_id, entry_id, size = _REMAINS.unpack_from(data, at)
         at += _REMAINS.size
-        batches[ledger_id, entry_id] = int.from_bytes(_cut(data, at, size), "little")
+        batches[ledger_id, entry_id] = int.from_bytes(cut(data, at, size), "little")
         at += size
     return batches, at
 
 
-def _cut(data: bytes, at: int, size: int) -> bytes:
-    if at + size > len(data) - _CRC.size:
+def cut(data: bytes, at: int, size: int) -> bytes:
+    """Returns `size` bytes at `at`; raises ValueError if they reach into the checksum."""
+    if at + size > len(data) - CRC.size:
         raise ValueError(f"{size} bytes at {at} go beyond the record")
     return data[at : at + size]

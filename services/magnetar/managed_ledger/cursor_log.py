@@ -1,7 +1,7 @@
 """Stores one cursor's state: its metadata record and its cursor ledger.
 
 The ledger is created for the first acks, so an idle cursor costs one record. Each write is one
-record of the ledger (`cursor_codec_v1`): the whole state if it is small (no ack holes), else a
+record of the ledger (`cursor_codec_v3`): the whole state if it is small (no ack holes), else a
 delta, and occasionally the whole state in parts, so that reading back costs in proportion to the
 state. A ledger that has grown is rolled: the new one starts with a snapshot; once that is durable,
 a compare-and-swap switches the record to it, and then the old one is deleted. Until the switch, the
@@ -28,10 +28,10 @@ from magnetar.core.log import get_logger
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
-from magnetar.managed_ledger.cursor_codec_v1 import encode_delta, encode_snapshot
+from magnetar.managed_ledger.cursor_codec_v3 import encode_delta, encode_snapshot
 from magnetar.managed_ledger.cursor_state import StoredState, corrupt, stored_state
 from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
-from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, cursor_key
+from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord
 from magnetar.managed_ledger.tenure import Tenure
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Put
@@ -74,12 +74,12 @@ class CursorLog:
     )
 
     def __init__(
-        self, context: Context, tenure: Tenure, cursor: str, record: CursorRecord, revision: int
+        self, context: Context, tenure: Tenure, key: str, record: CursorRecord, revision: int
     ) -> None:
         self.record = record
         self._context = context
         self._tenure = tenure.branch()
-        self.key = cursor_key(tenure.name, cursor)
+        self.key = key
         self._revision = revision
         self._writer: LedgerWriter | None = None
         self._lock: asyncio.Lock | None = None
@@ -134,10 +134,11 @@ class CursorLog:
         assert writer is not None  # noqa: S101  (`ready`)
         fresh = state.take_fresh()
         small = not state.holes_count and len(state.batches) <= SMALL_BATCHES_MAX
-        if self._base is not None and state.payload is None and not small:
+        whole = state.payload is not None or (small and not fresh.pending)
+        if self._base is not None and not whole:
             mark = state.mark_delete
             batches = {key: state.batches[key] for key in fresh.batches if key in state.batches}
-            delta = encode_delta(self._base, mark, fresh.holes, batches)
+            delta = encode_delta(self._base, mark, fresh.holes, batches, fresh.pending)
             bound = max(DELTAS_BYTES_MIN, self._snapshot_bytes)
             if len(delta) <= DELTA_BYTES_MAX and self._deltas_bytes + len(delta) <= bound:
                 self._deltas_bytes += len(delta)
@@ -150,7 +151,10 @@ class CursorLog:
     ) -> None:
         self._base = writer.next_entry
         payload = b"" if state.payload is None else state.payload()
-        parts = encode_snapshot(self._base, state.mark_delete, state.holes, state.batches, payload)
+        pending = {} if state.pending is None else state.pending.by_txn
+        parts = encode_snapshot(
+            *(self._base, state.mark_delete, state.holes, state.batches, pending), payload=payload
+        )
         self._snapshot_bytes = sum(map(len, parts))
         self._deltas_bytes = 0
         for part in parts[:-1]:

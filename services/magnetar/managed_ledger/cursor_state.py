@@ -1,4 +1,4 @@
-"""Reads a cursor's state back from the records of its ledger (`cursor_codec_v1`).
+"""Reads a cursor's state back from the records of its ledger (`cursor_codec_v3`).
 
 The state is the last record, the snapshot that it builds on, and the records between. A snapshot
 without its last part was never acknowledged and is ignored. Any other damage is CursorCorrupt,
@@ -14,13 +14,10 @@ from pyroaring import BitMap
 from magnetar.bookie.api import BookieError
 from magnetar.core.ids import Position
 from magnetar.ledger.reader import LedgerReader
-from magnetar.managed_ledger.cursor_codec_v1 import (
-    CodecError,
-    CursorLogRecord,
-    RecordKind,
-    decode,
-)
+from magnetar.managed_ledger.cursor_codec_v1 import CodecError, RecordKind
+from magnetar.managed_ledger.cursor_codec_v3 import CursorLogRecord, apply_pending, decode
 from magnetar.managed_ledger.errors import CursorCorrupt
+from magnetar.managed_ledger.pending_acks import Txn, TxnAcks
 
 LOAD_BYTES: Final = 4 << 20
 
@@ -31,6 +28,8 @@ class StoredState(msgspec.Struct):
     mark_delete: Position
     holes: dict[int, BitMap]
     batches: dict[tuple[int, int], int]
+    pending: dict[Txn, TxnAcks] = {}
+    """The acks of open transactions."""
     payload: bytes = b""
 
 
@@ -98,7 +97,10 @@ class _Reading:
 
 def _applied(state: StoredState | None, record: CursorLogRecord) -> StoredState:
     if state is None:
-        return StoredState(record.mark_delete, record.holes, record.batches, record.payload)
+        state = StoredState(record.mark_delete, record.holes, record.batches)
+        apply_pending(state.pending, record.pending)
+        state.payload = record.payload
+        return state
     state.mark_delete = record.mark_delete
     state.payload += record.payload
     for ledger_id, bitmap in record.holes.items():
@@ -107,4 +109,5 @@ def _applied(state: StoredState | None, record: CursorLogRecord) -> StoredState:
         else:
             state.holes[ledger_id] = bitmap
     state.batches.update(record.batches)
+    apply_pending(state.pending, record.pending)
     return state

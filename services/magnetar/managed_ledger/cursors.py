@@ -24,7 +24,16 @@ from magnetar.managed_ledger.cursor_log import CursorLog
 from magnetar.managed_ledger.errors import CursorClosed, CursorCorrupt
 from magnetar.managed_ledger.index import LedgerIndex
 from magnetar.managed_ledger.ledger_list import LedgerList
-from magnetar.managed_ledger.record import CursorRecord, cursor_key, cursor_name, decode_cursor
+from magnetar.managed_ledger.record import (
+    ABORTED_CURSOR,
+    DEDUPLICATION_CURSOR,
+    CursorRecord,
+    aborted_key,
+    cursor_key,
+    cursor_name,
+    decode_cursor,
+    is_aborted_key,
+)
 from magnetar.managed_ledger.tenure import Tenure
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, MetadataUnavailable, Put, Record
@@ -54,6 +63,7 @@ class Cursors:
         "_list",
         "_owner",
         "_tenure",
+        "aborted",
         "broken",
         "doubted",
         "live",
@@ -69,6 +79,8 @@ class Cursors:
         context: Context,
     ) -> None:
         self.live: dict[str, Cursor] = {}
+        self.aborted: Cursor | None = None
+        """The aborted entries of transactions; not a cursor of a subscription."""
         self.broken: dict[str, tuple[CursorLog, MagnetarError]] = {}
         self.doubted: dict[str, tuple[CursorLog, CursorClosed]] = {}
         """Cursors that may have been deleted; they are `live` or `broken` as well."""
@@ -101,8 +113,25 @@ class Cursors:
             put = Put(cursor_key(self._tenure.name, name), encode(record), ABSENT)
             put, revision = await self._list.create_cursor(put)
             record = decode_cursor(put.key, put.value)
-            cursor_log = CursorLog(self._context, self._tenure, name, record, revision)
+            cursor_log = CursorLog(self._context, self._tenure, put.key, record, revision)
             return self.adopt(self._cursor(name, record.mark_delete, cursor_log))
+
+    async def open_aborted(self) -> Cursor:
+        """Returns the aborted entries; creates their record with the first ones."""
+        async with self._list.locked():
+            if self.aborted is None:
+                self._owner.check_open()
+                now_ms = self._context.clock.now_ms()
+                # Every kept entry up to its mark-delete is an aborted one.
+                mark = self._index.first_position
+                record = CursorRecord(mark, now_ms, now_ms, now_ms)
+                put = Put(aborted_key(self._tenure.name), encode(record), ABSENT)
+                put, revision = await self._list.create_cursor(put)
+                record = decode_cursor(put.key, put.value)
+                cursor_log = CursorLog(self._context, self._tenure, put.key, record, revision)
+                self._tenure.check()
+                self.aborted = self._cursor(ABORTED_CURSOR, record.mark_delete, cursor_log)
+            return self.aborted
 
     def new_non_durable(self, name: str, mark_delete: Position) -> Cursor:
         """Returns a new cursor that exists in memory only."""
@@ -115,6 +144,8 @@ class Cursors:
     def adopt(self, cursor: Cursor) -> Cursor:
         """Adds a created or restored cursor, unless the instance has ended."""
         self._tenure.check()
+        if self.aborted is not None and cursor.name != DEDUPLICATION_CURSOR:
+            cursor.ack_all_of(self.aborted)
         self.live[cursor.name] = cursor
         self._owner.cursors_changed()
         return cursor
@@ -125,18 +156,41 @@ class Cursors:
     async def load(self, stored: Record) -> None:
         """Restores the cursor of a record, when the managed ledger is opened."""
         record = decode_cursor(stored.key, stored.value)
-        name = cursor_name(stored.key)
-        cursor_log = CursorLog(self._context, self._tenure, name, record, stored.revision)
-        await self._restore(name, cursor_log)
+        cursor_log = CursorLog(self._context, self._tenure, stored.key, record, stored.revision)
+        if is_aborted_key(stored.key):
+            await self._load_aborted(cursor_log)
+        else:
+            await self._restore(cursor_name(stored.key), cursor_log)
+
+    async def _load_aborted(self, cursor_log: CursorLog) -> None:
+        """Restores the aborted entries. Raises CursorCorrupt: without them, none may be read."""
+        aborted = await self._loaded(ABORTED_CURSOR, cursor_log)
+        self._tenure.check()
+        self.aborted = aborted
+        for cursor in self.skipping():
+            cursor.ack_all_of(aborted)
+        self._retire(aborted, cursor_log)
 
     async def _restore(self, name: str, cursor_log: CursorLog) -> Cursor | None:
         """Returns the cursor as last written; None if it is broken."""
         try:
-            state = await cursor_log.load()
+            cursor = await self._loaded(name, cursor_log)
         except CursorCorrupt as error:
             log.error("cursor cannot be read", error=str(error))
             self.broken[name] = (cursor_log, error)
             return None
+        self.adopt(cursor)
+        self.broken.pop(name, None)
+        self._retire(cursor, cursor_log)
+        return cursor
+
+    def _retire(self, cursor: Cursor, cursor_log: CursorLog) -> None:
+        if cursor_log.record.deleting:
+            self._context.tasks.start(cursor.retire(), f"retire {cursor_log.key}")
+
+    async def _loaded(self, name: str, cursor_log: CursorLog) -> Cursor:
+        """Returns the cursor as last written; raises CursorCorrupt."""
+        state = await cursor_log.load()
         mark = state.mark_delete
         if mark > self._index.last_confirmed:
             # A later owner may have written the record; it covers that owner's entries.
@@ -150,14 +204,10 @@ class Cursors:
             )
             mark = self._index.last_confirmed
         cursor = self._cursor(name, Position(*mark), cursor_log)
-        cursor.restore(state.holes, state.batches)
+        cursor.restore(state.holes, state.batches, state.pending)
         if state.payload:
             cursor.payload = lambda: state.payload
         cursor.skip_acked()
-        self.adopt(cursor)
-        self.broken.pop(name, None)
-        if cursor_log.record.deleting:
-            self._context.tasks.start(cursor.retire(), f"retire {cursor_log.key}")
         return cursor
 
     async def _restore_again(self, name: str) -> Cursor:
@@ -215,8 +265,16 @@ class Cursors:
 
     def abandon(self, error: MagnetarError) -> None:
         """Ends all cursors without writing."""
-        for cursor in self.live.values():
+        for cursor in self.all():
             cursor.abandon(error)
+
+    def all(self) -> list[Cursor]:
+        """The live cursors, and the aborted entries."""
+        return [*self.live.values(), *(() if self.aborted is None else (self.aborted,))]
+
+    def skipping(self) -> list[Cursor]:
+        """The live cursors that skip aborted entries."""
+        return [cursor for cursor in self.live.values() if cursor.name != DEDUPLICATION_CURSOR]
 
     def _log_of(self, name: str) -> CursorLog:
         cursor = self.live.get(name)

@@ -41,6 +41,7 @@ from magnetar.managed_ledger.record import (
     cursors_prefix,
     decode_cursor,
     decode_managed_ledger,
+    is_aborted_key,
     managed_ledger_key,
 )
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
@@ -199,6 +200,7 @@ class ManagedLedgerFactory:
         cursors = {
             cursor_name(cursor.key): decode_cursor(cursor.key, cursor.value)
             for cursor in await self._store.list(cursors_prefix(name))
+            if not is_aborted_key(cursor.key)
         }
         return ManagedLedgerInfo(name, stored.revision, record, cursors)
 

@@ -18,8 +18,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from pyroaring import BitMap
+
 from magnetar.core.backoff import Backoff
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.ledger.settings import Quorums
@@ -61,6 +63,7 @@ class ManagedLedger:
         "_source",
         "_terminating",
         "_trimming",
+        "horizon",
         "name",
         "quorums",
         "retention",
@@ -77,6 +80,8 @@ class ManagedLedger:
     ) -> None:
         self.name = name = tenure.name
         self.retention: Retention | None = None
+        self.horizon: Position | None = None
+        """Consumers get no entry at or after it; None: no open transaction has an entry."""
         self.quorums: Quorums | None = None
         """The spread of ledgers created from now on; None: the settings decide."""
         self.tenure = tenure
@@ -103,6 +108,19 @@ class ManagedLedger:
     def last_confirmed(self) -> Position:
         """The last readable position; (ledger, -1) or EARLIEST if there never was one."""
         return self._index.last_confirmed
+
+    @property
+    def last_visible(self) -> Position:
+        """The last position that consumers may read now."""
+        if self.horizon is None:
+            return self._index.last_confirmed
+        return self._index.previous_position(*self.horizon)
+
+    def move_horizon(self, horizon: Position | None) -> None:
+        """Sets the horizon, and wakes the readers that waited for it."""
+        if horizon != self.horizon:
+            self.horizon = horizon
+            self._appender.notify()
 
     @property
     def first_position(self) -> Position:
@@ -339,6 +357,35 @@ class ManagedLedger:
         """Drops an unused non-durable cursor. Idempotent."""
         self._cursors.forget(cursor)
 
+    @property
+    def aborted(self) -> Cursor | None:
+        """See `CursorOwner.aborted`."""
+        return self._cursors.aborted
+
+    def is_aborted(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether the entry belongs to an aborted transaction. False for a trimmed entry."""
+        aborted = self._cursors.aborted
+        return (
+            aborted is not None
+            and 0 <= entry_id <= self._index.last_entry_of(ledger_id)
+            and aborted.is_acked(ledger_id, entry_id)
+        )
+
+    async def abort_entries(self, entries: Mapping[int, BitMap]) -> None:
+        """Makes entries unreadable for good: durable, then acked on every cursor. Idempotent.
+
+        Retention trims them like others. `entries` has the entry ids by ledger.
+        """
+        aborted = await self._context.tasks.finish(
+            self._cursors.open_aborted(), f"aborted entries of {self.name}"
+        )
+        for ledger_id, ids in entries.items():
+            aborted.ack_entries(ledger_id, ids)
+        await aborted.flush()
+        for cursor in self._cursors.skipping():
+            for ledger_id, ids in entries.items():
+                cursor.ack_entries(ledger_id, ids)
+
     def set_retention(self, size_bytes: int, time_ms: int) -> None:
         """Sets how much consumed data is kept; -1 is no limit, 0 and 0 keep nothing.
 
@@ -405,6 +452,8 @@ class ManagedLedger:
         async with self._context.removals:
             for info in await self._list.remove_ledgers(choose):
                 self._source.forget(info.ledger_id)
+        if self._cursors.aborted is not None:
+            self._cursors.aborted.forget_trimmed()
         self._list.delete_retired_soon()
 
     def trim_soon(self) -> None:
@@ -448,6 +497,16 @@ class ManagedLedger:
         """Closes the newest ledger; the next append opens another."""
         self.check_open()
         await self._appender.roll_over()
+
+    async def close_failed_ledger(self) -> None:
+        """Closes the newest ledger if an append to it has failed; raises PersistenceError.
+
+        Until then, the next owner may find entries there that were never confirmed.
+        """
+        if self._appender.has_failed:
+            await self._appender.roll_over()
+        if self._appender.has_failed:
+            raise PersistenceError(f"{self.name}: the ledger of a failed append is not closed yet")
 
     async def terminate(self) -> Position:
         """Refuses all later appends, forever; returns the position of the last entry.
@@ -500,7 +559,7 @@ class ManagedLedger:
                     log.warning(
                         "termination not recorded", managed_ledger=self.name, error=str(error)
                     )
-            for cursor in list(self._cursors.live.values()):
+            for cursor in self._cursors.all():
                 try:
                     await cursor.close()
                 except MagnetarError as error:

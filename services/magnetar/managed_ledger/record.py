@@ -2,6 +2,7 @@
 
 `/managed-ledgers/{name}`: the list of ledgers, the topic's properties, its termination.
 `/managed-ledgers-cursors/{name}/{cursor}`: the ledger that holds the cursor's state.
+`/managed-ledgers-cursors/{name}/!aborted`: the same for the aborted entries of transactions.
 
 A record is only written by compare-and-swap over the revision that its owner last read or wrote, so
 a second owner's first write makes the first owner's next write fail. The last ledger of the list
@@ -20,6 +21,20 @@ from magnetar.metadata.records import RecordType
 MANAGED_LEDGERS_PREFIX: Final = "/managed-ledgers/"
 CURSORS_PREFIX: Final = "/managed-ledgers-cursors/"
 NO_LEDGER: Final = -1
+ABORTED_CURSOR: Final = "!aborted"
+"""The key of the aborted entries of transactions, which are stored as a cursor's acks are.
+
+No cursor of a client has this key: names are quoted in keys, and quoting replaces "!".
+"""
+
+DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
+"""Pulsar's name of the cursor whose payload holds a topic's sequence ids.
+
+Its mark-delete is the last entry that the payload covers, so aborted entries are not acked on it.
+"""
+
+WATERMARK_PROPERTY: Final = "magnetar.transactions.watermark"
+"""The property of a log that has had transactions: every entry up to this position is settled."""
 
 
 class LedgerItem(msgspec.Struct, frozen=True, array_like=True):
@@ -72,6 +87,16 @@ def cursors_prefix(name: str) -> str:
 
 def cursor_key(name: str, cursor: str) -> str:
     return cursors_prefix(name) + quote(cursor, safe="")
+
+
+def aborted_key(name: str) -> str:
+    """Returns the key of the log's aborted entries."""
+    return cursors_prefix(name) + ABORTED_CURSOR
+
+
+def is_aborted_key(key: str) -> bool:
+    """Whether a key below `cursors_prefix` is that of the aborted entries, and not of a cursor."""
+    return key.rpartition("/")[2] == ABORTED_CURSOR
 
 
 def cursor_name(key: str) -> str:

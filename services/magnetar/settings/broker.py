@@ -17,8 +17,8 @@ from typing import Final
 
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.settings import choices
-from magnetar.settings.deduplication import DeduplicationSettings
 from magnetar.settings.field import UNLIMITED, SettingsError, checked, setting
+from magnetar.settings.transactions import TransactionSettings
 
 POLICIES: Final = "Defaults of policies"
 CHECKS: Final = "Checks"
@@ -29,7 +29,7 @@ _INTERCEPTORS: Final = "org.apache.pulsar.common.intercept."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings(DeduplicationSettings):
+class BrokerSettings(TransactionSettings):
     """The settings of every broker, in a cluster or alone."""
 
     message_ttl_s: int = setting(

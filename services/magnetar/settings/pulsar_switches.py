@@ -1,8 +1,8 @@
 """Pulsar keys that require a feature that Magnetar does not have: the process does not start.
 
 Most keys without effect here are for tuning, so a warning is sufficient. These are different: with
-`transactionCoordinatorEnabled=true`, an operator who sees the server start believes that it has
-transactions. A value that requires nothing ("false", 0, empty) is accepted.
+`strictBookieAffinityEnabled=true`, an operator who sees the server start believes that ledgers
+stay on their bookies. A value that requires nothing ("false", 0, empty) is accepted.
 `delayedDeliveryEnabled` and `enableReplicatedSubscriptions` are accepted as well: Pulsar's default
 is true, they only permit a feature, and Magnetar refuses each use of it.
 """
@@ -65,7 +65,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         failureDomainsEnabled="failure domains",
         replicationTlsEnabled="geo-replication",
         strictBookieAffinityEnabled="bookie affinity",
-        transactionCoordinatorEnabled="transactions",
         zkEnableSecurity="access control in the metadata store by Pulsar's means",
     ),
     **_switches(

@@ -129,6 +129,20 @@ def build_entry(metadata: MessageMetadata, payload: bytes, *, checksum: bool = T
     return with_checksum(rest) if checksum else rest
 
 
+def in_transaction(entry: bytes, metadata: MessageMetadata, most: int, least: int) -> bytes:
+    """Returns a producer's entry with the transaction in its metadata.
+
+    Clients name the transaction in SEND; not all of them name it in the metadata, which is stored.
+    Raises MalformedEntry if the metadata names another one.
+    """
+    if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
+        if (metadata.txnid_most_bits, metadata.txnid_least_bits) != (most, least):
+            raise MalformedEntry("The metadata names another transaction than SEND")
+        return entry
+    metadata.txnid_most_bits, metadata.txnid_least_bits = most, least
+    return build_entry(metadata, payload_of(entry), checksum=entry[:2] == _CHECKSUM_MAGIC)
+
+
 def with_broker_entry_metadata(
     entry: bytes, timestamp_ms: int | None, index: int | None = None
 ) -> bytes:

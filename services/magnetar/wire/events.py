@@ -29,6 +29,8 @@ class SendRun(msgspec.Struct, gc=False):
     entries: list[bytes]
     size_bytes: int = 0
     """The size of all entries together."""
+    txn: tuple[int, int] | None = None
+    """The transaction (most bits, least bits) of all entries; None outside of transactions."""
 
     def part(self, start: int, end: int | None = None) -> "SendRun":
         """Returns the messages `start` to `end` (exclusive) as a run of their own."""
@@ -40,6 +42,7 @@ class SendRun(msgspec.Struct, gc=False):
             self.message_counts[start:end],
             entries,
             sum(map(len, entries)),
+            self.txn,
         )
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from magnetar.bookie.api import BookieError, NoSuchLedger
-from magnetar.core.errors import PersistenceError
+from magnetar.core.errors import NotAllowed, PersistenceError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
 from magnetar.ledger.copies_reader import CopiesReader
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.records import read_record
 from magnetar.managed_ledger.record import (
+    WATERMARK_PROPERTY,
     LedgerItem,
     ManagedLedgerRecord,
     decode_managed_ledger,
@@ -112,6 +113,11 @@ async def _read(log: Log, topic: TopicName, confirmed: Position | None) -> Topic
     record = await log_record(log.store, topic)
     if record is None:
         return TopicLog(topic, (), EARLIEST, exists=False)
+    if WATERMARK_PROPERTY in record.properties:
+        raise NotAllowed(
+            f"{topic} has had transactions: Spark reads and compacts no such topic yet, since it "
+            "cannot leave out the messages of open and of aborted transactions"
+        )
     files = await OffloadRepository(log.store).files(log_name(topic))
     listed = [
         item

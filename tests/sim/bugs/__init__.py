@@ -13,7 +13,16 @@ from tests.sim.bugs.bug import Bug
 
 def all_bugs() -> dict[str, Bug]:
     """By name."""
-    from tests.sim.bugs import bookie, broker, hazards, instances, ledger, topics
+    from tests.sim.bugs import (
+        bookie,
+        broker,
+        deduplication,
+        hazards,
+        instances,
+        ledger,
+        topics,
+        transactions,
+    )
 
     found: Iterable[Bug] = (
         *ledger.BUGS,
@@ -22,6 +31,8 @@ def all_bugs() -> dict[str, Bug]:
         *instances.BUGS,
         *hazards.BUGS,
         *topics.BUGS,
+        *transactions.BUGS,
+        *deduplication.BUGS,
     )
     return {bug.name: bug for bug in found}
 

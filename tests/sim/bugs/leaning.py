@@ -3,7 +3,7 @@
 from random import Random
 
 from tests.sim.bugs.bug import Lean
-from tests.sim.plan import LOSSY, FaultPlan, Plan, add_churn, draw_topic
+from tests.sim.plan import LOSSY, FaultPlan, Plan, add_churn, add_transactions, draw_topic
 
 SPAN_S = 8.0
 
@@ -66,6 +66,27 @@ def hazards(**more: float) -> Lean:
     def lean(plan: Plan) -> None:
         for name, value in more.items():
             setattr(plan.hazards, name, value)
+
+    return lean
+
+
+def deduplicates(entries: int) -> Lean:
+    """Topics deduplicate, and store their ids after so many entries."""
+
+    def lean(plan: Plan) -> None:
+        plan.deduplicates = entries
+
+    return lean
+
+
+def transactions(**more: float) -> Lean:
+    """Clients move messages in transactions, with `more` of what `TxnPlan` has."""
+
+    def lean(plan: Plan) -> None:
+        if not plan.txn.messages:
+            add_transactions(plan, always=True)
+        for name, value in more.items():
+            setattr(plan.txn, name, value)
 
     return lean
 

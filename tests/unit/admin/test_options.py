@@ -7,9 +7,11 @@ import pytest
 
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
+from magnetar.broker.topic.own_properties import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.names import NamespaceName, parse_topic
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY
 
 from .support import NO_BODY, Admin, Peer, topic_name
 
@@ -227,6 +229,11 @@ async def test_the_brokers_own_properties_of_a_topic_are_not_shown(
     await topic.add_producer(producer_of(AccessMode.EXCLUSIVE))
     assert len(topic.managed_ledger.properties) == 2
     assert await documents(admin, "GET", TOPIC + "/properties") == {"a": "1"}
+    for key in (EPOCH_PROPERTY, WATERMARK_PROPERTY):
+        path = TOPIC + "/properties"
+        assert (await refused(admin, "PUT", path, {key: "1"}))[0] == 412
+        assert (await refused(admin, "DELETE", f"{path}?key={key}"))[0] == 412
+    assert len(topic.managed_ledger.properties) == 2
 
 
 async def test_a_partitions_number_is_below_the_number_of_partitions(admin: Admin) -> None:

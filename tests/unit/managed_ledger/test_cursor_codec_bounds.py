@@ -120,7 +120,7 @@ NOTHING = struct.pack("<I", 0)
         (sealed(head() + NOTHING), "too few"),
         (sealed(head(magic=b"MCUS") + NOTHING * 2), "not a cursor record"),
         (sealed(head() + NOTHING * 2)[:-1] + b"\xff", "CRC-32C"),
-        (sealed(head(version=3) + NOTHING * 2), "version 3 is neither 1 nor 2"),
+        (sealed(head(version=3) + NOTHING * 2), "version 3 is none of 1, 2"),
         (sealed(head(version=2) + NOTHING * 2), "malformed"),
         (sealed(head(kind=3) + NOTHING * 2), "malformed"),
         (sealed(head(kind=0) + NOTHING * 2), "malformed"),

@@ -45,6 +45,10 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "key": ("string", "Property"),
     "value": ("string", "Value"),
     "setting": ("string", "Setting, by Pulsar's key"),
+    "most": ("integer", "Most significant bits of a transaction's id: its coordinator"),
+    "least": ("integer", "Least significant bits of a transaction's id"),
+    "coordinator": ("integer", "Id of a transaction coordinator"),
+    "timeout": ("integer", "Milliseconds"),
 }
 
 TAGS: Final = (
@@ -58,6 +62,7 @@ TAGS: Final = (
     ("bookies", "Drain bookies; check the replication of ledgers"),
     ("lookup", "The broker that serves a topic"),
     ("metrics", "Prometheus metrics"),
+    ("transactions", "Coordinators, transactions, and their topics and subscriptions"),
     ("health", "Liveness and readiness of this process"),
 )
 

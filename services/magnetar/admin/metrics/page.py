@@ -24,6 +24,7 @@ from magnetar.admin.metrics.topic_series import (
     namespace_labels,
     topic_labels,
 )
+from magnetar.admin.metrics.transaction_series import transaction_families
 from magnetar.admin.metrics.windows import WINDOW_S, MinuteWindows
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
@@ -95,6 +96,7 @@ class MetricsPage:
             self._cold.families(service),
             security_families(service),
             balance_families(service, self._balance),
+            transaction_families(service),
         ):
             yield piece
         await self._analytics.refresh(service, self._balance)

@@ -47,6 +47,11 @@ _SCHEMAS: Final = _A + "/schemas/{tenant:name}/{namespace:name}/{topic:name}"
 _BROKERS: Final = _A + "/brokers"
 _OURS: Final = _A + "/magnetar"
 
+_TXN: Final = "/admin/v3/transactions"
+_TXN_ID: Final = "/{most:number}/{least:number}"
+_TXN_TOPIC: Final = "/{tenant:name}/{namespace:name}/{topic:name}"
+_TXN_SUBSCRIPTION: Final = _TXN_TOPIC + "/{subscription:name}"
+
 _PUBLIC: Final = Public()
 _ANY: Final = AnyRole()
 _SUPER: Final = SuperUser()
@@ -254,6 +259,25 @@ _OWN: Final[dict[Route, Right]] = {
     ("GET", _OURS + "/drain"): _SUPER,
     ("GET", _OURS + "/analytics/backlog/{tenant:name}/{namespace:name}"): _GET_TOPICS,
 }
+_TRANSACTIONS: Final[dict[Route, Right]] = {
+    ("GET", _TXN + "/coordinators"): _SUPER,
+    ("GET", _TXN + "/coordinatorStats"): _SUPER,
+    ("GET", _TXN + "/transactionMetadata/{most:number}/{least:number}"): _SUPER,
+    ("GET", _TXN + "/slowTransactions/{timeout:number}"): _SUPER,
+    ("POST", _TXN + "/abortTransaction/{most:number}/{least:number}"): _SUPER,
+    ("POST", _TXN + "/transactionCoordinator/replicas"): _SUPER,
+    ("GET", _TXN + "/coordinatorInternalStats/{coordinator:number}"): _SUPER,
+    ("GET", _TXN + "/transactionBufferStats" + _TXN_TOPIC): _GET_STATS,
+    ("GET", _TXN + "/transactionInBufferStats" + _TXN_TOPIC + _TXN_ID): _GET_STATS,
+    ("GET", _TXN + "/transactionBufferInternalStats" + _TXN_TOPIC): _GET_STATS,
+    ("GET", _TXN + "/pendingAckStats" + _TXN_SUBSCRIPTION): _GET_STATS,
+    ("GET", _TXN + "/transactionInPendingAckStats" + _TXN_SUBSCRIPTION + _TXN_ID): _GET_STATS,
+    ("GET", _TXN + "/pendingAckInternalStats" + _TXN_SUBSCRIPTION): _GET_STATS,
+    (
+        "GET",
+        _TXN + "/positionStatsInPendingAck" + _TXN_SUBSCRIPTION + "/{ledger:number}/{entry:number}",
+    ): _GET_STATS,
+}
 METRICS: Final[Route] = "GET", "/metrics"
 """Public, unless `authenticateMetricsEndpoint` is set: then any role."""
 _OTHERS: Final[dict[Route, Right]] = {
@@ -278,6 +302,7 @@ RIGHTS: Final[dict[Route, Right]] = {
     **_OF_SCHEMAS,
     **_OF_BROKERS,
     **_OWN,
+    **_TRANSACTIONS,
     **_OTHERS,
 }
 

@@ -94,7 +94,9 @@ async def _scan(subscription: PersistentSubscription, start: Position) -> dict[s
         if not page:
             break
         scanned += len(page)
-        for entry in cursor.filter_unacked(page):
+        for entry in page:
+            if cursor.is_acked(entry.ledger_id, entry.entry_id):
+                continue
             first, last = first or entry.position, entry.position
             entries += 1
             count = _message_count(entry)

@@ -57,11 +57,11 @@ async def peek(request: Request) -> Response:
     refuse_broken(topic, text_of(request, "subscription"))
     if subscription is None:
         # Pulsar creates the subscription, which then retains all data. This only answers as it.
-        return message_response(await topic.managed_ledger.read_entry(_nth(topic, position)))
+        return await _response(topic, _nth(topic, position))
     entry = await subscription.peek(position)
     if entry is None:
         raise NotFound("Message not found")
-    return message_response(entry)
+    return message_response(entry, ledger=topic.managed_ledger)
 
 
 @router.get(
@@ -76,7 +76,7 @@ async def read_by_id(request: Request) -> Response:
         stored = await topic.managed_ledger.read_entry(Position(ledger, entry))
     except NotFound:
         raise NotFound("Message id not found") from None
-    return message_response(stored)
+    return message_response(stored, ledger=topic.managed_ledger)
 
 
 @router.get(
@@ -101,7 +101,12 @@ async def examine(request: Request) -> Response:
     nth = min(max(bodies.number(request, "messagePosition", 1), 1), total)
     earliest = request.query_params.get("initialPosition") == "earliest"
     number = nth if earliest else total - nth + 1
-    return message_response(await ledger.read_entry(_nth(topic, number)))
+    return await _response(topic, _nth(topic, number))
+
+
+async def _response(topic: PersistentTopic, position: Position) -> Response:
+    entry = await topic.managed_ledger.read_entry(position)
+    return message_response(entry, ledger=topic.managed_ledger)
 
 
 def _nth(topic: PersistentTopic, number: int) -> Position:
@@ -139,8 +144,9 @@ async def last_message_id(request: Request) -> Response:
         raise TopicNotFound(f"Topic {name} not found") from None
     topic = await persistent_topic(service, name, "GetLastMessageId")
     ledger = topic.managed_ledger
-    last = ledger.last_confirmed
-    batch = None
+    last, batch = ledger.last_confirmed, None
+    if ledger.entries_total:
+        last = topic.last_readable() or ledger.first_position
     if last.entry_id >= 0 and ledger.entries_total:
         batch = batch_size((await ledger.read_entry(last)).data)
     return answer(

@@ -156,7 +156,7 @@ async def put_properties(request: Request) -> Response:
         return done()
     topic = await loaded_topic(service, name)
     persistent = require_persistent(topic, "A non-persistent topic keeps no properties")
-    await persistent.managed_ledger.set_properties(added)
+    await persistent.set_properties(added)
     return done()
 
 
@@ -177,5 +177,5 @@ async def delete_property(request: Request) -> Response:
         return done()
     topic = as_persistent(await loaded_topic(service, name))
     if topic is not None:
-        await topic.managed_ledger.delete_property(key)
+        await topic.delete_property(key)
     return done()

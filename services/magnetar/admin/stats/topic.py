@@ -16,6 +16,7 @@ from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import as_persistent
+from magnetar.broker.topic.transactions.stats import BufferStats
 from magnetar.policies.lifecycle import BACKLOG_QUOTA
 
 UNLIMITED: Final = -1
@@ -89,9 +90,16 @@ class TopicStats(msgspec.Struct, rename="camel", kw_only=True):
     msg_drop_rate: float | msgspec.UnsetType = msgspec.UNSET
 
 
+def _transactions(topic: Topic) -> BufferStats | None:
+    persistent = as_persistent(topic)
+    if persistent is None or not persistent.transactional:
+        return None
+    return persistent.transactions.stats()
+
+
 def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
     """Returns the current stats of a loaded topic."""
-    counters = topic.counters
+    counters, transactions = topic.counters, _transactions(topic)
     stats = TopicStats(
         msg_rate_in=counters.message_rate_in,
         msg_throughput_in=counters.bytes_rate_in,
@@ -102,6 +110,9 @@ def topic_stats(topic: Topic, broker_id: str) -> TopicStats:
         ),
         publishers=[publisher_stats(producer) for producer in topic.producers],
         waiting_publishers=topic.producers.waiting_count,
+        ongoing_txn_count=0 if transactions is None else transactions.open_count,
+        committed_txn_count=0 if transactions is None else transactions.committed_total,
+        aborted_txn_count=0 if transactions is None else transactions.aborted_total,
         subscriptions={
             name: subscription.stats() for name, subscription in topic.subscriptions.items()
         },

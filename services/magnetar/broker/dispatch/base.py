@@ -28,7 +28,9 @@ from magnetar.core.clock import Clock
 from magnetar.core.ids import Position
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.pending_acks import TxnAcks
 
 TURN_ENTRIES_MAX: Final = 500
 
@@ -104,8 +106,8 @@ class Dispatcher(ABC):
             self._in_turn = False
         if budget <= 0:
             self._dispatch_later()
-        elif self.ledger.terminated_at is not None:
-            self.announce_end()
+        else:
+            self.announce_end_if_terminated()
 
     def _dispatch_later(self) -> None:
         if not self._turn_due:
@@ -134,6 +136,18 @@ class Dispatcher(ABC):
     def settle_up_to(self, position: Position) -> None:
         """Records that all entries up to `position` are acknowledged: by expiry, skip or an ack."""
 
+    @abstractmethod
+    def withhold(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """Records that a transaction has acked an entry. Call `woken()` as for `settle`."""
+
+    @abstractmethod
+    def committed(self, acks: TxnAcks) -> None:
+        """Records that these acks of a transaction count; the cursor has them."""
+
+    @abstractmethod
+    def aborted(self, acks: TxnAcks) -> None:
+        """Redelivers what these acks of a transaction withheld; the cursor has dropped them."""
+
     def woken(self) -> None:
         """Dispatches if the entries just settled allow a delivery."""
         if self._wake_due:
@@ -146,9 +160,24 @@ class Dispatcher(ABC):
     ) -> None:
         """Redelivers entries that the consumer holds: the given positions, or all."""
 
+    def _return(self, taken: list[Entry], live: list[Entry], done: int) -> None:
+        """Returns entries to the reader: those from the first of `live` on that was not delivered.
+
+        `live` are those of `taken` that may be delivered now. The others return as well: an entry
+        that is pending in a transaction must be read again if that aborts.
+        """
+        if done < len(live):
+            at = done if len(live) == len(taken) else taken.index(live[done])
+            self.reader.give_back(taken[at:])
+
     def rewind(self) -> None:
         """Restarts reading behind the mark-delete position; nothing may be outstanding."""
         self.reader.rewind(self.reader.source.next_position(self.cursor.mark_delete))
+
+    def announce_end_if_terminated(self) -> None:
+        """Calls `announce_end` once the topic takes no more messages."""
+        if self.ledger.terminated_at is not None:
+            self.announce_end()
 
     def announce_end(self) -> None:
         """Sends END_OF_TOPIC to each consumer once, if the terminated topic is drained.

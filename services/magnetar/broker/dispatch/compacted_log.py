@@ -61,6 +61,11 @@ class CompactedLog:
         """The last confirmed position of the raw log."""
         return self._ledger.last_confirmed
 
+    @property
+    def horizon(self) -> Position | None:
+        """The first entry of an open transaction in the raw log."""
+        return self._ledger.horizon
+
     def add_append_listener(self, listener: Callable[[], None]) -> None:
         """Calls `listener` after each append to the raw log."""
         self._ledger.add_append_listener(listener)

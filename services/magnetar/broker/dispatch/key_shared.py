@@ -65,6 +65,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self.waiting = WaitingLines()
         self._being_read: dict[PositionPair, int] = {}
         self._kept = KeptEntries()
+        self._without_hash: set[PositionPair] = set()
+        """Positions of aborted transactions that are read to find their hash."""
 
     def _joining(self, consumer: Consumer) -> None:
         policy = consumer.spec.key_shared or KeySharedSpec()
@@ -130,7 +132,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             taken = self.reader.take(min(room, max(1, int(permits))))
             if taken:
                 entries = self.cursor.filter_unacked(taken)
-                self.reader.give_back(entries[self._hand_out(entries, out, full) :])
+                self._return(taken, entries, self._hand_out(entries, out, full))
                 dealt += len(taken)
         for consumer, deliveries in (*full, *out.items()):
             if deliveries:
@@ -192,7 +194,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 dealt += 1
                 position, sticky_hash = head
                 kept = self._kept.take(position)
-                if self.cursor.is_acked(*position):
+                if self.cursor.is_done(*position):
                     self._next_in_line(sticky_hash)
                     continue
                 if kept is None and (entry := self.replays.take(position)) is not None:
@@ -265,8 +267,29 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         if self.waiting.park(position, sticky_hash):
             self._line_up(sticky_hash)
 
+    def _replay_aborted(self, position: PositionPair, packed: int) -> None:
+        if packed:
+            self._replay_later(position, packed)
+        else:
+            self._without_hash.add(position)
+            self.replays.request((position,))
+
+    def _hashed(self, position: PositionPair) -> None:
+        """Queues a returned position, which can be taken now, in the line of its hash."""
+        self._without_hash.discard(position)
+        entry = self.replays.take(position)
+        if entry is None or self.cursor.is_done(*position):
+            return
+        count, key = count_and_key(entry)
+        sticky_hash = self.selector.hash_of(key)
+        if self.waiting.park(position, sticky_hash):
+            self._line_up(sticky_hash)
+        self._kept.keep(position, entry, count)
+
     def _replays_read(self, positions: Sequence[PositionPair]) -> None:
         for position in positions:
+            if position in self._without_hash:
+                self._hashed(position)
             sticky_hash = self._being_read.pop(position, 0)
             if sticky_hash:
                 self._line_up(sticky_hash)
@@ -290,6 +313,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _clear_replay(self) -> None:
         self.waiting.clear()
+        self._without_hash.clear()
         self._being_read.clear()
         self._kept.clear()
         self.draining.clear()

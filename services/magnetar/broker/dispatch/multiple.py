@@ -21,6 +21,7 @@ from magnetar.broker.subscription.consumer import HASH_BITS, Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.ids import Position
+from magnetar.managed_ledger.pending_acks import TxnAcks
 
 
 class MultipleConsumersDispatcher(Dispatcher):
@@ -32,6 +33,8 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.replays = ReplayReader(context.ledger, context.cursor, context.tasks, context.limits)
         self.unacked = 0
         self.blocked = False
+        self._withheld: dict[PositionPair, int] = {}
+        """The packed values of entries that are pending in transactions."""
 
     @abstractmethod
     def _replay_later(self, position: PositionPair, packed: int) -> None:
@@ -91,6 +94,7 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.dispatch()
 
     def _emptied(self) -> None:
+        self._withheld.clear()
         self._clear_replay()
         self.replays.close()
         self.counts.clear()
@@ -122,6 +126,45 @@ class MultipleConsumersDispatcher(Dispatcher):
                 return
         self.replays.forget((ledger_id, entry_id))
         self._forget_replay((ledger_id, entry_id))
+
+    def withhold(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """See `Dispatcher.withhold`."""
+        for holder in (consumer, *self.consumers):
+            if packed := holder.held(ledger_id, entry_id):
+                self._withheld[ledger_id, entry_id] = packed
+                break
+        self.settle(consumer, ledger_id, entry_id)
+
+    def committed(self, acks: TxnAcks) -> None:
+        """See `Dispatcher.committed`."""
+        if self._withheld:
+            for key in acks.keys:
+                self._withheld.pop(key, None)
+
+    def aborted(self, acks: TxnAcks) -> None:
+        """See `Dispatcher.aborted`. An entry that was not read yet is read in turn."""
+        for key in sorted(acks.keys, reverse=True):
+            packed = self._withheld.pop(key, 0)
+            if not self.consumers or key >= self.cursor.read_position or self.cursor.is_done(*key):
+                continue
+            for consumer in self.consumers:
+                if held := consumer.release(*key):  # other messages of the batch
+                    messages = held >> HASH_BITS
+                    consumer.unacked -= messages
+                    consumer.redelivered_messages += messages
+                    self.unacked -= messages
+                    self._released_entry(consumer, held)
+                    packed = held
+                    break
+            self.counts.increment(key)
+            self._replay_aborted(key, packed)
+        self._unblock()
+        self._wake_due = False
+        self.dispatch()
+
+    def _replay_aborted(self, position: PositionPair, packed: int) -> None:
+        """Queues a position of an aborted transaction; `packed` is 0 if it was not read here."""
+        self._replay_later(position, packed)
 
     def _released(self, consumer: Consumer, packed: int) -> None:
         """Records that an acknowledged entry is no longer outstanding at `consumer`."""

@@ -56,6 +56,10 @@ class EntryLog(Protocol):
     def last_confirmed(self) -> Position:
         """The position of the last confirmed entry."""
 
+    @property
+    def horizon(self) -> Position | None:
+        """The first entry of an open transaction, from which on nothing is delivered."""
+
     def add_append_listener(self, listener: Callable[[], None]) -> None:
         """Calls `listener` after each append."""
 
@@ -107,11 +111,12 @@ class EntryReader:
     @property
     def caught_up(self) -> bool:
         """Whether the dispatcher has taken all entries up to the last confirmed one."""
-        return (
-            not self._buffer
-            and self._task is None
-            and self._cursor.read_position > self.source.last_confirmed
-        )
+        return not self._buffer and self._task is None and self._is_last(self._cursor.read_position)
+
+    def _is_last(self, start: Position) -> bool:
+        """Whether nothing can be delivered now from `start` on."""
+        horizon = self.source.horizon
+        return start > self.source.last_confirmed or (horizon is not None and start >= horizon)
 
     def open(self, on_ready: Callable[[], None]) -> None:
         """Starts listening for appends. Idempotent."""
@@ -158,10 +163,15 @@ class EntryReader:
             return []
         entries_max = min(entries_max, self._limits.read_entries_max)
         position = self._cursor.read_position
+        horizon = self.source.horizon
+        if horizon is not None and position >= horizon:
+            return []
         cached = self.source.read_cached(position, entries_max, self._limits.read_bytes_max)
         if cached is None:
             self._fetch()
             return []
+        if horizon is not None:
+            cached = _before(cached, horizon)
         if cached:
             self._advance(cached[-1])
         return cached
@@ -184,7 +194,7 @@ class EntryReader:
             start = Position(last.ledger_id, last.entry_id + 1)
         else:
             start = self._cursor.read_position
-        if start <= self.source.last_confirmed:
+        if not self._is_last(start):
             self._task = self._tasks.start(self._read(start), "read")
 
     async def _read(self, start: Position) -> None:
@@ -209,6 +219,8 @@ class EntryReader:
             await asyncio.sleep(backoff.failed_s())
         if self._task is me:
             self._task = None
+            if (horizon := self.source.horizon) is not None:
+                entries = _before(entries, horizon)
             if entries:
                 self._buffer.extend(entries)
                 self._on_ready()
@@ -241,6 +253,13 @@ class EntryReader:
         if self._task is not None:
             task, self._task = self._task, None
             task.cancel()
+
+
+def _before(entries: list[Entry], horizon: Position) -> list[Entry]:
+    """Returns the entries before the horizon; the same list if all are."""
+    if not entries or (entries[-1].ledger_id, entries[-1].entry_id) < horizon:
+        return entries
+    return [entry for entry in entries if (entry.ledger_id, entry.entry_id) < horizon]
 
 
 def _closed() -> None:

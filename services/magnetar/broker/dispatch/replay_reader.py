@@ -177,7 +177,7 @@ class ReplayReader:
 
     def _failed(self, position: PositionPair, error: Exception | None) -> bool:
         """Records a failed read; returns whether the position needs no further attempt."""
-        if self._cursor.is_acked(*position):
+        if self._cursor.is_done(*position):
             self.forget(position)
             return True
         if isinstance(error, EntryCorrupt) and self._limits.skip_unreadable:

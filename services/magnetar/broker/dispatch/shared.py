@@ -62,7 +62,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         taken = self.reader.take(room)
         if taken:
             entries = self.cursor.filter_unacked(taken)
-            self.reader.give_back(entries[self._hand_out(entries, replayed=False) :])
+            self._return(taken, entries, self._hand_out(entries, replayed=False))
         return len(taken)
 
     def _replay_some(self, count: int) -> int:
@@ -91,7 +91,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
                 position = self._chunks.first(consumer)
                 if position is None:
                     break
-                acked = self.cursor.is_acked(*position)
+                acked = self.cursor.is_done(*position)
                 entry = None if acked else self.replays.take(position)
                 if entry is None and not acked:
                     self.replays.request((position,))
@@ -210,7 +210,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
 
     def _replays_read(self, positions: Sequence[PositionPair]) -> None:
         for position in positions:
-            if position not in self._chunks and not self.cursor.is_acked(*position):
+            if position not in self._chunks and not self.cursor.is_done(*position):
                 self._replay.add(position)
         self.dispatch()
 

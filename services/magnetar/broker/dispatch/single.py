@@ -28,6 +28,7 @@ from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.errors import ConsumerBusy
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.entry import Entry
+from magnetar.managed_ledger.pending_acks import TxnAcks
 
 
 class SingleActiveDispatcher(Dispatcher):
@@ -112,7 +113,7 @@ class SingleActiveDispatcher(Dispatcher):
                 left -= count if ack_set is None else ack_set.bit_count()
             if left <= 0:
                 break
-        self.reader.give_back(entries[len(deliveries) :])
+        self._return(taken, entries, len(deliveries))
         consumer.permits = left
         self._count_out(consumer, deliveries, permits - left)
         return len(taken)
@@ -147,6 +148,24 @@ class SingleActiveDispatcher(Dispatcher):
     def settle_up_to(self, position: Position) -> None:
         """See `Dispatcher.settle_up_to`."""
         self.reader.skip_up_to(position)
+        self.dispatch()
+
+    def withhold(self, consumer: Consumer, ledger_id: int, entry_id: int) -> None:
+        """Does nothing: the cursor has the state."""
+
+    def committed(self, acks: TxnAcks) -> None:  # noqa: ARG002 - the cursor has them
+        """Continues behind a cumulative ack."""
+        self.settle_up_to(self.cursor.mark_delete)
+
+    def aborted(self, acks: TxnAcks) -> None:
+        """Rewinds to the first of the entries; later ones come again too, as from Pulsar."""
+        first = min(acks.keys, default=None)
+        if acks.cumulative is not None:
+            first = self.reader.source.next_position(self.cursor.mark_delete)
+        if self.active is None or self._switch is not None or first is None:
+            return  # the hand-over rewinds
+        if first < self.cursor.read_position:
+            self.reader.rewind(Position(*first))
         self.dispatch()
 
     def redeliver(

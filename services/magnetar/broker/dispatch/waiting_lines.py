@@ -39,20 +39,20 @@ class WaitingLines:
         return sticky_hash in self.by_hash
 
     def park(self, position: PositionPair, sticky_hash: int) -> bool:
-        """Adds a position to its hash's line; returns whether it is the new head."""
-        self._count += 1
+        """Adds a position to its hash's line, once; returns whether it is the new head."""
         line = self.by_hash.get(sticky_hash)
         if line is None:
             self.by_hash[sticky_hash] = deque((position,))
-            return True
-        if position > line[-1]:
+        elif position > line[-1]:
             line.append(position)
-            return False
-        if position < line[0]:
+        elif position < line[0]:
             line.appendleft(position)
-            return True
-        self.by_hash[sticky_hash] = deque(sorted((*line, position)))
-        return False
+        elif position not in line:
+            self.by_hash[sticky_hash] = line = deque(sorted((*line, position)))
+        else:
+            return False
+        self._count += 1
+        return line is None or line[0] == position
 
     def line_up(self, sticky_hash: int, owner: Consumer | None) -> None:
         """Lines a hash up at its owner, which gets the head as soon as it has room."""

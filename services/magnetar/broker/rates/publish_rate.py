@@ -11,6 +11,9 @@ reading the whole connection as soon as the rate is reached.
 A message that breaks a rule gets its SEND_ERROR after the receipts of all earlier messages and
 before those of all later ones, because clients rely on that order.
 
+The first message of a transaction waits here too, until the topic knows whether the transaction is
+open; the producer's later messages wait behind it.
+
 Held messages count as one pending run of their producer, so that closing waits for them. They are
 dropped if the producer is disconnected by the broker: clients resend messages without a receipt.
 """
@@ -23,6 +26,7 @@ from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Judged, Producer
+from magnetar.broker.topic.transactions.admission import Admission, Undecided
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, MetadataError, NotAllowed
 from magnetar.wire.entry import parse_metadata
@@ -45,6 +49,9 @@ class Publishes(Protocol):
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Appends the run; its receipts are sent once it is stored."""
+
+    def admission(self, txn: tuple[int, int]) -> Admission:
+        """Returns whether a message of the transaction may be stored now."""
 
 
 class PublishGate:
@@ -151,6 +158,8 @@ class PublishGate:
 
     def grant(self, run: SendRun) -> int:
         """Takes tokens for the run's first messages; returns how many may be published now."""
+        if run.txn is not None and self._topic.admission(run.txn) is not None:
+            return 0
         limiter = self.limiter
         if limiter is None:
             return len(run.entries)
@@ -220,6 +229,12 @@ class HeldSends:
             if not self._topic.serving:
                 return  # `resume` calls it again
             run, error = self._queue[0]
+            if error is None and run.txn is not None:
+                admission = self._topic.admission(run.txn)
+                if isinstance(admission, Undecided):
+                    return  # `resume` calls it again
+                if (error := admission) is not None:
+                    self._queue[0] = (run, error)
             if error is not None:
                 if producer.pending_runs > 1:
                     return  # `answered` calls it again with each receipt

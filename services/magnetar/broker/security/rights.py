@@ -24,6 +24,7 @@ from magnetar.broker.security.needs import (
     TopicNeed,
     TopicOperation,
 )
+from magnetar.broker.transactions.assignment import is_assignment
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.wire.commands import CommandType
 
@@ -57,6 +58,14 @@ class Right:
 
 def _public(command: Any, attached: Attached) -> tuple[Need, ...]:
     return (PublicNeed(),)
+
+
+def _find_topic(command: Any, attached: Attached) -> tuple[Need, ...]:
+    """The needs of a look-up. All who may use transactions may find their coordinators."""
+    topic = parse_topic(command.topic)
+    if is_assignment(topic):
+        return (AnyRoleNeed(),)
+    return (TopicNeed(topic, TopicOperation.LOOKUP),)
 
 
 def _any_role(command: Any, attached: Attached) -> tuple[Need, ...]:
@@ -133,13 +142,13 @@ _BY_NAME: Final[dict[str, Right]] = {
     "PING": _CONNECTING,
     "PONG": _CONNECTING,
     "LOOKUP": Right(
-        _on_topic(TopicOperation.LOOKUP),
-        "LOOKUP of the topic",
+        _find_topic,
+        "LOOKUP of the topic; none for the assign topic of transaction coordinators",
         "Client is not authorized to Lookup",
     ),
     "PARTITIONED_METADATA": Right(
-        _on_topic(TopicOperation.LOOKUP),
-        "LOOKUP of the topic",
+        _find_topic,
+        "LOOKUP of the topic; none for the assign topic of transaction coordinators",
         "Client is not authorized to Get Partition Metadata",
     ),
     "GET_TOPICS_OF_NAMESPACE": Right(
@@ -211,7 +220,7 @@ _BY_NAME: Final[dict[str, Right]] = {
         "CONSUME of each topic with the subscription",
         "Client is not authorized to add the subscriptions to a transaction",
     ),
-    "END_TXN": Right(_any_role, "that of the principal that began the transaction"),
+    "END_TXN": Right(_any_role, "none: only the principal that began it, or a super user, may"),
     "END_TXN_ON_PARTITION": Right(_super_user, "super user"),
     "END_TXN_ON_SUBSCRIPTION": Right(_super_user, "super user"),
     "SCALABLE_TOPIC_LOOKUP": _UNSUPPORTED,

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from magnetar.broker.session.attachment import Attachment
-from magnetar.broker.session.refusal import check_subscribe
+from magnetar.broker.session.refusal import check_subscribe, transaction_of
 from magnetar.broker.session.schemas import schema_info
 from magnetar.broker.session.session import Session
 from magnetar.broker.subscription.api import Subscription
@@ -18,6 +18,7 @@ from magnetar.broker.subscription.spec import (
 )
 from magnetar.broker.topic.persistent import require_persistent
 from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.transactions.api import TxnId
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
@@ -143,9 +144,6 @@ def on_ack(session: Session, command: pb.CommandAck) -> None:
         if wants_response:
             _ack_response(session, command, ConsumerNotFound("Consumer not found"))
         return
-    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
-        _ack_response(session, command, NotAllowed("Transaction manager is not not enabled"))
-        return
     parts_count = session.service.settings.batch_index_acks
     positions = [
         (
@@ -162,13 +160,17 @@ def on_ack(session: Session, command: pb.CommandAck) -> None:
     if cumulative and not positions and len(command.message_id) == 1:
         last = command.message_id[0]  # a part of its batch is acked, so all entries before it are
         positions = [(signed64(last.ledgerId), signed64(last.entryId) - 1, None, 0)]
-    on_done = None
-    if wants_response:
 
-        def on_done(error: MagnetarError | None) -> None:
+    def respond(error: MagnetarError | None) -> None:
+        if wants_response:
             _ack_response(session, command, error)
 
-    attachment.subscription.ack(attachment.consumer, positions, cumulative, on_done)
+    subscription, consumer = attachment.subscription, attachment.consumer
+    if (txn := transaction_of(command)) is not None:
+        subscription.ack_in_transaction(consumer, TxnId(*txn), positions, cumulative, respond)
+    else:
+        on_done = respond if wants_response else None
+        subscription.ack(consumer, positions, cumulative, on_done)
 
 
 def _ack_response(session: Session, command: pb.CommandAck, error: MagnetarError | None) -> None:

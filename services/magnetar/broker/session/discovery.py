@@ -8,6 +8,7 @@ from magnetar.broker.ownership.location import HERE, Located
 from magnetar.broker.session.session import Session
 from magnetar.broker.session.topic_pattern import compiled, matching
 from magnetar.broker.session.topic_watcher import TopicListWatcher
+from magnetar.broker.transactions.assignment import ASSIGN_TOPIC
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -35,9 +36,13 @@ async def _partitioned_metadata(
     response = _PartitionedResponse(request_id=command.request_id)
     try:
         name = parse_topic(command.topic)
-        response.partitions = await session.service.topics.partitions_or_create(
-            name, auto_create=command.metadata_auto_creation_enabled
-        )
+        transactions = session.service.transactions
+        if transactions is not None and name == ASSIGN_TOPIC:
+            response.partitions = await transactions.coordinator_count()
+        else:
+            response.partitions = await session.service.topics.partitions_or_create(
+                name, auto_create=command.metadata_auto_creation_enabled
+            )
         response.response = _PartitionedResponse.Success
     except MagnetarError as error:
         refuse_partitioned_metadata(session, command, error)

@@ -14,7 +14,7 @@ from magnetar.broker.security.authorizer import Authorizer
 from magnetar.broker.security.needs import Need
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.security.rights import RIGHTS, Right
-from magnetar.broker.session import consumers, discovery, schemas
+from magnetar.broker.session import consumers, discovery, schemas, transactions
 from magnetar.broker.session.recheck import check_consumer, check_producer
 from magnetar.broker.session.session import Handler, Session
 from magnetar.core.errors import AuthorizationError, MagnetarError, ServiceNotReady
@@ -31,6 +31,7 @@ _REFUSALS: Final[dict[int, Refuse]] = {
     CommandType.GET_SCHEMA: schemas.refuse_schema,
     CommandType.GET_OR_CREATE_SCHEMA: schemas.refuse_registration,
     CommandType.CONSUMER_STATS: consumers.refuse_stats,
+    **transactions.refusals(),
 }
 """The commands whose refusal is in their own response; the others get ERROR."""
 

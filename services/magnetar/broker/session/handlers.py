@@ -8,6 +8,7 @@ from magnetar.broker.session import (
     handshake,
     producers,
     schemas,
+    transactions,
     unsupported,
 )
 from magnetar.broker.session.session import Handler
@@ -43,21 +44,25 @@ HANDLERS: Final[dict[int, Handler]] = {
 }
 
 
-def handlers(security: "BrokerSecurity | None") -> dict[int, Handler]:
+def handlers(
+    security: "BrokerSecurity | None", *, transactional: bool = False
+) -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
-    With an audit log, permitted attachments are written to it.
+    `transactional`: whether clients may use transactions. With an audit log, permitted attachments
+    are written to it.
 
     Raises LookupError if the table of rights lacks a command.
     """
+    served = {**HANDLERS, **transactions.HANDLERS} if transactional else HANDLERS
     if security is None:
-        return HANDLERS
+        return served
     # Imported here: an open process does not need them.
     from magnetar.broker.session import authentication
     from magnetar.broker.session.audited import audited
     from magnetar.broker.session.guard import guarded
 
-    proving = {**HANDLERS, **authentication.HANDLERS}
+    proving = {**served, **authentication.HANDLERS}
     if security.audit is not None:
         proving = audited(proving, security.audit, security.attached)
     if security.authorizer is None:

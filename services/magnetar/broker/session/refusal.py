@@ -7,7 +7,7 @@ from typing import Final
 
 from magnetar.core.errors import MagnetarError, MetadataError, NotAllowed
 from magnetar.wire._pb import PulsarApi_pb2 as pb
-from magnetar.wire.entry import parse_metadata
+from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar.wire.events import Send
 from magnetar.wire.framing import MalformedEntry
 
@@ -21,15 +21,28 @@ NO_REPLICATED_SUBSCRIPTIONS: Final = (
 
 
 def send_refusal(event: Send, now_ms: int) -> MagnetarError | None:
-    """Returns why the broker must not store a message, None if it may."""
+    """Returns why the broker must not store a message, None if it may.
+
+    Puts the transaction into the entry's metadata, if only SEND names it.
+    """
     command = event.command
-    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
-        return NotAllowed("Transactions are not enabled on this broker")
+    txn = transaction_of(command)
     try:
-        deliver_at_ms = parse_metadata(event.entry).deliver_at_time
+        metadata = parse_metadata(event.entry)
+        if metadata.deliver_at_time > now_ms:
+            return NotAllowed(NO_DELAYED_DELIVERY)
+        if txn is not None:
+            event.entry = in_transaction(event.entry, metadata, *txn)
     except MalformedEntry as error:
         return MetadataError(str(error))
-    return NotAllowed(NO_DELAYED_DELIVERY) if deliver_at_ms > now_ms else None
+    return None
+
+
+def transaction_of(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:
+    """Returns the transaction of a SEND or ACK, None if it has none."""
+    if command.HasField("txnid_most_bits") or command.HasField("txnid_least_bits"):
+        return command.txnid_most_bits, command.txnid_least_bits
+    return None
 
 
 def check_subscribe(command: pb.CommandSubscribe) -> None:

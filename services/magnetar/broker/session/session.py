@@ -18,12 +18,13 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.session.refusal import send_refusal, transaction_of
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     MagnetarError,
@@ -89,6 +90,8 @@ class Broker(Protocol):
     compaction: Compaction
     security: "BrokerSecurity | None"
     """None while authentication is off."""
+    transactions: Transactions | None
+    """None while transactions are off."""
 
     @property
     def clock(self) -> Clock:
@@ -255,7 +258,7 @@ class Session:
         if attached is None:
             return
         producer, topic = attached
-        gate = topic.gate
+        gate = topic.gate if run.txn is None else topic.transaction_gate(run.txn)
         if gate is not None:
             gate.publish(producer, run)
             return
@@ -270,6 +273,7 @@ class Session:
 
     def _single_send(self, event: Send) -> None:
         command = event.command
+        error = send_refusal(event, self.service.clock.now_ms())
         highest = max(command.highest_sequence_id, command.sequence_id)
         run = SendRun(
             command.producer_id,
@@ -278,8 +282,8 @@ class Session:
             [command.num_messages],
             [event.entry],
             len(event.entry),
+            transaction_of(command),
         )
-        error = send_refusal(event, self.service.clock.now_ms())
         if error is None:
             self._send(run)
         elif (attached := self._ready_producer(run.producer_id)) is not None:

@@ -8,6 +8,7 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import SubscriptionStats
+from magnetar.broker.transactions.api import TxnId
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 
@@ -81,6 +82,19 @@ class Subscription(Protocol):
         on_done: OnDone | None = None,
     ) -> None:
         """Acknowledges entries or parts of batches; `on_done` gets every error."""
+
+    def ack_in_transaction(
+        self,
+        consumer: Consumer,
+        txn: TxnId,
+        positions: Sequence[AckPosition],
+        cumulative: bool,
+        on_done: OnDone,
+    ) -> None:
+        """Acknowledges in a transaction; the acks count once it commits.
+
+        `on_done` gets every error, also NotAllowed if the subscription keeps no position.
+        """
 
     def redeliver(
         self,

@@ -26,6 +26,7 @@ from magnetar.broker.subscription.stats import (
     consumer_stats,
     total,
 )
+from magnetar.broker.transactions.api import TxnId
 from magnetar.core.clock import Clock
 from magnetar.core.errors import ConsumerBusy, NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST, Position
@@ -170,6 +171,17 @@ class NonPersistentSubscription:
         """Reports success at once: nothing is stored."""
         if on_done is not None:
             on_done(None)
+
+    def ack_in_transaction(
+        self,
+        consumer: Consumer,  # noqa: ARG002 - no state to change
+        txn: TxnId,  # noqa: ARG002
+        positions: Sequence[AckPosition],  # noqa: ARG002
+        cumulative: bool,  # noqa: ARG002
+        on_done: OnDone,
+    ) -> None:
+        """Refuses: an ack that nothing keeps cannot wait for a commit."""
+        on_done(NotAllowed("Transactions need a persistent topic"))
 
     def redeliver(
         self,

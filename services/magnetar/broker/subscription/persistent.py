@@ -28,7 +28,9 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
+from magnetar.broker.subscription.transactions import SubscriptionTransactions
 from magnetar.broker.topic.counters import RATE_PERIOD_S
+from magnetar.broker.transactions.api import Outcome, TransactionRecords, TxnId
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
@@ -65,6 +67,8 @@ class PersistentSubscription:
         "_mark_delete_moved_ms",
         "_mark_delete_seen",
         "_moving",
+        "_records",
+        "_transactions",
         "clock",
         "closed",
         "cursor",
@@ -91,6 +95,7 @@ class PersistentSubscription:
         limits: SubscriptionLimits,
         clock: SteadyClock,
         tasks: TaskSet,
+        records: TransactionRecords | None = None,
     ) -> None:
         self.topic = topic
         self.name = name
@@ -112,6 +117,10 @@ class PersistentSubscription:
         self._gone = GoneConsumers()
         self._moving = asyncio.Lock()
         self._context = DispatchContext(topic, ledger, cursor, limits, clock, tasks)
+        self._records = records
+        self._transactions: SubscriptionTransactions | None = None
+        if cursor.pending is not None:
+            self.transactions.recover()
 
     @property
     def type(self) -> SubType | None:
@@ -268,6 +277,34 @@ class PersistentSubscription:
             else:
                 self.cursor.when_durable(on_done)
 
+    @property
+    def transactions(self) -> SubscriptionTransactions:
+        """The acks of transactions. A subscription without them keeps no state for them."""
+        if self._transactions is None:
+            self._transactions = SubscriptionTransactions(
+                self, self._records, self.clock, self._context.tasks
+            )
+        return self._transactions
+
+    def ack_in_transaction(
+        self,
+        consumer: Consumer,
+        txn: TxnId,
+        positions: Sequence[AckPosition],
+        cumulative: bool,
+        on_done: OnDone,
+    ) -> None:
+        """See `Subscription.ack_in_transaction`."""
+        consumer.last_acked_ms = self.clock.now_ms()
+        self.transactions.ack(consumer, txn, positions, cumulative, on_done)
+
+    async def end_transaction(self, txn: TxnId, outcome: Outcome) -> None:
+        """See `Participant.end_transaction`."""
+        if self._transactions is not None or self.cursor.pending is not None:
+            await self.transactions.end_transaction(txn, outcome)
+        else:  # a former instance may have ended it, and failed to store that
+            await self.cursor.flush()
+
     def _ack_individually(self, consumer: Consumer, positions: Sequence[AckPosition]) -> None:
         dispatcher, cursor = self.dispatcher, self.cursor
         for ledger_id, entry_id, ack_set, batch_size in positions:
@@ -282,14 +319,20 @@ class PersistentSubscription:
                 dispatcher.settle(consumer, ledger_id, entry_id)
             else:
                 left = cursor.remaining_batch(ledger_id, entry_id)
-                if left is not None:  # None: the ack named no message
+                if left == 0:  # open transactions have acked the rest
+                    dispatcher.withhold(consumer, ledger_id, entry_id)
+                elif left is not None:  # None: the ack named no message
                     dispatcher.settle_part(consumer, ledger_id, entry_id, left.bit_count())
 
-    def _ack_cumulative(self, positions: Sequence[AckPosition]) -> None:
+    def check_cumulative(self, positions: Sequence[AckPosition]) -> None:
+        """Raises NotAllowed unless these positions may be acked cumulatively."""
         if self.type is not None and self.type.individual_only:
             raise NotAllowed("Cumulative acknowledgement is not allowed on shared subscriptions")
         if len(positions) != 1:
             raise NotAllowed("Cumulative acknowledgement takes one message id")
+
+    def _ack_cumulative(self, positions: Sequence[AckPosition]) -> None:
+        self.check_cumulative(positions)
         ledger_id, entry_id, ack_set, batch_size = positions[0]
         position = Position(ledger_id, entry_id)
         if ack_set:
@@ -362,7 +405,12 @@ class PersistentSubscription:
         return None if position is None else await self.ledger.read_entry(position)
 
     def _ack_up_to(self, position: Position) -> int:
-        """Acknowledges entries up to `position`; returns how many."""
+        """Acknowledges entries up to `position`; returns how many.
+
+        Entries behind an open transaction stay: no consumer could have read them yet.
+        """
+        if self.ledger.horizon is not None:
+            position = min(position, self.ledger.last_visible)
         before = self.cursor.backlog
         if position > self.cursor.mark_delete:
             self.cursor.ack_cumulative(position)
@@ -391,6 +439,8 @@ class PersistentSubscription:
             self.dispatcher.close()
         if self.throttle is not None:
             self.throttle.close()
+        if self._transactions is not None:
+            self._transactions.close()
         garbage_policy.closed(self)
 
     def discard(self) -> None:

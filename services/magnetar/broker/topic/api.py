@@ -15,6 +15,7 @@ from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
@@ -95,6 +96,12 @@ class Topic(Protocol):
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Publishes a run of messages; the producer's sink gets the receipts or the errors."""
+
+    def admission(self, txn: tuple[int, int]) -> Admission:
+        """Returns whether a message of the transaction may be stored now."""
+
+    def transaction_gate(self, txn: tuple[int, int]) -> PublishGate | None:
+        """Returns the gate for a message of the transaction; None if nothing limits it."""
 
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""

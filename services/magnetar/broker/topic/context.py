@@ -8,6 +8,7 @@ from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
 from magnetar.broker.topic.entry_stamp import EntryStamp
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 
@@ -32,3 +33,5 @@ class TopicContext:
     stamp: EntryStamp | None = None
     encryption_required: bool = False
     """Whether producers must encrypt, whatever the policies say."""
+    transactions: TransactionRecords | None = None
+    """The records of transactions, also while transactions are off."""

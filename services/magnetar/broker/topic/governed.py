@@ -27,6 +27,7 @@ from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATIO
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
@@ -103,6 +104,16 @@ class GovernedTopic(ABC):
     @abstractmethod
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Publishes the run; see `Topic.publish`."""
+
+    @abstractmethod
+    def admission(self, txn: tuple[int, int]) -> Admission:
+        """Returns whether a message of the transaction may be stored now."""
+
+    def transaction_gate(self, txn: tuple[int, int]) -> PublishGate | None:
+        """Returns the gate for a message of the transaction; None if nothing limits it."""
+        if self.gate is None and self.admission(txn) is not None:
+            self.gate = PublishGate(self, self._context.held)  # removed once nothing is held
+        return self.gate
 
     @property
     def serving(self) -> bool:

@@ -7,6 +7,7 @@ away. Pulsar does the same.
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.ack_state import run_start
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.batch import messages_of
 from magnetar.wire.entry import peek
@@ -32,6 +33,17 @@ async def find_last_message(
         return EARLIEST, NO_BATCH
     facts = peek((await ledger.read_entry(position)).data)
     return position, facts.message_count - 1 if facts.is_batch else NO_BATCH
+
+
+def last_not_aborted(ledger: ManagedLedger, last: Position) -> Position:
+    """Returns the last entry at or before `last` that is not aborted, or `first_position`."""
+    aborted = ledger.aborted
+    while aborted is not None and ledger.is_aborted(*last):
+        ids = aborted.holes.get(last.ledger_id)
+        if ids is None or last <= aborted.mark_delete:
+            return ledger.first_position  # every entry up to the mark-delete is aborted
+        last = ledger.previous_position(Position(last.ledger_id, run_start(ids, last.entry_id)))
+    return last
 
 
 def _last_kept_index(entry: bytes) -> int:

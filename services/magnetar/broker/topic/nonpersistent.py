@@ -19,6 +19,7 @@ from magnetar.broker.topic.governed import GovernedTopic
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
+from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
@@ -102,6 +103,10 @@ class NonPersistentTopic(GovernedTopic):
         for subscription in self.subscriptions.values():
             subscription.publish(run.entries)
         producer.sink.send_receipts(producer, run, NO_POSITION, NO_POSITION)
+
+    def admission(self, txn: tuple[int, int]) -> Admission:  # noqa: ARG002 - whatever the id
+        """Refuses transactions: there is no log that could hide a message until the commit."""
+        return NotAllowed("Transactions need a persistent topic")
 
     async def subscribe(
         self, request: SubscribeRequest, consumer: Consumer

@@ -6,11 +6,8 @@ append fails, every producer is disconnected: a later message must not be stored
 one that the client resends.
 """
 
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.lifecycle.limits import KEEPS_ALL, quorums_of, retention_of
@@ -31,10 +28,15 @@ from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATIO
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate
-from magnetar.broker.topic.last_message import find_last_message
+from magnetar.broker.topic.last_message import find_last_message, last_not_aborted
+from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, check_keys, without_own
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
+from magnetar.broker.topic.publish_completion import PublishCompletion
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
+from magnetar.broker.topic.transactions.admission import Admission
+from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.topic.transactions.watermark import Watermark
 from magnetar.core.errors import (
     ConsumerBusy,
     MagnetarError,
@@ -57,8 +59,6 @@ from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")
 
-EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-
 
 class PersistentTopic(GovernedTopic):
     """A persistent topic or partition that this broker serves."""
@@ -67,6 +67,7 @@ class PersistentTopic(GovernedTopic):
         "_dispatch_limiter",
         "_next_index",
         "_tasks",
+        "_transactions",
         "counters",
         "deduplication",
         "deduplication_switch",
@@ -94,6 +95,7 @@ class PersistentTopic(GovernedTopic):
         self._dispatch_limiter: RateLimiter | None = None
         self._tasks = context.tasks
         self._next_index = 0
+        self._transactions: TopicTransactions | None = None
         epoch = managed_ledger.properties.get(EPOCH_PROPERTY)
         self.producers = ProducerRegistry(
             self.full_name, None if epoch is None else int(epoch), self._store_epoch, self._tasks
@@ -107,13 +109,39 @@ class PersistentTopic(GovernedTopic):
             if cursor.name != DEDUPLICATION_CURSOR:
                 self.subscriptions[cursor.name] = self._subscription(cursor.name)
 
+    @property
+    def transactions(self) -> TopicTransactions:
+        """The topic's transactions. A topic without them keeps no state for them."""
+        if self._transactions is None:
+            context = self._context
+            self._transactions = TopicTransactions(
+                *(self.name, self.managed_ledger, context.transactions, context.clock),
+                *(self._tasks, self._resume_gate),
+            )
+        return self._transactions
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the topic has had a transaction since it was opened, or had some before."""
+        return self._transactions is not None
+
+    def admission(self, txn: tuple[int, int]) -> Admission:
+        """See `Topic.admission`."""
+        return self.transactions.admission(txn)
+
+    def _resume_gate(self) -> None:
+        if self.gate is not None:
+            self.gate.resume()
+
     async def recover(self) -> None:
         """Restores the state in memory that producers need; call it before any attaches.
 
-        That is the ids of deduplication, and the message index after the last entry (PIP-70).
+        Those are the ids of deduplication, open transactions, and the message index (PIP-70).
         """
         await self.deduplication_switch.load()
-        position = await self.last_readable()
+        if Watermark.of(self.managed_ledger) is not None:
+            self.transactions.recover()
+        position = self._last_stored()
         if self._context.stamp is not None and position is not None:
             entry = await self.managed_ledger.read_entry(position)
             self._next_index = last_index(entry.data) + 1
@@ -164,9 +192,13 @@ class PersistentTopic(GovernedTopic):
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
-        self.managed_ledger.append(
-            run.entries, PublishCompletion(self, producer, run, sequence, recorded)
-        )
+        completion = PublishCompletion(self, producer, run, sequence, recorded)
+        if run.txn is None:
+            self.managed_ledger.append(run.entries, completion)
+        else:
+            count = len(run.entries)
+            appended = self.transactions.appending(run.txn, count, completion)
+            self.managed_ledger.append(run.entries, appended)
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Disconnects every producer: clients then resend messages without a receipt in order."""
@@ -362,8 +394,7 @@ class PersistentTopic(GovernedTopic):
     @property
     def properties(self) -> Mapping[str, str]:
         """The log's properties without those of the broker."""
-        properties = self.managed_ledger.properties
-        return {key: value for key, value in properties.items() if key != EPOCH_PROPERTY}
+        return without_own(self.managed_ledger.properties)
 
     @property
     def stored_bytes(self) -> int:
@@ -379,6 +410,7 @@ class PersistentTopic(GovernedTopic):
             limits=self.limits,
             clock=self._context.clock,
             tasks=self._tasks,
+            records=self._context.transactions,
         )
         subscription.suspended = not self.serving
         self._throttle(subscription)
@@ -398,7 +430,7 @@ class PersistentTopic(GovernedTopic):
         throttle.topic, throttle.own = whole, own
         subscription.rates_changed()
 
-    async def last_readable(self) -> Position | None:
+    def _last_stored(self) -> Position | None:
         """Returns the position of the last stored entry, None if there is none."""
         ledger = self.managed_ledger
         last = ledger.last_confirmed
@@ -406,9 +438,17 @@ class PersistentTopic(GovernedTopic):
             last = ledger.previous_position(ledger.next_position(last))
         return last if last.entry_id >= 0 and last > ledger.first_position else None
 
+    def last_readable(self) -> Position | None:
+        """Returns the last entry that a consumer can get now, None if there is none."""
+        ledger = self.managed_ledger
+        if ledger.horizon is None and ledger.aborted is None:
+            return self._last_stored()
+        last = last_not_aborted(ledger, ledger.last_visible)
+        return last if last.entry_id >= 0 and last > ledger.first_position else None
+
     async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:
         """See `Topic.last_message`."""
-        position = await self.last_readable()
+        position = self.last_readable()
         return await find_last_message(self.managed_ledger, position, compacted)
 
     async def check_schema(self, schema: SchemaInfo) -> None:
@@ -443,8 +483,14 @@ class PersistentTopic(GovernedTopic):
         self.managed_ledger.when_fenced(listener)
 
     async def set_properties(self, properties: Mapping[str, str]) -> None:
-        """Stores the topic's properties with its log."""
+        """Adds or replaces properties. Raises PreconditionFailed for one of the broker's own."""
+        check_keys(properties)
         await self.managed_ledger.set_properties(dict(properties))
+
+    async def delete_property(self, key: str) -> None:
+        """Deletes a property if it exists; raises as `set_properties` does."""
+        check_keys((key,))
+        await self.managed_ledger.delete_property(key)
 
     def policies_changed(self) -> None:
         """See `Topic.policies_changed`."""
@@ -485,8 +531,7 @@ class PersistentTopic(GovernedTopic):
         """Ends `suspend`."""
         self._suspended = False
         self.producers.resume()
-        if self.gate is not None:
-            self.gate.resume()
+        self._resume_gate()
         for subscription in list(self.subscriptions.values()):
             subscription.resume()
 
@@ -509,6 +554,8 @@ class PersistentTopic(GovernedTopic):
         self.deduplication_switch.end()
         for subscription in self.subscriptions.values():
             subscription.suspend()
+        if self._transactions is not None:
+            await self._transactions.close()
         await self.managed_ledger.close()
 
     def abandon(self) -> None:
@@ -516,6 +563,8 @@ class PersistentTopic(GovernedTopic):
         self._closing = True
         self._stop_publishing()
         self.deduplication_switch.end()
+        if self._transactions is not None:
+            self._transactions.abandon()
         self.managed_ledger.abandon()
         self.dismiss(None)
 
@@ -536,55 +585,6 @@ class PersistentTopic(GovernedTopic):
         in_use = self.subscriptions or self.broken_subscriptions or len(self.producers)
         if not force and in_use:
             raise PreconditionFailed("Topic has active producers/subscriptions")
-
-
-@dataclass(slots=True)
-class PublishCompletion:
-    """Answers one run once its append has succeeded or failed."""
-
-    topic: PersistentTopic
-    producer: Producer
-    run: SendRun
-    sequence: ProducerSequence | None
-    """The ids of the producer, if deduplication judged the run."""
-    recorded: int
-    """The id that the run records once it is stored, or NONE."""
-    started: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.started = time.monotonic()
-
-    def __call__(self, ledger_id: int, first_entry_id: int, error: MagnetarError | None) -> None:
-        producer, run, topic = self.producer, self.run, self.topic
-        producer.pending_runs -= 1
-        if error is not None:
-            if isinstance(error, TopicTerminated):
-                # No SEND_ERROR: Go's client would then wait for its send timeout. Producers are
-                # disconnected instead, and get the reason when they reconnect.
-                topic.producers.close_all()
-                producer.sink.send_errors(producer, run, error)
-            else:
-                producer.sink.send_errors(producer, run, error)
-                topic.publish_failed(error)
-            if self.sequence is not None:
-                self.sequence.failed()
-            if producer.on_answered is not None:
-                producer.on_answered()
-            return
-        messages = sum(run.message_counts)
-        topic.counters.last_published_ms = topic.now_ms()
-        producer.messages_in += messages
-        producer.bytes_in += run.size_bytes
-        topic.counters.published(
-            run.entries, messages, run.size_bytes, time.monotonic() - self.started
-        )
-        producer.sink.send_receipts(producer, run, ledger_id, first_entry_id)
-        if self.sequence is not None:
-            self.sequence.stored(self.recorded)
-        elif topic.deduplication is not None:
-            topic.deduplication.stored_unjudged(producer, run)
-        if producer.on_answered is not None:
-            producer.on_answered()
 
 
 def as_persistent(topic: Topic | None) -> PersistentTopic | None:

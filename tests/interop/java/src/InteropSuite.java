@@ -45,6 +45,8 @@ public final class InteropSuite {
         ReaderScenarios.register(suite);
         TopicScenarios.register(suite);
         SchemaScenarios.register(suite);
+        TransactionScenarios.register(suite);
+        TransactionAckScenarios.register(suite);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             out.println(line.equals("list")

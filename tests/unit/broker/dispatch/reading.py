@@ -41,6 +41,7 @@ class HandLog:
 
     def __init__(self, last: int, *, entry_bytes: int = 1) -> None:
         self.last = last
+        self.horizon: Position | None = None
         self.entry_bytes = entry_bytes
         self.cached = False
         self.listeners: list[Callable[[], None]] = []
@@ -123,7 +124,7 @@ class Mark:
     def ack(self, ledger_id: int, entry_id: int) -> None:
         self.acked.add((ledger_id, entry_id))
 
-    def is_acked(self, ledger_id: int, entry_id: int) -> bool:
+    def is_done(self, ledger_id: int, entry_id: int) -> bool:
         return (ledger_id, entry_id) in self.acked
 
 

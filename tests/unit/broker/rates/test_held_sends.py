@@ -28,6 +28,7 @@ from magnetar.broker.rates.token_bucket import TokenBucket
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Producer
+from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.core.errors import MagnetarError
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry
@@ -67,6 +68,9 @@ class Topic:
         self.gate: PublishGate | None = PublishGate(self, self.budget)
         self.serving = True
         self.stored: list[int] = []
+
+    def admission(self, txn: tuple[int, int]) -> Admission:
+        raise AssertionError(f"no message of {txn} is sent here")
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         self.stored += run.sequence_ids

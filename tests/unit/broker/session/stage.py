@@ -70,7 +70,10 @@ class Client:
     def __init__(self, w: World, *, version: str = "test", protocol: int = 21) -> None:
         self.world = w
         self.socket = Socket()
-        self.session = Session(w.service, handlers.handlers(w.service.security))
+        self.session = Session(
+            w.service,
+            handlers.handlers(w.service.security, transactional=w.service.transactions is not None),
+        )
         self.socket.on_close = lambda: self.session.lost(None)
         self.session.opened(self.socket, "/127.0.0.1:40712")
         self._decoder = FrameDecoder()

@@ -15,7 +15,7 @@ from tests.unit.broker.topic.stage import (
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.topic.entry_stamp import last_index
-from magnetar.broker.topic.persistent import EPOCH_PROPERTY
+from magnetar.broker.topic.own_properties import EPOCH_PROPERTY
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.core.errors import ProducerFenced, ServiceNotReady, TopicTerminated
 from magnetar.core.ids import EARLIEST, Position

@@ -20,8 +20,9 @@ from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.record import DEDUPLICATION_CURSOR
 
-CURSOR: Final = "pulsar.dedup"
+CURSOR: Final = DEDUPLICATION_CURSOR
 """The name of the cursor, which is Pulsar's."""
 
 log = get_logger("magnetar.topic.deduplication")

@@ -27,6 +27,7 @@ from magnetar.managed_ledger.record import (
     cursor_name,
     cursors_prefix,
     decode_cursor,
+    is_aborted_key,
 )
 from magnetar.metadata.store import Record
 from magnetar_spark.jobs.backlog.gather.durable_end import durable_end
@@ -49,7 +50,11 @@ class StoredCursor:
 async def stored_cursors(context: LedgerContext, name: str) -> list[StoredCursor]:
     """All durable cursors of a managed ledger, by name."""
     room = asyncio.Semaphore(CURSORS_AT_ONCE)
-    records = await context.store.list(cursors_prefix(name))
+    records = [
+        record
+        for record in await context.store.list(cursors_prefix(name))
+        if not is_aborted_key(record.key)
+    ]
 
     async def read(record: Record) -> StoredCursor | None:
         async with room:

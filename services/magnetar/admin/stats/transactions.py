@@ -1,0 +1,130 @@
+"""The documents of coordinators and transactions, with Pulsar's field names."""
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+from magnetar.broker.subscription.persistent import PersistentSubscription
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.transactions.api import TransactionRecord, TxnId
+from magnetar.broker.transactions.coordinator import Coordinator
+
+READY = "Ready"
+"""A coordinator that is served is ready; Pulsar's other states are those of a log in recovery."""
+
+
+class CoordinatorStats(TypedDict):
+    """Pulsar's TransactionCoordinatorStats."""
+
+    state: str
+    leastSigBits: int
+    lowWaterMark: int
+    ongoingTxnSize: int
+    recoverStartTime: int
+    recoverEndTime: int
+
+
+class TransactionMetadata(TypedDict):
+    """Pulsar's TransactionMetadata."""
+
+    txnId: str
+    status: str
+    openTimestamp: int
+    timeoutAt: int
+    owner: str | None
+    producedPartitions: Mapping[str, object]
+    ackedPartitions: Mapping[str, Mapping[str, object]]
+
+
+def coordinator_stats(coordinator: Coordinator) -> CoordinatorStats:
+    """Returns the state of a coordinator."""
+    active = coordinator.active
+    oldest = next(iter(active), None)
+    return {
+        "state": READY,
+        "leastSigBits": coordinator.last_number,
+        "lowWaterMark": 0 if oldest is None else oldest.least - 1,
+        "ongoingTxnSize": len(active),
+        "recoverStartTime": coordinator.recovery_began_ms,
+        "recoverEndTime": coordinator.recovery_ended_ms,
+    }
+
+
+def transaction_metadata(
+    txn: TxnId,
+    record: TransactionRecord,
+    produced: Mapping[str, object] | None = None,
+    acked: Mapping[tuple[str, str], object] | None = None,
+) -> TransactionMetadata:
+    """Returns a transaction with its participants, under the names that the client gave.
+
+    `produced` and `acked` are the participants' own data, by topic, and by topic and subscription.
+    """
+    subscriptions: dict[str, dict[str, object]] = {}
+    for topic, name in record.subscriptions:
+        subscriptions.setdefault(topic, {})[name] = (acked or {}).get((topic, name), {})
+    return {
+        "txnId": str(txn),
+        "status": record.state.value,
+        "openTimestamp": record.opened_ms,
+        # Pulsar's field is the length of the timeout, whatever its name says.
+        "timeoutAt": record.deadline_ms - record.opened_ms,
+        "owner": record.owner,
+        "producedPartitions": {topic: (produced or {}).get(topic, {}) for topic in record.topics},
+        "ackedPartitions": subscriptions,
+    }
+
+
+class BufferStatsDocument(TypedDict):
+    """Pulsar's TransactionBufferStats. There are no snapshots, since the log itself is marked."""
+
+    state: str
+    maxReadPosition: str
+    lastSnapshotTimestamps: int
+    lowWaterMarks: Mapping[str, int] | None
+    ongoingTxnSize: int
+    recoverStartTime: int
+    recoverEndTime: int
+    totalAbortedTransactions: int
+    snapshotType: str
+    segmentsStats: None
+
+
+class PendingAckStatsDocument(TypedDict):
+    """Pulsar's TransactionPendingAckStats."""
+
+    state: str
+    lowWaterMarks: Mapping[str, int] | None
+    ongoingTxnSize: int
+    recoverStartTime: int
+    recoverEndTime: int
+
+
+def buffer_stats(topic: PersistentTopic, *, low_water_marks: bool) -> BufferStatsDocument:
+    """Returns the transactions of a topic. A record decides, so no low water marks are needed."""
+    stats = topic.transactions.stats()
+    return {
+        "state": stats.state,
+        "maxReadPosition": stats.max_read_position,
+        "lastSnapshotTimestamps": 0,
+        "lowWaterMarks": {} if low_water_marks else None,
+        "ongoingTxnSize": stats.open_count,
+        "recoverStartTime": stats.recovery_started_ms,
+        "recoverEndTime": stats.recovery_ended_ms,
+        "totalAbortedTransactions": stats.aborted_total,
+        "snapshotType": "None",
+        "segmentsStats": None,
+    }
+
+
+def pending_ack_stats(
+    subscription: PersistentSubscription, *, low_water_marks: bool
+) -> PendingAckStatsDocument:
+    """Returns the transactions of a subscription. Its acks are loaded with its cursor."""
+    stats = subscription.transactions.stats()
+    return {
+        "state": stats.state,
+        "lowWaterMarks": {} if low_water_marks else None,
+        "ongoingTxnSize": stats.open_count,
+        "recoverStartTime": 0,
+        "recoverEndTime": 0,
+    }

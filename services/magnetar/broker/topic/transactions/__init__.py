@@ -1,0 +1,1 @@
+"""The transactions of a topic: admission of messages, the horizon, and the aborted entries."""

@@ -1,0 +1,100 @@
+"""Looks up transactions that are open past their deadline.
+
+Normally the coordinator notifies the participants of every end. EXPIRY_GRACE_S after the deadline,
+a topic or subscription reads the record itself, and again until the transaction has ended.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from magnetar.broker.transactions.api import TxnId
+from magnetar.core.backoff import Backoff
+from magnetar.core.clock import Clock
+from magnetar.core.tasks import TaskSet
+
+EXPIRY_GRACE_S: Final = 5.0
+LOOKED_UP_AT_ONCE_MAX: Final = 1_000
+RETRY_MIN_S: Final = 0.5
+RETRY_MAX_S: Final = 30.0
+
+NOT_LOOKED_UP: Final = 0
+"""The deadline of a recovered transaction, whose record was not read yet: it is due at once."""
+
+
+class Expiry:
+    """One timer for all open transactions of a topic or subscription."""
+
+    __slots__ = ("_apply", "_clock", "_closed", "_deadlines", "_name", "_running", "_tasks",
+                 "_timer")  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        clock: Clock,
+        tasks: TaskSet,
+        deadlines: Callable[[], Mapping[TxnId, int]],
+        apply: Callable[[TxnId], Awaitable[bool]],
+    ) -> None:
+        self._name = name
+        self._clock = clock
+        self._tasks = tasks
+        self._deadlines = deadlines
+        self._apply = apply
+        """Reads the record and applies its outcome; returns whether that needs no retry."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._running = False
+        self._closed = False
+
+    def schedule(self) -> None:
+        """Sets the timer for the next deadline."""
+        if self._running or self._closed:
+            return
+        deadlines = self._deadlines()
+        if not deadlines:
+            return
+        due_ms = min(deadlines.values())
+        delay_s = 0.0
+        if due_ms != NOT_LOOKED_UP:
+            delay_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000 + EXPIRY_GRACE_S)
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + delay_s:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(delay_s, self._expired)
+
+    def stop(self) -> None:
+        """Ends the timer for good."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._running = True
+        if (
+            self._tasks.start(self._look_up(), f"transactions past deadline of {self._name}")
+            is None
+        ):
+            self._closed = True
+
+    async def _look_up(self) -> None:
+        """Looks up each transaction past its deadline, until none is left."""
+        backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, random)
+        try:
+            while not self._closed and (due := self._due()):
+                done = await asyncio.gather(*map(self._apply, due[:LOOKED_UP_AT_ONCE_MAX]))
+                if all(done):
+                    backoff.reset()
+                else:
+                    await asyncio.sleep(backoff.failed_s())
+        finally:
+            self._running = False
+        self.schedule()
+
+    def _due(self) -> list[TxnId]:
+        at_ms = self._clock.now_ms() - int(EXPIRY_GRACE_S * 1000)
+        return [txn for txn, deadline_ms in self._deadlines().items() if deadline_ms <= at_ms]

@@ -1,0 +1,51 @@
+"""Finds the transactions whose entries a log has, after its owner has changed."""
+
+import asyncio
+from typing import Final
+
+from magnetar.broker.topic.transactions.buffer import TxnBuffer
+from magnetar.broker.transactions.api import Outcome, TxnId
+from magnetar.core.ids import Position
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.wire.entry import parse_metadata
+from magnetar.wire.framing import MalformedEntry
+
+READ_ENTRIES_MAX: Final = 1_000
+READ_BYTES_MAX: Final = 4 << 20
+READ_TIMEOUT_S: Final = 30.0
+
+
+async def scan(ledger: ManagedLedger, after: Position, end: Position, buffer: TxnBuffer) -> None:
+    """Adds the transactions of the entries after `after`, up to and including `end`.
+
+    A transaction with an entry in the aborted set gets the outcome ABORT. The others have no
+    deadline yet, so they are looked up next. Raises what reading raises.
+    """
+    start = ledger.next_position(after)
+    while start <= end:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            entries = await ledger.read(start, READ_ENTRIES_MAX, READ_BYTES_MAX)
+        for entry in entries:
+            if entry.position > end:
+                return
+            if (txn := transaction_of(entry.data)) is None:
+                continue
+            open_txn = buffer.get(txn) or buffer.admit(txn, 0)
+            buffer.appended(txn, entry.ledger_id, entry.entry_id, 1)
+            if ledger.is_aborted(entry.ledger_id, entry.entry_id):
+                open_txn.outcome = Outcome.ABORT
+        if not entries:
+            return  # the rest was trimmed meanwhile
+        start = ledger.next_position(entries[-1].position)
+        await asyncio.sleep(0)  # parsing a full read takes milliseconds
+
+
+def transaction_of(data: bytes) -> TxnId | None:
+    """Returns the transaction of a stored entry, None if it belongs to none."""
+    try:
+        metadata = parse_metadata(data)
+    except MalformedEntry:
+        return None
+    if not metadata.HasField("txnid_most_bits"):
+        return None
+    return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)

@@ -1,0 +1,1 @@
+"""Transactions: the coordinators that this broker serves, their records, and the participants."""

@@ -1,0 +1,346 @@
+"""A transaction coordinator: begins transactions, records their participants, and ends them.
+
+The record of a transaction changes in memory first (`transitions`), and is then written with the
+next group (`writer`). Nothing is answered, and no participant is notified, before the change is
+durable. If a write fails for good, the coordinator has failed: memory may be ahead of the store, so
+nothing is answered any more, and the next request loads it again (`coordinators`).
+
+The end of a transaction runs as a task of the coordinator, so it goes on when its client is gone:
+write the decision, notify all participants, keep the outcome. A new owner of the coordinator
+repeats it for the transactions that are ending.
+"""
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from magnetar.broker.transactions import transitions
+from magnetar.broker.transactions.api import (
+    Outcome,
+    SubscriptionInTxn,
+    TransactionRecord,
+    TxnId,
+    TxnState,
+)
+from magnetar.broker.transactions.counts import CoordinatorCounts
+from magnetar.broker.transactions.outcomes import Outcomes
+from magnetar.broker.transactions.participants import Notifier
+from magnetar.broker.transactions.records import (
+    Head,
+    decode_record,
+    encode_record,
+    number_of,
+)
+from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
+from magnetar.core.backoff import Random
+from magnetar.core.errors import (
+    MagnetarError,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
+from magnetar.core.log import get_logger
+from magnetar.core.steady_clock import SteadyClock
+from magnetar.core.tasks import TaskSet
+from magnetar.metadata.store import MetadataStore, Record
+
+OPEN_MAX: Final = 100_000
+"""Open transactions of a coordinator in memory; a setting may lower it."""
+ROLE_SHARE: Final = 0.5
+"""Of the maximum, what one role may have open: no client can keep all others out."""
+DEADLINES_SPARE: Final = 1_000
+"""Deadlines of ended transactions that are kept, beyond as many as there are open ones."""
+
+log = get_logger("magnetar.transactions")
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a command."""
+
+    role: str | None
+    """None without authentication."""
+    super_user: bool
+    connection: object
+    """Identifies the connection; its session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of a coordinator."""
+
+    open_max: int = OPEN_MAX
+    retention_ms: int = 600_000
+    """How long outcomes are kept."""
+
+
+class _Active:
+    """A transaction that has not ended: its newest record, and the task that ends it."""
+
+    __slots__ = ("end", "record")
+
+    def __init__(self, record: TransactionRecord) -> None:
+        self.record = record
+        self.end: asyncio.Future[None] | None = None
+        """Done when all participants have made the outcome durable."""
+
+
+class Coordinator:
+    """Serves the transactions of one coordinator. `load` returns one."""
+
+    def __init__(
+        self,
+        id_: int,
+        store: MetadataStore,
+        taken: tuple[Record, Head],
+        notifier: Notifier,
+        clock: SteadyClock,
+        random: Random,
+        limits: Limits,
+    ) -> None:
+        self.id = id_
+        self.epoch = taken[1].epoch
+        self.counts = CoordinatorCounts()
+        self.recovery_began_ms = self.recovery_ended_ms = clock.now_ms()
+        self._notifier = notifier
+        self._clock = clock
+        self._limits = limits
+        self._active: dict[int, _Active] = {}
+        self._active_by_role: Counter[str] = Counter()
+        self._deadlines: list[tuple[float, int]] = []
+        """When open transactions are aborted, by the monotonic clock: a heap."""
+        self._outcomes = Outcomes(limits.retention_ms)
+        self._tasks = TaskSet(f"transaction coordinator {id_}")
+        self._writer = RecordWriter(store, id_, taken, self._value_of, random)
+
+    @classmethod
+    async def load(
+        cls,
+        id_: int,
+        store: MetadataStore,
+        broker: str,
+        notifier: Notifier,
+        clock: SteadyClock,
+        random: Random,
+        limits: Limits,
+    ) -> "Coordinator":
+        """Takes the coordinator over and continues what is ending; raises MetadataError."""
+        began_ms = clock.now_ms()
+        taken = await take_over(store, id_, broker, random)
+        coordinator = cls(id_, store, taken, notifier, clock, random, limits)
+        coordinator.recovery_began_ms = began_ms
+        coordinator._recover(await read_records(store, id_))
+        coordinator.recovery_ended_ms = clock.now_ms()
+        return coordinator
+
+    @property
+    def failed(self) -> bool:
+        """Whether the coordinator serves nothing any more."""
+        return self._writer.failure is not None
+
+    @property
+    def active(self) -> Mapping[TxnId, TransactionRecord]:
+        """The transactions that have not ended, in the order of their beginning."""
+        return MappingProxyType(
+            {TxnId(self.id, number): txn.record for number, txn in self._active.items()}
+        )
+
+    @property
+    def active_count(self) -> int:
+        """The number of transactions that have not ended."""
+        return len(self._active)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the newest transaction, -1 if there never was one."""
+        return self._writer.next_number - 1
+
+    @property
+    def groups_written(self) -> int:
+        """The number of groups of writes to the metadata store."""
+        return self._writer.groups
+
+    async def begin(self, owner: str | None, timeout_ms: int) -> TxnId:
+        """Begins a transaction; raises NotAllowed for a timeout out of bounds.
+
+        Raises TransactionCoordinatorNotFound, on which clients retry, if too many are open.
+        """
+        record = transitions.begun(owner, timeout_ms, self._clock.now_ms())
+        if len(self._active) >= self._limits.open_max:
+            raise TransactionCoordinatorNotFound(
+                f"Transaction coordinator {self.id} has {len(self._active)} open transactions, the "
+                "maximum (maxActiveTransactionsPerCoordinator): retry after some of them have ended"
+            )
+        role_max = max(1, int(self._limits.open_max * ROLE_SHARE))
+        if owner is not None and self._active_by_role[owner] >= role_max:
+            raise TransactionCoordinatorNotFound(
+                f"Transaction coordinator {self.id} has {role_max} open transactions of this role, "
+                "half of maxActiveTransactionsPerCoordinator: retry after some of them have ended"
+            )
+        number = self._writer.next_number
+        self._writer.next_number += 1
+        self._keep(number, record)
+        await self._writer.write(number)
+        self.counts.begun += 1
+        return TxnId(self.id, number)
+
+    async def add(
+        self,
+        number: int,
+        caller: Caller,
+        topics: Iterable[str] = (),
+        subscriptions: Iterable[SubscriptionInTxn] = (),
+    ) -> None:
+        """Adds participants; raises as `transitions.with_participants` does."""
+        txn_id = TxnId(self.id, number)
+        txn = self._active.get(number)
+        if txn is None:
+            raise transitions.not_found(txn_id)
+        self._check_owner(txn_id, txn.record, caller)
+        txn.record = transitions.with_participants(txn_id, txn.record, topics, subscriptions)
+        # Also if it has them already: their write may still be under way.
+        await self._writer.write(number)
+
+    async def end(self, number: int, caller: Caller, outcome: Outcome) -> None:
+        """Ends a transaction; returns when every participant has made the outcome durable.
+
+        Succeeds again for a client that repeats the request on another connection. Raises
+        TransactionNotFound, and InvalidTxnStatus if the opposite was decided.
+        """
+        txn_id = TxnId(self.id, number)
+        txn = self._active.get(number)
+        if txn is not None:
+            self._check_owner(txn_id, txn.record, caller)
+            await asyncio.shield(self._decide(number, txn, outcome))
+        ended = self._outcomes.get(number)
+        if ended is None:
+            if txn is not None:
+                return  # it has just ended, and without retention it is forgotten at once
+            raise transitions.not_found(txn_id)
+        if txn is None:
+            self._check_owner(txn_id, ended.record, caller)
+            if ended.was_answered(caller.connection):
+                raise transitions.not_found(txn_id)
+            transitions.ending(txn_id, ended.record, outcome, 0)
+        ended.answered(caller.connection)
+
+    def tick(self) -> None:
+        """Aborts the transactions past their deadline, and deletes old outcomes."""
+        if self.failed:
+            return
+        now_s = self._clock.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, number = heapq.heappop(self._deadlines)
+            txn = self._active.get(number)
+            if txn is not None and txn.record.state is TxnState.OPEN:
+                self.counts.timed_out += 1
+                self._decide(number, txn, Outcome.ABORT)
+        if forgotten := self._outcomes.forget(self._clock.judged_ms()):
+            self._writer.write_later(forgotten)
+
+    async def close(self) -> None:
+        """Stops serving; requests under way get TransactionCoordinatorNotFound."""
+        await self._writer.close()
+        await self._tasks.stop()
+        for txn in self._active.values():
+            if txn.end is not None and not txn.end.done():
+                txn.end.set_exception(self._not_served())
+
+    def _recover(self, records: list[Record]) -> None:
+        """Takes the stored records, and continues those that are ending."""
+        ended: list[tuple[int, TransactionRecord]] = []
+        for stored in sorted(records, key=lambda record: number_of(record.key)):
+            record = decode_record(stored.key, stored.value)
+            number = number_of(stored.key)
+            if record.state.ended:
+                ended.append((number, record))
+            else:
+                self._keep(number, record)
+        for number, record in sorted(ended, key=lambda pair: pair[1].ended_ms or 0):
+            self._outcomes.add(number, record)
+        for number, txn in list(self._active.items()):
+            if (outcome := txn.record.state.outcome) is not None:
+                self._decide(number, txn, outcome)
+
+    def _keep(self, number: int, record: TransactionRecord) -> None:
+        self._active[number] = _Active(record)
+        if record.owner is not None:
+            self._active_by_role[record.owner] += 1
+        if record.state is not TxnState.OPEN:
+            return
+        # Never longer than the timeout: the wall clock may have been ahead when it was begun.
+        timeout_ms = record.deadline_ms - record.opened_ms
+        left_ms = min(record.deadline_ms - self._clock.judged_ms(), timeout_ms)
+        heapq.heappush(self._deadlines, (self._clock.monotonic() + left_ms / 1000, number))
+        if len(self._deadlines) > 2 * len(self._active) + DEADLINES_SPARE:
+            # Most transactions end long before their deadline.
+            self._deadlines = [pair for pair in self._deadlines if pair[1] in self._active]
+            heapq.heapify(self._deadlines)
+
+    def _forget_active(self, number: int, owner: str | None) -> None:
+        del self._active[number]
+        if owner is not None:
+            self._active_by_role[owner] -= 1
+            if not self._active_by_role[owner]:
+                del self._active_by_role[owner]
+
+    def _decide(self, number: int, txn: _Active, outcome: Outcome) -> "asyncio.Future[None]":
+        """Decides a transaction unless it is decided so; returns the future of its end.
+
+        Raises InvalidTxnStatus.
+        """
+        txn_id = TxnId(self.id, number)
+        stored = txn.record.state is not TxnState.OPEN
+        txn.record = transitions.ending(txn_id, txn.record, outcome, self._clock.now_ms())
+        if txn.end is None:
+            txn.end = asyncio.get_running_loop().create_future()
+            txn.end.add_done_callback(_retrieved)
+            if not self._tasks.start(self._end(number, txn, stored=stored), f"end {txn_id}"):
+                txn.end.set_exception(self._not_served())
+        return txn.end
+
+    async def _end(self, number: int, txn: _Active, *, stored: bool) -> None:
+        assert txn.end is not None  # noqa: S101 - `_decide` has set it
+        txn_id = TxnId(self.id, number)
+        try:
+            if not stored:
+                await self._writer.write(number)
+            if not txn.record.state.ended:
+                await self._notifier.notify(txn_id, txn.record)
+                txn.record = transitions.ended(txn.record, self._clock.now_ms())
+                self._writer.write_later([number])
+        except MagnetarError as error:
+            if not txn.end.done():
+                txn.end.set_exception(error)
+            return
+        self._forget_active(number, txn.record.owner)
+        self._outcomes.add(number, txn.record)
+        self.counts.ended(txn.record)
+        if not txn.end.done():
+            txn.end.set_result(None)
+
+    def _value_of(self, number: int) -> bytes | None:
+        """Returns the newest value of a transaction's record, None if it has been forgotten."""
+        txn = self._active.get(number) or self._outcomes.get(number)
+        return None if txn is None else encode_record(txn.record)
+
+    def _check_owner(self, txn: TxnId, record: TransactionRecord, caller: Caller) -> None:
+        """Raises TransactionNotFound unless the caller may change the transaction."""
+        if record.owner is None or caller.super_user or caller.role == record.owner:
+            return
+        raise TransactionNotFound(
+            f"Client ({caller.role}) is neither the owner of the transaction {txn} nor a super user"
+        )
+
+    def _not_served(self) -> TransactionCoordinatorNotFound:
+        return TransactionCoordinatorNotFound(
+            f"Transaction coordinator {self.id} is not served here any more"
+        )
+
+
+def _retrieved(future: "asyncio.Future[None]") -> None:
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,71 @@
+"""The topics and subscriptions of this broker as participants of transactions."""
+
+from magnetar.broker.ownership.api import Ownership
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic.registry import TopicRegistry
+from magnetar.broker.transactions.api import Outcome, Participant, TxnId
+from magnetar.core.errors import InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound
+from magnetar.core.names import TopicName, parse_topic
+
+
+class LocalParticipants:
+    """Ends transactions in the topics that this broker serves (`Participants`).
+
+    A topic is opened if it is not: an abort must be durable before the transaction's record is
+    deleted, and the topic itself does not know which transactions it takes part in until it has
+    read its entries.
+    """
+
+    def __init__(self, topics: TopicRegistry) -> None:
+        self._topics = topics
+
+    async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
+        """See `Participants`. Raises ServiceNotReady if another broker serves the topic."""
+        opened = await self._open(topic)
+        if opened is not None:
+            await _end(opened.transactions, txn, outcome)
+
+    async def end_on_subscription(
+        self, topic: str, subscription: str, txn: TxnId, outcome: Outcome
+    ) -> None:
+        """See `Participants`. Raises ServiceNotReady if another broker serves the topic."""
+        opened = await self._open(topic)
+        if opened is None:
+            return
+        if (error := opened.broken_subscriptions.get(subscription)) is not None:
+            # It exists, and its pending acks cannot be read now.
+            raise ServiceNotReady(f"Subscription {subscription} of {topic}: {error.message}")
+        if (subscribed := opened.subscriptions.get(subscription)) is not None:
+            await _end(subscribed, txn, outcome)
+
+    async def claim(self, topic: str) -> None:
+        """Claims the topic if no broker owns it: a request of a coordinator's broker came here.
+
+        Raises ServiceNotReady if another broker serves the topic.
+        """
+        name = parse_topic(topic)
+        if not self.owns(name):
+            located = await self._topics.ownership.locate(name, authoritative=True)
+            if located.broker is not None:
+                raise ServiceNotReady(f"The topic {name} is served by another broker")
+
+    def owns(self, name: TopicName) -> bool:
+        """Whether this broker serves the topic now."""
+        return self._topics.ownership.owns(name)
+
+    @property
+    def ownership(self) -> Ownership:
+        """Finds the brokers of other topics."""
+        return self._topics.ownership
+
+    async def _open(self, topic: str) -> PersistentTopic | None:
+        """Returns the topic, None if it does not exist (any more)."""
+        try:
+            opened = await self._topics.get_or_open(parse_topic(topic), create=False)
+        except (TopicNotFound, NotAllowed, InvalidTopicName):
+            return None
+        return opened if isinstance(opened, PersistentTopic) else None
+
+
+async def _end(participant: Participant, txn: TxnId, outcome: Outcome) -> None:
+    await participant.end_transaction(txn, outcome)

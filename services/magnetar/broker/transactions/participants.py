@@ -1,0 +1,109 @@
+"""Notifies the participants of a transaction of its outcome, until each has made it durable.
+
+All participants are notified in parallel, within a bound for the whole broker. A failure is
+repeated with back-off, forever: the outcome is decided, and its topics and subscriptions wait.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, Protocol
+
+from magnetar.broker.transactions.api import Outcome, TransactionRecord, TxnId
+from magnetar.core.backoff import Backoff, Random
+from magnetar.core.causes import Causes
+from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskScope
+
+RETRY_S_MIN: Final = 0.1
+RETRY_S_MAX: Final = 10.0
+
+log = get_logger("magnetar.transactions")
+
+
+class Participants(Protocol):
+    """The topics and subscriptions of the cluster, on all brokers.
+
+    Each call returns when the outcome is durable there, or the topic or subscription does not exist
+    (any more). It raises MagnetarError if it must be repeated.
+    """
+
+    async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
+        """Applies the outcome to the messages of the transaction."""
+
+    async def end_on_subscription(
+        self, topic: str, subscription: str, txn: TxnId, outcome: Outcome
+    ) -> None:
+        """Applies the outcome to the acks of the transaction."""
+
+
+class Notifier:
+    """Notifies participants, at most `at_once` at the same time."""
+
+    def __init__(
+        self, participants: Participants, *, at_once: int, timeout_s: float, random: Random
+    ) -> None:
+        """`timeout_s` bounds each attempt."""
+        self._participants = participants
+        self._slots = asyncio.Semaphore(at_once)
+        self._timeout_s = timeout_s
+        self._random = random
+        self._causes = Causes()
+        self.retries = 0
+        """The number of attempts that were repeated."""
+
+    async def notify(self, txn: TxnId, record: TransactionRecord) -> None:
+        """Returns once every participant of a decided transaction has answered."""
+        outcome = record.state.outcome
+        assert outcome is not None  # noqa: S101 - the caller has decided
+        calls = self._calls(txn, record, outcome)
+        if len(calls) == 1:
+            await self._until_answered(txn, *calls[0])
+            return
+        async with TaskScope(f"end of transaction {txn}") as scope:
+            for task in [scope.start(self._until_answered(txn, *call), call[0]) for call in calls]:
+                await task
+
+    def _calls(
+        self, txn: TxnId, record: TransactionRecord, outcome: Outcome
+    ) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Returns a call for each participant, with its name."""
+        participants = self._participants
+        return [
+            *(
+                (topic, partial(participants.end_on_topic, topic, txn, outcome))
+                for topic in record.topics
+            ),
+            *(
+                (
+                    f"{topic} {name}",
+                    partial(participants.end_on_subscription, topic, name, txn, outcome),
+                )
+                for topic, name in record.subscriptions
+            ),
+        ]
+
+    async def _until_answered(
+        self, txn: TxnId, name: str, call: Callable[[], Awaitable[None]]
+    ) -> None:
+        backoff = Backoff(RETRY_S_MIN, RETRY_S_MAX, self._random)
+        while True:
+            try:
+                async with self._slots, asyncio.timeout(self._timeout_s):
+                    await call()
+                    return
+            except (MagnetarError, OSError) as error:
+                reason = str(error) or f"no answer in {self._timeout_s:g} s"
+                if self._causes.is_new(name, reason):
+                    log.info(
+                        "participant not notified yet",
+                        txn=str(txn),
+                        participant=name,
+                        reason=reason,
+                    )
+            except Exception:
+                # A bug. Without another attempt, the transaction would hold its topics for ever.
+                log.exception("participant not notified", txn=str(txn), participant=name)
+            self.retries += 1
+            await asyncio.sleep(backoff.failed_s())

@@ -1,0 +1,235 @@
+"""Planted bugs of transactions: topics, subscriptions, coordinators."""
+
+from typing import Any, Final
+
+from tests.sim.bugs.bug import Bug, plant
+from tests.sim.bugs.leaning import faults, together, topics, transactions
+
+from magnetar.broker.subscription.transactions import SubscriptionTransactions
+from magnetar.broker.topic.transactions import topic_transactions
+from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
+from magnetar.broker.topic.transactions.questions import Questions
+from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.transactions.api import Outcome
+from magnetar.managed_ledger.ack_state import AckState
+from magnetar.managed_ledger.cursors import Cursors
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.pending_acks import Part, PendingAcks
+
+
+def _nothing(*_given: Any) -> None:
+    """Takes the place of what must happen."""
+
+
+def open_messages_are_dispatched() -> None:
+    plant(ManagedLedger, "move_horizon", _nothing)
+
+
+def the_horizon_is_the_last_transaction() -> None:
+    def last(self: TxnBuffer) -> Any:
+        found = [open_txn.first for open_txn in self._with_entries.values()]
+        return found[-1] if found else None
+
+    plant(TxnBuffer, "horizon", property(last))
+
+
+def aborts_are_answered_before_they_are_durable() -> None:
+    async def abort(self: ManagedLedger, entries: Any) -> None:
+        for cursor in self._cursors.skipping():
+            for ledger_id, ids in entries.items():
+                cursor.ack_entries(ledger_id, ids)
+
+    plant(ManagedLedger, "abort_entries", abort)
+
+
+def new_cursors_see_aborted_entries() -> None:
+    plant(AckState, "ack_all_of", _nothing)
+
+
+def recovery_takes_all_for_committed() -> None:
+    async def nothing(*_given: Any, **_more: Any) -> None:
+        pass
+
+    plant(topic_transactions, "scan", nothing)
+
+
+def an_end_does_not_wait_for_appends() -> None:
+    async def at_once(self: Any) -> None:
+        pass
+
+    plant(OpenTxn, "when_drained", at_once)
+
+
+def late_messages_open_their_transaction_again() -> None:
+    plant(topic_transactions, "send_refusal", _nothing)
+    answered = TopicTransactions._answered
+
+    def always(self: TopicTransactions, txn: Any, record: Any, error: Any) -> None:
+        if error is None and record is None:
+            self.buffer.admit(txn, 1 << 50)
+            self._on_answer()
+            return
+        answered(self, txn, record, error)
+
+    plant(TopicTransactions, "_answered", always)
+
+
+def pending_acks_are_delivered_again() -> None:
+    plant(PendingAcks, "withholds", lambda *_: False)
+    plant(PendingAcks, "left_of", lambda *given: given[-1])
+
+
+def acks_conflict_with_nothing() -> None:
+    def free(self: PendingAcks, *_given: Any) -> None:
+        pass
+
+    plant(PendingAcks, "check_entry", free)
+    plant(PendingAcks, "check_part", free)
+    plant(PendingAcks, "check_cumulative", free)
+
+
+def committed_messages_of_a_batch_may_be_acked_again() -> None:
+    plant(Part, "is_new", lambda self, remaining, **_: bool(remaining & self.named))
+
+
+def commits_of_acks_are_not_flushed() -> None:
+    async def end(self: SubscriptionTransactions, txn: Any, outcome: Outcome) -> None:
+        commit = outcome is Outcome.COMMIT
+        acks = self._cursor.end_pending(txn, commit=commit)
+        dispatcher = self._subscription.dispatcher
+        if acks is not None and dispatcher is not None:
+            (dispatcher.committed if commit else dispatcher.aborted)(acks)
+
+    plant(SubscriptionTransactions, "_end", end)
+
+
+def pending_acks_are_not_stored() -> None:
+    plant(PendingAcks, "take_fresh", lambda _: {})
+
+
+def an_abort_redelivers_nothing() -> None:
+    end = SubscriptionTransactions._end
+
+    async def silent(self: SubscriptionTransactions, txn: Any, outcome: Outcome) -> None:
+        if outcome is Outcome.ABORT:
+            self._cursor.end_pending(txn, commit=False)
+        await end(self, txn, outcome)
+
+    plant(SubscriptionTransactions, "_end", silent)
+
+
+def ends_during_a_question_are_forgotten() -> None:
+    plant(Questions, "ended", _nothing)
+
+
+def aborted_entries_are_not_loaded() -> None:
+    async def skipped(self: Cursors, cursor_log: Any) -> None:
+        pass
+
+    plant(Cursors, "_load_aborted", skipped)
+
+
+MOVES: Final = together(topics(), transactions())
+UNLOADS: Final = together(MOVES, faults("unload topic", "unload bundles", count=6))
+KILLS: Final = together(MOVES, faults("kill broker", "unload topic", "resets", count=6))
+
+BUGS: Final = (
+    Bug(
+        "messages of open transactions are dispatched",
+        "A consumer gets messages before their commit.",
+        open_messages_are_dispatched,
+        0,
+        MOVES,
+    ),
+    Bug(
+        "the horizon is the newest transaction",
+        "Messages between the first and the last open transaction are delivered.",
+        the_horizon_is_the_last_transaction,
+        0,
+        MOVES,
+    ),
+    Bug(
+        "an abort is answered before it is durable",
+        "The topic's broker dies after the answer; without a record, the messages are committed.",
+        aborts_are_answered_before_they_are_durable,
+        0,
+        together(KILLS, transactions(retention_s=1, abort_chance=0.5)),
+    ),
+    Bug(
+        "aborted entries are forgotten with their owner",
+        "The next owner of a topic does not load them.",
+        aborted_entries_are_not_loaded,
+        0,
+        together(UNLOADS, transactions(retention_s=1, abort_chance=0.5)),
+    ),
+    Bug(
+        "recovery finds no open transactions",
+        "The next owner of a topic takes all messages for committed.",
+        recovery_takes_all_for_committed,
+        0,
+        together(UNLOADS, transactions(pace_s=0.5)),
+    ),
+    Bug(
+        "the end does not wait for appends",
+        "A message that is being stored during an abort is not hidden.",
+        an_end_does_not_wait_for_appends,
+        2,
+        together(MOVES, faults("slow disk", "late copy", "stalls", count=6)),
+    ),
+    Bug(
+        "a transaction without a record is admitted",
+        "A late message of an ended transaction holds its topic back for good.",
+        late_messages_open_their_transaction_again,
+        0,
+        together(KILLS, transactions(retention_s=1, timeout_s=2.0, pace_s=0.5)),
+    ),
+    Bug(
+        "pending acks are delivered again",
+        "A consumer that attaches gets messages that an open transaction has acked.",
+        pending_acks_are_delivered_again,
+        0,
+        together(UNLOADS, transactions(timeout_s=20.0, pace_s=0.5)),
+    ),
+    Bug(
+        "acks of transactions are never in conflict",
+        "Two transactions ack the same message, and both are committed.",
+        acks_conflict_with_nothing,
+        5,
+        together(MOVES, transactions(source_kind=1, abort_chance=0.5, pace_s=0.5)),
+    ),
+    Bug(
+        "messages of a batch may be acked twice",
+        "A transaction acks messages of a batch of which another one has committed some.",
+        committed_messages_of_a_batch_may_be_acked_again,
+        7,
+        together(MOVES, transactions(source_kind=1, abort_chance=0.5)),
+    ),
+    Bug(
+        "the commit of acks is answered before it is durable",
+        "A broker dies after the answer, and the messages come again.",
+        commits_of_acks_are_not_flushed,
+        147,
+        together(KILLS, transactions(retention_s=1)),
+    ),
+    Bug(
+        "pending acks are not stored",
+        "The next owner of a topic does not know them: the commit acks nothing.",
+        pending_acks_are_not_stored,
+        0,
+        together(UNLOADS, transactions(pace_s=0.5)),
+    ),
+    Bug(
+        "an abort of acks redelivers nothing",
+        "The messages stay unacked at no consumer.",
+        an_abort_redelivers_nothing,
+        1,
+        together(MOVES, transactions(abort_chance=0.5)),
+    ),
+    Bug(
+        "the end during a question is forgotten",
+        "A record that was read before the end admits a message after it.",
+        ends_during_a_question_are_forgotten,
+        77,
+        together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
+    ),
+)

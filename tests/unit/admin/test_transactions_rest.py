@@ -1,0 +1,156 @@
+"""The REST of transactions: what topics and subscriptions answer about those they take part in."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+
+from magnetar.admin.app import create_app
+from magnetar.admin.metrics.page import MetricsPage
+from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.transactions.api import Outcome, SubscriptionInTxn, TxnId
+from magnetar.broker.transactions.coordinator import Caller
+from magnetar.core.errors import MagnetarError
+from magnetar.core.ids import Position
+from magnetar.settings.broker import BrokerSettings
+from magnetar.wire.entry import in_transaction, parse_metadata
+from magnetar.wire.events import SendRun
+
+from .support import Admin, Peer, entry, start_service, stop_service, topic_name
+
+V3 = "/admin/v3/transactions"
+
+
+class Connection:
+    """The connection of the client that begins and ends transactions."""
+
+
+CALLER = Caller(None, super_user=True, connection=Connection())
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[Admin]:
+    service = await start_service(BrokerSettings(transactions=True))
+    page = MetricsPage(service)
+    transport = httpx.ASGITransport(create_app(service, page))
+    async with httpx.AsyncClient(transport=transport, base_url=service.http_url) as http:
+        yield Admin(service, page, http)
+    await stop_service(service)
+
+
+async def json_of(admin: Admin, path: str, status: int = 200) -> Any:
+    response = await admin.call("GET", V3 + path)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+async def begun(admin: Admin) -> TxnId:
+    """Begins a transaction that topic `a` and its subscription `s` take part in."""
+    assert admin.service.transactions is not None
+    assert await admin.service.transactions.coordinator_count() == 16
+    coordinator = await admin.service.transactions.coordinators.get(0)
+    txn = await coordinator.begin(None, 60_000)
+    topic = str(topic_name("a"))
+    used = [SubscriptionInTxn(topic, "s")]
+    await coordinator.add(txn.least, CALLER, topics=[topic], subscriptions=used)
+    return txn
+
+
+async def publish(admin: Admin, topic: PersistentTopic, txn: TxnId) -> Position:
+    """Publishes a message of the transaction."""
+    producer = await admin.producer()
+    peer = producer.sink
+    assert isinstance(peer, Peer)
+    plain = entry(b"m", 1)
+    data = in_transaction(plain, parse_metadata(plain), *txn)
+    gate = topic.transaction_gate(txn)
+    assert gate is not None
+    gate.publish(producer, SendRun(producer.producer_id, [1], [1], [1], [data], len(data), txn))
+    await peer.receipted.wait()
+    return topic.managed_ledger.last_confirmed
+
+
+async def ended(admin: Admin, txn: TxnId, outcome: Outcome) -> None:
+    assert admin.service.transactions is not None
+    coordinator = await admin.service.transactions.coordinators.get(txn.most)
+    await coordinator.end(txn.least, CALLER, outcome)
+
+
+async def test_the_transactions_of_a_topic(admin: Admin) -> None:
+    topic = await admin.topic()
+    stats = await json_of(admin, "/transactionBufferStats/t1/n1/a?lowWaterMarks=true")
+    assert (stats["state"], stats["lowWaterMarks"], stats["ongoingTxnSize"]) == ("None", {}, 0)
+    txn = await begun(admin)
+    await json_of(admin, f"/transactionInBufferStats/t1/n1/a/{txn.most}/{txn.least}", 404)
+    at = await publish(admin, topic, txn)
+    found = await json_of(admin, f"/transactionInBufferStats/t1/n1/a/{txn.most}/{txn.least}")
+    assert found == {"startPosition": str(at), "aborted": False}
+    stats = await json_of(admin, "/transactionBufferStats/t1/n1/a")
+    assert (stats["state"], stats["ongoingTxnSize"], stats["lowWaterMarks"]) == ("Ready", 1, None)
+    assert stats["maxReadPosition"] != str(at)
+    await ended(admin, txn, Outcome.ABORT)
+    stats = await json_of(admin, "/transactionBufferStats/t1/n1/a")
+    assert (stats["ongoingTxnSize"], stats["totalAbortedTransactions"]) == (0, 1)
+    assert stats["maxReadPosition"] == str(at)
+    await json_of(admin, f"/transactionInBufferStats/t1/n1/a/{txn.most}/{txn.least}", 404)
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_the_transactions_of_a_subscription(admin: Admin, cumulative: bool) -> None:
+    consumer = await admin.consumer("s", SubType.Exclusive)
+    (at, behind) = await admin.publish([b"1", b"2"])
+    topic = await admin.topic()
+    subscription = topic.subscriptions["s"]
+    path = f"/positionStatsInPendingAck/t1/n1/a/s/{at.ledger_id}"
+    assert await json_of(admin, f"{path}/{at.entry_id}") == {"state": "NotInPendingAck"}
+    assert await json_of(admin, f"{path}/99") == {"state": "InvalidPosition"}
+    txn = await begun(admin)
+    shown = f"/transactionInPendingAckStats/t1/n1/a/s/{txn.most}/{txn.least}"
+    await json_of(admin, shown, 404)
+    answers: list[MagnetarError | None] = []
+    subscription.transactions.ack(
+        consumer,
+        txn,
+        [(at.ledger_id, at.entry_id, None, 0)],
+        cumulative=cumulative,
+        on_done=answers.append,
+    )
+    while not answers:
+        await subscription.cursor.flush()
+    assert answers == [None]
+    assert await json_of(admin, shown) == {"cumulativeAckPosition": str(at) if cumulative else None}
+    assert await json_of(admin, f"{path}/{at.entry_id}") == {"state": "PendingAck"}
+    assert await json_of(admin, f"{path}/{behind.entry_id}") == {"state": "NotInPendingAck"}
+    stats = await json_of(admin, "/pendingAckStats/t1/n1/a/s")
+    assert (stats["state"], stats["ongoingTxnSize"]) == ("Ready", 1)
+    await ended(admin, txn, Outcome.COMMIT)
+    assert await json_of(admin, f"{path}/{at.entry_id}") == {"state": "MarkDelete"}
+    await json_of(admin, shown, 404)
+    await json_of(admin, "/pendingAckStats/t1/n1/a/nobody", 404)
+
+
+@pytest.mark.parametrize("path", ["transactionBufferInternalStats", "pendingAckInternalStats"])
+async def test_statistics_of_a_log_that_does_not_exist_are_refused(admin: Admin, path: str) -> None:
+    await admin.topic()
+    tail = "/s" if path.startswith("pending") else ""
+    response = await admin.call("GET", f"{V3}/{path}/t1/n1/a{tail}")
+    assert response.status_code == 405
+    assert "managed ledger" in response.text
+
+
+async def test_every_route_answers_503_while_transactions_are_off(admin: Admin) -> None:
+    admin.service.transactions = None
+    for path in (
+        "/coordinators",
+        "/coordinatorStats",
+        "/slowTransactions/1",
+        "/transactionMetadata/0/0",
+        "/transactionBufferStats/t1/n1/a",
+        "/transactionInBufferStats/t1/n1/a/0/0",
+        "/pendingAckStats/t1/n1/a/s",
+        "/transactionInPendingAckStats/t1/n1/a/s/0/0",
+        "/positionStatsInPendingAck/t1/n1/a/s/0/0",
+    ):
+        await json_of(admin, path, 503)
