@@ -1,6 +1,7 @@
 """Compares this checkout with a real Pulsar, scenario by scenario, in one run on one machine.
 
-    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [NAME...]
+    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [--set KEY=VALUE]
+        [NAME...]
 
 Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
 and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are
@@ -42,6 +43,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench.jsonl"))
     parser.add_argument("--tls", action="store_true", help="clients connect by TLS")
     parser.add_argument("--token", action="store_true", help="with authentication by token")
+    parser.add_argument(
+        "--set", action="append", default=[], help="KEY=VALUE for both servers, by Pulsar's names"
+    )
     parser.add_argument("--only", choices=("magnetar", "pulsar"))
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of: start, {', '.join(SCENARIOS)}"
@@ -49,6 +53,7 @@ def main() -> None:
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="bench-"))
     security = Security.create(root, tls=arguments.tls, token=arguments.token)
+    security.settings.update(setting.split("=", 1) for setting in arguments.set)
     servers: list[Server] = []
     if arguments.only != "pulsar":
         servers.append(MagnetarServer(root, *PORTS["magnetar"], security))
