@@ -31,6 +31,7 @@ NO_PERF_NEEDED = (
     "idle connections",
 )
 ONCE = ("idle", "idle topics", "idle connections", "restart, 1 GiB in 100 topics")
+TRANSACTIONS = "transactions"
 START_RUNS = 3
 SETTLE_S = 2.0
 
@@ -59,9 +60,13 @@ def main() -> None:
         servers.append(MagnetarServer(root, *PORTS["magnetar"], security))
     if arguments.kit is not None and arguments.only != "magnetar":
         servers.append(PulsarServer(arguments.kit.resolve(), root, *PORTS["pulsar"], security))
-    names = arguments.names or ["start", *SCENARIOS]
+    names = arguments.names or ["start", *filter(_named, SCENARIOS)]
     if arguments.kit is None:
-        names = [name for name in names if name in ("start", *NO_PERF_NEEDED)]
+        names = [
+            name
+            for name in names
+            if name in ("start", *NO_PERF_NEEDED) or name.startswith(TRANSACTIONS)
+        ]
     rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     try:
         _measure(servers, security, names, arguments, root, rows)
@@ -70,6 +75,11 @@ def main() -> None:
             server.stop()
         shutil.rmtree(root, ignore_errors=True)
     print(table(rows))
+
+
+def _named(scenario: str) -> bool:
+    """Whether a scenario is run without being named: those of transactions need a setting."""
+    return not scenario.startswith(TRANSACTIONS)
 
 
 def _measure(
