@@ -145,7 +145,9 @@ class PlanStep(Seen, frozen=True, kw_only=True):
 
     action: Annotated[ShortText, Meta(description="The action: create, update, delete, drain, …")]
     target: Annotated[ShortText, Meta(description="The object of the action.")]
-    text: Annotated[ShortText, Meta(description="What changes, from what to what.")] = ""
+    text: Annotated[
+        ShortText, Meta(description="The change, with the values before and after.")
+    ] = ""
     loses_data: Annotated[
         bool, Meta(description="Whether it deletes messages; such steps come first.")
     ] = False
