@@ -29,12 +29,13 @@ from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Check, Operation, Put
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 NAMESPACE = NamespaceName("public", "ns")
 RECORD = f"/namespaces/{NAMESPACE}"
 LOGS = f"/managed-ledgers/{NAMESPACE}/"
 NAME = parse_topic(f"persistent://{NAMESPACE}/t")
-SETTINGS = BrokerSettings(force_delete_namespace=True)
+SETTINGS = compose(BrokerSettings, force_delete_namespace=True)
 
 Broker = tuple[BrokerService, StalledStore]
 

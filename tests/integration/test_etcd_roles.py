@@ -24,6 +24,7 @@ from magnetar.metadata.etcd.errors import MetadataRefused
 from magnetar.metadata.store import MetadataStore
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose
 from magnetar.settings.member import AutorecoveryProcessSettings
 
 ROOT = "/magnetar"
@@ -98,7 +99,8 @@ async def cluster(etcd: EtcdMember, tmp_path: Path) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as opened:
         bookies = []
         for number in range(3):
-            settings = BookieProcessSettings(
+            settings = compose(
+                BookieProcessSettings,
                 data_dir=tmp_path / f"bookie-{number}",
                 bookie_id=f"bookie-{number}",
                 port=0,
@@ -111,14 +113,23 @@ async def cluster(etcd: EtcdMember, tmp_path: Path) -> AsyncIterator[Cluster]:
             opened.push_async_callback(bookie.stop)
             bookies.append(bookie)
         recovery = await autorecovery_process.start(
-            AutorecoveryProcessSettings(
-                http_port=0, metadata_username="autorecovery", **login, **quick
+            compose(
+                AutorecoveryProcessSettings,
+                http_port=0,
+                metadata_username="autorecovery",
+                **login,
+                **quick,
             )
         )
         opened.push_async_callback(recovery.stop)
         broker = await broker_process.start(
-            BrokerProcessSettings(
-                port=0, http_port=0, metadata_username="broker", transactions=True, **login
+            compose(
+                BrokerProcessSettings,
+                port=0,
+                http_port=0,
+                metadata_username="broker",
+                transactions=True,
+                **login,
             )
         )
         opened.push_async_callback(broker.stop)

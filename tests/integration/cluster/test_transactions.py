@@ -14,9 +14,10 @@ from magnetar.broker.transactions.assignment import assign_partition
 from magnetar.broker.transactions.records import decode_record, record_key
 from magnetar.core.errors import ServerError
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 TOPICS = [f"persistent://public/default/t{number}" for number in range(8)]
-SETTINGS = BrokerSettings(transactions=True, shutdown_timeout_ms=5_000)
+SETTINGS = compose(BrokerSettings, transactions=True, shutdown_timeout_ms=5_000)
 WITHIN_S = 30.0
 
 

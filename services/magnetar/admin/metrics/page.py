@@ -75,7 +75,7 @@ class MetricsPage:
         cluster = escape(service.cluster)
         topics = TopicSeries(self._windows)
         subscriptions = SubscriptionSeries(
-            rows=settings.topic_metrics, consumers=settings.consumer_metrics
+            rows=settings.operation.topic_metrics, consumers=settings.operation.consumer_metrics
         )
         quotas = QuotaSeries()
         namespaces: list[str] = []
@@ -107,7 +107,7 @@ class MetricsPage:
         for piece in self._further():
             yield piece
         yield process_metrics()
-        if settings.topic_metrics:
+        if settings.operation.topic_metrics:
             pieces = topics.families()
         else:
             names, rows = by_namespace(topics, namespaces, cluster)
@@ -119,7 +119,7 @@ class MetricsPage:
         for piece in pieces:
             yield piece
             await asyncio.sleep(0)
-        for piece in quotas.families(cluster, topics=settings.topic_metrics):
+        for piece in quotas.families(cluster, topics=settings.operation.topic_metrics):
             yield piece
         for piece in subscriptions.families():
             yield piece

@@ -1,7 +1,8 @@
 """`/admin/v3/transactions`: the topics and subscriptions that take part in transactions.
 
 The owner of the topic serves these routes. Field names and statuses are Pulsar's: 503 while
-transactions are off, 404 for a transaction that is not open there, 405 for what only a log has.
+transactions are off, 404 for a transaction that is not open there, 405 for statistics of logs,
+which do not exist here.
 """
 
 from typing import Final

@@ -75,7 +75,7 @@ def transaction_metadata(
 
 
 class BufferStatsDocument(TypedDict):
-    """Pulsar's TransactionBufferStats. There are no snapshots, since the log itself is marked."""
+    """Pulsar's TransactionBufferStats. No snapshots: each abort is stored at once."""
 
     state: str
     maxReadPosition: str

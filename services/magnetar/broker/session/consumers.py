@@ -144,7 +144,7 @@ def on_ack(session: Session, command: pb.CommandAck) -> None:
         if wants_response:
             _ack_response(session, command, ConsumerNotFound("Consumer not found"))
         return
-    parts_count = session.service.settings.batch_index_acks
+    parts_count = session.service.settings.subscriptions.batch_index_acks
     positions = [
         (
             signed64(message_id.ledgerId),

@@ -9,7 +9,7 @@ LATENCY_BOUNDS_MS: Final = (
     *(10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000),
     *(300_000, 1_500_000, 3_000_000),
 )
-"""Upper bounds of `pulsar_txn_execution_latency_le_*`; the last bucket is for what is longer."""
+"""Upper bounds of `pulsar_txn_execution_latency_le_*`; the last bucket has the longer ones."""
 
 
 class CoordinatorCounts:

@@ -11,9 +11,8 @@ from magnetar.core.names import TopicName, parse_topic
 class LocalParticipants:
     """Ends transactions in the topics that this broker serves (`Participants`).
 
-    A topic is opened if it is not: an abort must be durable before the transaction's record is
-    deleted, and the topic itself does not know which transactions it takes part in until it has
-    read its entries.
+    A topic that is not open is opened: an abort must be durable before the transaction's record is
+    deleted, and only the topic's entries show in which transactions it takes part.
     """
 
     def __init__(self, topics: TopicRegistry) -> None:
@@ -39,7 +38,7 @@ class LocalParticipants:
             await _end(subscribed, txn, outcome)
 
     async def claim(self, topic: str) -> None:
-        """Claims the topic if no broker owns it: a request of a coordinator's broker came here.
+        """Claims the topic if no broker owns it, for a request of a coordinator's broker.
 
         Raises ServiceNotReady if another broker serves the topic.
         """

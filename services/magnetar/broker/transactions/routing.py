@@ -1,7 +1,7 @@
 """The topics and subscriptions of the whole cluster as participants of transactions.
 
-Those of this broker are called directly. The others get END_TXN_ON_PARTITION or
-END_TXN_ON_SUBSCRIPTION at the broker that serves them, which a look-up finds, as clients do.
+Those of this broker are called directly. For the others, the broker looks up their owners, as
+clients do, and sends END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION there.
 """
 
 from collections.abc import Callable

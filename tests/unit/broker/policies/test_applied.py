@@ -20,11 +20,14 @@ from magnetar.policies.lifecycle import BACKLOG_QUOTA, MESSAGE_TTL, RETENTION
 from magnetar.policies.policy import Policy
 from magnetar.policies.rates import PUBLISH_RATE
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = parse_topic("a")
 PARTITIONED = parse_topic("p")
-SETTINGS = BrokerSettings(message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9)
+SETTINGS = compose(
+    BrokerSettings, message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9
+)
 DAY = {"retentionTimeInMinutes": 1_440, "retentionSizeInMB": -1}
 RATE = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
 SIZE = {"limitSize": 10, "limitTime": -1, "policy": "producer_exception"}

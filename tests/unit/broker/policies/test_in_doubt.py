@@ -28,13 +28,16 @@ from magnetar.metadata.store import Record
 from magnetar.policies.caps import MAX_PRODUCERS, MAX_TOPICS
 from magnetar.policies.lifecycle import MESSAGE_TTL, RETENTION
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 TOPIC = parse_topic("persistent://t/n/a")
 OTHER = parse_topic("persistent://t/n/b")
 NAMESPACE = TOPIC.namespace
 KEY = policies_key(TOPIC)
 LEDGER_KEY = managed_ledger_key("t/n/persistent/a")
-SETTINGS = BrokerSettings(message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9)
+SETTINGS = compose(
+    BrokerSettings, message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9
+)
 DAY = {"retentionTimeInMinutes": 1_440, "retentionSizeInMB": -1}
 NONE = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 

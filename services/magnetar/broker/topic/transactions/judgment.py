@@ -1,7 +1,7 @@
-"""What a transaction's record means for a topic or a subscription. Pure.
+"""Decides by a transaction's record about its entries, messages and acks. Pure.
 
-A record is deleted only after every participant has made the outcome durable. So a participant that
-has no trace of an abort takes a missing record as a commit.
+A record is deleted only after every participant has made the outcome durable. So a missing record
+means commit to a participant that has stored no abort.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
 """Reads the records of transactions for a topic or a subscription, once per transaction at a time.
 
 While a read is under way, the end of the transaction may arrive. The record that the read returns
-may then be older than the end, so the answer no longer counts (`ended`).
+may be older than the end, so it is discarded (`ended`).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from magnetar.core.tasks import TaskSet
 
 QUESTION_TIMEOUT_S: Final = 30.0
 QUESTIONS_AT_ONCE_MAX: Final = 64
-"""Reads of one topic or subscription that are under way at once; more wait."""
+"""Maximum number of concurrent reads of one topic or subscription; more wait."""
 
 OnAnswer = Callable[[TransactionRecord | None, MagnetarError | None], None]
 """Called with the record, None if there is none or its transaction ended during the read; or with
@@ -52,7 +52,7 @@ class Questions:
         return self._records is not None and self._records.enabled
 
     def ask(self, txn: TxnId, on_answer: OnAnswer) -> None:
-        """Calls `on_answer` once the record has been read; never at once."""
+        """Calls `on_answer` once the record has been read, never before this returns."""
         waiting = self._waiting.get(txn)
         if waiting is not None:
             waiting.append(on_answer)
@@ -62,7 +62,7 @@ class Questions:
             del self._waiting[txn]
 
     def ended(self, txn: TxnId) -> None:
-        """Makes the read that is under way, if any, count no longer."""
+        """Discards the result of the read under way, if any: the transaction has ended."""
         waiting = self._waiting.pop(txn, None)
         for on_answer in waiting or ():
             on_answer(None, None)

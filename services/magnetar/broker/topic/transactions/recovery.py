@@ -1,4 +1,4 @@
-"""Finds the transactions whose entries a log has, after its owner has changed."""
+"""Finds the transactions that have entries in a log, after its owner has changed."""
 
 import asyncio
 from typing import Final
