@@ -1,6 +1,7 @@
 """A dropped copy leaves nothing behind: no cached block, no damage; a bad ledger is skipped."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from magnetar.bookie.index.store import IndexDamaged, RocksIndexStore
 from magnetar.bookie.local import LocalBookie
 
 from .conftest import DATA, SMALL, add, entry, open_sim, read_all
+
+INDEX = DATA / "index"
 
 
 class BadIndex(RocksIndexStore):
@@ -97,7 +100,7 @@ async def test_a_ledger_whose_record_cannot_be_read_is_skipped(tmp_path: Path) -
 async def test_the_damage_of_a_copy_is_forgotten_with_it() -> None:
     """A whole copy comes back: the journal that was damaged has no part in it any more."""
     disk = SimDisk()
-    index = SimIndexStore(disk, DATA / "index")
+    index = SimIndexStore(disk, INDEX)
     bookie = await open_sim(disk, index)
     for ids in (range(2), range(2, 3), range(3, 4)):
         await add(bookie, 1, ids)
@@ -114,4 +117,25 @@ async def test_the_damage_of_a_copy_is_forgotten_with_it() -> None:
     await copy_back(bookie, 1, range(2))
     with pytest.raises((NoSuchEntry, EntryUnknown)):
         await bookie.read_entries(1, 2, 2, bytes_max=1)
+    await bookie.close()
+
+
+async def test_a_drop_that_succeeds_at_last_makes_the_copy_certain_again() -> None:
+    """After a failed drop no absence is certain; after the next one it is."""
+    disk = SimDisk()
+    index = SimIndexStore(disk, INDEX)
+    bookie = await open_sim(disk, index)
+    await add(bookie, 1, range(3))
+    await bookie.ledger_end(1, fence=True)
+    await bookie.flush()
+    disk.fault = lambda _, path: OSError(errno.ENOSPC, "no room") if path == INDEX else None
+    with pytest.raises(OSError, match="no room"):
+        await bookie.drop_copies([1])
+    disk.fault = None
+    with pytest.raises(EntryUnknown):
+        await bookie.read_entries(1, 7, 7, bytes_max=1)
+    assert await bookie.drop_copies([1]) == [1]
+    await copy_back(bookie, 1, range(3))
+    with pytest.raises(NoSuchEntry):
+        await bookie.read_entries(1, 7, 7, bytes_max=1)
     await bookie.close()

@@ -175,6 +175,15 @@ def test_limbo_accepts_recovery_adds_only() -> None:
     assert second.fenced
 
 
+def test_a_ledger_that_is_emptied_after_the_index_was_read_is_not_listed() -> None:
+    ledgers = Ledgers(stored((1, 0), (2, 0), (3, 0)))
+    indexed = ledgers.indexed_ids()
+    ledgers.get(1).mark_emptied()
+    ledgers.get(3).deleted_ms = 5
+    ledgers.get(4).added(0, 0, 1, -1)
+    assert ledgers.ids(indexed) == [2, 4]
+
+
 def test_still_emptied_excludes_ledgers_with_later_adds() -> None:
     ledgers = Ledgers(stored(*((ledger_id, FLAG_EMPTIED) for ledger_id in (1, 2, 3))))
     ledgers.get(2).added(0, 0, 1, -1)
