@@ -1,5 +1,7 @@
 """Small parts of a bookie: states of ledgers, the index, the write cache."""
 
+from collections.abc import Sequence
+
 import pytest
 from tests.support.memory_bookie import MemoryBookie
 from tests.support.memory_index import MemoryIndexStore
@@ -344,6 +346,25 @@ def test_half_counts_its_entries_and_bytes() -> None:
     assert half.slice(2, 1, 1, 9) == (range(1, 2), [bytes(10)])
     assert half.slice(2, 0, 9, 2) == (range(2), [bytes(10)] * 2)
     assert half.slice(2, 3, 9, 9) is None
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[[0, 2, 4]], [range(3), range(3)], [range(4), [1, 2, 7]], [[5, 9], range(3, 8)]],
+    ids=["holes", "the same again", "some again", "between"],
+)
+def test_a_dropped_ledger_takes_what_it_was_charged(groups: list[Sequence[int]]) -> None:
+    """Otherwise the bound of memory shifts with every deletion of such a ledger."""
+    half = WriteCacheHalf()
+    half.add(1, range(2), [b"x", b"y"], segment_of([b"x", b"y"]))
+    alone = half.charge, half.count
+    for ids in groups:
+        entries = [bytes(10 + entry_id) for entry_id in ids]
+        half.add(2, ids, entries, segment_of(entries))
+    half.drop(2)
+    assert (half.charge, half.count) == alone
+    half.drop(1)
+    assert (half.charge, half.count) == (0, 0)
 
 
 def test_consecutive_ids_become_a_range() -> None:
