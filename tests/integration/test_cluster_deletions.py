@@ -168,6 +168,29 @@ async def test_a_subscription_that_one_partition_keeps_is_not_reported_as_delete
     assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == []
 
 
+@pytest.mark.parametrize(("gone", "status"), [({2}, 204), ({0, 1, 2, 3}, 404)])
+async def test_a_subscription_that_another_request_deletes_meanwhile_is_not_missed(
+    cluster: RestCluster, monkeypatch: pytest.MonkeyPatch, gone: set[int], status: int
+) -> None:
+    """It is not found only if no partition had it any more."""
+    first, second = await spread(cluster)
+    await first.done("PUT", PARTS + "/subscription/s")
+    request_topic = Peers.request_topic
+
+    async def deleted(self: Peers, name: TopicName, method: str, *rest: Any, **more: Any) -> Any:
+        if method == "DELETE" and name.partition_index in gone:
+            return PeerAnswer(404, b'{"reason":"Subscription not found"}')
+        return await request_topic(self, name, method, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Peers, "request_topic", deleted)
+        answer = await second.call("DELETE", PARTS + "/subscription/s")
+    assert answer.status_code == status
+    for index in range(4):
+        listed = await first.done("GET", f"{PARTS}-partition-{index}/subscriptions")
+        assert listed.json() == (["s"] if index in gone else [])
+
+
 async def test_a_list_of_topics_that_a_broker_cannot_give_is_no_list(
     cluster: RestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

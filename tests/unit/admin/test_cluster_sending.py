@@ -159,9 +159,11 @@ async def test_new_partitions_get_every_durable_subscription_of_the_first_at_the
     await peers.close()
 
 
-async def test_subscriptions_that_cannot_be_copied_are_an_error() -> None:
+@pytest.mark.parametrize("status", [404, 412, 500])
+async def test_subscriptions_that_cannot_be_copied_are_an_error(status: int) -> None:
     stats: dict[str, Any] = {"publishers": [], "subscriptions": {"s": {}}}
-    peers = Peers(Owner(), Scripted((200, stats), (204, None), (500, {"reason": "broken"})).app())
+    script = Scripted((200, stats), (204, None), (status, {"reason": "broken"}))
+    peers = Peers(Owner(), script.app())
     with pytest.raises(Refused, match="broken"):
         await copy_subscriptions(peers, TOPIC, 1, 3)
     await peers.close()
