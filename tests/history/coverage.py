@@ -52,8 +52,7 @@ class Acks:
 
 
 class Receipts:
-    """Receipted acks by the time of the receipt: those that hold for a session that begins
-    later."""
+    """Receipted acks by the time of the receipt; they hold for sessions that begin later."""
 
     def __init__(self, life: Life) -> None:
         self._seeks = _unsettled(life.seeks)
@@ -96,8 +95,7 @@ class Receipts:
 
 
 def _unsettled(seeks: list[Sought]) -> list[tuple[float, float]]:
-    """The periods in which an ack may be undone; of a seek without an answer, until a later
-    seek."""
+    """The periods in which a seek may undo an ack; without an answer, until a later seek."""
     found, end = [], inf
     for seek in reversed(seeks):
         if seek.outcome is not Outcome.UNKNOWN:

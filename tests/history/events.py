@@ -191,8 +191,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All faults are over and no more messages arrive: the subscription has received all that were
-    due."""
+    """All faults are over, and the subscription has received all messages that were due."""
 
     topic: str
     subscription: str
@@ -217,8 +216,7 @@ Event = (
 
 
 def known_at(event: Event) -> float:
-    """Returns when the client could record the event; a stable sort by this merges several
-    clients."""
+    """Returns when the client could record the event; a stable sort by this merges clients."""
     if isinstance(event, Closed | Received | Nacked | Drained):
         return event.at
     return float("-inf") if isinstance(event, Kept) else event.done

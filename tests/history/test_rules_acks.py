@@ -5,8 +5,7 @@ from tests.history.story import Story, broken
 
 
 def resumed(*, cumulative: bool = False, outcome: Outcome = Outcome.OK) -> tuple[Story, str]:
-    """Returns a story: a session acks two messages and ends; the second session receives both
-    again."""
+    """A session acks two messages and ends; a second session receives both again."""
     story = Story()
     first = story.subscribed(Kind.FAILOVER)
     messages = [story.sent(), story.sent()]

@@ -11,8 +11,7 @@ from tests.history.story import Story, broken
 def two_hold(
     kind: Kind, *, same: bool, proven: bool = True, keys: tuple[str, str] = ("k", "k")
 ) -> Story:
-    """Returns a story: two consumers hold one message each at the same time, or both the same
-    one."""
+    """Two consumers hold a message each at the same time, or both hold the same one."""
     story = Story()
     first, second = story.subscribed(kind), story.subscribed(kind)
     one, two = (story.sent(key=key) for key in keys)
