@@ -147,7 +147,8 @@ class World:
         return f"{PREFIX}orders-partition-{number}"
 
     def plain(self) -> None:
-        """Creates ledgers of 20 entries; subscriptions at the end, in the middle, rewound, unused."""
+        """Writes ledgers of 20 entries; subscriptions are at the end, in the middle, rewound,
+        unused."""
         topic = PREFIX + "plain"
         path = f"{topic.replace('://', '/')}/subscription"
         with ExitStack() as consuming:
