@@ -147,8 +147,7 @@ class World:
         return f"{PREFIX}orders-partition-{number}"
 
     def plain(self) -> None:
-        """Writes ledgers of 20 entries; subscriptions are at the end, in the middle, rewound,
-        unused."""
+        """Writes ledgers of 20 entries; subscriptions at end and middle, rewound, and unused."""
         topic = PREFIX + "plain"
         path = f"{topic.replace('://', '/')}/subscription"
         with ExitStack() as consuming:
