@@ -1,11 +1,11 @@
-"""What a history shows of acks, and of messages that come again."""
+"""The rules of acks and of redelivery."""
 
 from tests.history.events import Kind, Outcome
 from tests.history.story import Story, broken
 
 
 def resumed(*, cumulative: bool = False, outcome: Outcome = Outcome.OK) -> tuple[Story, str]:
-    """Two messages, acked by a session that then ended; the second session has both again."""
+    """A session acks two messages and ends; a second session receives both again."""
     story = Story()
     first = story.subscribed(Kind.FAILOVER)
     messages = [story.sent(), story.sent()]

@@ -18,7 +18,7 @@ def backlogs(
 
 
 class Broker:
-    """The admin REST of one. What is not in `answers` is a 404."""
+    """The admin REST of a broker: it answers from `answers`, or else with 404."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[str, Any] = {

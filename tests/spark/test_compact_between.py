@@ -87,7 +87,7 @@ def test_every_step_is_on_record_before_the_next_begins(cluster: JobCluster) -> 
 
 
 def theirs_of(cluster: JobCluster) -> CompactionRecord:
-    """Another job's artifact, which reaches further."""
+    """Writes another job's artifact, which has a later horizon."""
     created_ms = cluster.record().created_ms
     return CompactionRecord(Position(10_000, 0), created_ms, "b" * 32, cluster.spec, 5)
 

@@ -64,7 +64,7 @@ def file(ledger_id: int, **fields: Any) -> OffloadRecord:
 
 @pytest.fixture
 async def store() -> MemoryStore:
-    """A topic of three closed ledgers, and defaults of brokers."""
+    """Returns a store with a topic of three closed ledgers, and the brokers' defaults."""
     made = MemoryStore(SystemClock())
     await made.put(DEFAULTS_KEY, msgspec.json.encode(DEFAULTS))
     await made.put(managed_ledger_key(NAME), encode_log(ManagedLedgerRecord(1, 1, ITEMS)))
@@ -197,7 +197,7 @@ async def test_a_request_that_failed_says_why_and_where(store: MemoryStore) -> N
 async def test_a_request_without_an_error_is_done_though_ledgers_are_left(
     store: MemoryStore,
 ) -> None:
-    """They were trimmed meanwhile, say."""
+    """For example, they were trimmed meanwhile."""
     ended = await finish(store, await asked(store), 77, [])
     assert ended is not None
     assert ended.state is RequestState.SUCCESS
