@@ -48,7 +48,7 @@ class Racing(MemoryStore):
 
 
 async def closed_ledgers(service: BrokerService, count: int) -> ManagedLedger:
-    """A log with so many closed ledgers and an open one."""
+    """Returns a log with this number of closed ledgers and an open one."""
     name = parse_topic("persistent://t1/n1/t")
     ledger = await service.ledgers.open(ledger_name(name))
     for _ in range(count):

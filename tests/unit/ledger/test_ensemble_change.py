@@ -105,7 +105,7 @@ def test_several_failures_are_one_change() -> None:
 
 
 def test_an_idle_ledger_does_not_stay_short_of_copies() -> None:
-    """apache/pulsar#26074: what its owner looks after, nobody else has to end."""
+    """apache/pulsar#26074: the owner restores the copies, so nobody must close the ledger."""
 
     async def main() -> None:
         cluster = Cluster(3, quorum(2, 2, 2))

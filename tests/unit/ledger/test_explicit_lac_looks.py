@@ -1,4 +1,4 @@
-"""When idle writers' ledgers are told: after how many looks, how many at once, how often again."""
+"""Checks for idle ledgers: their number before bookies are notified, their bound, their retries."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ def test_a_bookie_that_refuses_is_asked_at_ever_longer_intervals() -> None:
         await asyncio.sleep(40 * INTERVAL_S)
         assert asked == [2, 4, 8, 16]
         assert not writer.lac_watched
-        await write(writer, b"y")  # there is more: it begins anew
+        await write(writer, b"y")  # more entries were added: the count begins again
         assert writer.lac_watched
         await asyncio.sleep(40 * INTERVAL_S)
         assert len(asked) == 8

@@ -1,4 +1,4 @@
-"""The bookies of a cluster as a broker sees them: who lives, who is shunned, who has left."""
+"""The bookies of a cluster as a broker sees them: live, quarantined, and lost."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

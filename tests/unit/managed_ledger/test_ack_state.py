@@ -130,7 +130,7 @@ def test_bits_beyond_a_batchs_size_count_for_nothing() -> None:
 
 
 def test_an_ack_of_what_an_artifact_holds_moves_mark_delete_there_and_no_further() -> None:
-    """The log's own entries of that time are gone; a cursor before them reads the artifact on."""
+    """The log's own entries are trimmed; a cursor before them continues in the artifact."""
     state = AckState(index_of((5, 3), (7, 2)), Position(1, -1), tracked=True)
     state.ack_cumulative((1, 3))
     assert state.mark_delete == (1, 3)

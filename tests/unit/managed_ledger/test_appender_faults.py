@@ -78,7 +78,7 @@ async def test_a_rollover_of_an_idle_fenced_ledger_ends() -> None:
     other = await stage.factory().open(NAME)
     await publish(other, b"two")
     other.set_retention(0, 0)
-    await other.trim()  # the first owner's ledger is gone
+    await other.trim()  # the first owner's ledger is deleted
     await turns(20)
     await asyncio.wait_for(owner.roll_over(), 20)
     assert owner.fenced

@@ -1,4 +1,4 @@
-"""Deleting a cursor: its topic goes on, and an outcome that is not known is found out."""
+"""Deletion of a cursor: its topic continues, and an unknown outcome is resolved."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -115,7 +115,7 @@ async def test_a_cursor_that_could_not_be_deleted_goes_on(
 
 
 async def doubted(opened: Opened, *, landed: bool) -> list[str]:
-    """Deletes the cursor, and the store goes away over that; which doubts end is collected."""
+    """Deletes the cursor while the store fails; returns the outcomes that become known."""
     _, store, _, ledger, _, _ = opened
     settled: list[str] = []
     ledger.when_settled(settled.append)

@@ -1,4 +1,4 @@
-"""Writes of a cursor that were not answered, and what comes at the same time."""
+"""Writes of a cursor without an answer, and concurrent changes."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""An owner that was paused in the middle of finishing a deletion, and goes on much later."""
+"""An owner is paused while it completes a deletion, and continues much later."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a managed ledger's record says after each step, and what goes with a deletion."""
+"""A managed ledger's record after each step, and the records that a deletion removes."""
 
 import asyncio
 

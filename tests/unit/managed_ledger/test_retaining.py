@@ -166,7 +166,7 @@ async def test_a_cursor_that_cannot_be_read_holds_everything_back(
 
 
 async def test_a_time_of_closing_in_the_future_begins_now() -> None:
-    """A clock that was ahead would keep the ledger, and all behind it, for ever."""
+    """A clock that was ahead would keep the ledger, and all later ones, for ever."""
     stage = Stage()
     ledger = await stage.factory().open(NAME)
     ids = await rolled(ledger, 1)

@@ -1,4 +1,4 @@
-"""Trims and deletions that race with changes: nothing goes that a cursor needs by then."""
+"""Trims and deletions that race with changes: no entry that a cursor needs is deleted."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -110,7 +110,7 @@ async def test_a_write_goes_to_the_member_that_answers() -> None:
     # Until it is noticed, a write is in doubt.
     while store._client.endpoints.current.connected:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
-    # Nobody needs to be in doubt: it did not go out before somebody answered.
+    # The outcome is certain: the request was not sent before a member answered.
     assert await store.put("/b", b"") == 8
     assert "Txn" in other.calls
     await store.close()

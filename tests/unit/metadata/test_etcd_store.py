@@ -1,4 +1,4 @@
-"""What the store asks etcd for, and what it makes of a refusal: of tokens, leases, revisions."""
+"""The store's requests to etcd, and its handling of refused tokens, leases and revisions."""
 
 import asyncio
 from dataclasses import replace
@@ -166,7 +166,7 @@ async def test_a_refused_token_is_replaced_once_and_a_second_refusal_is_final(
     tokens(fake, token("a"), token("b"), token("c"))
     store = await open_fake(fake, **USER)
     fake.calls.clear()
-    # Nothing was executed: a write that must not be repeated goes again.
+    # Nothing was executed, so even a write that must not be repeated is sent again.
     fake.on(TXN, answers(NO_TOKEN, txn(succeeded=True, revision=9)))
     assert await store.put("/a", b"") == 9
     assert fake.calls == ["Txn", "Authenticate", "Txn"]
@@ -228,7 +228,7 @@ async def test_a_denied_watch_logs_in_again_and_a_second_denial_in_a_row_is_fina
         await fake.to_watches.put(response)
 
     await denied()
-    # In between it is let in: the count begins anew.
+    # A success in between resets the count.
     request = await creation(fake)
     await fake.to_watches.put(pb.WatchResponse(watch_id=request.watch_id, created=True))
     await fake.to_watches.put(None)

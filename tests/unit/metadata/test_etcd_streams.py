@@ -93,7 +93,7 @@ async def test_the_member_that_renews_is_the_one_that_was_read_from(
     used.on(RANGE, lost)
     async with asyncio.timeout(WITHIN_S):
         await lease.keep_alive()
-    # The first member could not be read from: it was asked for no keep-alive.
+    # The first member could not be read, so it got no keep-alive request.
     assert "LeaseKeepAlive" not in used.calls
     assert other.calls.count("LeaseKeepAlive") == 2
     used.on(RANGE, answered)

@@ -85,7 +85,7 @@ class AwayStore(MemoryStore):
 
 
 class Listener:
-    """Notes what it is told, and when; fails or hangs where asked to."""
+    """Records its calls with their times; fails or hangs on request."""
 
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
@@ -330,7 +330,7 @@ async def test_a_suspension_during_a_notification_notifies_all_listeners_again()
     await stage.store.revoke_lease(stage.session.lease_id)
     await asyncio.sleep(3 * BETWEEN_S)
     assert first.words == ["renewed", "suspended", "renewed", "suspended", "renewed"]
-    # Its first call ended in between, for the lease that is gone: it counts for nothing.
+    # Its first call ended meanwhile, for the former lease, so it does not count.
     assert second.words == ["renewed", "suspended", "suspended", "renewed", "renewed"]
     await stage.session.stop()
 

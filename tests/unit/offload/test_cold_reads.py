@@ -33,7 +33,7 @@ ENTRIES = entries_of(100, 3000)
 
 
 class CountingStore(MemoryStore):
-    """Counts what is asked about offloads."""
+    """Counts the reads of offload records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class ColdStage(Stage):
         return super().factory(settings or SMALL, **hooks)
 
     async def filled(self, factory: ManagedLedgerFactory) -> ManagedLedger:
-        """Five ledgers of 20 entries, of which nobody has acked any."""
+        """Returns five ledgers of 20 entries, none of them acked."""
         ledger = await factory.open(NAME)
         ledger.retention = Retention(-1, -1)
         await ledger.open_cursor("sub", initial=EARLIEST)
@@ -145,7 +145,7 @@ async def test_there_is_no_seam(stage: ColdStage, cold_first: bool) -> None:
 
 
 async def test_a_reader_of_bookies_goes_on_with_the_file(stage: ColdStage) -> None:
-    """The bookies let go of what is being read from them."""
+    """The bookies delete the ledger that is being read."""
     first = stage.factory()
     await stage.filled(first)
     await first.close()  # and with it, what is cached

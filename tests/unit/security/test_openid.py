@@ -387,7 +387,7 @@ async def test_service_accounts_are_verified_by_keys_of_their_issuer(
         assert await role(provider, token(claims(web), "RS256", kid="a")) == "me"
     assert api.paths() == [METADATA]
     assert web.paths() == [METADATA, KEYS]
-    # The pod's own token goes to the API server only.
+    # The pod's own token is sent only to the API server.
     assert all("authorization" not in request.headers for request in web.received)
 
 

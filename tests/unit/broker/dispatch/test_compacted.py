@@ -61,7 +61,7 @@ class Topic:
             await self.ledger.roll_over()
 
     async def compact(self, horizon: Position, left: list[Position], *, files: int = 1) -> None:
-        """An artifact up to the horizon with these entries, in so many files."""
+        """Writes an artifact up to the horizon with these entries, in this number of files."""
         parts: list[CompactedFile] = []
         share = -(-len(left) // files) or 1
         for start in range(0, len(left), share):

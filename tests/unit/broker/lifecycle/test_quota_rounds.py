@@ -1,4 +1,4 @@
-"""Rounds over topics with too much backlog, and what they say of it; rounds that end early."""
+"""Rounds over topics beyond their quota, and their reports; rounds that end early."""
 
 import asyncio
 from typing import Any

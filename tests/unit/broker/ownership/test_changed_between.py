@@ -158,7 +158,7 @@ async def test_a_broker_names_the_new_owner_of_a_bundle_that_it_gave_away_at_onc
 
 @in_virtual_time
 async def test_a_split_that_landed_without_an_answer_is_no_lost_claim() -> None:
-    """The whole bundle's record is gone, and the parts are not adopted yet."""
+    """The whole bundle's record is deleted, and the parts are not adopted yet."""
     async with Stage() as stage:
         broker, whole = await owning(stage)
         broker.view.unanswered = [True]
@@ -235,7 +235,7 @@ async def test_a_split_that_fails_lets_the_writes_go_on_that_waited_for_it() -> 
 
 @in_virtual_time
 async def test_a_search_that_has_ended_leaves_nothing() -> None:
-    """Bundles come and go with splits; what is kept of each would grow without a bound."""
+    """Splits create and delete bundles, so state per bundle would grow without a bound."""
     async with Stage() as stage:
         broker = await stage.broker("a")
         lookups = broker.ownership._lookups

@@ -257,7 +257,7 @@ async def test_a_namespace_that_was_just_created_is_known_to_the_first_who_asks(
     assert await rings.bundle_of(topic) == Bundle(topic.namespace, 0, 0xFFFFFFFF)
     await settle()
     assert changed == heard == [topic.namespace]
-    # A policy that is no bundle is news to those who follow policies, and to nobody else.
+    # A policy other than the bundles notifies only the followers of policies.
     await store.put(namespace_key(topic.namespace), encode({**policies, "other": 1}))
     await settle()
     assert changed == [topic.namespace]

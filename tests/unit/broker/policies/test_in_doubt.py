@@ -344,7 +344,7 @@ async def test_the_policies_of_a_topic_that_is_half_deleted_go(stage: Stage) -> 
     assert await stage.store.get(KEY) is None
 
 
-# -- who is told
+# -- notifications
 
 
 async def test_each_listener_is_notified_once_and_the_failure_of_one_affects_no_other(

@@ -1,4 +1,4 @@
-"""The registry: versions, tombstones, races, and what happens when somebody attaches."""
+"""The registry: versions, tombstones, races, and the checks when a client attaches."""
 
 import asyncio
 
@@ -275,7 +275,8 @@ async def test_a_consumer_on_a_topic_in_use_without_schema(registry: SchemaRegis
 @pytest.mark.parametrize(
     ("strategy", "reads_latest", "reads_first", "same"),
     [
-        # A consumer needs to read what is there: BACKWARD, whatever producers must keep to.
+        # A consumer must be able to read the stored messages: BACKWARD, whatever the rule for
+        # producers.
         ("BACKWARD", True, False, True),
         ("FORWARD", True, False, True),
         ("FULL", True, False, True),
