@@ -428,7 +428,7 @@ def test_the_head_of_a_frame_is_verified_once(monkeypatch: pytest.MonkeyPatch) -
 
     def count(data: bytes) -> int:
         verified.append(len(data))
-        return value(data)
+        return int(value(data))
 
     monkeypatch.setattr(protocol, "value", count)
     payload = _add_payload(0, 1, value(bytes(1000)))
