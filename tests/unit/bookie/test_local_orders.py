@@ -91,6 +91,7 @@ async def test_refused_adds_are_no_commits(rig: Rig) -> None:
     rig.bookie._journal.release(BookieReadOnly("no room in the write cache"))
     assert isinstance(await answer(rig.bookie, 1, 3), BookieReadOnly)
     assert rig.bookie.stats().journal_commits == commits == 1
+    assert rig.bookie.pending_bytes == 0
     rig.bookie._journal.release()
     assert await answer(rig.bookie, 1, 3) is None
     assert rig.bookie.stats().journal_commits == 2
@@ -154,3 +155,30 @@ async def test_periodic_work_ends_with_the_bookie(tmp_path: Path, end: str) -> N
     (housekeeping,) = asyncio.all_tasks() - before
     await (bookie.close() if end == "close" else bookie.abort())
     assert housekeeping.done()
+
+
+async def test_a_refused_add_keeps_its_reason_if_the_journal_fails_before_it(rig: Rig) -> None:
+    await rig.bookie.ledger_end(1, fence=True)
+    rig.bookie._journal.hold()
+    answers = [asyncio.ensure_future(answer(rig.bookie, ledger_id, 0)) for ledger_id in (2, 1)]
+    await asyncio.sleep(0)
+    broken = OSError(errno.EIO, "Input/output error")
+    rig.disk.fault = lambda _, path: broken if path.suffix == ".journal" else None
+    rig.bookie._journal.release()
+    first, second = await asyncio.gather(*answers)
+    assert isinstance(first, BookieReadOnly)
+    assert isinstance(second, LedgerFenced)
+
+
+async def test_an_aborted_bookie_commits_nothing_more(open_bookie: Opener) -> None:
+    bookie = await open_bookie()
+    await add(bookie, 1, range(3))
+    bookie._journal.hold()
+    answers: list[object] = []
+    bookie.add_entries(2, range(1), [b"x"], last_add_confirmed=-1, on_added=answers.append)
+    await bookie.abort()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert answers == []
+    bookie = await open_bookie()
+    assert await bookie.list_ledgers() == [1]
