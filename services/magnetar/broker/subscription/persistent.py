@@ -287,6 +287,11 @@ class PersistentSubscription:
             )
         return self._transactions
 
+    @property
+    def transactional(self) -> bool:
+        """Whether the subscription may have had a transaction since it was opened."""
+        return self._transactions is not None
+
     def ack_in_transaction(
         self,
         consumer: Consumer,
