@@ -6,9 +6,9 @@ from tests.unit.broker.topic.txn_stage import T1, T2, T3, TxnStage, txn_stage
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, TxnState
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.record import WATERMARK_PROPERTY
+from magnetar.transactions.model import Outcome, TxnState
 
 CRASH = pytest.mark.parametrize("crash", [False, True])
 

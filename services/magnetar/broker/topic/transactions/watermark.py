@@ -15,7 +15,7 @@ from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.record import WATERMARK_PROPERTY
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY, watermark_of
 
 WATERMARK_ENTRIES: Final = 10_000
 WATERMARK_INTERVAL_S: Final = 2.0
@@ -50,11 +50,7 @@ class Watermark:
     @staticmethod
     def of(ledger: ManagedLedger) -> Position | None:
         """Returns the stored watermark, None if the log never had a transaction."""
-        text = ledger.properties.get(WATERMARK_PROPERTY)
-        if text is None:
-            return None
-        ledger_id, _, entry_id = text.rpartition(":")
-        return Position(int(ledger_id), int(entry_id))
+        return watermark_of(ledger.properties)
 
     def start(self, stored: Position) -> None:
         """Follows the log, given the stored watermark."""
