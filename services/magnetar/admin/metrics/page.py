@@ -79,7 +79,7 @@ class MetricsPage:
             rows=settings.operation.topic_metrics, consumers=settings.operation.consumer_metrics
         )
         quotas = QuotaSeries()
-        participants = ParticipantSeries(cluster, topics=settings.topic_metrics)
+        participants = ParticipantSeries(cluster, topics=settings.operation.topic_metrics)
         namespaces: list[str] = []
         for count, topic in enumerate(service.topics):
             labels_of_topic = topic_labels(cluster, topic)
