@@ -53,7 +53,7 @@ async def test_all_requests_end_before_the_first_error_is_raised() -> None:
         answers("a"), fails("b", ServiceNotReady("first")), answers("c"), fails("d", ValueError()),
     ]  # fmt: skip
     everything = asyncio.ensure_future(gather_answers(requests))
-    for _ in range(3):
+    for _ in range(50):  # an error that were raised at once would arrive within these turns
         await asyncio.sleep(0)
     assert not everything.done()
     late.set()
@@ -311,6 +311,15 @@ async def test_a_repeated_request_keeps_its_body_and_the_type_of_it() -> None:
         assert headers["content-type"] == "application/json"
         assert "cookie" not in headers
     await peers.close()
+
+
+async def test_the_times_of_a_request_to_another_broker_are_bounded() -> None:
+    """A broker whose machine is gone refuses no connection: the client must give up itself."""
+    sender = Sender(Scripted().app())
+    timeout = sender._client(local=False).timeout
+    assert timeout.connect == sending.CONNECT_TIMEOUT_S
+    assert {timeout.read, timeout.write, timeout.pool} == {sending.REQUEST_TIMEOUT_S}
+    await sender.close()
 
 
 def test_a_peer_that_never_answers_fails_at_the_deadline() -> None:
