@@ -9,9 +9,10 @@ from pyroaring import BitMap
 from tests.spark import compact_stage
 from tests.spark.backlog_stage import Backlogs
 from tests.spark.compact_stage import artifact, compact, counts, record
-from tests.spark.job_stage import TOPIC, JobCluster, append, entry
+from tests.spark.job_stage import METADATA_URL, TOPIC, JobCluster, append, entry
 from tests.spark.offload_stage import offload, on_this_process
 
+from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -21,6 +22,11 @@ from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
 from magnetar.transactions.records import record_key
 from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar_spark.jobs.compact import job as compact_job
+from magnetar_spark.log.access import opened_log
+from magnetar_spark.log.entry_reader import EntryReader
+from magnetar_spark.log.ledgers import topic_log
+from magnetar_spark.log.ranges import Range, Window, ranges_of
+from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.log.topics import log_name
 
 ABORTED, COMMITTED, ENDING, OPEN = (TxnId(0, number) for number in range(4))
@@ -145,6 +151,28 @@ def test_offload_copies_all_entries_and_their_files_are_read_without_the_aborted
     assert [content[key] for key in sorted(content)] == stored[:8] == HISTORY[:8]
     assert compact(cluster)["code"] == 0
     assert positions(cluster) == numbered(*BEFORE)
+
+
+def test_what_a_task_reads_back_for_chunks_has_no_aborted_entry_either(cluster: JobCluster) -> None:
+    write(cluster)
+    settings = LogSettings(METADATA_URL)
+
+    async def planned() -> tuple[list[Range], tuple[BookieRegistration, ...]]:
+        async with opened_log(settings) as log:
+            current = await topic_log(log, parse_topic(TOPIC))
+            window = Window(first=position(6))
+            return list(ranges_of(current, window, 1 << 20)), tuple(log.bookies.registrations())
+
+    ranges, bookies = cluster.run(planned())
+    with EntryReader(settings, bookies) as reader:
+        read = [each.entry_id for group in reader.read(ranges[0]) for each in group]
+        back = [
+            Position(ledger_id, each.entry_id)
+            for ledger_id, group in reader.read_back(ranges[0], 2)
+            for each in group
+        ]
+    assert read == [3], "6 is aborted, and 8 is in an open transaction"
+    assert back == numbered(4, 2, 0)
 
 
 def test_an_unreadable_aborted_set_fails_the_topic(cluster: JobCluster) -> None:
