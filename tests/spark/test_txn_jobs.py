@@ -27,7 +27,10 @@ from magnetar_spark.log.entry_reader import EntryReader
 from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.ranges import Range, Window, ranges_of
 from magnetar_spark.log.settings import LogSettings
+from magnetar_spark.log.topic_log import LedgerSpan
 from magnetar_spark.log.topics import log_name
+from magnetar_spark.log.transactions.search import search
+from magnetar_spark.log.transactions.visible import Settled
 
 ABORTED, COMMITTED, ENDING, OPEN = (TxnId(0, number) for number in range(4))
 STATES = {
@@ -151,6 +154,39 @@ def test_offload_copies_all_entries_and_their_files_are_read_without_the_aborted
     assert [content[key] for key in sorted(content)] == stored[:8] == HISTORY[:8]
     assert compact(cluster)["code"] == 0
     assert positions(cluster) == numbered(*BEFORE)
+
+
+def test_a_search_reads_the_bookies_if_a_file_is_gone(cluster: JobCluster) -> None:
+    write(cluster)
+    assert offload(cluster, "--threshold", "0", "--deletion-lag", "-1")["code"] == 0
+    for path in cluster.files():
+        (cluster.folder / path).unlink()
+    settled = cluster.run(searched(cluster.run(spans())))
+    assert settled.horizon == position(8)
+
+
+def test_a_search_reads_the_file_of_a_ledger_that_is_offloaded_meanwhile(
+    cluster: JobCluster,
+) -> None:
+    write(cluster)
+    before = cluster.run(spans())
+    assert offload(cluster, "--threshold", "0", "--deletion-lag", "0")["code"] == 0
+    assert cluster.on_bookies() == [3]
+    settled = cluster.run(searched(before))
+    assert settled.horizon == position(8)
+    assert {ledger_id: list(ids) for ledger_id, ids in settled.aborted.items()} == {2: [1, 2]}
+
+
+async def spans() -> tuple[LedgerSpan, ...]:
+    async with opened_log(LogSettings(METADATA_URL)) as log:
+        return (await topic_log(log, parse_topic(TOPIC))).ledgers
+
+
+async def searched(ledgers: tuple[LedgerSpan, ...]) -> Settled:
+    """The search from the watermark on, given ledgers that were read before."""
+    settled = Settled(1, position(3))
+    async with opened_log(LogSettings(METADATA_URL)) as log:
+        return await search(log, log_name(parse_topic(TOPIC)), ledgers, settled, position(10))
 
 
 def test_what_a_task_reads_back_for_chunks_has_no_aborted_entry_either(cluster: JobCluster) -> None:
