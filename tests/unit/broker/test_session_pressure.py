@@ -46,7 +46,7 @@ async def stalling(
 
 
 async def flood(client: RawClient, producer_id: int, first: int, bytes_count: int) -> int:
-    """Writes until so many bytes are written, or the socket takes no more; how many messages."""
+    """Writes this number of bytes, or until the socket blocks; returns the number of messages."""
     sent = 0
     while sent * len(PAYLOAD) < bytes_count:
         client.send(producer_id, first + sent, PAYLOAD)
@@ -150,7 +150,7 @@ async def test_a_consumer_that_does_not_read_does_not_grow_memory() -> None:
             await eventually(lambda: not session.wire.writable)
             for _ in range(100):
                 await asyncio.sleep(0)
-            # One step of a dispatcher may go beyond the mark: what one consumer gets in its turn.
+            # One step of a dispatcher may exceed the mark by the entries of one consumer's turn.
             turn = service.settings.subscriptions.dispatch_turn_entries_max * (len(PAYLOAD) + 200)
             assert unread_bytes(session) <= WRITE_BUFFER_HIGH_BYTES + turn
             for _ in range(sent):  # and once it reads, it gets everything

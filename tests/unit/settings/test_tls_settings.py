@@ -1,4 +1,4 @@
-"""The settings of TLS: ports that are off, files that belong together, and what is refused."""
+"""The settings of TLS: ports that are off, files that belong together, and refusals."""
 
 from pathlib import Path
 

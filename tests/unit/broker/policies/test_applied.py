@@ -59,7 +59,7 @@ async def set_for_topic(
 
 
 async def eventually(topic: PersistentTopic, policy: Policy, value: object) -> None:
-    """Returns once that holds; what is removed is told by the watch."""
+    """Waits until the condition holds; the watch reports removals."""
     told = asyncio.Event()
     unlisten = topic.policies.listen(told.set)
     while topic.policies.value(policy) != value:
@@ -212,7 +212,7 @@ async def test_a_namespaces_change_holds_for_topics_with_policies_of_their_own(
 async def test_what_holds_is_known_again_once_a_record_is_put_right(
     service: BrokerService,
 ) -> None:
-    """Nobody's messages are deleted by a guess, and by what is known they are."""
+    """Messages are deleted by known policies, and never by a guess."""
     topic = await opened(service)
     unknown = parse_topic("persistent://public/unknown/a")
     assert topic.policies.known

@@ -1,4 +1,4 @@
-"""Policies as values: the broker's settings, what each level says, and who is told of a change."""
+"""Policies as values: the broker's settings, the levels, and the notifications of changes."""
 
 import asyncio
 from typing import Any
@@ -159,7 +159,7 @@ def test_entries_go_their_own_way_up_and_other_values_as_a_whole() -> None:
     assert [applied(ttl, 9, own) for own in (None, 0, 5)] == [9, 0, 5]
 
 
-# -- who is told
+# -- notifications
 
 
 class Topic:

@@ -65,7 +65,7 @@ async def test_an_abort_is_durable_once_it_is_answered_whatever_becomes_of_the_r
         assert topic.managed_ledger.index.entries == 4
 
 
-async def test_plain_messages_go_on_while_the_records_cannot_be_read() -> None:
+async def test_plain_messages_continue_while_the_records_cannot_be_read() -> None:
     async with txn_stage() as t:
         topic = await t.topic()
         await topic.create_subscription("keeps", EARLIEST, {})

@@ -22,7 +22,7 @@ TURNS = 60
 
 
 async def turns(number: int = TURNS) -> None:
-    """Lets everything run that waits for nobody."""
+    """Runs the event loop until every task waits."""
     for _ in range(number):
         await asyncio.sleep(0)
 

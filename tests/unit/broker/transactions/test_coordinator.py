@@ -1,4 +1,4 @@
-"""A coordinator: what is durable before what is answered, who may end what, and recovery."""
+"""A coordinator: durability before answers, the rights to end a transaction, and recovery."""
 
 import asyncio
 from contextlib import suppress
