@@ -41,7 +41,7 @@ def _node(world: "World") -> Node | None:
 
 
 def _owned(world: "World", node: Node, managed_ledger: ManagedLedger) -> bool:
-    """Whether it is the instance that is served, under a claim that stands."""
+    """Returns whether the broker serves this instance, under a valid claim."""
     if node.ledgers is None or node.ledgers.opened.get(managed_ledger.name) is not managed_ledger:
         return False
     ownership = node.service.cluster_ownership

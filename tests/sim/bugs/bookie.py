@@ -1,4 +1,4 @@
-"""Planted bugs of the bookie: what is durable when, and what is forgotten."""
+"""Planted bugs of the bookie: durability, and lost knowledge of damage."""
 
 import asyncio
 from collections.abc import Sequence
