@@ -101,7 +101,7 @@ BUGS: Final = (
         "repeats the write under the new claim: it trims ledgers that the new one still lists, "
         "deletes a subscription that has answered SUCCESS since, or undoes receipted acks.",
         former_instances_write_on,
-        137,
+        275,
         together(
             topics(),
             many_rollovers(),
