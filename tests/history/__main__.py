@@ -1,4 +1,4 @@
-"""`python -m tests.history FILE...`: judges a stored history; exit status 1 if a promise broke.
+"""`python -m tests.history FILE...`: judges a stored history; exit status 1 if a rule fails.
 
 Several files are the clients of one campaign.
 """

@@ -13,12 +13,12 @@ from tests.history.rules import RULES
 from tests.history.storage import read
 
 FINDINGS_MAX: Final = 20
-"""Findings of one rule that are worth reading."""
+"""Maximum number of reported findings per rule."""
 PROMISE: Final = "none: the history is incomplete"
 
 
 def check(events: Iterable[Event]) -> list[Finding]:
-    """What contradicts the promises; `FINDINGS_MAX` of each rule at most."""
+    """Returns the contradictions of the promises, at most `FINDINGS_MAX` per rule."""
     index = Index(events)
     found: list[Finding] = []
     for event in index.stray[:FINDINGS_MAX]:
@@ -29,7 +29,7 @@ def check(events: Iterable[Event]) -> list[Finding]:
 
 
 def check_files(*paths: Path) -> list[Finding]:
-    """Judges the clients of one campaign. Raises Malformed."""
+    """Judges the histories of all clients of a campaign. Raises Malformed."""
     gc.disable()  # a million events hold no cycles, and each collection would visit them all
     try:
         return check(read(*paths))

@@ -1,4 +1,4 @@
-"""Which acks of a life cover a message, and until when a session holds one."""
+"""Finds the acks of a life that cover a message, and the time until which they hold."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -52,7 +52,7 @@ class Acks:
 
 
 class Receipts:
-    """Receipted acks by the time of the receipt: what holds for a session that begins later."""
+    """Receipted acks by the time of the receipt; they hold for sessions that begin later."""
 
     def __init__(self, life: Life) -> None:
         self._seeks = _unsettled(life.seeks)
@@ -73,7 +73,7 @@ class Receipts:
         return any(begun <= until and since <= end for begun, end in self._seeks)
 
     def breached(self, message: Id, before: float, at: float) -> Acked | None:
-        """An ack that was receipted before that time and undone by no seek until `at`."""
+        """Returns an ack that was receipted before that time and that no seek undid until `at`."""
         for ack in self._acks.of(message):
             if ack.done < before and not self._disturbed(ack.begun, at):
                 return ack
@@ -90,12 +90,12 @@ class Receipts:
         return None if self._disturbed(greatest[count - 1].begun, at) else greatest[count - 1]
 
     def holds(self, ack: Acked, at: float) -> bool:
-        """Whether no seek has undone this ack by then."""
+        """Returns whether no seek has undone this ack by then."""
         return not self._disturbed(ack.begun, at)
 
 
 def _unsettled(seeks: list[Sought]) -> list[tuple[float, float]]:
-    """The times in which an ack may be undone; without an answer, until a later seek's."""
+    """The periods in which a seek may undo an ack; without an answer, until a later seek."""
     found, end = [], inf
     for seek in reversed(seeks):
         if seek.outcome is not Outcome.UNKNOWN:
@@ -105,7 +105,7 @@ def _unsettled(seeks: list[Sought]) -> list[tuple[float, float]]:
 
 
 class Nacks:
-    """When a session has asked for a message again."""
+    """The times at which a session requested redelivery of a message."""
 
     def __init__(self, session: Session) -> None:
         self._all: list[float] = []
@@ -118,7 +118,7 @@ class Nacks:
                     self._all.append(step.at)
 
     def first(self, message: Id, since: float) -> float:
-        """The first time from `since` on; inf if never."""
+        """Returns the first time from `since` on; inf if there is none."""
         ledger, entry, _ = message
         if not self._all and not self._of:
             return inf

@@ -19,7 +19,7 @@ FINGERPRINT_BYTES: Final = 8
 
 
 class Outcome(StrEnum):
-    """What the client knows about an operation."""
+    """The outcome of an operation, as far as the client knows it."""
 
     OK = "ok"
     FAILED = "failed"
@@ -36,14 +36,14 @@ class Kind(StrEnum):
 
 
 class Position(StrEnum):
-    """Where a subscription begins if the command creates it."""
+    """The start of a subscription that the command creates."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
 
 
 def fingerprint(payload: bytes) -> str:
-    """A payload's identity."""
+    """Returns a hash that identifies a payload."""
     return blake2b(payload, digest_size=FINGERPRINT_BYTES).hexdigest()
 
 
@@ -68,7 +68,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOpened:
-    """A producer attached to a topic, or tried to."""
+    """A producer attached to a topic, or attempted to."""
 
     topic: str
     producer: str
@@ -80,7 +80,7 @@ class ProducerOpened:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """A consumer attached to a subscription, or tried to. Each attempt has its own session."""
+    """A consumer attached to a subscription, or attempted to. Each attempt has its own session."""
 
     topic: str
     subscription: str
@@ -92,7 +92,7 @@ class Subscribed:
     done: float
     outcome: Outcome
     reconnects: bool
-    """The client library attaches again silently: a session is then several attachments."""
+    """Whether the client library reconnects silently; a session then has several attachments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message came to a consumer."""
+    """A consumer received a message."""
 
     session: str
     id: Id
@@ -132,7 +132,7 @@ class Acked:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """A consumer asked for entries again; for all that it holds if `ids` is empty."""
+    """A consumer requested redelivery of entries; without `ids`, of all that it holds."""
 
     session: str
     ids: tuple[Id, ...]
@@ -191,7 +191,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """All faults are over and nothing more comes: what was due to the subscription has come."""
+    """All faults are over, and the subscription has received all messages that were due."""
 
     topic: str
     subscription: str
@@ -216,7 +216,7 @@ Event = (
 
 
 def known_at(event: Event) -> float:
-    """When the client could note the event; a stable sort by this merges several clients."""
+    """Returns when the client could record the event; a stable sort by this merges clients."""
     if isinstance(event, Closed | Received | Nacked | Drained):
         return event.at
     return float("-inf") if isinstance(event, Kept) else event.done

@@ -2,8 +2,8 @@
 
 A *life* is a time in which a subscription certainly exists: from the first receipt of a SUBSCRIBE
 until a client begins to delete the subscription, its topic or its namespace. A SUBSCRIBE that is
-receipted while a deletion is under way begins no life, because the deletion may come second.
-A *session* is one attempt of a consumer to attach and all that follows from it.
+receipted while a deletion is under way begins no life, because the deletion may come second. A
+*session* is one attempt of a consumer to attach and all events that follow from it.
 """
 
 from bisect import bisect_right
@@ -46,11 +46,11 @@ class Session:
     life: "Life | None" = None
     closed_at: float = inf
     steps: list[Step] = field(default_factory=list)
-    """In the order in which the client noted them."""
+    """In the order in which the client recorded them."""
     alive_until: float = -inf
-    """The broker answered something that the client sent after this time."""
+    """The broker answered a command that the client sent after this time."""
     asked_again: bool = False
-    """The consumer moved the subscription or asked for messages again."""
+    """The consumer moved the subscription or requested redelivery."""
 
     @property
     def received(self) -> Iterator[Received]:
@@ -92,7 +92,7 @@ class Life:
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """All that happened on one topic."""
+    """All events of one topic."""
 
     name: str
     kept: bool = False
@@ -113,12 +113,12 @@ class Topic:
 
     @property
     def empty_until(self) -> float:
-        """Until then a deletion may have taken the topic's messages."""
+        """Returns the time until which a deletion may have removed the topic's messages."""
         return max((one.done for one in self.deletions), default=-inf)
 
 
 class Index:
-    """A whole history, arranged."""
+    """A whole history, by topic, subscription, life and session."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         self.topics: dict[str, Topic] = {}
@@ -253,7 +253,7 @@ def _lives(
 
 
 def _set_beginning(life: Life, attempts: list[Subscribed], endings: Sequence[Ending]) -> None:
-    """Where the life began, if it certainly began with a new subscription."""
+    """Records the start of the life, if it certainly began with a new subscription."""
     before = [one for one in endings if one.begun < life.start]
     gone_from = -inf
     if before:

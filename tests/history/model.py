@@ -1,6 +1,7 @@
-"""A tiny broker that keeps every promise, and the random histories of its clients.
+"""A model of a broker that keeps every promise, and random histories of its clients.
 
-One topic, one thing at a time. Times of operations overlap only where a client stops to wait.
+It has one topic and does one operation at a time. Operations overlap in time only if a client stops
+waiting.
 """
 
 from dataclasses import dataclass, field

@@ -24,11 +24,11 @@ _ENUMS: Final[dict[str, type[Any]]] = {"kind": Kind, "outcome": Outcome, "positi
 
 
 class Malformed(Exception):
-    """The file is not a history of this version."""
+    """The file is no history of this version."""
 
 
 def encode(event: Event) -> str:
-    """One line, without its end."""
+    """Returns the event's line, without the newline."""
     kind = type(event)
     values = [getattr(event, name) for name in _NAMES[kind]]
     return json.dumps([kind.__name__, *values], separators=(",", ":"))
@@ -52,7 +52,7 @@ def decode(line: str) -> Event:
 
 
 class Writer:
-    """Appends events to a file, from any thread; each is on its way to the disk at once."""
+    """Appends events to a file, from any thread, without buffering."""
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
@@ -78,14 +78,14 @@ class Writer:
 
 
 def write(path: Path, events: Iterable[Event]) -> None:
-    """A whole history."""
+    """Writes a whole history."""
     with path.open("w") as output:
         output.write(json.dumps({"history": VERSION}) + "\n")
         output.writelines(encode(event) + "\n" for event in events)
 
 
 def read(*paths: Path) -> list[Event]:
-    """The events of all files in the order of time. Raises Malformed."""
+    """Returns the events of all files by time. Raises Malformed."""
     events: list[Event] = []
     for path in paths:
         events.extend(_read(path))

@@ -1,6 +1,6 @@
-"""Histories by hand: each step is one line, and the clock moves by a second with each.
+"""Histories written by hand: each step is one line, and advances the clock by a second.
 
-A step returns what it noted. Times may be set where two operations overlap.
+A step returns the event that it recorded. Times may be set, so that operations overlap.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ Noted = TypeVar("Noted", bound=Event)
 
 
 class Story:
-    """A history of one topic, told in order."""
+    """A history of one topic, in the order of its steps."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -58,7 +58,7 @@ class Story:
         return event
 
     def swap(self, old: Event, new: Event) -> None:
-        """Changes history."""
+        """Replaces a recorded event by another."""
         self.events[self.events.index(old)] = new
 
     # -- producers
@@ -174,5 +174,5 @@ class Story:
 
 
 def broken(story: Story) -> set[str]:
-    """The rules that a history contradicts."""
+    """Returns the rules that a history contradicts."""
     return {finding.rule for finding in check(story.events)}

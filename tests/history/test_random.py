@@ -1,6 +1,6 @@
-"""Random histories of a broker that keeps its promises are accepted, and none with one corruption.
+"""The checker accepts random histories of a model broker, and none with a corruption.
 
-Each corruption changes one thing in a random history, where there is something to change.
+Each corruption makes one change to a random history that allows it.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,7 +26,7 @@ randoms = st.integers(min_value=0, max_value=1 << 40).map(Random)
 
 
 def chosen(rng: Random, some: Iterable[Chosen]) -> Chosen:
-    """One of them; without any the example is of no use."""
+    """Draws one of them; discards the example if there is none."""
     found = list(some)
     assume(found)
     return rng.choice(found)
@@ -50,7 +50,7 @@ def received_of(life: Life) -> list[Received]:
 
 
 def lose(events: list[Event], rng: Random) -> list[Event]:
-    """A receipted message never comes to one subscription."""
+    """One subscription never receives a message that has a receipt."""
     life, message = chosen(
         rng,
         (
@@ -64,7 +64,7 @@ def lose(events: list[Event], rng: Random) -> list[Event]:
 
 
 def forget(events: list[Event], rng: Random) -> list[Event]:
-    """What a consumer held when it went, and nobody acked, comes to nobody."""
+    """No consumer receives the messages again that a closed consumer held without acking them."""
     lives = [life for life in drained(events) if not life.seeks]
     some = []
     for life in lives:
@@ -93,13 +93,13 @@ def forget(events: list[Event], rng: Random) -> list[Event]:
 
 
 def alter(events: list[Event], rng: Random) -> list[Event]:
-    """A message comes with other bytes."""
+    """A consumer receives a message with other bytes."""
     one = chosen(rng, (event for event in events if isinstance(event, Received)))
     return exchanged(events, one, replace(one, payload="other"))
 
 
 def swap(events: list[Event], rng: Random) -> list[Event]:
-    """Two messages change places in a session that gets them in order."""
+    """Two messages are swapped in a session that receives them in order."""
     some = []
     for life in Index(events).lives:
         for session in life.sessions if life.kind is Kind.EXCLUSIVE else ():
@@ -111,7 +111,7 @@ def swap(events: list[Event], rng: Random) -> list[Event]:
 
 
 def repeat(events: list[Event], rng: Random) -> list[Event]:
-    """A message comes again to a session that began after its ack's receipt."""
+    """A session that began after the receipt of its ack receives a message again."""
     some = []
     for life in Index(events).lives:
         for ack in [] if life.seeks else life.acks:
@@ -165,7 +165,7 @@ def test_a_single_corruption_is_found(rule: str) -> None:
 @given(randoms)
 @settings(max_examples=EXAMPLES // 5)
 def test_every_event_that_is_left_out_or_came_twice_is_noticed_or_harmless(rng: Random) -> None:
-    """No history makes the checker fail: it judges whatever clients wrote."""
+    """No history makes the checker fail, whatever clients have written."""
     events = Model(rng).run(STEPS)
     for _ in range(5):
         at = rng.randrange(len(events))

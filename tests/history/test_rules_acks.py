@@ -1,11 +1,11 @@
-"""What a history shows of acks, and of messages that come again."""
+"""The rules of acks and of redelivery."""
 
 from tests.history.events import Kind, Outcome
 from tests.history.story import Story, broken
 
 
 def resumed(*, cumulative: bool = False, outcome: Outcome = Outcome.OK) -> tuple[Story, str]:
-    """Two messages, acked by a session that then ended; the second session has both again."""
+    """A session acks two messages and ends; a second session receives both again."""
     story = Story()
     first = story.subscribed(Kind.FAILOVER)
     messages = [story.sent(), story.sent()]
@@ -197,7 +197,7 @@ def test_a_redelivery_count_that_goes_down_is_found() -> None:
     assert broken(story) == {"redelivery_counts"}
 
 
-def test_a_count_begins_anew_at_another_attachment() -> None:
+def test_a_count_begins_again_at_another_attachment() -> None:
     story = Story()
     first = story.subscribed(Kind.SHARED)
     sent = story.sent()

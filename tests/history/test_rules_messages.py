@@ -1,4 +1,4 @@
-"""What a history shows of messages: none is lost, invented, altered, misplaced or out of order."""
+"""The rules of messages: none is lost, invented, altered, misplaced or out of order."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a history shows of who may have what: keys, consumers, producers, and deletions."""
+"""The rules of ownership: keys, active consumers, exclusive producers, and deletions."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ from tests.history.story import Story, broken
 def two_hold(
     kind: Kind, *, same: bool, proven: bool = True, keys: tuple[str, str] = ("k", "k")
 ) -> Story:
-    """Two consumers hold a message each at the same time, or both the same."""
+    """Two consumers hold a message each at the same time, or both hold the same one."""
     story = Story()
     first, second = story.subscribed(kind), story.subscribed(kind)
     one, two = (story.sent(key=key) for key in keys)

@@ -1,4 +1,4 @@
-"""A history survives its storage, and a file that is none is refused."""
+"""A stored history is read back unchanged; any other file is refused."""
 
 from pathlib import Path
 

@@ -45,7 +45,7 @@ async def test_any_broker_answers_about_a_partitioned_topic_as_a_whole(
         assert len({(answer.status_code, answer.text) for answer in answers}) == 1
 
 
-async def test_a_namespace_goes_with_topics_whose_deletion_was_cut_short(
+async def test_a_namespace_goes_with_topics_whose_deletion_was_interrupted(
     cluster: RestCluster,
 ) -> None:
     first, second = cluster.members

@@ -1,7 +1,6 @@
 """pulsar-admin's requests against any broker of a cluster: served by, or for, the owners."""
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from typing import Any
@@ -10,6 +9,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 from tests.support.rest_cluster import Member, RestCluster
+from tests.support.settings import changed
 from tests.support.stalled_store import StalledStore
 from tests.unit.broker.lifecycle.world import message
 from tests.unit.ledger.stage import publish
@@ -280,7 +280,7 @@ async def test_a_tenant_goes_with_topics_of_all_brokers(cluster: RestCluster) ->
     first, _ = await spread(cluster)
     for force_namespaces in (False, True):
         for member in cluster.members:
-            member.service.settings = dataclasses.replace(
+            member.service.settings = changed(
                 member.service.settings,
                 force_delete_tenant=True,
                 force_delete_namespace=force_namespaces,

@@ -29,12 +29,13 @@ from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Check, Operation, Put
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 NAMESPACE = NamespaceName("public", "ns")
 RECORD = f"/namespaces/{NAMESPACE}"
 LOGS = f"/managed-ledgers/{NAMESPACE}/"
 NAME = parse_topic(f"persistent://{NAMESPACE}/t")
-SETTINGS = BrokerSettings(force_delete_namespace=True)
+SETTINGS = compose(BrokerSettings, force_delete_namespace=True)
 
 Broker = tuple[BrokerService, StalledStore]
 
@@ -142,7 +143,7 @@ async def cut_short(service: BrokerService, name: TopicName) -> int:
     return ledger_id
 
 
-async def test_a_namespace_takes_topics_with_it_whose_deletion_was_cut_short(
+async def test_a_namespace_takes_topics_with_it_whose_deletion_was_interrupted(
     broker: Broker,
 ) -> None:
     service, store = broker
@@ -155,7 +156,7 @@ async def test_a_namespace_takes_topics_with_it_whose_deletion_was_cut_short(
         assert await store.get(ledger_key(ledger_id)) is None
 
 
-async def test_a_repeated_deletion_of_a_topic_finishes_one_that_was_cut_short(
+async def test_a_repeated_deletion_of_a_topic_finishes_one_that_was_interrupted(
     broker: Broker,
 ) -> None:
     service, store = broker

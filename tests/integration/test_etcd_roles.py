@@ -24,7 +24,10 @@ from magnetar.metadata.etcd.errors import MetadataRefused
 from magnetar.metadata.store import MetadataStore
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose
 from magnetar.settings.member import AutorecoveryProcessSettings
+from magnetar.transactions.model import TxnId
+from magnetar.transactions.records import record_key
 
 ROOT = "/magnetar"
 PASSWORD = "secret"  # noqa: S105
@@ -98,7 +101,8 @@ async def cluster(etcd: EtcdMember, tmp_path: Path) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as opened:
         bookies = []
         for number in range(3):
-            settings = BookieProcessSettings(
+            settings = compose(
+                BookieProcessSettings,
                 data_dir=tmp_path / f"bookie-{number}",
                 bookie_id=f"bookie-{number}",
                 port=0,
@@ -111,14 +115,23 @@ async def cluster(etcd: EtcdMember, tmp_path: Path) -> AsyncIterator[Cluster]:
             opened.push_async_callback(bookie.stop)
             bookies.append(bookie)
         recovery = await autorecovery_process.start(
-            AutorecoveryProcessSettings(
-                http_port=0, metadata_username="autorecovery", **login, **quick
+            compose(
+                AutorecoveryProcessSettings,
+                http_port=0,
+                metadata_username="autorecovery",
+                **login,
+                **quick,
             )
         )
         opened.push_async_callback(recovery.stop)
         broker = await broker_process.start(
-            BrokerProcessSettings(
-                port=0, http_port=0, metadata_username="broker", transactions=True, **login
+            compose(
+                BrokerProcessSettings,
+                port=0,
+                http_port=0,
+                metadata_username="broker",
+                transactions=True,
+                **login,
             )
         )
         opened.push_async_callback(broker.stop)
@@ -231,6 +244,7 @@ async def lose_a_bookie(cluster: Cluster, etcd: EtcdMember) -> None:
         ("autorecovery", "/bookies/bookie-0"),
         ("job", "/ledgers/1"),
         ("job", "/namespaces/t/n"),
+        ("job", "/transactions/0/1"),
         ("broker", "/bookies/bookie-0"),
         ("broker", "/offload-jobs/j"),
     ],
@@ -246,3 +260,18 @@ async def test_a_role_cannot_write_what_it_does_not_need(
             await store.delete(denied)
     finally:
         await store.close()
+
+
+async def test_a_job_reads_the_records_of_transactions(etcd: EtcdMember) -> None:
+    """Without them, Spark and compaction cannot tell which messages were aborted."""
+    key = record_key(TxnId(0, 1 << 40))
+    broker = await open_on(etcd, username="broker", password=PASSWORD, root=ROOT)
+    job = await open_on(etcd, username="job", password=PASSWORD, root=ROOT)
+    try:
+        await broker.put(key, b"{}")
+        stored = await job.get(key)
+        assert stored is not None
+        assert stored.value == b"{}"
+    finally:
+        await job.close()
+        await broker.close()

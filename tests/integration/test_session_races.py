@@ -11,6 +11,7 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ServerError
 from magnetar.core.names import parse_topic
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import encode_command
@@ -173,7 +174,7 @@ async def test_a_reader_that_starts_in_the_past_is_attached_and_stays_so() -> No
 
 
 async def test_a_reader_that_is_refused_leaves_nothing_behind() -> None:
-    settings = BrokerSettings(consumers_per_subscription_max=1)
+    settings = compose(BrokerSettings, consumers_per_subscription_max=1)
     async with running_broker(settings) as (service, port):
         client = await RawClient.connect(HOST, port)
         await client.consumer(TOPIC, "other")
@@ -255,7 +256,7 @@ async def test_a_subscription_must_have_a_name() -> None:
 async def test_a_cumulative_ack_inside_a_batch_acks_what_is_before_where_batches_stay_whole() -> (
     None
 ):
-    async with running_broker(BrokerSettings(batch_index_acks=False)) as (service, port):
+    async with running_broker(compose(BrokerSettings, batch_index_acks=False)) as (service, port):
         client = await RawClient.connect(HOST, port)
         consumer = await client.consumer(TOPIC, "sub")
         producer = await client.producer(TOPIC)

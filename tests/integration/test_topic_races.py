@@ -16,6 +16,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import LedgerItem, decode_managed_ledger
 from magnetar.metadata.records import encode
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -90,7 +91,7 @@ async def test_who_may_create_a_topic_does_not_inherit_the_answer_of_who_may_not
             await asking
 
 
-async def test_a_topic_that_another_owner_fenced_is_opened_anew() -> None:
+async def test_a_topic_that_another_owner_fenced_is_opened_again() -> None:
     async with running_broker() as (service, port):
         client = await RawClient.connect(HOST, port)
         producer = await client.producer(TOPIC)
@@ -113,10 +114,13 @@ async def test_a_topic_that_another_owner_fenced_is_opened_anew() -> None:
         await client.close()
 
 
-async def test_a_log_whose_topic_could_not_be_opened_is_read_anew_by_the_next(
+async def test_a_log_whose_topic_could_not_be_opened_is_read_again_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with running_broker(BrokerSettings(entry_metadata=("index",))) as (service, port):
+    async with running_broker(compose(BrokerSettings, entry_metadata=("index",))) as (
+        service,
+        port,
+    ):
         client = await RawClient.connect(HOST, port)
         producer = await client.producer(TOPIC)
         client.send(producer, 0, b"a")
@@ -161,7 +165,10 @@ async def test_a_topic_that_cannot_be_opened_can_be_deleted() -> None:
 
 
 async def test_a_producer_creates_no_topic_where_that_is_switched_off() -> None:
-    async with running_broker(BrokerSettings(auto_topic_creation=False)) as (service, port):
+    async with running_broker(compose(BrokerSettings, auto_topic_creation=False)) as (
+        service,
+        port,
+    ):
         client = await RawClient.connect(HOST, port)
         with pytest.raises(Refused) as refused:
             await client.producer(TOPIC)
@@ -174,7 +181,7 @@ async def test_a_producer_creates_no_topic_where_that_is_switched_off() -> None:
 
 
 async def test_no_partitions_are_declared_in_a_namespace_that_does_not_exist() -> None:
-    settings = BrokerSettings(auto_topic_creation_type="partitioned")
+    settings = compose(BrokerSettings, auto_topic_creation_type="partitioned")
     async with running_broker(settings) as (service, port):
         client = await RawClient.connect(HOST, port)
         answer = await client.request(

@@ -21,6 +21,7 @@ from tests.support.etcd import free_ports, start_etcd
 from magnetar.cluster import bookie_process, broker_process
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose
 from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.cluster.reconciler import ClusterReconciler
 from magnetar_operator.kube.client import KubeClient, NotFound
@@ -214,7 +215,8 @@ class Processes:
 
     async def start_bookie(self, index: int) -> None:
         port, http_port = free_ports(2)
-        settings = BookieProcessSettings(
+        settings = compose(
+            BookieProcessSettings,
             data_dir=self.directory(index),
             bookie_id=f"{NAME}-bookie-{index}",
             port=port,
@@ -250,7 +252,8 @@ class Processes:
 
     async def start_broker(self) -> None:
         port, http_port = free_ports(2)
-        settings = BrokerProcessSettings(
+        settings = compose(
+            BrokerProcessSettings,
             port=port,
             http_port=http_port,
             ensemble_size=self._copies,

@@ -24,6 +24,7 @@ from magnetar.broker.security.opener import open_security
 from magnetar.broker.service import BrokerService
 from magnetar.core.names import NamespaceName
 from magnetar.security.secret import Secret
+from magnetar.settings.field import compose
 from magnetar.settings.standalone import StandaloneSettings
 
 KEY: Final = b"0123456789abcdef0123456789abcdef"
@@ -53,7 +54,7 @@ def settings(**more: Any) -> StandaloneSettings:
         "proxy_roles": (PROXY, SUPER_PROXY),
         "token_secret_key": Secret("data:;base64," + base64.b64encode(KEY).decode()),
     }
-    return StandaloneSettings(**(defaults | more))
+    return compose(StandaloneSettings, **(defaults | more))
 
 
 @dataclass(slots=True)
@@ -118,7 +119,9 @@ class Closed:
 async def closed_rest(**more: Any) -> AsyncIterator[Closed]:
     """Yields a closed broker; `more` are further settings."""
     own = settings(**more)
-    service = await start_service(own, secure=lambda store, clock: open_security(own, store, clock))
+    service = await start_service(
+        own, secure=lambda store, clock: open_security(own.security, own.audit, store, clock)
+    )
     page = MetricsPage(service)
     transport = httpx.ASGITransport(create_app(service, page))
     async with httpx.AsyncClient(transport=transport, base_url=service.http_url) as http:

@@ -9,7 +9,7 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import pytest
 from tests.support.broker import HOST, running_broker
 from tests.support.certificates import Authority, Files
 from tests.support.raw_client import RawClient
+from tests.support.settings import changed
 
 from magnetar.admin.cluster.routing import Peer
 from magnetar.admin.cluster.sender import PeerRequest, Sender
@@ -32,6 +33,7 @@ from magnetar.security.secret import Secret
 from magnetar.security.tls.reload import ClientTls, open_client_tls
 from magnetar.security.tls.settings import ClientTlsConfig
 from magnetar.security.tls.transport import connect
+from magnetar.settings.field import settings_of
 from magnetar.settings.standalone import StandaloneSettings
 
 from .rest import SUPER, WRONG, Closed, closed_rest, token
@@ -309,10 +311,10 @@ def administration() -> list[Case]:
 
 def test_cve_2025_30677_secrets_of_settings_are_not_shown() -> None:
     settings = StandaloneSettings()
-    secrets = [item.name for item in fields(settings) if "Secret" in str(item.type)]
+    secrets = [item.name for item in settings_of(StandaloneSettings).values() if item.secret]
     assert {"token_secret_key", "basic_users", "broker_client_auth_parameters"} <= set(secrets)
     own: dict[str, Any] = dict.fromkeys(secrets, Secret(SECRET))
-    shown = replace(settings, **own)
+    shown = changed(settings, **own)
     assert SECRET not in f"{shown} {shown!r} {Secret(SECRET)} {Secret(SECRET)!r}"
     assert "***" in repr(shown)
 
@@ -325,5 +327,6 @@ async def test_cve_2025_30677_secrets_of_settings_are_not_answered() -> None:
         answer = await closed.call(SUPER, "GET", "~/brokers/configuration/runtime")
         assert "brokerClientAuthenticationParameters" in answer.text
         assert SECRET not in answer.text
-        key = closed.service.settings.token_secret_key  # type: ignore[attr-defined]
+        key = closed.service.settings.security.token_secret_key
+        assert key is not None
         assert key.reveal_text() not in answer.text

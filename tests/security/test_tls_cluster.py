@@ -19,6 +19,7 @@ from magnetar.cluster import autorecovery_process
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.security.tls.reload import open_client_tls
 from magnetar.security.tls.settings import ClientTlsConfig
+from magnetar.settings.field import compose
 from magnetar.settings.member import AutorecoveryProcessSettings
 
 pytestmark = pytest.mark.timeout(240)
@@ -195,7 +196,8 @@ async def test_health_and_metrics_by_tls_ask_for_no_certificate(closed: Closed) 
     """Probes and Prometheus have none."""
     metadata_url, own = closed.cluster.metadata_url, closed.own
     name = get_json(bookies(closed.cluster)[0].http_url + "/status")["cluster"]
-    settings = AutorecoveryProcessSettings(
+    settings = compose(
+        AutorecoveryProcessSettings,
         cluster_name=name,
         metadata_url=metadata_url,
         http_port=0,

@@ -1,7 +1,6 @@
 """A broker's life in the simulation, wired as its process wires it."""
 
 import socket
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, cast
 
 from tests.sim.admin import Admin
@@ -10,6 +9,7 @@ from tests.sim.clocks import SimClock
 from tests.sim.metadata import MetadataClient, MetadataServer
 from tests.sim.nodes import Node
 from tests.sim.transport import SimSocket
+from tests.support.settings import changed
 
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.catalog.defaults import ensure_defaults
@@ -19,6 +19,7 @@ from magnetar.ledger.settings import LedgerSettings
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.session import MetadataSession
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 BROKER_PORT: Final = 6650
 CACHE_BYTES: Final = 64 << 10
 
-SETTINGS: Final = BrokerSettings(
+SETTINGS: Final = compose(
+    BrokerSettings,
     keep_alive_interval_s=5,
     retention_check_interval_s=3,
     delete_inactive_topics=False,
@@ -60,23 +62,23 @@ async def broker_main(node: Node, world: "World") -> None:
     settings = SETTINGS
     if plan.ages:
         every = AGES_EVERY_S / 60
-        settings = replace(SETTINGS, message_ttl_s=MESSAGE_TTL_S, ttl_check_interval_minutes=every)
+        settings = changed(SETTINGS, message_ttl_s=MESSAGE_TTL_S, ttl_check_interval_minutes=every)
     if plan.hazards.retention_s:
         kept = round(plan.hazards.retention_s / 60)
-        settings = replace(settings, retention_minutes=kept, retention_size_mb=-1)
+        settings = changed(settings, retention_minutes=kept, retention_size_mb=-1)
     if plan.hazards.quota_s:
-        settings = replace(
+        settings = changed(
             settings,
             backlog_quota_s=plan.hazards.quota_s,
             backlog_quota_action="consumer_backlog_eviction",
             backlog_quota_check_interval_s=AGES_EVERY_S,
         )
     if plan.deduplicates:
-        settings = replace(
+        settings = changed(
             settings, deduplication=True, deduplication_snapshot_entries=plan.deduplicates
         )
     if plan.txn.messages:
-        settings = replace(
+        settings = changed(
             settings, transactions=True, transaction_outcome_retention_s=plan.txn.retention_s
         )
     listener = cast("socket.socket", SimSocket(node.name, BROKER_PORT))

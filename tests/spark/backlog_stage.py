@@ -46,7 +46,7 @@ ADDED = ("number", "entries", "messages", "bytes")
 
 
 def ranked(sums: Iterable[Row], newest: int) -> list[Row]:
-    """What `sums._ranked` has Spark do."""
+    """Ranks rows as Spark does for `sums._ranked`."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in sums:
         if row["kind"] == BY_KEY and row["key"] is None:
@@ -114,7 +114,7 @@ def _rank(rows: list[Row], name: str, order: Callable[[Row], Any]) -> None:
 
 
 class Backlogs:
-    """The cluster, whose clock stands still, and the job's output."""
+    """The cluster, whose clock only moves on request, and the job's output."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -130,7 +130,7 @@ class Backlogs:
         self.cluster.run(self.cluster.store.put(key, value))
 
     def time(self, later_ms: int = 0) -> datetime:
-        """Of the clock, as tables have it."""
+        """Returns the clock's time in the form of tables."""
         return datetime.fromtimestamp((self.clock.now_ms() + later_ms) / 1000, UTC)
 
     def _scan(
@@ -152,12 +152,12 @@ class Backlogs:
         return grouped_by_kind(map(SumRow.of, ranked(found, minutes_max(tasks))))
 
     def run(self, *arguments: str) -> dict[str, Any]:
-        """The job on the namespace; its summary."""
+        """Runs the job on the namespace; returns its summary."""
         given = ["--namespace", NAMESPACE, "--output", str(self.output), *arguments]
         return self.cluster.job("backlog", *given)
 
     def rows(self, table: str, **where: Any) -> list[Row]:
-        """Of the newest run."""
+        """Returns the rows of the newest run."""
         runs = sorted((self.output / "tables" / table).iterdir())
         found = pq.read_table(runs[-1] / "part-0.parquet", partitioning=None).to_pylist()
         return [row for row in found if all(row[name] == value for name, value in where.items())]
@@ -175,10 +175,9 @@ class Backlogs:
         every_ms: int = 0,
         then: Callable[[ManagedLedger], Any] | None = None,
     ) -> dict[str, Row]:
-        """Writes a topic and what its subscriptions acknowledge, and has its broker die.
+        """Writes a topic and the acks of its subscriptions; its broker then dies.
 
-        So much time passes behind every entry. What the broker would have said of each
-        subscription comes back.
+        The clock advances after every entry. Returns the broker's stats of each subscription.
         """
 
         async def made() -> dict[str, Row]:
@@ -216,7 +215,7 @@ def _told(cursor: Cursor) -> Row:
 
 
 def nothing(_: Cursor) -> None:
-    """Nothing is acknowledged."""
+    """Acknowledges nothing."""
 
 
 def acked(ledger_id: int, entry_id: int) -> Any:
@@ -224,7 +223,7 @@ def acked(ledger_id: int, entry_id: int) -> Any:
 
 
 def holes(cursor: Cursor) -> None:
-    """Of two ledgers some are acknowledged, out of order."""
+    """Acknowledges some entries of two ledgers, out of order."""
     for place in ((1, 0), (1, 2), (2, 1), (2, 2), (3, 0)):
         cursor.ack(*place)
 
@@ -234,7 +233,7 @@ def message(number: int, time_ms: int) -> bytes:
 
 
 def messages(backlogs: Backlogs, count: int, first: int = 0) -> list[bytes]:
-    """One a second, up to now."""
+    """Returns messages, one per second, up to now."""
     now_ms = backlogs.clock.now_ms()
     return [message(n, now_ms - 1_000 * (first + count - n)) for n in range(first, first + count)]
 

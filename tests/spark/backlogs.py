@@ -50,12 +50,12 @@ class Admin:
         return found
 
     def backlogs(self, topic: str) -> dict[str, int]:
-        """msgBacklog by subscription."""
+        """Returns `msgBacklog` by subscription."""
         subscriptions = self.stats(topic)["subscriptions"]
         return {name: each["msgBacklog"] for name, each in subscriptions.items()}
 
     def analyzed(self, topic: str, subscription: str) -> dict[str, Any]:
-        """What the broker finds when it reads the backlog itself."""
+        """Returns the broker's own analysis of the backlog."""
         path = f"{topic.replace('://', '/')}/subscription/{subscription}/analyzeBacklog"
         answer = httpx.post(f"{self.url}/admin/v2/{path}", timeout=30)
         assert answer.is_success, answer.text
@@ -64,7 +64,7 @@ class Admin:
 
 
 def state_of(cluster: LocalCluster, topic: str) -> TopicState:
-    """What the job sees of a topic."""
+    """Returns the state of a topic that the job reads."""
 
     async def state() -> TopicState:
         cold = ColdFiles()
@@ -78,7 +78,7 @@ def state_of(cluster: LocalCluster, topic: str) -> TopicState:
 
 
 def printed(*arguments: str) -> tuple[int, dict[str, Any]]:
-    """The exit code of a job, and the summary that it prints."""
+    """Runs a job; returns its exit code and the summary that it prints."""
     text = io.StringIO()
     with contextlib.redirect_stdout(text):
         code = main([*arguments, "--json", "--no-progress"])
@@ -86,7 +86,7 @@ def printed(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 class World:
-    """See the module's text. Its consumers stay connected until `close`."""
+    """A namespace with every kind of backlog. Its consumers stay connected until `close`."""
 
     def __init__(self, cluster: LocalCluster, client: pulsar.Client) -> None:
         self.cluster = cluster
@@ -105,7 +105,7 @@ class World:
         self.open.close()
 
     def publish(self, topic: str, count: int, *, keys: int = 7) -> list[pulsar.MessageId]:
-        """An entry each."""
+        """Publishes messages, one entry each."""
         with closing(self.client.create_producer(topic, batching_enabled=False)) as producer:
             return [
                 producer.send(f"message {n}".encode() * 5, partition_key=f"key-{n % keys}")
@@ -113,7 +113,7 @@ class World:
             ]
 
     def orders(self) -> None:
-        """Partitions, and a Key_Shared subscription with two consumers that ack every other."""
+        """Creates partitions, and a Key_Shared subscription that acks every second message."""
         topic = PREFIX + "orders"
         self.admin.call("PUT", f"{topic.replace('://', '/')}/partitions", PARTITIONS)
         consumers = [
@@ -147,7 +147,7 @@ class World:
         return f"{PREFIX}orders-partition-{number}"
 
     def plain(self) -> None:
-        """Ledgers of 20 entries; subscriptions at the end, in the middle, rewound, and nowhere."""
+        """Writes ledgers of 20 entries; subscriptions at end and middle, rewound, and unused."""
         topic = PREFIX + "plain"
         path = f"{topic.replace('://', '/')}/subscription"
         with ExitStack() as consuming:
@@ -170,7 +170,7 @@ class World:
         return self.client.subscribe(topic, name, initial_position=first, **options)
 
     def batches(self) -> None:
-        """Ten batches of ten, of which a Shared consumer acks parts, and some whole ones."""
+        """Publishes ten batches of ten; a Shared consumer acks parts of some, and others whole."""
         topic = PREFIX + "batches"
         consumer = self.open.enter_context(
             closing(
@@ -199,7 +199,7 @@ class World:
         self.subscribe(PREFIX + "silent", "waiting").close()
 
     def dead_letters(self) -> None:
-        """As the clients publish them."""
+        """Publishes dead letters as clients do."""
         topic = PREFIX + "plain-middle-DLQ"
         properties = {
             "REAL_TOPIC": PREFIX + "plain",
@@ -222,9 +222,10 @@ class World:
         )
 
     def stored(self) -> None:
-        """Returns once what is stored is what the broker has: within a second, when nothing moves.
+        """Returns once the stored state equals the broker's, within a second while nothing changes.
 
-        A batch counts in the backlog until it is acknowledged whole, so those are looked at too.
+        A batch counts in the backlog until all its messages are acked, so partial acks are
+        compared, too.
         """
         topics = [f"{PREFIX}{name}" for name in ("plain", "batches", "silent", "plain-middle-DLQ")]
         topics += [self.partition(number) for number in range(PARTITIONS)]

@@ -23,7 +23,7 @@ KEYS = 5
 
 
 def keyed(first: int, count: int) -> list[bytes]:
-    """Values of five keys in turn, of which every seventh removes its key."""
+    """Returns values of five keys in turn; every seventh is a tombstone."""
     return [
         entry(n, key=f"k{n % KEYS}", value=b"" if n % 7 == 3 else f"value {n} ".encode() * 9)
         for n in range(first, first + count)
@@ -31,13 +31,13 @@ def keyed(first: int, count: int) -> list[bytes]:
 
 
 def mapped(function: Any, rows: list[int]) -> Iterator[dict[str, Any]]:
-    """What Spark's `mapInArrow` gives of one partition."""
+    """Returns the rows of one partition, as Spark's `mapInArrow` does."""
     for batch in function(iter([pa.record_batch([pa.array(rows, pa.int64())], ["id"])])):
         yield from batch.to_pylist()
 
 
 def by_spark(spark: Any, writing: Writing, settled: Position, progress: Progress) -> Compacted:
-    """The functions that Spark maps, and what it does between them."""
+    """Runs the functions that Spark maps, and sorts rows between them as Spark does."""
     assert isinstance(spark, JobCluster)
     assert progress is not None
     seen: list[tuple[int, int, int, int]] = []
@@ -98,5 +98,5 @@ def counts(found: dict[str, Any], *names: str) -> list[int]:
 
 
 def readable(cluster: JobCluster, topic: str = TOPIC) -> list[LogEntry]:
-    """Without the newest entry, which nobody has confirmed to the bookies."""
+    """Omits the newest entry, which is not confirmed to the bookies yet."""
     return [each for each in cluster.log(topic) if each.data != NEWEST]

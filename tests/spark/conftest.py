@@ -2,7 +2,7 @@
 
 Spark's Python workers are processes of their own, started as `PYSPARK_PYTHON`: this interpreter.
 Topics are written by the official client. Most tests read them through `Log`, which does in this
-process what Spark's workers do; those that are about Spark itself take `spark`.
+process what Spark's workers do; those of Spark itself use the fixture `spark`.
 """
 
 import os
@@ -30,9 +30,9 @@ from magnetar_spark.source import PlainReader, PulsarDataSource
 
 TIMEOUT_S = 180
 
-# gRPC's threads are no reason for the process that becomes Spark's JVM to end: it execs at once.
+# gRPC aborts a fork that has its threads; the process that becomes Spark's JVM execs at once.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-# The keys of the S3 server that some tests start; workers inherit what the JVM has.
+# The keys of the S3 server that some tests start. Workers inherit the JVM's environment.
 os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
 os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
 
@@ -68,7 +68,7 @@ def spark() -> Iterator[SparkSession]:
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[LocalCluster]:
-    """Ledgers are small, so that a short topic has several."""
+    """Starts a cluster with small ledgers, so that a short topic has several."""
     before = request.session.testsfailed
     with running_cluster(
         tmp_path_factory.mktemp("cluster"),
@@ -82,6 +82,7 @@ def cluster(
         ledger_entries_max=20,
         retention_minutes=-1,
         retention_size_mb=-1,
+        transactions=True,
     ) as cluster:
         yield cluster
 
@@ -95,7 +96,7 @@ def client(cluster: LocalCluster) -> Iterator[pulsar.Client]:
 
 @pytest.fixture
 def topic() -> str:
-    """A name of its own for every test."""
+    """Returns a new topic name for every test."""
     return f"persistent://public/default/spark-{uuid.uuid4().hex[:12]}"
 
 
@@ -106,7 +107,7 @@ class Log:
     cluster: LocalCluster
 
     def options(self, topic: str, **options: str) -> dict[str, str]:
-        """Given ones have underscores for dots."""
+        """Returns the options; underscores in their names stand for dots."""
         given = {name.replace("_", "."): value for name, value in options.items()}
         named = {"topic": topic} if topic else {}
         return {
@@ -128,7 +129,7 @@ class Log:
         columns: tuple[str, ...] = (),
         **options: str,
     ) -> list[dict[str, Any]]:
-        """Every row, each task's one behind the other's."""
+        """Returns all rows, task by task."""
         source = PulsarDataSource(self.options(topic, **options))
         whole = source.schema()
         wanted = StructType([whole[name] for name in columns]) if columns else whole
@@ -151,7 +152,7 @@ def log(cluster: LocalCluster) -> Log:
 
 @pytest.fixture
 def messages(client: pulsar.Client) -> Callable[[str, int], list[Any]]:
-    """What the official client reads of a topic from its beginning, so many messages."""
+    """Reads the first messages of a topic with the official client."""
 
     def read(topic: str, count: int) -> list[Any]:
         with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as reader:

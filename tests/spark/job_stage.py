@@ -64,7 +64,7 @@ T = TypeVar("T")
 def entry(
     number: int, *, key: str = "", value: bytes | None = None, time_ms: int = 0, **more: Any
 ) -> bytes:
-    """One message as a producer sends it."""
+    """Returns the entry of one message, as a producer sends it."""
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=number,
@@ -77,7 +77,7 @@ def entry(
 
 
 def batch(number: int, keys: Sequence[str], *, time_ms: int = 0) -> bytes:
-    """A batch with a message of each key, as a producer sends it."""
+    """Returns the entry of a batch with a message of each key."""
     metadata = MessageMetadata(
         producer_name="p",
         sequence_id=number,
@@ -93,22 +93,22 @@ Act = Callable[[], Awaitable[object]]
 
 
 class ScriptedStore(MemoryStore):
-    """Notes the writes in order, and lets a test act right before or after one of them."""
+    """Records the writes in order, and lets a test act right before or after one of them."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.writes: list[list[str]] = []
-        """Of each that was done, its keys; those that it deleted or checked have a mark."""
+        """The keys of each write; deleted and checked keys have a mark."""
         self.leases: list[Lease] = []
         self._before: list[tuple[Chosen, Act]] = []
         self._after: list[tuple[Chosen, Act]] = []
 
     def before(self, chosen: Chosen, act: Act) -> None:
-        """`act` happens once, after all was read that the next such write relies on."""
+        """Runs `act` once, after all reads that the next such write relies on."""
         self._before.append((chosen, act))
 
     def after(self, chosen: Chosen, act: Act) -> None:
-        """`act` happens once, after the next such write was done and before it is answered."""
+        """Runs `act` once, after the next such write and before its answer."""
         self._after.append((chosen, act))
 
     async def put(
@@ -152,7 +152,7 @@ async def _acted(waiting: list[tuple[Chosen, Act]], operations: Sequence[Operati
 
 
 class Connection:
-    """What a process holds of a store or a bookie, all of which it answers."""
+    """A process's connection to a store or a bookie; it passes all calls on."""
 
     def __init__(self, of: Any, name: str, away: Callable[[], bool] = lambda: False) -> None:
         self._of = of
@@ -170,7 +170,7 @@ class Connection:
 
 
 class JobCluster:
-    """See the module's text. `folder` is the object store."""
+    """A cluster in memory on which jobs run. `folder` is the object store."""
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class JobCluster:
         self.bookies = MemoryBookies(3)
         self.connections: list[Connection] = []
         self.sessions = 0
-        """How often Spark would have been started."""
+        """How often a job would have started Spark."""
         self._capsys = capsys
         monkeypatch.setattr(access, "open_store", self.opened_store)
         monkeypatch.setattr(access, "RemoteBookie", self._connected)
@@ -202,7 +202,7 @@ class JobCluster:
             await self.store.put(registration_key(identity.bookie_id), encode_registration(made))
 
     async def opened_store(self, *_: Any) -> Any:
-        """What `open_store` is of this cluster's metadata."""
+        """Replaces `open_store` for this cluster's metadata."""
         self.connections.append(made := Connection(self.store, "metadata"))
         return made
 
@@ -221,7 +221,7 @@ class JobCluster:
         return run(coroutine)
 
     def job(self, kind: str, *arguments: str) -> dict[str, Any]:
-        """The summary, with the exit code as `code`. No connection is left open."""
+        """Runs a job; returns its summary and exit code. Fails if a connection stays open."""
         self._capsys.readouterr()
         given = ["--metadata-url", METADATA_URL, "--json", "--no-progress", *arguments]
         code = main([kind, *given], clock=self.clock)
@@ -231,7 +231,7 @@ class JobCluster:
 
     @asynccontextmanager
     async def broker(self, *, dies: bool = False) -> AsyncIterator[ManagedLedgerFactory]:
-        """A broker, which closes its topics at its end, or dies and leaves their ledgers open."""
+        """Runs a broker, which finally closes its topics, or dies and leaves their ledgers open."""
         ledgers = LedgerClient(
             self.store, LocalBookies(self.bookies.disks), self.clock, COPIES, rng=Random(1)
         )
@@ -241,10 +241,10 @@ class JobCluster:
         await ledgers.close()
 
     def write(self, topic: str, entries: Iterable[bytes], *, newest: bytes | None = NEWEST) -> None:
-        """Appends them one by one; a ledger takes LEDGER_ENTRIES.
+        """Appends the entries one by one; a ledger has at most LEDGER_ENTRIES.
 
-        Their last ledger is closed, and `newest` is alone in an open one that its broker has left,
-        or with None they have that open ledger.
+        The last of their ledgers is closed, and `newest` is alone in the open ledger that its
+        broker has left. If it is None, their last ledger stays open.
         """
 
         async def writing() -> None:
@@ -264,7 +264,7 @@ class JobCluster:
         return decode_managed_ledger(key, stored.value)
 
     def closed(self, topic: str = TOPIC) -> list[int]:
-        """Ids of the ledgers that are closed and have entries."""
+        """Returns the ids of the closed ledgers that have entries."""
         items = self.record(topic).ledgers
         return [each.ledger_id for each in items if each.closed_ms and each.entries]
 
@@ -274,7 +274,7 @@ class JobCluster:
         return [item.ledger_id for item, found in zip(items, there, strict=True) if found]
 
     def log(self, topic: str = TOPIC) -> list[LogEntry]:
-        """Every entry that bookies have of the topic's ledgers, in order."""
+        """Returns every entry of the topic's ledgers on bookies, in order."""
         found: list[LogEntry] = []
         for item in self.record(topic).ledgers:
             data: dict[int, bytes] = {}
@@ -291,7 +291,7 @@ class JobCluster:
         return StoreSpec(FILESYSTEM, str(self.folder))
 
     def content(self, path: str) -> list[tuple[int, int, bytes]]:
-        """Ledger, entry and data of all that the file has, each checked."""
+        """Returns ledger, entry and data of all entries in the file, with verified checksums."""
 
         async def read() -> list[tuple[int, int, bytes]]:
             file = await EntryFile.open(open_object_store(self.spec), path)
@@ -301,12 +301,12 @@ class JobCluster:
         return self.run(read())
 
     def age(self, path: str, hours: float) -> None:
-        """Makes the file older than it is."""
+        """Sets the file's modification time to an earlier one."""
         then = self.clock.now_ms() / 1000 - hours * 3600
         os.utime(self.folder / path, (then, then))
 
     def files(self) -> set[str]:
-        """Paths of all that the object store has."""
+        """Returns the paths of all files in the object store."""
         found = (each for each in self.folder.rglob("*") if each.is_file())
         return {str(each.relative_to(self.folder)) for each in found}
 

@@ -1,6 +1,6 @@
-"""A topic's log in memory, with bookies that may be away, planned by the real planner.
+"""A topic's log in memory, with bookies that may be unavailable, for the real planner.
 
-Nothing listens on a port: `opened_log` gives the planner a `MemoryStore` and bookies in memory.
+No port is opened: `opened_log` gives the planner a `MemoryStore` and bookies in memory.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class MemoryBookies:
-    """A `BookieSet`; those that are `away` answer nothing."""
+    """A `BookieSet`; bookies in `away` do not answer."""
 
     def __init__(self, count: int) -> None:
         self.disks = [Disk(f"b{number}") for number in range(count)]
@@ -60,7 +60,7 @@ class MemoryBookies:
         return []
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
-        """Nothing is quarantined."""
+        """Does nothing: no bookie is quarantined."""
 
     def add_listener(self, on_lost: BookieLost) -> None:
         """Nothing is lost."""
@@ -70,7 +70,7 @@ class MemoryBookies:
 
 
 class MemoryLog:
-    """Ledgers of two bookies, of which one confirms an entry, unless a test says otherwise."""
+    """Ledgers on two bookies with an ack quorum of one, unless a test sets others."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, bookies: int = 2) -> None:
         clock = SystemClock()
@@ -101,20 +101,20 @@ class MemoryLog:
         name: str = TOPIC,
         properties: dict[str, str] | None = None,
     ) -> None:
-        """The record of the topic's log."""
+        """Writes the record of the topic's log."""
         made = ManagedLedgerRecord(
             1, 1, items, last_position=trimmed_to, properties=properties or {}
         )
         self.put(managed.managed_ledger_key(log_name(parse_topic(name))), encode(made))
 
     def closed(self, ledger_id: int, entries: int) -> LedgerItem:
-        """A closed ledger, which no bookie needs to be asked about."""
+        """Adds a closed ledger, which needs no request to a bookie."""
         made = self.metadata(ledger_id).closed(entries - 1, 100 * entries, 5)
         self.put(ledger_key(ledger_id), encode(made))
         return LedgerItem(ledger_id, 1, 5, entries, 100 * entries)
 
     def open(self, ledger_id: int, *stored: tuple[int, int], **quorums: int) -> LedgerItem:
-        """An open ledger; of each bookie how many entries it has, and how many are confirmed."""
+        """Adds an open ledger, with the numbers of stored and of confirmed entries per bookie."""
         self.put(ledger_key(ledger_id), encode(self.metadata(ledger_id, **quorums)))
         for disk, (entries, confirmed) in zip(self.bookies.disks, stored, strict=False):
             if entries:
@@ -143,14 +143,14 @@ class MemoryLog:
 def ranges_of_stream(
     reader: PulsarStreamReader, start: dict[str, Any], end: dict[str, Any]
 ) -> list[Range]:
-    """What the tasks of the micro-batch read."""
+    """Returns the ranges that the tasks of the micro-batch read."""
     partitions = reader.partitions(start, end)
     assert all(isinstance(each, LogPartition) for each in partitions)
     return [each for task in partitions for each in task.ranges]  # type: ignore[attr-defined]
 
 
 def positions(ranges: list[Range]) -> list[str]:
-    """Every entry, as offsets are written."""
+    """Returns every entry's position in the form of offsets."""
     return [f"{each.ledger_id}:{n}" for each in ranges for n in range(each.first, each.last + 1)]
 
 

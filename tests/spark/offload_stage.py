@@ -18,11 +18,11 @@ from magnetar_spark.log.topics import log_name
 NAME = log_name(parse_topic(TOPIC))
 TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
 ENTRIES = [entry(number) for number in range(10)]
-"""Of three ledgers: of four, four and two entries."""
+"""The entries of three ledgers: four, four and two."""
 
 
 def on_this_process(monkeypatch: pytest.MonkeyPatch, cluster: JobCluster) -> JobCluster:
-    """The cluster, whose jobs have this process do what executors would."""
+    """Returns the cluster; its jobs run the work of executors in this process."""
 
     def by_spark(
         context: JobContext,
@@ -55,7 +55,7 @@ def counts(found: dict[str, Any], *names: str) -> list[int]:
 
 
 def only_the_first(cluster: JobCluster) -> int:
-    """One closed ledger."""
+    """Writes one closed ledger."""
     cluster.write(TOPIC, ENTRIES[:4])
     (ledger_id,) = cluster.closed()
     return ledger_id

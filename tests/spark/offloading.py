@@ -42,11 +42,11 @@ from magnetar_spark.planner import Plan
 
 TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
 TO_FILES_ONLY = ("--threshold", "0", "--deletion-lag", "0")
-"""The bookies let go at once."""
+"""Bookies delete the ledgers at once."""
 
 
 def publish(client: pulsar.Client, topic: str, count: int, first: int = 0) -> None:
-    """Messages of their own entries: `ledger_entries_max` of the cluster make a ledger."""
+    """Publishes messages, one entry each; `ledger_entries_max` of them fill a ledger."""
     with closing(client.create_producer(topic, batching_enabled=False)) as producer:
         for index in range(first, first + count):
             producer.send(f"message {index} ".encode() * 20, partition_key=f"k{index % 7}")
@@ -54,7 +54,7 @@ def publish(client: pulsar.Client, topic: str, count: int, first: int = 0) -> No
 
 @dataclass(frozen=True)
 class Ledgers:
-    """Of a topic: ids of the closed ones that have entries, and the live files by ledger."""
+    """The ledgers of a topic: ids of the closed ones with entries, and the live files by ledger."""
 
     closed: list[int]
     files: dict[int, OffloadRecord]
@@ -72,7 +72,7 @@ class Offload:
     capsys: pytest.CaptureFixture[str]
 
     def run(self, topic: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-        """The exit code and the summary."""
+        """Runs the job; returns the exit code and the summary."""
         self.capsys.readouterr()
         code = main(self.arguments(topic, *arguments))
         return code, json.loads(self.capsys.readouterr().out)
@@ -86,7 +86,7 @@ class Offload:
         ]
 
     def ledgers(self, topic: str) -> Ledgers:
-        """As metadata has them."""
+        """Returns the topic's ledgers, from metadata."""
         return run(self._ledgers(topic))
 
     async def _ledgers(self, topic: str) -> Ledgers:
@@ -113,7 +113,7 @@ class Offload:
         )
 
     def ask(self, topic: str, up_to: Position) -> None:
-        """As `pulsar-admin topics offload` has a broker put it down."""
+        """Requests an offload as `pulsar-admin topics offload` does."""
         run(self._ask(topic, up_to))
 
     async def _ask(self, topic: str, up_to: Position) -> None:
@@ -125,7 +125,7 @@ class Offload:
 async def planned(
     settings: LogSettings, topic: str, store: str
 ) -> tuple[list[LedgerTask], tuple[BookieRegistration, ...]]:
-    """What a job would have its executors do."""
+    """Returns the work that a job would give its executors."""
     override = Override(store=parse_store(store), threshold_bytes=0)
     async with opened_log(settings) as log:
         works = await topic_works(log.store, [parse_topic(topic)], override, 0)
@@ -138,7 +138,7 @@ def offloaded(
     bookies: tuple[BookieRegistration, ...],
     tasks: list[LedgerTask],
 ) -> list[Outcome]:
-    """What an executor does, in a process of its own."""
+    """Offloads as an executor does, in a separate process."""
     return list(offload_ledgers(settings, job, "cluster", bookies, tasks))
 
 
@@ -156,11 +156,11 @@ def _read(offload: Offload, plan: Plan) -> tuple[list[tuple[int, int, bytes]], i
 
 
 def read(offload: Offload, plan: Plan) -> list[tuple[int, int, bytes]]:
-    """All entries of a plan."""
+    """Reads all entries of a plan."""
     return _read(offload, plan)[0]
 
 
 def counted(offload: Offload, plan: Plan) -> tuple[int, int]:
-    """Entries that come of a plan, and row groups that are fetched for them."""
+    """Returns the number of entries of a plan, and of the row groups that are fetched for them."""
     found, groups = _read(offload, plan)
     return len(found), groups

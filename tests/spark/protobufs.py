@@ -21,7 +21,7 @@ from magnetar_spark.log.schemas import Schema
 
 F: Final = FieldDescriptorProto
 COLOURS: Final[dict[int, str]] = {0: "NONE", 1: "RED", -7: "BLUE"}
-"""Of the enum `Colour`, which each file has."""
+"""The values of the enum `Colour`, which each file declares."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Field:
 
 
 def message(name: str, fields: Iterable[Field], *, proto3: bool = True) -> DescriptorProto:
-    """Synthetic oneofs come last, as Protobuf wants it."""
+    """Returns a message type. Synthetic oneofs are last, as Protobuf requires."""
     made = DescriptorProto(name=name)
     fields = list(fields)
     oneofs: list[str] = []
@@ -83,7 +83,7 @@ def native(
     proto3: bool = True,
     colours: dict[int, str] = COLOURS,
 ) -> Schema:
-    """The schema of the first message. `imports` are modules of well-known types."""
+    """Returns the schema of the first message. `imports` are modules of well-known types."""
     file = FileDescriptorProto(name="t.proto", package="t", syntax="proto3" if proto3 else "proto2")
     file.message_type.extend(messages)
     enum = file.enum_type.add(name="Colour")
@@ -99,7 +99,7 @@ def native(
         "rootMessageTypeName": f"t.{messages[0].name}",
         "rootFileDescriptorName": "t.proto",
     }
-    # As the official client writes it, so that what is uploaded is what it registers.
+    # As the official client writes it, so that the uploaded schema is the one that it registers.
     return Schema(Wire.ProtobufNative, json.dumps(definition, indent=True).encode())
 
 

@@ -1,7 +1,7 @@
 """A data source without a cluster: entries in memory, read by the real bounds, plan and decoder.
 
-Spark's workers import this module. Ledgers are young and their messages old, as after an outage of
-their producer; some publish times are beyond the year 9999, for which the column is null.
+Spark's workers import this module. Ledgers are newer than their messages, as after an outage of the
+producer; some publish times are beyond the year 9999, for which the column is null.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,8 +23,8 @@ from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder, decoded
 from magnetar_spark.decode.rows import Rows
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 from magnetar_spark.log.ranges import Range, Window, ranges_of
+from magnetar_spark.log.topic_log import LedgerSpan, TopicLog
 from magnetar_spark.source import PulsarReader
 from magnetar_spark.table import schema_of
 from magnetar_spark.tasks import TIME_ZONE
@@ -47,7 +47,7 @@ CREATED_MS: Final = 1_600_000_000_000
 
 
 def log_of(topic: str) -> TopicLog:
-    """All ledgers are closed but the newest."""
+    """Returns a log whose ledgers are closed, except the newest."""
     spans = tuple(
         LedgerSpan(
             LedgerMetadata(ledger_id, (), CREATED_MS),
@@ -70,7 +70,7 @@ class Task(InputPartition):
 
 
 class SyntheticReader(PulsarReader):
-    """Plans and reads what `plan_read` and `record_batches` would, of `log_of`."""
+    """Plans and reads as `plan_read` and `record_batches` do, from `log_of`."""
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
@@ -109,7 +109,7 @@ class UnfilteredReader(SyntheticReader):
 
 
 class SyntheticSource(DataSource):
-    """With the option `filterPushdown`, as the format `pulsar`."""
+    """The source; it has the option `filterPushdown` of the format `pulsar`."""
 
     @classmethod
     def name(cls) -> str:

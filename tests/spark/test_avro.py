@@ -1,4 +1,4 @@
-"""Avro values: read with the version they were written with, into columns of the newest."""
+"""Avro values are decoded with their own schema version, into columns of the newest."""
 
 import io
 from datetime import UTC, date, datetime
@@ -43,7 +43,7 @@ def schema(definition: Any) -> Schema:
 
 
 def encoded(definition: Any, value: Any) -> bytes:
-    """Without logical types: what a client of any language puts on the wire."""
+    """Encodes without logical types, as clients of all languages do."""
     out = io.BytesIO()
     plain = fastavro.parse_schema(avro_schema.without_logical_types(definition))
     fastavro.schemaless_writer(out, plain, value)
@@ -51,13 +51,13 @@ def encoded(definition: Any, value: Any) -> bytes:
 
 
 def compatible(writer: Any, reader: Any) -> bool:
-    """Whether the registry takes the newer version."""
+    """Returns whether the registry accepts the newer version."""
     old, new = (parse_avro(msgspec.json.encode(each)) for each in (writer, reader))
     return can_read(old, new)
 
 
 def read(writer: Any, reader: Any, *values: Any) -> list[Any]:
-    """Values that were made by the first version, in the columns of the second."""
+    """Reads values of the first version into the columns of the second."""
     payloads = payloads_of(schema(reader))
     assert payloads is not None
     raw = pa.array([encoded(writer, each) for each in values], pa.binary())
@@ -231,7 +231,7 @@ def test_a_type_without_a_column_says_why(kind: Any, text: str) -> None:
 
 
 def test_versions_are_of_their_topic() -> None:
-    """Two topics number the same definitions in another order."""
+    """Two topics have the same schemas under different version numbers."""
     old = {"type": "record", "name": "R", "fields": [{"name": n, "type": "int"} for n in "ab"]}
     new = {"type": "record", "name": "R", "fields": [{"name": n, "type": "int"} for n in "ba"]}
     row = {"a": 1, "b": 9}
@@ -257,7 +257,7 @@ KINDS: list[Any] = ["int", DATE, "long", MS, US, "float", "double"]
 
 @given(st.data())
 def test_what_the_registry_takes_has_the_same_value_or_is_refused(data: st.DataObject) -> None:
-    """A model of its own: the number below, in the unit that the writer or else the reader has."""
+    """An independent model: the stored number, in the writer's unit, or else the reader's."""
 
     writer, reader = (data.draw(st.sampled_from(KINDS)) for _ in range(2))
     number = data.draw(st.integers(-20_000, 20_000))

@@ -166,7 +166,7 @@ def test_what_holds_where_nothing_is_set(
 
 
 def trace(backlogs: Backlogs) -> Any:
-    """All that metadata and bookies have, and which ledgers are fenced."""
+    """Returns everything in metadata and on bookies, and which ledgers are fenced."""
     cluster = backlogs.cluster
     return cluster.run(cluster.store.list("/")), copy.deepcopy(
         [disk._ledgers for disk in cluster.bookies.disks]
@@ -174,7 +174,7 @@ def trace(backlogs: Backlogs) -> Any:
 
 
 def test_a_run_leaves_no_trace_on_topics(backlogs: Backlogs) -> None:
-    """Their brokers write on, to ledgers that nobody has fenced."""
+    """Their brokers continue to write to the same ledgers, which are not fenced."""
     backlogs.topic(TOPIC, messages(backlogs, 10), {"none": nothing, "middle": acked(2, 0)})
     before = trace(backlogs)
     backlogs.run("--no-publish", "--what-if", "ttl=1s,retention=0")

@@ -18,7 +18,7 @@ def backlogs(
 
 
 class Broker:
-    """The admin REST of one. What is not in `answers` is a 404."""
+    """The admin REST of a broker: it answers from `answers`, or else with 404."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.answers: dict[str, Any] = {
@@ -132,7 +132,7 @@ def test_a_broker_that_does_not_answer_leaves_what_metadata_says(
     assert backlogs.rows("consumers") == []
 
 
-def test_defaults_that_were_given_are_not_asked_for(
+def test_defaults_that_were_given_are_not_requested(
     backlogs: Backlogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Broker(monkeypatch)

@@ -64,7 +64,7 @@ def test_an_entry_counts_that_is_confirmed_or_that_an_ack_quorum_holds(
 def test_too_few_answers_are_no_answer(
     monkeypatch: pytest.MonkeyPatch, away: set[str], ack_quorum: int, known: bool
 ) -> None:
-    """Those that are away may have entries that the others do not have."""
+    """The unavailable bookies may have entries that the others lack."""
     log = MemoryLog(monkeypatch, bookies=3)
     log.open(LEDGER, (5, 5), (5, 5), (5, 5), write_quorum=3, ack_quorum=ack_quorum)
     log.bookies.away = away

@@ -17,7 +17,7 @@ NOTE, WARNING, CRITICAL = Severity.NOTE, Severity.WARNING, Severity.CRITICAL
 
 
 def of(row: Any, **topic_fields: Any) -> list[Finding]:
-    """What is found of one subscription."""
+    """Returns the findings about one subscription."""
     about = topic(A, **topic_fields)
     return findings(Rows(topics=[about], subscriptions=[row]))
 

@@ -33,12 +33,12 @@ from magnetar_spark.log.settings import LogSettings
 Rows = list[dict[str, Any]]
 
 pytestmark = pytest.mark.timeout(600)
-"""The first test waits for Spark's start, the cluster's, and two runs."""
+"""The first test waits for the start of Spark and of the cluster, and for two runs."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one run has left."""
+    """The output of one run."""
 
     output: Path
     run: str
@@ -69,7 +69,7 @@ def world(cluster: LocalCluster, client: pulsar.Client) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def first(world: World, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """The first run in its output."""
+    """Returns the output of the first run."""
     assert spark is not None
     scenarios = ("retention=0", "ttl=1s,retention=0")
     output = tmp_path_factory.mktemp("backlog")
@@ -78,7 +78,7 @@ def first(world: World, spark: SparkSession, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def second(world: World, first: Result) -> Result:
-    """Another, after ten more messages and 25 acknowledgments of one subscription."""
+    """Returns the output of a second run, after ten messages and 25 acks of a subscription."""
     topic = PREFIX + "plain"
     with closing(world.subscribe(topic, "middle")) as consumer:
         world.publish(topic, 10)
@@ -218,7 +218,7 @@ def test_bytes_by_cause(world: World, first: Result) -> None:
 
 
 def test_the_next_run_tells_growth(second: Result) -> None:
-    """Rates are those between the two runs, by what was published and consumed meanwhile."""
+    """Rates are computed from the messages published and consumed between the two runs."""
     topic, result = PREFIX + "plain", second
     middle = result.row("subscriptions", topic=topic, subscription="middle")
     seconds = middle["since_s"]

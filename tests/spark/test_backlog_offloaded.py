@@ -37,7 +37,7 @@ from magnetar_spark.log.settings import LogSettings
 TOPIC = "persistent://public/default/half-cold"
 COUNT = 130
 MIDDLE = 30
-"""That one subscription has acknowledged: it goes on within the second ledger."""
+"""Entries that one subscription has acked: it continues within the second ledger."""
 KEPT = ("--deletion-lag", "-1")
 LET_GO = ("--deletion-lag", "0")
 BUCKET = "cold"
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @dataclass(frozen=True)
 class Half:
-    """The topic: two ledgers in files alone, one in a file and on bookies, the others there."""
+    """A topic: two ledgers only in files, one also on bookies, the others only on bookies."""
 
     cluster: LocalCluster
     ledgers: Ledgers
@@ -77,7 +77,7 @@ class Half:
         return sorted(each["path"] for page in obstore.list(self.bucket, prefix) for each in page)
 
     def rows(self, output: str, table: str) -> Rows:
-        """Of the newest run."""
+        """Returns the rows of the newest run."""
         name = self.names(f"{output}/tables/{table}/")[-1]
         data = self.file(output, name.removeprefix(f"{output}/"))
         rows: Rows = pq.read_table(pa.BufferReader(data), schema=SCHEMAS[table]).to_pylist()
@@ -86,7 +86,7 @@ class Half:
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The address of an S3 server with an empty bucket; the environment names it."""
+    """Starts an S3 server with an empty bucket; returns its address."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -134,7 +134,7 @@ def _stored(cluster: LocalCluster) -> bool:
 
 
 async def on_bookies(half: Half, rows: Rows) -> dict[int, int]:
-    """Bytes that the cluster's bookies prove to have of these ledgers."""
+    """Returns the bytes of these ledgers that the cluster's bookies prove to have."""
     found: dict[int, int] = {}
     async with opened_log(LogSettings(half.cluster.metadata_url)) as log:
         for row in rows:
@@ -179,7 +179,7 @@ def test_bytes_are_where_the_report_says(half: Half) -> None:
 
 
 def agrees(half: Half, rows: Rows) -> None:
-    """Counts, bytes and ages are the broker's own."""
+    """Asserts that counts, bytes and ages equal the broker's."""
     assert {row["subscription"] for row in rows} == {"middle", "never"}
     for row in rows:
         stats = half.admin.stats(TOPIC)["subscriptions"][row["subscription"]]
@@ -190,7 +190,7 @@ def agrees(half: Half, rows: Rows) -> None:
 
 
 def test_ages_of_what_begins_in_a_cold_ledger(half: Half) -> None:
-    """Also where nothing is read: they stand in a column of the file."""
+    """Ages are known even if no entry is read: they are in a column of the file."""
     code, summary = half.job("ages", "--scan-bytes-max=0", "--what-if=ttl=1s,retention=0")
     assert code == 0, summary
     rows = {row["subscription"]: row for row in half.rows("ages", "subscriptions")}
@@ -228,7 +228,7 @@ def test_ages_of_what_begins_in_a_cold_ledger(half: Half) -> None:
 
 
 def test_tables_and_report_are_in_the_bucket(half: Half) -> None:
-    """All is read, from files and bookies; a second run finds the first there."""
+    """Everything is read, from files and bookies; a second run finds the first one's tables."""
     for arguments in (("--scan-bytes-max=0",), ()):
         code, summary = half.job("backlog/of-all", *arguments)
         assert code == 0, summary
@@ -277,7 +277,7 @@ def test_a_sample_changes_no_exact_figure_and_says_what_it_guessed(half: Half) -
 
 
 def test_a_file_that_cannot_be_had_costs_what_it_has_alone(half: Half) -> None:
-    """The last test: the file is gone behind it."""
+    """The last test of the module: it deletes the file."""
     gone = half.ledgers.files[half.ledgers.closed[0]]
     obstore.delete(half.bucket, f"ledgers/{gone.path}")
     code, summary = half.job("damaged")

@@ -25,7 +25,7 @@ def text_of(element: ET.Element) -> str:
 
 
 def cells(markup: str) -> list[list[str]]:
-    """The rows of the section's table, its heads first."""
+    """Returns the rows of the section's table, the headers first."""
     return [
         [text_of(cell) for cell in line if cell.tag in ("td", "th")]
         for line in parsed(markup).iter("tr")
@@ -33,7 +33,7 @@ def cells(markup: str) -> list[list[str]]:
 
 
 def labels(markup: str) -> list[tuple[str, str]]:
-    """Of a chart of rows: each bar's label and value."""
+    """Returns each bar's label and value of a bar chart."""
     texts = [each for each in parsed(markup).iter("text") if each.get("class") != "tick"]
     left = [each.text or "" for each in texts if each.get("class") == "label"]
     right = [each.text or "" for each in texts if each.get("class") == "value"]
@@ -41,7 +41,7 @@ def labels(markup: str) -> list[tuple[str, str]]:
 
 
 def tips(markup: str) -> list[tuple[str, str]]:
-    """Each segment's series and tip."""
+    """Returns each segment's series and tooltip."""
     return [
         (each.get("class") or "", text_of(each))
         for each in parsed(markup).iter("rect")
@@ -50,7 +50,7 @@ def tips(markup: str) -> list[tuple[str, str]]:
 
 
 def below(markup: str) -> list[str]:
-    """The labels below columns."""
+    """Returns the labels below columns."""
     texts = parsed(markup).iter("text")
     return [text_of(each) for each in texts if each.get("text-anchor") == "middle"]
 
@@ -142,7 +142,7 @@ def test_growth_is_shown_the_fastest_first() -> None:
     assert [css for css, _ in tips(shown)] == ["s4", "s4", "s4", "s2"]
     assert tips(shown)[3][1] == "acme/shop/a · drains: -2.00 entries/s"
     assert legend_of(shown) == ["grows", "shrinks"]
-    # Of few that are shown those that move most.
+    # If only a few are shown, they are those that change most.
     few = report_parts.movement(rows, 2)
     assert [name for name, _ in labels(few)] == ["acme/shop/a · stalled", "acme/shop/a · drains"]
     assert [line[1] for line in cells(few)[1:]] == ["stalled", "grows"]

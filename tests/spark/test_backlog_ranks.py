@@ -1,5 +1,4 @@
-"""Spark's query over the sums of tasks, against the same in plain Python, which tests without
-Spark go by."""
+"""Spark's query over the sums of tasks equals the plain Python that other tests use."""
 
 from random import Random
 from typing import Any
@@ -59,7 +58,7 @@ def order(found: dict[str, Any]) -> str:
 
 
 def told(found: dict[str, Any]) -> dict[str, Any]:
-    """Without ranks among rows that the order of no column tells apart."""
+    """Returns rows without the ranks of those that are equal in all sort columns."""
     kind = found["kind"]
     ranks = {"rank_messages", "rank_oldest"}
     kept = ranks if kind in (BY_KEY, UNREAD_BY_KEY) else set()

@@ -32,7 +32,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "run" / "backlog.md"
 
 
 def blank(name: str, **given: Any) -> Any:
-    """A row of a table with nothing in it but what is given."""
+    """Returns a table row with only the given values."""
     columns: dict[str, Any] = dict.fromkeys(SCHEMAS[name].names)
     return ROW_TYPES[name](**{**columns, "topic": TOPIC, **given})
 
@@ -133,7 +133,7 @@ def test_findings_are_in_order_of_weight() -> None:
 
 
 def test_every_cause_has_its_colour_and_its_number() -> None:
-    """Else a bar would be shorter than its sum."""
+    """Otherwise a bar would be shorter than its sum."""
     on_bookies = set(Cause) - {Cause.COLD, Cause.COMPACTED}
     assert {cause for cause, _, _ in CAUSES} == on_bookies
     assert len({css for _, css, _ in CAUSES}) == len(CAUSES)
@@ -148,7 +148,7 @@ def test_every_cause_has_its_colour_and_its_number() -> None:
 
 
 def test_rates_are_shared_out_by_minutes() -> None:
-    """Minutes without a message between others count, too."""
+    """Minutes without a message between other minutes count, too."""
     rows = nothing()
     minutes = {0: 1, 1: 6, 4: 7, 5: 4}
     rows.rates = [
@@ -165,7 +165,7 @@ def test_rates_are_shared_out_by_minutes() -> None:
 
 
 def test_what_will_outlive_its_ttl() -> None:
-    """The oldest is about to, or what comes now waits longer than that."""
+    """The oldest message is about to expire, or new messages wait longer than the TTL."""
     row = subscription("s", entries=900, age_s=10.0, expires_in_s=990.0, consumed_per_s=1.0)
     assert not expiring(row, 0), "there is no TTL"
     assert not expiring(row, 1000)
@@ -183,7 +183,7 @@ def test_what_will_outlive_its_ttl() -> None:
 
 
 def test_estimates_say_that_they_are() -> None:
-    """In the report with a sign, in metrics as series of their own, and in no sum that hides it."""
+    """The report marks them, metrics have separate series for them, and no sum hides them."""
     rows = nothing()
     rows.topics = [topic(sampled=True)]
     given: dict[str, Any] = {"entries": 1000, "bytes": 10_000}

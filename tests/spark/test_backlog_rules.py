@@ -48,7 +48,7 @@ DAY_MS = 86_400_000
 
 @st.composite
 def indexes(draw: st.DrawFn) -> LedgerIndex:
-    """Ledgers with entries, the last of them open."""
+    """Draws ledgers with entries; the last one is open."""
     counts = draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))
     index = LedgerIndex()
     for number, count in enumerate(counts):
@@ -60,7 +60,7 @@ def indexes(draw: st.DrawFn) -> LedgerIndex:
 
 @st.composite
 def states(draw: st.DrawFn) -> tuple[LedgerIndex, AckState]:
-    """An index, and what somebody acknowledged of it one by one."""
+    """Draws an index and individual acks of its entries."""
     index = draw(indexes())
     places = [Position(info.ledger_id, e) for info in index.infos for e in range(info.entries)]
     acks = AckState(index, index.first_position, tracked=False)
@@ -78,7 +78,7 @@ retentions = st.builds(Retention, limits, limits)
 def test_what_is_not_compacted_yet_is_kept_by_that_alone(
     index: LedgerIndex, data: st.DataObject, retention: Retention
 ) -> None:
-    """As brokers trim: as far as everybody has consumed, and not behind the horizon."""
+    """Brokers trim up to the slowest subscription, but not beyond the horizon of compaction."""
     ranks = [data.draw(st.integers(0, index.rank_end)) for _ in range(2)]
     mark, horizon = (index.position_at(each) if each else EARLIEST for each in ranks)
     marks = [Mark("s", mark)]
@@ -95,7 +95,7 @@ def test_what_is_not_compacted_yet_is_kept_by_that_alone(
 
 
 async def test_compaction_is_on_where_something_says_so() -> None:
-    """Of the same name, a log of another time, or a request that is done, say nothing."""
+    """A former log of the same name and a completed request do not count."""
     store = MemoryStore(SystemClock())
     name = "t/n/persistent/x"
     assert await compacted(store, name, 7, 0) == Compacted(None)
@@ -152,13 +152,13 @@ def test_offloaded_ledgers_and_cursors_that_cannot_be_read() -> None:
     causes = held_by_cause(index, unknown, Retention(), NOW_MS, {0: True, 1: False})
     assert [each.cause for each in causes] == [Cause.COLD, Cause.OFFLOADED, Cause.SUBSCRIPTION]
     assert causes[2].subscription == "lost"
-    # What nothing keeps goes, whatever copies there are.
+    # Ledgers that nothing keeps are trimmed, whatever copies exist.
     none = held_by_cause(index, [], Retention(), NOW_MS, {1: False})
     assert {each.cause for each in none} == {Cause.UNTRIMMED}
 
 
 class Until:
-    """All entries up to a place are old."""
+    """All entries up to a position are old."""
 
     def __init__(self, end: Position | None) -> None:
         self._end = end
@@ -173,7 +173,7 @@ class Until:
 async def test_what_limits_free(
     state: tuple[LedgerIndex, AckState], retention: Retention, data: st.DataObject
 ) -> None:
-    """As if the TTL had acknowledged for everybody, and the broker had trimmed then."""
+    """As if the TTL had acked for every subscription, and the broker had trimmed afterwards."""
     index, acks = state
     rank = data.draw(st.integers(0, index.rank_end))
     end = index.position_at(rank) if rank else None
@@ -218,7 +218,7 @@ counts = st.integers(0, 10_000)
 @settings(deadline=None)
 @given(counts, counts, counts, st.integers(2, 10_000))
 def test_movement_adds_up(before: int, appended: int, consumed: int, seconds: int) -> None:
-    """What is there now is what was there, and what came, less what was consumed."""
+    """The backlog now is the former one plus the published messages minus the consumed ones."""
     entries = before + appended - consumed
     if entries < 0:
         return

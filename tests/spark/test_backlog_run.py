@@ -334,7 +334,7 @@ def test_the_next_run_tells_how_backlogs_moved(backlogs: Backlogs) -> None:
 
 
 def test_a_run_is_whole_once_its_table_of_subscriptions_is_there(backlogs: Backlogs) -> None:
-    """The next run compares itself with the newest that has one."""
+    """The next run compares with the newest run that has this table."""
     backlogs.topic(TOPIC, messages(backlogs, 2), {"s": nothing})
     backlogs.run()
     (whole,) = (backlogs.output / "tables" / "subscriptions").iterdir()

@@ -43,7 +43,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Made:
-    """An entry: a batch of messages, one message alone, or a marker (no messages)."""
+    """An entry: a batch of messages, a single message, or a marker (no messages)."""
 
     messages: tuple[Message, ...]
     batched: bool
@@ -154,7 +154,7 @@ def _by_key(rows: list[dict[str, Any]], kind: int) -> Counter[bytes | None]:
 
 @st.composite
 def backlogs(draw: st.DrawFn) -> list[Range]:
-    """Ranges of ledgers, of entries of any size."""
+    """Draws ranges of ledgers with entries of any size."""
     counts = draw(st.lists(st.integers(1, 2_000), min_size=1, max_size=8))
     sizes = [draw(st.integers(1, 300_000)) for _ in counts]
     return [

@@ -43,7 +43,7 @@ def backlogs(
 
 
 def moved(backlogs: Backlogs, ledger_id: int, *, release: bool) -> OffloadRecord:
-    """The ledger's file."""
+    """Returns the ledger's file."""
     cluster = backlogs.cluster
 
     async def moving() -> OffloadRecord:
@@ -164,7 +164,7 @@ def test_ledgers_that_are_to_be_deleted_and_the_artifact_take_space_too(
         ("deleting", 2): (0, 0, file.file_bytes),
         ("compacted", -1): (0, 0, 21),
     }
-    # What is not compacted yet is kept by that alone.
+    # Only compaction keeps the entries that are not compacted yet.
     assert [row["cause"] for row in backlogs.rows("storage", ledger_id=3)] == ["compaction"]
     topic = backlogs.row("topics")
     assert topic["bytes_cold"] == file.file_bytes + 21
@@ -214,7 +214,7 @@ def test_a_cursor_that_cannot_be_read_counts_as_needing_everything(
     assert (row["holds_bytes"], backlogs.row("topics")["slowest"]) == (2 * 8 * size, "broken")
     causes = [r["cause"] for r in backlogs.rows("storage") if r["ledger_id"] > 0]
     assert causes == ["subscription", "subscription", "open"]
-    # A limit lets go of nothing that somebody may need, though it expires what is known.
+    # A limit expires known entries, but frees none that a subscription may need.
     freed = backlogs.row("what_if", scenario="ttl=1s,retention=0")
     assert (freed["ledgers"], freed["bytes"], freed["expired"]) == (0, 0, [])
     assert found["metrics"]["unreadable"] == 1
@@ -230,7 +230,7 @@ def test_a_cursor_that_cannot_be_read_counts_as_needing_everything(
 def test_a_cursor_that_moves_to_another_ledger_meanwhile_is_read_there(
     backlogs: Backlogs,
 ) -> None:
-    """Its record is read before its old ledger is deleted."""
+    """The job reads its record before the old ledger is deleted."""
     told = backlogs.topic(TOPIC, messages(backlogs, 10), {"s": acked(2, 0)})
     key = cursor_key(NAME, "s")
     store = backlogs.cluster.store
@@ -257,7 +257,7 @@ def test_a_cursor_that_moves_to_another_ledger_meanwhile_is_read_there(
 
 
 def test_a_subscription_that_is_deleted_meanwhile_is_left_out(backlogs: Backlogs) -> None:
-    """Its ledger goes first, so its record is read once more."""
+    """Its ledger is deleted first, so the job reads the record once more."""
     backlogs.topic(TOPIC, messages(backlogs, 10), {"gone": acked(2, 0), "stays": nothing})
     store = backlogs.cluster.store
     key = cursor_key(NAME, "gone")

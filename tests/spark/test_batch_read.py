@@ -55,7 +55,7 @@ def in_order(rows: list[Row]) -> list[Row]:
 
 
 def publish_all_kinds(client: pulsar.Client, topic: str) -> int:
-    """Every form in which an entry comes; returns how many messages that makes."""
+    """Publishes entries of every form; returns the number of messages."""
     count = 0
     results: list[Any] = []
     for number, (name, compression) in enumerate(COMPRESSIONS.items()):
@@ -72,7 +72,7 @@ def publish_all_kinds(client: pulsar.Client, topic: str) -> int:
                 )
             ) as producer:
                 for index in range(60):
-                    plain = index < 25  # alike first, then all kinds
+                    plain = index < 25  # equal entries first, then all kinds
                     producer.send_async(
                         f"{name} {index:03}".encode() * (1 if plain else 1 + index % 6),
                         lambda result, _: results.append(result),

@@ -25,7 +25,7 @@ def chunk(number: int, count: int = 4) -> MessageMetadata:
 
 
 def chunks_behind(*numbers: int) -> Chunks:
-    """Of a range that begins behind these chunks."""
+    """Returns the chunks before the range, which begins after them."""
     stored = [StoredEntry(at, build_entry(chunk(n), b"%d" % n)) for at, n in enumerate(numbers)]
 
     def read_back(_: int) -> Iterator[tuple[int, list[StoredEntry]]]:
@@ -45,11 +45,11 @@ def test_chunks_before_the_range_are_found(before: tuple[int, ...]) -> None:
     ("before", "number"),
     [
         *(((), 3), ((1, 2), 3), ((0, 2), 3), ((0, 1), 3), ((0, 2, 2), 3), ((0, 0, 2), 3)),
-        ((0, 2), 2),  # the chunk comes again, and the one before it never came
+        ((0, 2), 2),  # this chunk is repeated, and the one before it is missing
     ],
 )
 def test_a_message_with_a_gap_before_the_range_is_left_out(
     before: tuple[int, ...], number: int
 ) -> None:
-    """Its producer never sent the chunk: the task goes on without the message."""
+    """Its producer never sent the chunk, so the task omits the message."""
     assert chunks_behind(*before).add(LEDGER, len(before), chunk(number), b"n") is None

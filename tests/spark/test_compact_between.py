@@ -87,7 +87,7 @@ def test_every_step_is_on_record_before_the_next_begins(cluster: JobCluster) -> 
 
 
 def theirs_of(cluster: JobCluster) -> CompactionRecord:
-    """Another job's artifact, which reaches further."""
+    """Writes another job's artifact, which has a later horizon."""
     created_ms = cluster.record().created_ms
     return CompactionRecord(Position(10_000, 0), created_ms, "b" * 32, cluster.spec, 5)
 
@@ -276,7 +276,7 @@ def test_a_ledger_that_cannot_be_found_is_not_left_out(cluster: JobCluster) -> N
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+def test_an_artifact_whose_files_are_deleted_is_written_again_from_a_whole_log(
     cluster: JobCluster, trimmed: bool
 ) -> None:
     cluster.write(TOPIC, keyed(0, 9))

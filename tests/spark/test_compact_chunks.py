@@ -1,7 +1,7 @@
-"""Chunked messages through compaction by Spark, read by the official client from what it leaves.
+"""Chunked messages are compacted by Spark and read by the official client.
 
-Chunks are written one by one, as producers of several clients would have them lie in a log; what
-has to stay is told by name, entry by entry.
+Chunks are written one by one, as several producers would interleave them. Each test names the
+entries that must remain.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ LONG_AGO_MS = 1_000
 RECEIVE_MS = 30_000
 
 Sent = tuple[str, MessageMetadata, bytes]
-"""A name for the test, and what is sent."""
+"""A name for the test, and the chunks that are sent."""
 
 
 def value_of(name: str, chunks: int) -> bytes:
@@ -35,7 +35,7 @@ def value_of(name: str, chunks: int) -> bytes:
 
 
 def chunk(name: str, key: str, number: int, of: int, *, uuid: str = "") -> Sent:
-    """One chunk, named `NAME/NUMBER`. Its producer's clock is wrong by decades."""
+    """Returns a chunk, named `NAME/NUMBER`. Its producer's clock is wrong by decades."""
     whole = value_of(name, of)
     metadata = MessageMetadata(
         producer_name="p",
@@ -60,7 +60,7 @@ def single(key: str, value: bytes) -> Sent:
 
 
 def send(cluster: LocalCluster, topic: str, sent: list[Sent]) -> dict[Position, str]:
-    """Where each of them is, by its name."""
+    """Sends the chunks; returns the position of each by its name."""
     return asyncio.run(_send(cluster, topic, sent))
 
 
@@ -82,7 +82,7 @@ async def _send(cluster: LocalCluster, topic: str, sent: list[Sent]) -> dict[Pos
 
 
 def read(client: pulsar.Client, topic: str, last: bytes) -> dict[str, bytes]:
-    """Keys and values for a consumer with `read_compacted`, up to the message that is the last."""
+    """Reads with `read_compacted`; returns keys and values up to the last message."""
     found: dict[str, bytes] = {}
     with closing(
         client.create_reader(topic, pulsar.MessageId.earliest, is_read_compacted=True)
@@ -105,7 +105,7 @@ def test_by_spark_and_over_the_horizon(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    client.create_producer(topic).close()  # looks the topic up: it is the broker's from now on
+    client.create_producer(topic).close()  # this look-up makes the broker own the topic
     monkeypatch.setattr(job, "part_bytes", lambda *_: 900)  # chunks over several parts
     rig = CompactRig(log, cluster, tmp_path / "store")
     many = [single(f"k{number}", b"%d" % number) for number in range(30)]
@@ -125,7 +125,7 @@ def test_by_spark_and_over_the_horizon(
             chunk("kept", "kept", 0, 3),
             single("superseded", b"by this"),
             chunk("kept", "kept", 1, 3),
-            # A producer that began anew gives a name again: the survivor is the first.
+            # A restarted producer uses a name again: the first message survives.
             chunk("first", "first", 0, 2, uuid="p-1"),
             chunk("first", "first", 1, 2, uuid="p-1"),
             chunk("second", "second", 0, 2, uuid="p-1"),
@@ -148,7 +148,8 @@ def test_by_spark_and_over_the_horizon(
     assert {places[each.position] for each in rig.artifact(topic)} == names
     assert done["metrics"]["messagesKept"] == len(whole) + 2
     assert read(client, topic, b"end") == {**whole, "late": b"early", "end": b"end"}
-    # What completes it comes: from then on it is the value, over the seam and below it.
+    # The missing chunk arrives: the message is the value from then on, across the seam and below
+    # it.
     places |= send(
         cluster,
         topic,

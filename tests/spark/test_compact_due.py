@@ -79,7 +79,7 @@ def test_a_topic_is_due_once_its_threshold_is_behind_the_horizon(
     assert (status(cluster) is not None) is due, "nothing is said of what is not begun"
 
 
-def test_what_is_asked_for_is_done_whatever_the_threshold_says(cluster: JobCluster) -> None:
+def test_what_is_requested_is_done_whatever_the_threshold_says(cluster: JobCluster) -> None:
     cluster.write(TOPIC, keyed(0, 6))
     threshold(cluster, 1 << 30)
     ask(cluster)
@@ -87,7 +87,7 @@ def test_what_is_asked_for_is_done_whatever_the_threshold_says(cluster: JobClust
     told = status(cluster)
     assert told is not None
     assert (told.state, told.requested_ms) == (RequestState.SUCCESS, 1)
-    # Asked for again, with nothing new: that is done, too.
+    # Requested again, without new entries: the request is completed, too.
     ask(cluster)
     assert counts(of_namespace(cluster), "topicsCompacted", "topicsUpToDate") == [0, 1]
     told = status(cluster)
@@ -176,7 +176,7 @@ def whole(cluster: JobCluster, path: str, horizon: Position, cluster_id: str = C
 
 
 def attempted(cluster: JobCluster, letter: str, job_id: str) -> str:
-    """A file's path in the folder of an attempt on record."""
+    """Returns the path of a file in the folder of a recorded attempt."""
     folder = records.attempt_folder(NAME, letter * 32)
     attempt = CompactionAttempt(cluster.spec, folder, 5, job_id)
     key = records.attempt_key(NAME, letter * 32)
@@ -214,7 +214,7 @@ def test_what_dead_jobs_left_goes_before_anything_is_written(cluster: JobCluster
 def test_a_whole_artifact_of_a_dead_job_goes_once_the_topic_is_compacted_as_far(
     cluster: JobCluster,
 ) -> None:
-    """It may be what metadata named that was restored since."""
+    """Restored metadata may name it."""
     cluster.write(TOPIC, keyed(0, 6))
     path = attempted(cluster, "d", "dead")
     file = whole(cluster, path, Position(1, 3))

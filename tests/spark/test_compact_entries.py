@@ -1,5 +1,7 @@
-"""Compaction of entries without Spark and without a cluster: the two passes' functions together,
-against the reference, for logs made by Hypothesis; compacted again after more was written."""
+"""The two passes of a compaction equal the reference, without Spark and without a cluster.
+
+Hypothesis draws the logs, and further entries for the next compactions.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -85,7 +87,7 @@ def placed(log: list[LogEntry]) -> list[PlacedEntry]:
 
 
 def compact(*parts: list[LogEntry], settled: Position = EARLIEST) -> list[LogEntry]:
-    """Both passes over the parts, as the job makes them."""
+    """Runs both passes over the parts, as the job does."""
     latest: dict[bytes, int] = {}
     for number, part in enumerate(parts):
         for found in latest_places(number, placed(part), Counts()):
@@ -105,8 +107,10 @@ def compact(*parts: list[LogEntry], settled: Position = EARLIEST) -> list[LogEnt
 
 
 def _count(entry: bytes) -> int:
-    """Messages that are left of it; of one that cannot be read as many as it says. A chunked one
-    counts once."""
+    """Returns the number of messages left in an entry; of an unreadable one, as declared.
+
+    A chunked message counts once, with its last chunk.
+    """
     if parse(entry).kind is Kind.CHUNK:
         return 0
     try:
@@ -127,10 +131,10 @@ def test_what_is_left_is_the_latest_value_of_each_key(
     log = [log_of(part, ledger_id=at) for at, part in enumerate((first, second, third), 3)]
     once = compact(*log)
     assert kept(once) == compacted([*log[0], *log[1], *log[2]])
-    # Compacted in steps it is the same, byte for byte but for what was compressed twice.
+    # Compaction in steps gives the same bytes, except of batches that were compressed twice.
     steps = compact(compact(compact(log[0]), log[1]), log[2])
     assert kept(steps) == kept(once)
-    # Compacted again with nothing new nothing changes.
+    # Compaction without new entries changes nothing.
     assert compact(once) == once
 
 
@@ -198,18 +202,18 @@ def test_chunks_stay_together() -> None:
     log = log_of([old[0], new[0], old[1], single("b", b"1"), old[2], new[1]])
     assert parse(old[0]).kind is Kind.CHUNK
     assert compact(log) == [log[1], log[3], log[5]]
-    # Over parts, too; and the last chunk alone counts: u2's came first.
+    # Also across parts. Only the last chunk decides the order: that of u2 is first.
     assert compact(log[:2], log[2:4], log[4:]) == [log[1], log[3], log[5]]
     turned = log_of([old[0], new[0], new[1], old[1], old[2]])
     assert compact(turned) == [turned[0], turned[3], turned[4]]
 
 
 def test_a_message_that_is_not_complete_below_the_horizon_is_waited_for() -> None:
-    """However old its producer says that it is: `metadata_of` writes 1970."""
+    """Its publish time does not matter: `metadata_of` writes 1970."""
     one = chunks("a", "u1", 2)
     log = log_of([single("a", b"1"), one[0]])
     first = compact(log, settled=log[0].position)
-    assert first == log  # its key has the value from before until then
+    assert first == log  # its key keeps the former value until then
     rest = [LogEntry(Position(4, 0), one[1])]
     assert compact(first, rest) == [log[1], *rest]
     assert compact(first, rest, settled=log[1].position) == [log[1], *rest]
@@ -217,7 +221,7 @@ def test_a_message_that_is_not_complete_below_the_horizon_is_waited_for() -> Non
 
 
 def test_a_name_that_was_given_again_is_another_message() -> None:
-    """As by a producer that starts again, whose sequence ids begin at 0 again."""
+    """A restarted producer begins with sequence id 0 again."""
     old, new = chunks("a", "p-0", 2), chunks("b", "p-0", 2)
     log = log_of([*old, *new])
     assert compact(log) == log
@@ -229,7 +233,7 @@ DAY_MS = 24 * 3_600_000
 
 
 def test_what_is_settled_was_in_the_log_for_long() -> None:
-    """Whenever jobs run: what a run drops was there OPEN_MS_MAX before, and that comes to all."""
+    """A run drops only messages that existed OPEN_MS_MAX before, and drops each of them at last."""
     spec = StoreSpec("filesystem", "/nowhere")
     for every_ms in (DAY_MS // 4, DAY_MS, 6 * DAY_MS, 30 * DAY_MS):
         known: CompactionRecord | None = None
@@ -239,7 +243,7 @@ def test_what_is_settled_was_in_the_log_for_long() -> None:
             upto = settled(known, now_ms)
             assert all(at <= now_ms - OPEN_MS_MAX for place, at in horizons if place == upto)
             old = [place for place, at in horizons if at <= now_ms - 2 * OPEN_MS_MAX - every_ms]
-            # A run between two marks drops nothing; the one before that has.
+            # A run between two marks drops nothing; the run before it did.
             assert upto == EARLIEST or upto >= max(old, default=EARLIEST)
             horizons.append((horizon, now_ms))
             marked, marked_ms = mark_of(known, horizon, now_ms)
@@ -248,7 +252,7 @@ def test_what_is_settled_was_in_the_log_for_long() -> None:
             )
         assert known is not None
         assert known.marked_ms > now_ms - OPEN_MS_MAX
-    # A clock that was far ahead has not the last word.
+    # A clock that was far ahead does not decide for ever.
     assert mark_of(known, Position(200, 0), 500) == (Position(200, 0), 500)
 
 

@@ -31,7 +31,7 @@ from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.jobs.compact import job as compact_job
 from magnetar_spark.jobs.compact.job import whole_log
 from magnetar_spark.log import access
-from magnetar_spark.log.ledgers import TopicLog
+from magnetar_spark.log.topic_log import TopicLog
 from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def rig(log: Log, cluster: LocalCluster, folder: Path) -> CompactRig:
 
 
 def history(topic_seed: int, count: int, keys: int) -> list[Batch]:
-    """Batches with tombstones, with and without keys."""
+    """Publishes batches with tombstones, with and without keys."""
     made: list[Batch] = []
     for number in range(count):
         inside: Batch = []
@@ -79,7 +79,7 @@ def test_by_spark_step_by_step(
     assert first.horizon == log[-1].position
     assert done["metrics"]["messagesRead"] == len(messages(log))
     assert first.messages_removed == len(messages(log)) - len(compacted(log))
-    # More is written: only that is read of the log, and the old artifact's files.
+    # After further writes, the job reads only those from the log, and the old artifact's files.
     write(client, topic, history(5, 30, 60), compression_type=zstd)
     monkeypatch.setattr(engine, "LOCAL_KEYS_MAX", 3)  # too many keys for this process
     done = rig.compact("--topic", topic, capsys=capsys)
@@ -88,10 +88,10 @@ def test_by_spark_step_by_step(
     assert messages(rig.artifact(topic)) == compacted(log)
     behind = [each for each in log if each.position > first.horizon]
     assert done["metrics"]["entriesRead"] == first.entries + len(behind) < len(log)
-    # The replaced files stay for a while, for who reads them; nothing else is there.
+    # The replaced files stay for a while for their readers; no other files exist.
     assert {each.path for each in second.retired} == {each.path for each in first.files}
     assert rig.files() == {each.path for each in (*first.files, *second.files)}
-    # Nothing new: nothing happens.
+    # Without new entries, nothing changes.
     done = rig.compact("--topic", topic, capsys=capsys)
     assert (done["code"], done["metrics"]["topicsUpToDate"]) == (0, 1)
     assert rig.record(topic) == second
@@ -104,7 +104,7 @@ def test_small_topics_without_spark(
     done = rig.compact("--topic", topic, capsys=capsys)
     assert done["state"] == "succeeded"
     assert messages(rig.artifact(topic)) == compacted(rig.raw(topic))
-    # All keys go: the artifact is there, and empty.
+    # All keys are deleted: the artifact exists and is empty.
     write(client, topic, [[(f"key-{number}", b"") for number in range(15)]])
     rig.compact("--topic", topic, capsys=capsys)
     record = rig.record(topic)
@@ -117,7 +117,7 @@ def test_small_topics_without_spark(
 
 
 @pytest.mark.parametrize("trimmed", ["never", "before", "as the job begins"])
-def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+def test_an_artifact_whose_files_are_deleted_is_written_again_from_a_whole_log(
     rig: CompactRig,
     client: pulsar.Client,
     topic: str,
@@ -126,7 +126,7 @@ def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
     monkeypatch: pytest.MonkeyPatch,
     trimmed: str,
 ) -> None:
-    """Metadata that was restored from a backup names files that were deleted since."""
+    """Metadata restored from a backup names files that have been deleted."""
     write(client, topic, history(4, 30, 10))
     assert rig.compact("--topic", topic, capsys=capsys)["state"] == "succeeded"
     first = rig.record(topic)
@@ -144,7 +144,7 @@ def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
         await store.put(stored.key, encode_log(record), expected=stored.revision)
 
     async def read_after_retention(log: access.Log, name: TopicName) -> TopicLog:
-        """Retention trims what the artifact covers until the new one is live."""
+        """Retention trims the entries that the artifact covers until the new one is live."""
         await trim(log.store)
         return await whole_log(log, name)
 
@@ -195,7 +195,7 @@ def test_two_at_once(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While one is about to commit another does it all: the first loses, and takes its files."""
+    """One job completes while another is about to commit: the other fails and deletes its files."""
     write(client, topic, history(3, 10, 5))
     commit, inner = swap.commit, list[dict[str, Any]]()
 
@@ -205,7 +205,7 @@ def test_two_at_once(
         return await commit(*args, **kwargs)
 
     monkeypatch.setattr(swap, "commit", late)
-    monkeypatch.setattr("signal.signal", lambda *_: None)  # not for a thread to ask
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # only the main thread may start it
     outer = rig.compact("--topic", topic, capsys=capsys)
     assert inner[0]["metrics"]["topicsCompacted"] == 1
     assert (outer["code"], outer["metrics"]["topicsCompactedByOthers"]) == (0, 1)
@@ -237,7 +237,7 @@ def test_requests(
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_spark(spark: SparkSession) -> None:
-    """Jobs use the tests' session."""
+    """Has jobs use the tests' Spark session."""
 
 
 @pytest.mark.usefixtures("spark")
@@ -248,7 +248,7 @@ def test_what_a_task_of_spark_raises_is_its_topics_failure(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The next topic has its turn."""
+    """The job continues with the next topic."""
     both = [topic, f"{topic}-b"]
     for each in both:
         write(client, each, history(2, 5, 5))

@@ -1,7 +1,7 @@
 """Jobs that are killed at any moment: the artifact stays whole, and nothing is left behind.
 
-Each is a process of its own that gets SIGKILL. Its lease is ended at once, as it would be by
-itself a minute later; the next job finds what it has left. The long form kills 50 of them.
+Each job is a separate process that gets SIGKILL. Its lease is ended at once, instead of a minute
+later; the next job finds its leftovers. The long form kills 50 jobs.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def started(rig: CompactRig, topic: str) -> "subprocess.Popen[bytes]":
 
 
 def kill_when(job: "subprocess.Popen[bytes]", ripe: Callable[[], bool]) -> bool:
-    """Whether it was killed before it had ended."""
+    """Kills the job at this moment; returns whether it was still running."""
     with job:
         until = time.monotonic() + ENDS_S
         while job.poll() is None and not ripe() and time.monotonic() < until:
@@ -74,7 +74,7 @@ def attempts(rig: CompactRig) -> int:
 
 
 def check(rig: CompactRig, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever the dead have left, the next run makes good."""
+    """Asserts that the next run completes the work and deletes the leftovers."""
     end_leases(rig)
     done = rig.compact("--topic", topic, capsys=capsys)
     assert done["state"] == "succeeded", done
@@ -131,7 +131,7 @@ def test_a_job_whose_lease_is_lost_commits_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It was away for long, another has cleaned up what it had begun, and then it goes on."""
+    """The job is stopped for long, another job cleans up its attempt, and then it continues."""
     from magnetar_spark.jobs.compact import swap
     from magnetar_spark.jobs.compact.leftovers import clean_attempts
 
@@ -141,7 +141,7 @@ def test_a_job_whose_lease_is_lost_commits_nothing(
     async def late(store: MetadataStore, *args: object, **kwargs: object) -> object:
         for stored in await store.list(JOBS_PREFIX):
             await store.delete(stored.key)
-        for path in rig.files():  # what is whole would be kept
+        for path in rig.files():  # a complete artifact would be kept
             (rig.folder / path).write_bytes(b"")
         assert (await clean_attempts(store)).files == 1
         await asyncio.sleep(0)

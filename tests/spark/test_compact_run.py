@@ -1,4 +1,4 @@
-"""Runs of the job `compact` from what is due to the artifact, on a cluster in memory."""
+"""Runs of the job `compact`, from the due topics to the artifact, on a cluster in memory."""
 
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def test_a_later_run_reads_the_artifact_and_what_came_behind_its_horizon(
         (cluster.spec, each.path) for each in first.files
     ]
     assert cluster.files() == {each.path for each in (*first.files, *second.files)}
-    # Replaced files stay for readers; then they go.
+    # Replaced files stay for readers, and are deleted later.
     old = msgspec.structs.replace(
         second,
         retired=tuple(
@@ -162,7 +162,7 @@ def test_a_chunked_message_stays_whole_or_not_at_all(cluster: JobCluster, spark:
     assert found["state"] == "succeeded"
     assert [each.data for each in artifact(cluster)] == [new[0], unfinished, new[1]]
     assert counts(found, "messagesRead", "messagesKept", "entriesKept") == [2, 1, 3]
-    # A week after the first run what was never completed goes.
+    # A week after the first run, messages that were never completed are dropped.
     made = record(cluster)
     assert made is not None
     marked = msgspec.structs.replace(made, marked_ms=made.marked_ms - chunks.OPEN_MS_MAX)

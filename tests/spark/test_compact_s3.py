@@ -29,12 +29,12 @@ def s3(tmp_path: Path) -> Iterator[StoreSpec]:
 
 
 def objects(s3: StoreSpec) -> set[str]:
-    """All that is in the bucket."""
+    """Returns all objects of the bucket."""
     return {each["path"] for some in obstore.list(open_object_store(s3)) for each in some}
 
 
 def batches(number: int) -> list[Batch]:
-    """Every round writes all keys but one, which it removes."""
+    """Returns batches; each round writes all keys except one, which it deletes."""
     return [
         [(f"k{key}", b"" if key == number else f"{number}-{key}".encode()) for key in range(9)]
         for _ in range(8)
@@ -61,12 +61,12 @@ def test_written_served_replaced_and_deleted(
     assert first is not None
     assert (first.store.driver, first.store.prefix) == ("aws-s3", PREFIX)
     assert objects(s3) == {f"{PREFIX}/{each.path}" for each in first.files}
-    # The next run reads that, and replaces it.
+    # The next run reads that artifact, and replaces it.
     write(client, topic, batches(2))
     assert rig.compact(*compact, capsys=capsys)["state"] == "succeeded"
     expected = compacted(rig.raw(topic))
     assert messages(rig.artifact(topic)) == expected
-    # The broker has nothing else to serve once the log is empty.
+    # Once the log is empty, the broker serves only the artifact.
     rest = f"{brokers(cluster)[0].http_url}/admin/v2/{topic.replace('://', '/')}"
     httpx.delete(f"{rest}/truncate", timeout=30).raise_for_status()
     assert httpx.get(f"{rest}/internalStats", timeout=30).json()["numberOfEntries"] == 0
@@ -79,7 +79,7 @@ def test_written_served_replaced_and_deleted(
             if message.partition_key():  # the client's way with what was compacted out
                 found.append((message.partition_key(), message.data()))
     assert found == [each[2:] for each in expected]
-    # What was replaced goes when nobody can read it any more, the rest with the topic.
+    # Replaced files are deleted when no reader can have them open, the others with the topic.
     monkeypatch.setattr(swap, "RETIRED_GRACE_MS", -1)
     rig.compact(*compact, capsys=capsys)
     second = rig.record(topic)
@@ -88,6 +88,6 @@ def test_written_served_replaced_and_deleted(
     httpx.delete(rest, params={"force": "true"}, timeout=30).raise_for_status()
     rig.compact(
         "--namespace", "public/default", "--store", url, capsys=capsys
-    )  # what was not deleted yet
+    )  # files that are not deleted yet
     assert objects(s3) == set()
     assert not rig.folder.exists()

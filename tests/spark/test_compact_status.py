@@ -35,7 +35,7 @@ async def ask(store: MemoryStore) -> int:
     return await store.put(KEY, encode(CompactionRequest(7)))
 
 
-async def test_from_asked_for_to_done(store: MemoryStore) -> None:
+async def test_from_requested_to_done(store: MemoryStore) -> None:
     status = told(store, "one", await ask(store))
     await status.update(RUNNING)
     running = await found(store)
@@ -52,10 +52,10 @@ async def test_from_asked_for_to_done(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
-async def test_what_is_asked_for_after_the_job_has_looked_waits(
+async def test_what_is_requested_after_the_job_has_looked_waits(
     store: MemoryStore, asked_before: bool
 ) -> None:
-    """There may be messages that it has not read."""
+    """The running job may not have read the newest messages."""
     status = told(store, "one", await ask(store) if asked_before else ABSENT)
     await ask(store)
     for state in (RUNNING, SUCCESS):
@@ -76,7 +76,7 @@ async def test_of_two_jobs_the_later_one_tells(store: MemoryStore) -> None:
     running = await found(store)
     assert running is not None
     assert (running.state, running.job) == (RUNNING, "two")
-    # Which finds itself superseded: whoever comes next looks again.
+    # That job finds that it is superseded; the next job reads the state again.
     await two.update(RequestState.PENDING)
     left = await found(store)
     assert left is not None

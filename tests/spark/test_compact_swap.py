@@ -38,7 +38,7 @@ CLOCK = SystemClock()
 
 
 class Late(MemoryStore):
-    """Its transactions are not answered, and happen later."""
+    """A store whose transactions get no answer and take effect later."""
 
     held: Sequence[Operation] | None = None
 
@@ -65,7 +65,7 @@ async def begun(store: MemoryStore, folder: Path, number: str) -> Attempt:
 
 
 def file_in(attempt: Attempt) -> CompactedFile:
-    """A file that is there."""
+    """Writes a file."""
     path = f"{attempt.folder}/00000-0.parquet"
     whole = Path(attempt.record.store.bucket) / path
     whole.parent.mkdir(parents=True)
@@ -76,7 +76,7 @@ def file_in(attempt: Attempt) -> CompactedFile:
 async def test_a_commit_that_comes_late_finds_its_files_or_does_not_count(
     store: Late, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever gives up cannot know what is still on its way to the metadata store."""
+    """A job that gives up cannot know whether its commit may still take effect."""
     monkeypatch.setattr(swap, "COMMIT_ATTEMPTS_MAX", 1)
     monkeypatch.setattr(swap, "COMMIT_RETRY_S", 0.0)
     attempt = await begun(store, tmp_path, "a" * 32)
@@ -123,7 +123,7 @@ async def test_what_came_after_a_cleaner_goes_too(store: Late, tmp_path: Path) -
 async def test_what_tasks_left_beside_an_artifact_goes_and_nothing_else(
     store: Late, tmp_path: Path
 ) -> None:
-    """Of an executor that was killed, or of two tasks that wrote the same part."""
+    """They are left by a killed executor, or by two tasks that wrote the same part."""
     old, live, other = [await begun(store, tmp_path, each * 32) for each in "abc"]
     files = [file_in(attempt) for attempt in (old, live, other)]
     spec = live.record.store
@@ -158,7 +158,7 @@ async def test_a_plan_from_before_a_newer_artifact_or_log_is_not_gone_on_with(
 async def test_a_log_that_was_trimmed_beyond_the_horizon_gets_no_artifact(
     store: Late, tmp_path: Path
 ) -> None:
-    """Retention may go as far as it likes where nothing was compacted yet."""
+    """Retention has no limit in a topic without an artifact."""
     attempt = await begun(store, tmp_path, "a" * 32)
     trimmed = ManagedLedgerRecord(1, 2, last_position=Position(8, 3))
     await store.put(managed_ledger_key(NAME), encode_log(trimmed))
@@ -180,7 +180,7 @@ async def test_of_an_older_log_of_that_name_nothing_is_read(store: Late, tmp_pat
 
 
 async def test_stores_that_are_gone_for_good_keep_nothing_else(store: Late, tmp_path: Path) -> None:
-    """What was replaced there, and an attempt, stay named and are told; the others go."""
+    """The job keeps and reports the records of files there; it deletes the others."""
     away = StoreSpec("filesystem", "nohost://gone")
     attempt = await begun(store, tmp_path, "b" * 32)
     file = file_in(attempt)

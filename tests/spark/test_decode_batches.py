@@ -59,7 +59,7 @@ def message(kind: dict[str, object], step: int) -> SingleMessageMetadata:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[tuple[SingleMessageMetadata, bytes]]:
-    """Some stretches of messages that are alike, as producers make them."""
+    """Draws batches with runs of similar messages, as producers write them."""
     made: list[tuple[SingleMessageMetadata, bytes]] = []
     for _ in range(draw(st.integers(1, 4))):
         kind, payload = draw(KINDS), draw(st.binary(max_size=20))
@@ -162,7 +162,7 @@ def test_messages_that_are_alike_are_not_parsed_one_by_one() -> None:
 @pytest.mark.parametrize("beyond", [TIME_MS_MAX + 1, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("wanted", [Interval(), Interval(low=5)])
 def test_what_is_no_time_is_null_and_fails_no_query(beyond: int, wanted: Interval) -> None:
-    """No condition on the time holds for null."""
+    """No condition on the time is true for null."""
     ledger = LedgerMetadata(7, (), 1)
     ranged = Range("persistent://a/b/c", -1, ledger, 0, 1, 1, publish_ms=wanted)
     rows = Rows(ranged.topic, ranged.partition, SCHEMA, Values())

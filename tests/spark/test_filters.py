@@ -25,8 +25,8 @@ from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.file_layout import TIME_MS_MAX, time_or_none
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 from magnetar_spark.log.ranges import CLOCKS_APART_MS, Interval, Window, ranges_of
+from magnetar_spark.log.topic_log import LedgerSpan, TopicLog
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ["persistent://a/b/t-partition-0", "persistent://a/b/t-partition-1", "persistent://a/b/c"]
@@ -101,7 +101,7 @@ def test_what_is_taken_is_kept_exactly(
 
 
 def published(times: Interval, publish_ms: int) -> bool:
-    """Whether the entry is decoded (`EntryDecoder`)."""
+    """Returns whether the entry is decoded (`EntryDecoder`)."""
     time_ms = time_or_none(publish_ms)
     return times == Interval() or (time_ms is not None and times.has(time_ms))
 
@@ -115,7 +115,7 @@ def test_a_publish_time_beyond_the_year_9999_is_null() -> None:
 
 
 def test_a_young_ledger_may_hold_old_messages() -> None:
-    """They were sent again after an outage, or replicated: a filter has them, as Spark's has."""
+    """They were sent again after an outage, or replicated. A filter keeps them, as Spark does."""
     hour_ms, now_ms = 3_600_000, 1_700_000_000_000
     young = LedgerSpan(LedgerMetadata(5, (), now_ms), 9, 1000, now_ms, 0)
     log = TopicLog(parse_topic(TOPICS[2]), (young,), EARLIEST)

@@ -1,8 +1,8 @@
 """Filters that are pushed down, against Spark itself: the same rows as without.
 
-Each `load()` costs three Python processes of Spark's planner, so some filters are tried together:
-such that each of them alone leaves something out, and the rows that all of them leave are not few.
-So a filter that leaves out too little or too much changes the rows of its query.
+Each `load()` costs three Python processes of Spark's planner, so a query has several filters. Each
+of them excludes a row that the others keep, and enough rows pass all of them. So a filter that
+excludes too little or too much changes the rows of its query.
 """
 
 from collections.abc import Sequence
@@ -19,13 +19,13 @@ from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar_spark import PUSH_DOWN
 
 TIMEOUT_S: Final = 600
-"""A loaded machine is slow to start Spark and the planner's processes."""
+"""On a loaded machine, Spark and the planner's processes start slowly."""
 FILTERS: Final = 30
-"""Made at random."""
+"""Number of random filters."""
 QUERIES: Final = 3
 FILTERS_OF_QUERY_MAX: Final = 8
 ROWS_LEAST: Final = 3
-"""That all filters of a query leave."""
+"""Minimum number of rows that pass all filters of a query."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMNS: Final = ("__topic", "__ledgerId", "__entryId")
 Row = tuple[str, int, int]
@@ -54,7 +54,7 @@ PATTERNS: Final = ("persistent://a/b/t%", "persistent://a/b/c", "%partition-1", 
 
 
 def condition(random: Random) -> str:
-    """About one column, or two conditions together."""
+    """Draws a condition on one column, or two conditions together."""
     if random.random() < 0.35:
         word = random.choice(["and", "and", "or"])
         return f"({condition(random)}) {word} ({condition(random)})"
@@ -97,12 +97,12 @@ ROWS: Final = [
     for ledger_id, times in PUBLISH_MS.items()
     for entry_id, time_ms in enumerate(times)
 ]
-"""The columns of the source's messages."""
+"""Columns of the source's messages."""
 
 
 @pytest.fixture
 def session(spark: SparkSession) -> SparkSession:
-    """Of another time zone than UTC, in which literals without a zone are."""
+    """Has a time zone other than UTC, which applies to literals without a zone."""
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     session.conf.set(PUSH_DOWN, "true")
@@ -111,7 +111,7 @@ def session(spark: SparkSession) -> SparkSession:
 
 
 def together(passing: Sequence[frozenset[Row]], rows: frozenset[Row]) -> list[list[int]]:
-    """The filters of each query, by the rows that pass each of them: the fixed ones first."""
+    """Groups filters into queries by the rows that pass each of them; the fixed ones are first."""
     weakest = sorted(range(len(FIXED), len(passing)), key=lambda n: -len(passing[n]))
     left = [*range(len(FIXED)), *weakest]
     queries: list[list[int]] = []
@@ -127,7 +127,7 @@ def together(passing: Sequence[frozenset[Row]], rows: frozenset[Row]) -> list[li
 
 
 def visible(passing: Sequence[frozenset[Row]], rows: frozenset[Row]) -> bool:
-    """Whether every filter leaves out a row that the others do not, and all leave some rows."""
+    """Returns whether every filter excludes a row that the others keep, and some rows pass all."""
     alone = [
         rows.intersection(*(each for m, each in enumerate(passing) if m != n)) - own
         for n, own in enumerate(passing)
@@ -137,7 +137,7 @@ def visible(passing: Sequence[frozenset[Row]], rows: frozenset[Row]) -> bool:
 
 @pytest.mark.timeout(TIMEOUT_S)
 def test_pushed_filters_leave_the_rows_that_spark_leaves(session: SparkSession) -> None:
-    """Spark evaluates each filter over rows of its own, and reads by some of them together."""
+    """Spark evaluates each filter alone over all rows, and several together in a read."""
     random = Random(7)
     filters = [*FIXED, *(condition(random) for _ in range(FILTERS))]
     table = session.createDataFrame(ROWS, SCHEMA)

@@ -51,7 +51,7 @@ def cluster(
 
 
 class OfSpark(Exception):
-    """As Py4J raises what the JVM says."""
+    """An error of the JVM, as Py4J raises it."""
 
     __module__ = "py4j.protocol"
 
@@ -177,7 +177,7 @@ async def test_a_commit_that_never_succeeds_ends(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("whose", ["mine", "theirs"])
 async def test_a_claimed_attempt_that_was_committed_before_counts(whose: str) -> None:
-    """It happened between the two questions."""
+    """The commit happened between the two reads."""
     store = HeldStore()
     attempt = await begun(store)
     file = file_of(attempt)
@@ -292,7 +292,7 @@ async def test_the_failed_sweep_of_an_unavailable_store_is_reported(
 async def test_the_sweep_asks_for_records_after_it_has_listed_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So a file that becomes live meanwhile is known by the record that names it."""
+    """So a file that becomes live meanwhile is found in the record that names it."""
     store, here = HeldStore(), StoreSpec("filesystem", str(tmp_path))
     path = object_path(NAME, LEDGER, "b" * 32)
     written(tmp_path, path)
@@ -313,7 +313,7 @@ async def test_the_sweep_asks_for_records_after_it_has_listed_files(
 async def test_by_a_host_whose_clock_is_ahead_no_file_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store's clock has to agree."""
+    """The store's clock must agree."""
     store, here = HeldStore(), StoreSpec("filesystem", str(tmp_path))
     path = object_path(NAME, LEDGER, "b" * 32)
     written(tmp_path, path)

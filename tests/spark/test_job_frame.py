@@ -1,4 +1,4 @@
-"""What all jobs have in common: arguments, topics, the summary, exit codes."""
+"""The common parts of all jobs: arguments, topics, the summary, exit codes."""
 
 import argparse
 import json

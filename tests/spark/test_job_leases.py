@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize(
 
 
 class Leases(MemoryStore):
-    """Notes its leases; while `away`, it grants and renews none."""
+    """Records its leases; while `away`, it grants and renews none."""
 
     def __init__(self) -> None:
         super().__init__(LoopClock())
@@ -51,7 +51,7 @@ class Leases(MemoryStore):
 
 
 class Noted(LeaseWrapper):
-    """A lease of such a store."""
+    """A lease of `Leases`."""
 
     def __init__(self, store: Leases, lease: Lease) -> None:
         super().__init__(lease)
@@ -114,7 +114,7 @@ def test_a_store_that_is_away_for_less_than_the_lease_costs_the_job_nothing(
             store.away = False
             await asyncio.sleep(lease_s)
             assert await store.get(key) is not None
-            store.away = True  # also where the lease cannot be given up
+            store.away = True  # even if the lease cannot be released
         assert asyncio.all_tasks() == before
         store.away = False
         assert len(store.granted) == 1
@@ -131,7 +131,7 @@ def test_an_offload_whose_lease_is_lost_lives_on_under_a_new_one() -> None:
             await asyncio.sleep(offload_lease.LEASE_S)
             assert await store.get(key) is not None
             assert len(store.granted) == 2
-            # It cannot be had at once: the next renewal tries again.
+            # It is not granted at once: the next renewal tries again.
             await store.granted[1].revoke()
             store.grants = False
             await asyncio.sleep(offload_lease.LEASE_S)
@@ -144,8 +144,8 @@ def test_an_offload_whose_lease_is_lost_lives_on_under_a_new_one() -> None:
     virtual(job())
 
 
-def test_a_compaction_whose_lease_is_lost_goes_on_without_one() -> None:
-    """Its attempt may be cleaned up, which its commit finds out."""
+def test_a_compaction_whose_lease_is_lost_continues_without_one() -> None:
+    """Another job may clean up its attempt; the commit detects that."""
 
     async def job() -> None:
         store, key = Leases(), compaction.job_key(JOB)

@@ -21,7 +21,7 @@ def test_a_session_that_is_there_is_used_and_left(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_job(number: signal.Signals, code: int) -> None:
-    """While it waits for a metadata store that says nothing."""
+    """The job waits for a metadata store that does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         command = [sys.executable, "-m", "magnetar.cli.main", "job", "offload", "--all", "--json"]

@@ -49,7 +49,7 @@ def store() -> HeldStore:
 async def meanwhile(
     store: HeldStore, prefix: str, doing: Awaitable[Any], change: Callable[[], Awaitable[object]]
 ) -> Any:
-    """`change` happens after all was read that the write relies on."""
+    """Runs `change` after all reads that the write relies on."""
     held = store.hold(puts(prefix))
     task = asyncio.ensure_future(doing)
     await held.reached.wait()
@@ -207,7 +207,7 @@ async def test_a_finished_request_asks_for_nothing(
     finished = state in (offload.RequestState.SUCCESS, offload.RequestState.ERROR)
     assert (found.request is None) is finished
     assert [each.ledger_id for each in found.tasks] == ([] if finished else [3])
-    # The newest ledger is written to: it is neither moved nor counted.
+    # The newest ledger is open: it is neither moved nor counted.
     for threshold, due in ((0, [3]), (29, [3]), (30, [])):
         override = Override(store=SPEC, threshold_bytes=threshold)
         await store.delete(offload.request_key(NAME))

@@ -37,7 +37,7 @@ def test_no_end_is_less_than_what_is_confirmed(
     write_quorum: int,
     ack_quorum: int,
 ) -> None:
-    """Whichever bookies had the confirmed entry, and whichever are away."""
+    """Whichever bookies have the confirmed entry, and whichever are unavailable."""
     for slots in write_sets(3, write_quorum):
         for holders in combinations(slots, ack_quorum):
             log = MemoryLog(monkeypatch, bookies=3)

@@ -27,11 +27,11 @@ from magnetar_spark.source import PulsarDataSource
 ENTRIES = 70
 """Four ledgers: the cluster's have 20 entries at most."""
 SEND_MS = 120_000
-"""For messages of many MB."""
+"""Timeout for messages of many MB."""
 
 
 def publish(client: pulsar.Client, topic: str, count: int = ENTRIES, size: int = 100) -> list[Any]:
-    """Messages that are entries of their own; their ids."""
+    """Publishes messages, one entry each; returns their ids."""
     with closing(client.create_producer(topic, batching_enabled=False)) as producer:
         return [producer.send(f"{index:06}".encode().ljust(size)) for index in range(count)]
 
@@ -41,9 +41,9 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
 
 
 def metadata_of(log: Log, topic: str) -> dict[str, tuple[bytes, int]]:
-    """What the metadata store holds of a topic, and what nobody changes meanwhile.
+    """Returns the records of a topic, and those that no other test changes.
 
-    Of other tests' topics cursors are stored, and ledgers go, at any time.
+    Cursors and ledgers of other tests' topics may change at any time.
     """
     plan = log.plan(topic, admin_url="")
     ledgers = {ledger_key(each.ledger_id) for task in plan.tasks for each in task}
@@ -73,8 +73,8 @@ def test_an_open_ledger_is_read_to_its_end_and_stays_open(
             producer.send(str(index).encode())
         before = metadata_of(log, topic)
         assert numbers(log.rows(topic)) == list(range(25))
-        # Bookies know of the last entry when the next one comes, or after a pause: without the
-        # broker it may not be read yet.
+        # Bookies learn that an entry is confirmed with the next one, or after a pause: without the
+        # broker, the last entry may not be readable yet.
         assert numbers(log.rows(topic, admin_url=""))[:24] == list(range(24))
         assert metadata_of(log, topic) == before
         last = producer.send(b"25")
@@ -86,7 +86,7 @@ def test_an_open_ledger_is_read_to_its_end_and_stays_open(
 def test_an_idle_topic_is_read_to_its_end_without_a_broker(
     log: Log, client: pulsar.Client, topic: str
 ) -> None:
-    """Its writer tells the bookies what is confirmed when it pauses."""
+    """The writer of an idle ledger sends the last confirmed entry to the bookies."""
     with closing(client.create_producer(topic, batching_enabled=False)) as producer:
         ids = [producer.send(str(index).encode()) for index in range(5)]
         before = metadata_of(log, topic)
@@ -95,7 +95,7 @@ def test_an_idle_topic_is_read_to_its_end_without_a_broker(
             return numbers(log.rows(topic, admin_url="")) == list(range(5))
 
         wait_for(read_to_its_end, "bookies know that the last message is confirmed")
-        assert metadata_of(log, topic) == before  # nobody ended the ledger
+        assert metadata_of(log, topic) == before  # no client closed the ledger
         assert producer.send(b"5").ledger_id() == ids[-1].ledger_id()
 
 

@@ -184,7 +184,7 @@ def test_a_file_that_reads_back_as_another_does_not_become_live(
     files = live(cluster)
     assert (len(files), cluster.files()) == (2, {file.path for file in files.values()})
     assert cluster.keys(ATTEMPTS_PREFIX) == []
-    # The rest of them is compared with the ledger's own record.
+    # The other fields are compared with the ledger's own record.
     for expected in seen:
         stored = cluster.run(cluster.store.get(ledger_key(expected["ledger_id"])))
         assert stored is not None

@@ -44,7 +44,7 @@ BOOKIE = BookieIdentity("b", "1")
 
 
 class Silent(MemoryStore):
-    """Does not answer its next transactions; they happen all the same."""
+    """A store that does not answer its next transactions, which take effect."""
 
     silent = 0
 
@@ -104,7 +104,7 @@ async def store() -> Silent:
 
 
 def written(folder: Path, path: str, cluster: str = "here") -> Path:
-    """A whole file."""
+    """Writes a complete file."""
     whole = folder / path
     whole.parent.mkdir(parents=True, exist_ok=True)
     with whole.open("wb") as sink:
@@ -146,7 +146,7 @@ async def test_of_two_attempts_one_is_live(store: Silent, tmp_path: Path) -> Non
 
 
 async def test_what_is_given_up_cannot_be_committed_any_more(store: Silent, tmp_path: Path) -> None:
-    """A task that is interrupted in its commit does not know whether that is on its way."""
+    """A task that is interrupted in its commit does not know whether the commit was sent."""
     late, done = [await begin(store, task(tmp_path), "job", 5) for _ in range(2)]
     assert await OffloadRepository(store).reclaim_attempt(late, "job") is not None
     with pytest.raises(PersistenceError, match="was cleaned up"):
@@ -164,7 +164,7 @@ async def test_a_ledger_that_was_trimmed_gets_no_file(store: Silent, tmp_path: P
 
 
 async def test_a_ledger_that_got_another_bookie_is_offloaded(store: Silent, tmp_path: Path) -> None:
-    """Its record changes between the commit's look at it and the commit."""
+    """Its record changes between the commit's read and write."""
     attempt = await begin(store, task(tmp_path), "job", 5)
     transact, moved = (
         store.transact,
@@ -217,7 +217,7 @@ async def test_attempts_of_dead_jobs_go_with_their_files(store: Silent, tmp_path
     left = {record.key for record in await store.list(ATTEMPTS_PREFIX)}
     assert left == {alive.key, mine.key}
     assert (await remove_attempts(store, "mine", all_tasks_over=True)).files == 1
-    # A task of it may be still on its way, and write its file; it is known to the next run.
+    # One of its tasks may still write its file; the next run knows it.
     late = tmp_path / mine.path
     late.write_bytes(b"half a file")
     await store.delete(job_key("mine"))
@@ -260,7 +260,7 @@ async def test_the_sweep_takes_what_nobody_names_and_this_cluster_wrote(
 async def test_a_torn_unnamed_file_is_kept_and_reported_and_the_sweep_continues(
     store: Silent, tmp_path: Path
 ) -> None:
-    """It may be another cluster's, and be its only copy."""
+    """It may be the only copy of another cluster's data."""
     spec = task(tmp_path).store
     paths: list[Path] = []
     await store.delete(ledger_key(LEDGER))
@@ -301,7 +301,7 @@ async def test_by_a_clock_that_is_ahead_nothing_is_a_leftover_early(
 
 
 async def restored(store: Silent, *, listed: bool) -> None:
-    """The ledger is there again, by its own record or by the topic's list."""
+    """Restores the ledger, by its own record or by the topic's list."""
     if listed:
         item = LedgerItem(LEDGER, 1, 9, 3, 30)
         log = ManagedLedgerRecord(1, 1, (item,))
@@ -314,7 +314,7 @@ async def restored(store: Silent, *, listed: bool) -> None:
 async def test_a_file_from_before_metadata_was_restored_is_kept_while_it_may_be_the_last_copy(
     store: Silent, tmp_path: Path, listed: bool, ends: str
 ) -> None:
-    """It was live, and the bookies let go; the backup has the ledger, and an attempt or nothing."""
+    """The file was live and bookies deleted the ledger; the backup has the ledger again."""
     spec = task(tmp_path).store
     dead, unnamed = [await begin(store, task(tmp_path), "dead", 5) for _ in range(2)]
     paths = [written(tmp_path, each.path) for each in (dead, unnamed)]
@@ -346,7 +346,7 @@ async def test_a_file_from_before_metadata_was_restored_is_kept_while_it_may_be_
 
 
 def test_whatever_goes_wrong_with_a_ledger_is_its_failure_alone(tmp_path: Path) -> None:
-    """Also what nobody has thought of: the next ledger of the task has its turn."""
+    """Even after an unexpected error, the task continues with the next ledger."""
     store, settings = MemoryStore(SystemClock()), LogSettings("memory:")
     run(store.put(ledger_key(LEDGER), encode(ledger())))
 

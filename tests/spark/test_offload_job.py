@@ -37,7 +37,7 @@ QUERY_TIMEOUT_S = 150
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
-    """The address of an S3 server with an empty bucket `cold`."""
+    """Starts an S3 server with an empty bucket `cold`; returns its address."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -99,7 +99,7 @@ def test_live_cold_and_released_ledgers_read_as_one(
 def test_two_at_once_are_harmless(
     offload: Offload, client: pulsar.Client, topic: str, tmp_path: Path
 ) -> None:
-    """Two processes do what two executors of two jobs would, on the same ledgers."""
+    """Two processes offload the same ledgers, as executors of two jobs do."""
     publish(client, topic, COUNT)
     settings = LogSettings(offload.log.cluster.metadata_url)
     tasks, bookies = run(planned(settings, topic, offload.store))
@@ -161,7 +161,7 @@ def test_a_request_is_executed_and_its_result_recorded(
 def test_chunks_across_the_seam(
     spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
 ) -> None:
-    """The first chunks in files, the last ones on bookies; and ranges that begin between."""
+    """The first chunks are in files, the last ones on bookies; ranges begin between them."""
     sent: list[bytes] = []
     with closing(
         client.create_producer(
@@ -182,7 +182,7 @@ def test_chunks_across_the_seam(
 def test_a_ledger_that_is_deleted_while_it_is_read(
     spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
 ) -> None:
-    """The plan is from before the offload; and the other way, a file that cannot be had."""
+    """The plan precedes the offload; and the reverse, a file that cannot be read."""
     publish(client, topic, COUNT)
     old = log.plan(topic)
     entries = read(offload, old)
@@ -200,7 +200,7 @@ def test_a_ledger_that_is_deleted_while_it_is_read(
 def test_row_groups_of_other_times_are_not_read(
     spark: SparkSession, offload: Offload, log: Log, client: pulsar.Client, topic: str
 ) -> None:
-    """Entries of 1 MB, so that a file has several groups of rows."""
+    """Entries have 1 MB, so that a file has several row groups."""
     with closing(client.create_producer(topic, batching_enabled=False)) as producer:
         for index in range(21):
             producer.send(index.to_bytes(4) * (1 << 18))
@@ -246,7 +246,7 @@ def test_a_stream_goes_over_the_seam(
 
     assert len(follow()) == COUNT
     publish(client, topic, COUNT, COUNT)
-    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0  # behind where the stream is
+    assert offload.run(topic, *TO_FILES_ONLY)[0] == 0  # after the stream's position
     publish(client, topic, 5, 2 * COUNT)
     assert follow() == sorted(row["value"] for row in log.rows(topic))
 

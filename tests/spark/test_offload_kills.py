@@ -1,7 +1,8 @@
-"""The short form of the campaign: the job `offload` killed with SIGKILL, JVM and workers included,
-and one that loses a Python worker and an executor, and goes on.
+"""The short form of the campaign: jobs `offload` are killed, with JVM and workers.
 
-Kills are behind an attempt of the job to write a file, at a random moment; the long form is
+One job loses a Python worker and an executor, and continues.
+
+Each kill comes at a random moment after an attempt of the job to write a file; the long form is
 `python -m tests.chaos.offload_kills`. `OFFLOAD_KILLS_SEED` repeats a run's moments.
 """
 
@@ -42,6 +43,6 @@ def test_a_killed_job_loses_doubles_and_leaves_nothing(
         rounds = Rounds(these, rng)
         for kinds in ([Kind.SESSION], [Kind.WORKER, Kind.EXECUTOR]):
             while not rounds.strike(kinds):
-                pass  # it was over before it could be struck
+                pass  # it ended before the kill
         these.finish()
         assert these.check()

@@ -26,7 +26,7 @@ YEAR_MS = 365 * 24 * HOUR_MS
 
 
 class Moved:
-    """A ledger that is live in a file."""
+    """A ledger whose file is live."""
 
     def __init__(self, stage: Stage, log: Log, whole: Path, ledger_id: int) -> None:
         self.stage = stage
@@ -58,7 +58,7 @@ async def moved(tmp_path: Path) -> AsyncIterator[Moved]:
 
 
 async def test_a_file_that_went_missing_keeps_the_ledger(moved: Moved) -> None:
-    """Also where a run that was cut short has noted already that the ledger may go."""
+    """Even if an interrupted run has already recorded that bookies may delete the ledger."""
     for released_ms in (0, 9):
         await moved.note(released_ms=released_ms)
         found = await release(moved.log, [(NAME, 0)], now_ms=10)
@@ -70,9 +70,7 @@ async def test_a_file_that_went_missing_keeps_the_ledger(moved: Moved) -> None:
 
 
 @pytest.mark.parametrize("ahead", ["the job's", "the writer's, behind"])
-async def test_a_host_whose_clock_is_a_year_off_lets_go_of_nothing(
-    moved: Moved, ahead: str
-) -> None:
+async def test_a_host_whose_clock_is_a_year_off_releases_nothing(moved: Moved, ahead: str) -> None:
     moved.whole.write_bytes(b"whole")
     now_ms = time.time_ns() // 1_000_000
     noted_ms, here_ms = (now_ms, now_ms + YEAR_MS)
@@ -89,7 +87,7 @@ async def test_a_host_whose_clock_is_a_year_off_lets_go_of_nothing(
 
 
 async def test_what_both_clocks_say_is_due_goes(moved: Moved) -> None:
-    """One that is not due yet by the store, by less than clocks may differ, is not told."""
+    """A ledger that is not due by the store's clock, within the tolerance, is not reported."""
     moved.whole.write_bytes(b"whole")
     now_ms = time.time_ns() // 1_000_000
     await moved.note(offloaded_ms=now_ms - HOUR_MS)
@@ -130,7 +128,7 @@ async def test_a_file_of_another_size_keeps_the_ledger(moved: Moved, content: by
 async def test_a_record_that_changes_meanwhile_keeps_the_ledger(
     moved: Moved, monkeypatch: pytest.MonkeyPatch, record: str
 ) -> None:
-    """The topic is trimmed, or another job goes on with the file."""
+    """The topic is trimmed, or another job continues with the file."""
     moved.whole.write_bytes(b"whole")
     now_ms = time.time_ns() // 1_000_000
     await moved.note(offloaded_ms=now_ms - 2 * HOUR_MS)

@@ -278,7 +278,7 @@ def test_a_policy_that_changes_while_ledgers_are_written_holds_for_the_release(
     assert counts(offload(cluster, "--threshold", "0"), "ledgersReleased") == [3]
 
 
-def test_a_file_that_is_gone_keeps_its_ledger_and_is_reported(cluster: JobCluster) -> None:
+def test_a_file_that_is_deleted_keeps_its_ledger_and_is_reported(cluster: JobCluster) -> None:
     cluster.write(TOPIC, ENTRIES)
     offload(cluster, *TO_FILES)
     first = cluster.closed()[0]
@@ -317,7 +317,7 @@ def test_a_dead_jobs_whole_file_stays_until_its_ledger_is_offloaded(cluster: Job
     ledger_id = only_the_first(cluster)
     offload(cluster, *TO_FILES)
     whole = live(cluster)[ledger_id]
-    # Metadata is that of a backup: the file is its attempt's again.
+    # Metadata is restored from a backup: the file belongs to its attempt again.
     record = encode(AttemptRecord(cluster.spec, whole.path, 5, "dead"))
     key = attempt_key(NAME, ledger_id, whole.attempt)
     cluster.run(cluster.store.put(key, record))

@@ -64,7 +64,7 @@ def file(ledger_id: int, **fields: Any) -> OffloadRecord:
 
 @pytest.fixture
 async def store() -> MemoryStore:
-    """A topic of three closed ledgers, and defaults of brokers."""
+    """Returns a store with a topic of three closed ledgers, and the brokers' defaults."""
     made = MemoryStore(SystemClock())
     await made.put(DEFAULTS_KEY, msgspec.json.encode(DEFAULTS))
     await made.put(managed_ledger_key(NAME), encode_log(ManagedLedgerRecord(1, 1, ITEMS)))
@@ -129,7 +129,7 @@ async def test_policies_of_the_topic_are_over_its_namespaces(store: MemoryStore)
     assert {task.store for task in (await work_of(store, Override(store=other))).tasks} == {other}
 
 
-async def test_what_is_asked_for_by_anybody_is_due(store: MemoryStore) -> None:
+async def test_a_request_of_any_process_is_due(store: MemoryStore) -> None:
     quiet = Override(threshold_bytes=-1)
     assert due(await work_of(store, quiet)) == []
     assert due(await work_of(store, Override(up_to=Position(2, 9)))) == [1]
@@ -197,7 +197,7 @@ async def test_a_request_that_failed_says_why_and_where(store: MemoryStore) -> N
 async def test_a_request_without_an_error_is_done_though_ledgers_are_left(
     store: MemoryStore,
 ) -> None:
-    """They were trimmed meanwhile, say."""
+    """For example, they were trimmed meanwhile."""
     ended = await finish(store, await asked(store), 77, [])
     assert ended is not None
     assert ended.state is RequestState.SUCCESS
@@ -226,7 +226,7 @@ def replace_request(work: TopicWork) -> TopicWork:
     return dataclasses.replace(work, request=None)
 
 
-def test_the_first_position_in_no_file_is_at_most_the_one_asked_for() -> None:
+def test_the_first_position_in_no_file_is_at_most_the_one_requested() -> None:
     for up_to, offloaded, expected in (
         (Position(3, 7), {1, 2}, Position(3, 0)),
         (Position(3, 7), {1}, Position(2, 0)),

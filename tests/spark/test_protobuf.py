@@ -88,7 +88,7 @@ def fill(draw: Draw, made: Any, within: dict[str, list[Field]], name: str) -> No
 
 
 def expected(made: Any, within: dict[str, list[Field]], name: str) -> dict[str, Any]:
-    """By the messages' own attributes."""
+    """Returns the expected row, from the message's own attributes."""
 
     def one(field: Field, value: Any) -> Any:
         if field.type == F.TYPE_MESSAGE:
@@ -183,7 +183,7 @@ def one(kind: int, shape: str = "", *, number: int = 1, name: str = "a", **of: A
 
 
 def of_one(schema: Schema, value: Any) -> bytes:
-    """Of its only field."""
+    """Returns the value of the message's only field."""
     made = class_of(schema)()
     (field,) = made.DESCRIPTOR.fields
     if field.is_repeated:
@@ -407,6 +407,6 @@ def test_pairs_of_messages() -> None:
 
 
 def test_other_protobuf_is_left_as_it_is() -> None:
-    """Pulsar's PROTOBUF says the numbers of the root's fields only."""
+    """Pulsar's PROTOBUF lists only the numbers of the root's fields."""
     assert payloads_of(Schema(Wire.Protobuf, b"{}")) is None
     assert issubclass(class_of(WELL_KNOWN), Message)

@@ -1,7 +1,8 @@
 """Consumers with `read_compacted` over a swap of artifacts, by the official client and REST.
 
-The wheel's C++ hands out what was compacted out of a batch as empty messages without a key, where
-it is sent them: consumers are (so they are by Pulsar), and leave those out here; readers are not.
+The wheel's C++ library delivers messages that were compacted out of a batch as empty messages
+without a key, if the broker sends them. Brokers send them to consumers, as Pulsar's do, and not to
+readers; the tests skip them.
 """
 
 import urllib.error
@@ -32,7 +33,7 @@ def rig(log: Log, cluster: LocalCluster, tmp_path: Path) -> CompactRig:
 
 
 class Admin:
-    """REST of the topic."""
+    """The admin REST of the topic."""
 
     def __init__(self, cluster: LocalCluster, topic: str) -> None:
         rest = topic.replace("://", "/")
@@ -54,7 +55,7 @@ def reader(client: pulsar.Client, topic: str, **options: Any) -> Any:
 
 
 def read(source: Any) -> list[tuple[str, bytes]]:
-    """Keys and values up to what the broker says is the last message."""
+    """Returns keys and values up to the broker's last message."""
     found = []
     while source.has_message_available():
         message = source.read_next(RECEIVE_MS)
@@ -63,7 +64,7 @@ def read(source: Any) -> list[tuple[str, bytes]]:
 
 
 def rounds(number: int) -> list[list[tuple[str | None, bytes]]]:
-    """Four batches that write keys 0 to 9, and remove one of them."""
+    """Publishes four batches that write keys 0 to 9, and delete one of them."""
     made: list[list[tuple[str | None, bytes]]] = [
         [(f"k{key}", f"{number}-{key}".encode()) for key in range(start, start + 3)]
         for start in (0, 3, 6)
@@ -80,11 +81,11 @@ def test_the_artifact_and_then_the_log_without_a_seam(
     expected = [each[2:] for each in compacted(rig.raw(topic))]
     with closing(reader(client, topic)) as source:
         assert read(source) == expected
-        # What is written now comes from the log, all of it.
+        # Everything that is written from now on comes from the log.
         write(client, topic, rounds(0))
         behind = [(key or "", value) for inside in rounds(0) for key, value in inside]
         assert read(source) == behind
-    # A reader of its own half-way through: the new artifact takes over where it is.
+    # Another reader is half-way through: the new artifact continues at its position.
     with closing(reader(client, topic, receiver_queue_size=1)) as source:
         first = source.read_next(RECEIVE_MS)
         rig.compact("--topic", topic, capsys=capsys)
@@ -92,7 +93,7 @@ def test_the_artifact_and_then_the_log_without_a_seam(
         assert {key for key, _ in rest} | {first.partition_key()} >= {f"k{n}" for n in range(1, 10)}
     with closing(reader(client, topic)) as source:
         assert read(source) == [each[2:] for each in compacted(rig.raw(topic))]
-    # Who does not ask for it sees everything.
+    # A consumer without `read_compacted` sees everything.
     with closing(client.create_reader(topic, pulsar.MessageId.earliest)) as source:
         count = 0
         while source.has_message_available():
@@ -113,13 +114,13 @@ def test_what_was_trimmed_is_read_from_the_artifact(
     rig.compact("--topic", topic, capsys=capsys)
     expected = [each[2:] for each in compacted(rig.raw(topic))]
     admin = Admin(cluster, topic)
-    # Everything goes from the log; the newest ledger is closed for that.
+    # The whole log is trimmed; the newest ledger is closed for that.
     status, _ = admin.ask("DELETE", "/truncate")
     assert status == 204
     assert admin.ask("GET", "/internalStats")[1]["numberOfEntries"] == 0
     for consumer in _readers(client, topic):
         assert read_all(consumer, expected) == expected
-    # A durable one that was there before goes on behind it; a seek takes it back.
+    # A durable subscription continues after the artifact; a seek moves it back.
     write(client, topic, [[("k5", b"late")]])
     with closing(_subscribed(client, topic, "durable")) as consumer:
         assert consumer.receive(RECEIVE_MS).data() == b"late"
@@ -140,7 +141,7 @@ def _subscribed(client: pulsar.Client, topic: str, name: str, kind: Any = EXCLUS
 
 
 def read_all(consumer: Any, expected: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """As many messages with keys as are expected, acknowledged up to the last."""
+    """Receives the expected number of messages with keys, and acks up to the last."""
     found: list[tuple[str, bytes]] = []
     while len(found) < len(expected):
         message = consumer.receive(RECEIVE_MS)
@@ -157,7 +158,7 @@ def test_acknowledging_one_by_one_what_was_trimmed_is_not_kept(
     topic: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It comes again: nothing is lost; and acknowledged cumulatively it does not."""
+    """They are redelivered, so none is lost; after a cumulative ack they are not."""
     write(client, topic, rounds(0))
     rig.compact("--topic", topic, capsys=capsys)
     expected = [each[2:] for each in compacted(rig.raw(topic))]
@@ -171,7 +172,7 @@ def test_acknowledging_one_by_one_what_was_trimmed_is_not_kept(
                 found.append((message.partition_key(), message.data()))
         assert found == expected
     with closing(_subscribed(client, topic, "durable")) as consumer:
-        assert read_all(consumer, expected) == expected  # acknowledges the last one cumulatively
+        assert read_all(consumer, expected) == expected  # acks the last one cumulatively
     write(client, topic, [[("k5", b"behind")]])
     with closing(_subscribed(client, topic, "durable")) as consumer:
         assert consumer.receive(RECEIVE_MS).data() == b"behind"
@@ -216,15 +217,17 @@ def test_rest(
     assert stats["lastCompactionRemovedEventCount"] == record.messages_removed > 0
     ledger = admin.ask("GET", "/internalStats")[1]["compactedLedger"]
     assert (ledger["entries"], ledger["size"]) == (record.entries, record.length_bytes)
-    # Asked for again: nothing is new, and it says so.
+    # Requested again: the status says that nothing is new.
     assert admin.ask("PUT", "/compaction") == (204, None)
     rig.compact("--namespace", "public/default", capsys=capsys)
     assert admin.ask("GET", "/compaction")[1]["status"] == "SUCCESS"
-    # With the topic go its artifact and what says that there is one.
+    # The topic's deletion deletes its artifact and its record, too.
     assert admin.ask("DELETE", "?force=true")[0] == 204
     assert rig.record(topic) is None
     assert rig.request(topic) is None
-    rig.compact("--namespace", "public/default", capsys=capsys)  # what the broker had not deleted
+    rig.compact(
+        "--namespace", "public/default", capsys=capsys
+    )  # files that the broker had not deleted
     assert rig.files() == set()
 
 

@@ -75,7 +75,7 @@ def stream(spark: SparkSession, log: Log, topic: str, **options: str) -> DataFra
 
 
 def drained(table: DataFrame, out: Path, checkpoint: Path) -> int:
-    """Writes all there is into files; how many micro-batches that took."""
+    """Writes all available rows to files; returns the number of micro-batches."""
     query = (
         table.writeStream.format("parquet")
         .option("path", str(out))
@@ -96,7 +96,7 @@ def test_a_stream_that_is_started_again_has_every_message_once(
     table = stream(spark, log, topic, maxBytesPerTrigger="1000")
     assert drained(table, out, checkpoint) > 1
     publish(client, topic, 200, 100)
-    # As after a crash behind the files and before the commit: the last micro-batch comes again.
+    # As after a crash between the files and the commit: the last micro-batch is repeated.
     commits = sorted((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
     commits[-1].unlink()
     (commits[-1].parent / f".{commits[-1].name}.crc").unlink(missing_ok=True)

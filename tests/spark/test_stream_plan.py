@@ -1,9 +1,11 @@
 """Micro-batches: equal offsets give equal rows, and losses are never skipped silently."""
 
+import pickle
 from typing import Any
 
 import msgspec
 import pytest
+from pyroaring import BitMap
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from tests.spark.memory_log import (
     TOPIC,
@@ -16,7 +18,6 @@ from tests.spark.memory_log import (
 
 from magnetar.bookie.api import BookieUnavailable
 from magnetar.core.errors import (
-    NotAllowed,
     PersistenceError,
     PreconditionFailed,
     TopicNotFound,
@@ -31,6 +32,10 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.metadata.records import encode
+from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
+from magnetar.transactions.records import record_key
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.entry import build_entry, in_transaction
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.settings import LogSettings
@@ -53,7 +58,7 @@ def latest(reader: PulsarStreamReader, start: dict[str, Any]) -> dict[str, Any]:
 
 
 class Answers(Admin):
-    """A broker that has these answers, and then does not have the ledger any more."""
+    """A broker that gives these answers, and then no longer has the ledger."""
 
     def __init__(self, *entry_ids: int) -> None:
         super().__init__(LogSettings("memory:", admin_url="http://127.0.0.1:1"))
@@ -87,13 +92,45 @@ def test_a_micro_batch_reads_to_what_a_broker_confirmed_and_does_not_ask_it_agai
     assert positions(ranges_of_stream(reader, {TOPIC: "5:4"}, end)) == entries(5, 5, 10)
 
 
-def test_a_stream_stops_with_the_reason_once_its_topic_has_a_transaction(log: MemoryLog) -> None:
-    log.topic(log.open(5, (11, 10), (11, 10)))
+TXN = TxnId(0, 7)
+
+
+def in_txn(log: MemoryLog, state: TxnState) -> None:
+    """Makes 5:8 an entry of a transaction in this state; the watermark is 5:6."""
+    record = TransactionRecord(state=state, opened_ms=1, deadline_ms=2)
+    log.put(record_key(TXN), encode(record))
+    for disk in log.bookies.disks:
+        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+        entry = build_entry(metadata, b"x")
+        disk.ledger(5).entries[8] = in_transaction(entry, metadata, *TXN)
+
+
+def test_a_stream_waits_at_a_transaction_and_fails_if_its_outcome_is_lost(log: MemoryLog) -> None:
+    item = log.open(5, (11, 10), (11, 10))
+    log.topic(item, properties={WATERMARK_PROPERTY: "5:6"})
+    in_txn(log, TxnState.OPEN)
+    reader = log.stream()
+    assert latest(reader, {TOPIC: "5:4"}) == {TOPIC: "5:7"}
+    assert latest(reader, {TOPIC: "5:7"}) == {TOPIC: "5:7"}
+    assert latest(reader, {TOPIC: "5:8"}) == {TOPIC: "5:8"}
+    in_txn(log, TxnState.COMMITTING)
+    end = latest(reader, {TOPIC: "5:7"})
+    assert end == {TOPIC: "5:9"}
+    in_txn(log, TxnState.OPEN)  # metadata from a backup
+    assert positions(ranges_of_stream(reader, {TOPIC: "5:7"}, end)) == entries(5, 8, 9)
+    with pytest.raises(PersistenceError, match=r"5:8 is in an open transaction.*up to 5:9"):
+        ranges_of_stream(log.stream(), {TOPIC: "5:7"}, end)
+
+
+def test_a_reader_reaches_executors_without_what_it_knows_of_transactions(log: MemoryLog) -> None:
+    log.topic(log.open(5, (11, 10), (11, 10)), properties={WATERMARK_PROPERTY: "5:6"})
+    in_txn(log, TxnState.ABORTING)
     reader = log.stream()
     end = latest(reader, {TOPIC: "5:4"})
-    log.topic(log.open(5, (11, 10), (11, 10)), properties={WATERMARK_PROPERTY: "5:9"})
-    with pytest.raises(NotAllowed, match="transactions"):
-        ranges_of_stream(reader, {TOPIC: "5:4"}, end)
+    assert reader._settled
+    assert pickle.loads(pickle.dumps(reader))._settled == {}  # noqa: S301
+    ranges = ranges_of_stream(reader, {TOPIC: "5:4"}, end)
+    assert [list(BitMap.deserialize(ranged.aborted)) for ranged in ranges] == [[8]]
 
 
 def test_a_micro_batch_that_is_repeated_reads_no_more(log: MemoryLog) -> None:
@@ -147,7 +184,7 @@ def test_a_ledger_without_an_end_before_the_offset_fails_the_plan(log: MemoryLog
 
 
 def lost(log: MemoryLog, start: dict[str, str], end: dict[str, str], text: str) -> None:
-    """The micro-batch fails, saying so, unless failOnDataLoss is off."""
+    """Asserts that the micro-batch fails and names the loss, unless failOnDataLoss is off."""
     with pytest.raises(PersistenceError, match=rf"{text}.*; set failOnDataLoss to false"):
         log.stream().partitions(start, end)
 
@@ -191,7 +228,7 @@ def test_what_was_trimmed_while_the_query_was_down(log: MemoryLog) -> None:
 
 
 def test_what_is_trimmed_after_the_record_was_read(log: MemoryLog) -> None:
-    """Retention deletes a ledger's own record behind the topic's."""
+    """Retention changes the topic's record first, then deletes the ledger's record."""
     log.topic(log.closed(5, 11), log.closed(6, 3))
     log.delete(ledger_key(5))
     lost(log, {TOPIC: "5:4"}, {TOPIC: "6:2"}, "ledger 5 is neither on bookies nor in files")
@@ -201,7 +238,7 @@ def test_what_is_trimmed_after_the_record_was_read(log: MemoryLog) -> None:
 
 
 def test_a_plan_reads_the_log_once(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else what is trimmed between two reads would pass the check and not be planned."""
+    """Otherwise, entries trimmed between two reads would pass the check without being planned."""
     log.topic(log.closed(5, 11), log.closed(6, 3))
     read: list[str] = []
 
@@ -237,7 +274,7 @@ def test_a_query_that_begins_with_the_earliest_asks_for_nothing_that_was_trimmed
 
 
 def test_a_deleted_topic_of_a_pattern_fails_the_query(log: MemoryLog) -> None:
-    """Nobody knows whether the query had read all of it."""
+    """The query may not have read all of it."""
     other = f"{TOPIC}2"
     log.topic(log.closed(5, 11))
     log.topic(log.closed(6, 3), name=other)
@@ -249,7 +286,7 @@ def test_a_deleted_topic_of_a_pattern_fails_the_query(log: MemoryLog) -> None:
     assert latest(tolerant, start) == {other: "6:2"}
 
 
-def test_a_topic_that_is_not_asked_for_any_more_stays_where_it_was_read_to(
+def test_a_topic_that_is_not_requested_any_more_stays_where_it_was_read_to(
     log: MemoryLog,
 ) -> None:
     other = f"{TOPIC}2"
@@ -263,7 +300,7 @@ def test_a_topic_that_is_not_asked_for_any_more_stays_where_it_was_read_to(
 def test_a_topic_that_was_created_again_with_partitions_fails_the_query(
     log: MemoryLog, asked: dict[str, str]
 ) -> None:
-    """Its name has a record still, and its log is gone with what was not read."""
+    """The name still has a record, and its log is deleted with the unread entries."""
     log.put(PARTITIONED, msgspec.json.encode({"partitions": 1}))
     log.topic(log.closed(7, 3), name=str(partition(0)))
     with pytest.raises(PersistenceError, match=f"{TOPIC}: the topic was deleted.*behind 5:4"):
@@ -288,7 +325,7 @@ def test_a_named_topic_that_was_deleted_does_not_exist(log: MemoryLog) -> None:
 
 
 def test_the_first_micro_batch_is_the_same_after_a_restart(log: MemoryLog) -> None:
-    """Spark asks for an initial offset again if the first micro-batch was not committed."""
+    """Spark requests an initial offset again if the first micro-batch was not committed."""
     log.topic(log.open(5, (6, 5), (6, 5)))
     reader = log.stream()
     start = reader.initialOffset()
@@ -319,7 +356,7 @@ def test_a_starting_time_counts_for_the_query_that_began_with_it(log: MemoryLog)
 
 
 def test_an_offset_of_the_partitioned_topic_splits_all_partitions(log: MemoryLog) -> None:
-    """Ledger 5 is of one partition; of the others, all later ledgers are read."""
+    """Ledger 5 belongs to one partition; of the others, all later ledgers are read."""
     log.put(PARTITIONED, msgspec.json.encode({"partitions": 4}))
     log.topic(log.closed(3, 2), log.closed(5, 11), name=str(partition(0)))
     log.topic(log.closed(4, 2), log.closed(6, 3), name=str(partition(1)))
@@ -374,7 +411,7 @@ def test_a_partition_without_its_partitioned_topic_does_not_end_a_pattern(log: M
 def test_a_ledger_that_is_trimmed_while_the_log_is_read_is_no_loss_to_the_earliest(
     log: MemoryLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An empty ledger that is dropped then, or one amid the list, is in no newer record."""
+    """A newer record lacks an empty ledger that is dropped, or one in the middle of the list."""
     log.topic(log.closed(5, 11), log.open(6), log.closed(7, 3))
     log.delete(ledger_key(6))
     real = log.store.list
@@ -391,7 +428,7 @@ def test_a_ledger_that_is_trimmed_while_the_log_is_read_is_no_loss_to_the_earlie
 
 
 @pytest.mark.parametrize("case", ["going", "created again", "gone"])
-def test_a_batch_from_an_offset_that_is_gone_fails(log: MemoryLog, case: str) -> None:
+def test_a_batch_from_an_offset_that_is_deleted_fails(log: MemoryLog, case: str) -> None:
     if case == "going":
         log.topic(log.closed(5, 11), log.closed(6, 3))
         log.delete(ledger_key(5))
@@ -406,13 +443,13 @@ def test_a_batch_from_an_offset_that_is_gone_fails(log: MemoryLog, case: str) ->
 
 def test_a_batch_from_the_earliest_asks_for_what_is_there(log: MemoryLog) -> None:
     log.topic(log.closed(5, 11), log.closed(6, 3))
-    log.delete(ledger_key(5))  # retention is at it
+    log.delete(ledger_key(5))  # retention trims meanwhile
     (task,) = log.batch().tasks
     assert positions(list(task)) == entries(6, 0, 2)
     assert log.batch(startingOffsets="latest").tasks == []
 
 
-def test_a_ledger_that_is_gone_amid_the_log_fails_a_batch(log: MemoryLog) -> None:
+def test_a_ledger_that_is_deleted_amid_the_log_fails_a_batch(log: MemoryLog) -> None:
     log.topic(log.closed(4, 2), log.closed(5, 11), log.closed(6, 3))
     log.delete(ledger_key(5))
     with pytest.raises(PersistenceError, match="ledger 5 is neither on bookies nor in files"):

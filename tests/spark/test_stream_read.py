@@ -45,7 +45,7 @@ class Topic:
 def micro_batch(
     reader: PulsarStreamReader, start: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows behind an offset, and the offset behind them."""
+    """Returns the rows after an offset, and the offset after them."""
     end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
     rows: list[dict[str, Any]] = []
     for partition in reader.partitions(start, end):

@@ -112,7 +112,7 @@ def test_a_refused_json_value_is_named() -> None:
 
 
 def test_bytes_that_are_no_base64_say_how_to_read_them_as_text() -> None:
-    """Python's client writes the text itself."""
+    """The Python client writes the text itself."""
     with pytest.raises(PersistenceError, match=r"at `\$\.b`.*base64") as raised:
         decoded(DOCUMENT, [b'{"b": "no base64!"}'])
     assert "this field as `string`" in str(raised.value)
@@ -164,7 +164,7 @@ def test_nanoseconds_that_are_none_are_refused(nanos: int) -> None:
 
 @pytest.mark.parametrize("kind", [Wire.Int64, Wire.String, Wire.Json])
 def test_a_value_of_another_kind_of_schema_is_refused(kind: Any) -> None:
-    """Eight bytes are a long as well as a double: a registry may take any newer version."""
+    """Eight bytes are a long as well as a double: the registry may accept any newer version."""
     newest = json_schema(("a", "int")) if kind == Wire.Json else Schema(kind, b"")
     older = {0: Schema(Wire.Double, b""), 1: newest}
     with pytest.raises(PersistenceError, match=r"version 0 .* of the type Double"):
@@ -173,7 +173,7 @@ def test_a_value_of_another_kind_of_schema_is_refused(kind: Any) -> None:
 
 
 def test_a_pair_of_another_encoding_is_refused() -> None:
-    """A version may change kv.encoding.type: the bytes of a SEPARATED value are no INLINE pair."""
+    """A version may change kv.encoding.type: a SEPARATED value is not an INLINE pair."""
     halves = {"key.schema.type": "STRING", "value.schema.type": "INT32"}
     inline, separated = (
         Schema(Wire.KeyValue, bytes(8), {**halves, "kv.encoding.type": encoding})
@@ -209,7 +209,7 @@ A, B = "persistent://public/default/a", "persistent://public/default/b"
 
 
 def test_each_topic_has_versions_of_its_own() -> None:
-    """A task reads ranges of several topics, whose newest schema alone is the same."""
+    """A task reads ranges of several topics that share only the newest schema."""
     old, new = avro("low", "high"), avro("high", "low")
     values = Values(new, {A: {0: old, 1: new}, B: {0: new}})
     assert row_of(values, A, ONE_AND_NINE, 0) == {"low": 1, "high": 9}

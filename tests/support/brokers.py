@@ -42,6 +42,7 @@ from magnetar.metadata.store import (
     WatchEvent,
 )
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -316,7 +317,7 @@ class Cluster:
             http_url=f"http://{HOST}:{port}",
             listeners=listeners,
         )
-        settings = settings or BrokerSettings(shutdown_timeout_ms=5_000)
+        settings = settings or compose(BrokerSettings, shutdown_timeout_ms=5_000)
         service = assemble(settings, view, ledgers, clock, record, session=session)
         await service.start(listener)
         node = Node(service, port, view, session, rest)

@@ -23,9 +23,12 @@ from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
 from magnetar.observe.listen import bind
-from magnetar.settings.balance import BalancedBrokerSettings
+from magnetar.settings.balance import BalanceSettings
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
-SETTINGS = BalancedBrokerSettings(
+SETTINGS = compose(
+    BrokerSettings,
     cluster_name="c1",
     force_delete_namespace=True,
     force_delete_tenant=True,
@@ -109,7 +112,7 @@ class RestCluster:
         assert service.cluster_ownership is not None
         work = BrokerWork(service, service.cluster_ownership)
         balance = Balance(
-            SETTINGS,
+            BalanceSettings(),
             self.store,
             session,
             self.clock,

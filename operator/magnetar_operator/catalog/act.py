@@ -35,8 +35,8 @@ from magnetar_operator.catalog.state import (
     Observed,
     policy_of,
 )
+from magnetar_operator.engine.executor import Executor
 from magnetar_operator.engine.plan import Outcome
-from magnetar_operator.engine.reconciler import Executor
 
 GLOBAL_CLUSTER: Final = "global"
 METHOD_NOT_ALLOWED: Final = 405

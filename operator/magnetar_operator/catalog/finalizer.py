@@ -43,15 +43,11 @@ from magnetar_operator.catalog.status import Verdict
 from magnetar_operator.engine.annotations import PREFIX, annotated
 from magnetar_operator.engine.queue import ObjectKey, key_of
 from magnetar_operator.engine.reconciler import set_finalizer
-from magnetar_operator.engine.status import (
-    DELETION_BLOCKED,
-    READY,
-    Condition,
-    condition_of,
-)
+from magnetar_operator.engine.status import DELETION_BLOCKED, READY, Condition
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import CLUSTER, Object
+from magnetar_operator.models.base import condition_of
 from magnetar_operator.settings import FINALIZER
 
 

@@ -76,11 +76,12 @@ from magnetar_operator.engine.reconciler import (
     Stopped,
     set_finalizer,
 )
-from magnetar_operator.engine.status import PAUSED, READY, Condition, StatusWriter, condition_of
+from magnetar_operator.engine.status import PAUSED, READY, Condition, StatusWriter
 from magnetar_operator.kube import kinds
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import Object
+from magnetar_operator.models.base import condition_of
 from magnetar_operator.models.resources import Placed
 
 INVALID: Final = "InvalidSpec"

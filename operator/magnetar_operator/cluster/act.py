@@ -18,9 +18,9 @@ from magnetar_operator.cluster.manifests.names import Cluster
 from magnetar_operator.cluster.manifests.security import wanted_of
 from magnetar_operator.cluster.observe import PREFIX
 from magnetar_operator.cluster.observed import REASON_OF_OURS
+from magnetar_operator.engine.executor import Executor
 from magnetar_operator.engine.objects import ObjectWriter
 from magnetar_operator.engine.plan import Apply, Outcome, Remove
-from magnetar_operator.engine.reconciler import Executor
 from magnetar_operator.kube.client import Conflict, KubeClient, KubeError
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import CLUSTER, POD, PVC, Kind, Object

@@ -14,8 +14,9 @@ from magnetar_operator.cluster.observed import Observed, first_trouble, present_
 from magnetar_operator.cluster.plan import Plan
 from magnetar_operator.cluster.scale_down import ScaleDown
 from magnetar_operator.cluster.volume_replacement import LEAVING, VolumeReplacement
-from magnetar_operator.engine.status import Condition, condition_of, conditions, timestamp
+from magnetar_operator.engine.status import Condition, conditions, timestamp
 from magnetar_operator.kube.kinds import DEPLOYMENT, STATEFUL_SET, Object
+from magnetar_operator.models.base import condition_of
 
 READY_BEFORE: Final = ("Running", "Degraded", "Upgrading", "ScalingDown", "ReplacingVolume")
 """Phases that a cluster reaches only after it was ready."""

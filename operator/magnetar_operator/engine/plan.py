@@ -1,7 +1,7 @@
 """The vocabulary of all planners: actions, plans and outcomes. Pure: no IO.
 
 A planner compares the desired state with the observed one and returns a `Plan`: the actions, in
-order. Plans are frozen. `engine.reconciler.Executor` carries them out.
+order. Plans are frozen. `engine.executor.Executor` carries them out.
 """
 
 from collections.abc import Sequence

@@ -6,8 +6,8 @@ The steps of a reconcile, in the order of `Reconciler.reconcile`:
 2. `resolve`  parses the spec and resolves the references; `prepare` writes the finalizer;
 3. `observe`  reads the present state, and changes nothing;
 4. `plan`     compares both states and returns the actions (pure: no IO);
-5. `act`      carries the actions out (`Executor`), unless the object is paused or only the plan is
-              requested;
+5. `act`      carries the actions out (`engine.executor`), unless the object is paused or only the
+              plan is requested;
 6. `report`   returns the new status and records Events; `engine.status` writes a changed status.
 
 A reconcile may be cancelled at any await: the next one starts from what exists then. If an action
@@ -19,23 +19,16 @@ lease could still write (`test_lease.py`, and the two operators of `test_operato
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from magnetar_operator.engine.annotations import annotated
-from magnetar_operator.engine.plan import A, Outcome, Plan
+from magnetar_operator.engine.plan import Outcome, Plan
 from magnetar_operator.engine.status import ObjectChanged, ObjectGone, StatusWriter
-from magnetar_operator.kube.client import (
-    Conflict,
-    KubeClient,
-    KubeError,
-    NotFound,
-    Unreachable,
-)
+from magnetar_operator.kube.client import Conflict, KubeClient, NotFound
 from magnetar_operator.kube.kinds import Object, kind_of
-from magnetar_operator.kube.lease import NotLeading
 from magnetar_operator.settings import FINALIZER
 
 OBSERVATIONS_MAX: Final = 2
@@ -210,62 +203,6 @@ class Reconciler(ABC, Generic[SubjectT, ObservedT, PlanT]):
     @abstractmethod
     async def report(self, attempt: Attempt[SubjectT, ObservedT, PlanT]) -> Report:
         """Returns the new status, and records Events."""
-
-
-class Executor(ABC, Generic[A]):
-    """Carries out the actions of one kind's plans in order; a subclass implements each action.
-
-    Every action may be cancelled and carried out again: applies, and deletes by uid, have the same
-    result the second time. The next reconcile plans the remaining actions again.
-    """
-
-    refusals: ClassVar[tuple[type[Exception], ...]] = (KubeError,)
-    """Errors of an action that do not stop the other actions."""
-    rounds: ClassVar[int] = 1
-    """2: refused actions are retried once after others succeeded."""
-
-    async def run(self, actions: Sequence[A]) -> Outcome[A]:
-        """Carries out the actions. Raises if Kubernetes does not answer or the lease is lost."""
-        outcome: Outcome[A] = Outcome()
-        await self._run(actions, outcome)
-        for _ in range(1, self.rounds):
-            if outcome.stale is not None or not (outcome.failed and outcome.done):
-                break
-            refused = [action for action, _ in outcome.failed]
-            outcome.failed = []
-            await self._run(refused, outcome)
-        return outcome
-
-    async def _run(self, actions: Sequence[A], outcome: Outcome[A]) -> None:
-        for index, action in enumerate(actions):
-            if outcome.failed and self.needs_all_before(action):
-                outcome.skipped.append(action)
-                continue
-            try:
-                await self.execute(action, outcome)
-            except (Unreachable, NotLeading):
-                raise
-            except self.refusals as error:
-                outcome.failed.append((action, error))
-                if self.is_needed_by_all_after(action):
-                    outcome.skipped += actions[index + 1 :]
-                    return
-                continue
-            if outcome.stale is not None:
-                return
-            outcome.done.append(action)
-
-    @abstractmethod
-    async def execute(self, action: A, outcome: Outcome[A]) -> None:
-        """Carries out one action; raises one of `refusals` if it is refused."""
-
-    def needs_all_before(self, action: A) -> bool:  # noqa: ARG002
-        """Whether the action requires that all actions before it succeeded."""
-        return False
-
-    def is_needed_by_all_after(self, action: A) -> bool:  # noqa: ARG002
-        """Whether all actions after it require that it succeeds."""
-        return False
 
 
 async def set_finalizer(kube: KubeClient, obj: Object, *, wanted: bool) -> Object:

@@ -83,18 +83,6 @@ def _differs(before: Any, after: Any) -> bool:
     return bool(before != after)
 
 
-def condition_of(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
-    """The condition of that type; empty if the status has none."""
-    return next(
-        (
-            condition
-            for condition in status.get("conditions") or ()
-            if condition.get("type") == type_
-        ),
-        {},
-    )
-
-
 def timestamp(at: datetime.datetime) -> str:
     """A time in Kubernetes' form (RFC 3339, UTC, seconds)."""
     return at.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,6 +7,7 @@ stays when a later operator has another default. Rules between fields are CEL, i
 `rules`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -145,7 +146,9 @@ class PlanStep(Seen, frozen=True, kw_only=True):
 
     action: Annotated[ShortText, Meta(description="The action: create, update, delete, drain, …")]
     target: Annotated[ShortText, Meta(description="The object of the action.")]
-    text: Annotated[ShortText, Meta(description="What changes, from what to what.")] = ""
+    text: Annotated[
+        ShortText, Meta(description="The change, with the values before and after.")
+    ] = ""
     loses_data: Annotated[
         bool, Meta(description="Whether it deletes messages; such steps come first.")
     ] = False
@@ -177,3 +180,15 @@ class Status(Seen, frozen=True, kw_only=True):
             max_length=ITEMS_MAX,
         ),
     ] = []
+
+
+def condition_of(status: Mapping[str, Any], type_: str) -> Mapping[str, Any]:
+    """The condition of that type; empty if the status has none."""
+    return next(
+        (
+            condition
+            for condition in status.get("conditions") or ()
+            if condition.get("type") == type_
+        ),
+        {},
+    )

@@ -257,7 +257,7 @@ class ClusterSpec(Model, frozen=True, kw_only=True):
     storage_retention: Annotated[
         Literal["Retain", "Delete"],
         Meta(
-            description="What happens to the volumes when this resource is deleted. Retain: they "
+            description="The effect of its deletion on the volumes. Retain: they "
             "stay, and a new cluster of the same name uses them again. Delete: they "
             "are deleted, with all messages."
         ),

@@ -94,7 +94,7 @@ class Etcd(Pods, frozen=True, kw_only=True):
 
 
 class Autorecovery(Model, frozen=True, kw_only=True):
-    """Where autorecovery runs, which restores lost copies."""
+    """The place of autorecovery, which restores lost copies."""
 
     mode: Annotated[
         Literal["InBookies", "Separate"],

@@ -171,7 +171,7 @@ class Jwt(Model, frozen=True, kw_only=True):
 
 
 class Authentication(Model, frozen=True, kw_only=True):
-    """Who may connect."""
+    """Authentication of clients."""
 
     enabled: Annotated[
         bool, Meta(description="Whether clients must prove their role by a token.")
@@ -188,7 +188,7 @@ class Authentication(Model, frozen=True, kw_only=True):
 
 
 class Authorization(Model, frozen=True, kw_only=True):
-    """What roles may do."""
+    """Rights of roles."""
 
     enabled: Annotated[bool, Meta(description="Whether brokers check the rights of roles.")] = False
 
@@ -208,12 +208,10 @@ class SuperUsers(Model, frozen=True, kw_only=True):
 class Auth(Model, frozen=True, kw_only=True):
     """Authentication and authorization."""
 
-    authentication: Annotated[Authentication, Meta(description="Who may connect.")] = (
+    authentication: Annotated[Authentication, Meta(description="Authentication of clients.")] = (
         Authentication()
     )
-    authorization: Annotated[Authorization, Meta(description="What roles may do.")] = (
-        Authorization()
-    )
+    authorization: Annotated[Authorization, Meta(description="Rights of roles.")] = Authorization()
     super_users: Annotated[SuperUsers, Meta(description="The roles that may do everything.")] = (
         SuperUsers()
     )

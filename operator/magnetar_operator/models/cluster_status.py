@@ -58,7 +58,7 @@ class Recommendation(Seen, frozen=True, kw_only=True):
     """Something that a person should consider."""
 
     kind: Annotated[ShortText, Meta(description="The kind: AddBookie, GrowVolume, …")]
-    text: Annotated[ShortText, Meta(description="What to do, and the reason.")]
+    text: Annotated[ShortText, Meta(description="The advice, and the reason.")]
     at: Annotated[str | None, Meta(description="Since when, RFC 3339.")] = None
 
 

@@ -205,7 +205,7 @@ PERMISSION: Final = CustomKind(
         Column("Role", ".spec.role", "The role."),
         NAME_COLUMN,
         CLUSTER_COLUMN,
-        Column("Actions", ".spec.actions", "What the role may do."),
+        Column("Actions", ".spec.actions", "The permitted actions."),
         *TAIL,
     ),
 )

@@ -36,7 +36,7 @@ POLICIES_LEVEL: Final = "policiesLevel"
 LifecyclePolicy = Annotated[
     Literal["CleanUpAfterDeletion", "KeepAfterDeletion"],
     Meta(
-        description="What happens in the cluster when this resource is deleted. "
+        description="The effect of its deletion in the cluster. "
         "CleanUpAfterDeletion: it is deleted there too. KeepAfterDeletion: it stays there.",
         extra={SERVER_DEFAULT: True},
     ),
@@ -303,7 +303,7 @@ class SubscriptionSpec(Placed, frozen=True, kw_only=True):
     initial_position: Annotated[
         Literal["Earliest", "Latest"],
         Meta(
-            description="Where a new subscription begins. Earliest: at the oldest message that is "
+            description="The start of a new subscription. Earliest: at the oldest message that is "
             "kept. Latest: after the newest. It cannot be changed. Default: Latest."
         ),
     ] = "Latest"
@@ -373,7 +373,7 @@ class PermissionSpec(Placed, frozen=True, kw_only=True):
     actions: Annotated[
         list[Literal["produce", "consume", "functions", "sources", "sinks", "packages"]],
         Meta(
-            description="What the role may do. Brokers decide by produce and consume, and store "
+            description="The permitted actions. Brokers decide by produce and consume, and store "
             "the others.",
             max_length=6,
             examples=[["produce", "consume"]],

@@ -72,7 +72,7 @@ class Executors(Process, frozen=True, kw_only=True):
 
 
 class Retries(Model, frozen=True, kw_only=True):
-    """What happens after a failure."""
+    """Retries after a failure."""
 
     backoff_limit: Annotated[
         int,
@@ -136,7 +136,7 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
     concurrency_policy: Annotated[
         Literal["Forbid", "Replace", "Allow"],
         Meta(
-            description="What happens when a run is due while one is in progress. Forbid: it is "
+            description="The rule for a run that is due while one is in progress. Forbid: it is "
             "skipped. Replace: the running one is stopped. Allow: both run."
         ),
     ] = "Forbid"
@@ -196,7 +196,7 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
             "server."
         ),
     ] = None
-    retries: Annotated[Retries, Meta(description="What happens after a failure.")] = Retries()
+    retries: Annotated[Retries, Meta(description="Retries after a failure.")] = Retries()
     timeout: Annotated[
         Duration,
         Meta(

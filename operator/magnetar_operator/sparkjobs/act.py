@@ -2,9 +2,9 @@
 
 from typing import assert_never
 
+from magnetar_operator.engine.executor import Executor
 from magnetar_operator.engine.objects import ObjectWriter
 from magnetar_operator.engine.plan import Apply, Outcome, Remove
-from magnetar_operator.engine.reconciler import Executor
 from magnetar_operator.kube.client import Conflict, KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import CRON_JOB, Object

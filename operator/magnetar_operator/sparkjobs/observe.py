@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import msgspec
 
 from magnetar_operator.cluster.manifests.names import cluster_of
-from magnetar_operator.engine.status import condition_of
 from magnetar_operator.kube.client import Forbidden, KubeClient
 from magnetar_operator.kube.kinds import (
     BATCH_JOB,
@@ -18,6 +17,7 @@ from magnetar_operator.kube.kinds import (
     SERVICE_ACCOUNT,
     Object,
 )
+from magnetar_operator.models.base import condition_of
 from magnetar_operator.models.sparkjob import SparkJobSpec
 from magnetar_operator.settings import Settings
 from magnetar_operator.sparkjobs.desired import JOB_LABEL, Job, Place, place_in

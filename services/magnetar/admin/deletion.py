@@ -184,7 +184,7 @@ async def refuse_namespace_in_use(
     """Raises the reason why the namespace cannot be deleted; `topics` are all of its topics."""
     if not await service.resources.namespace_exists(namespace):
         raise NotFound(f"Namespace {namespace} does not exist.")
-    if force and not service.settings.force_delete_namespace:
+    if force and not service.settings.operation.force_delete_namespace:
         raise NotAllowed("Broker doesn't allow forced deletion of namespaces")
     if not force and any(not is_system_topic(name) for name in topics):
         raise Conflict("Cannot delete non empty namespace")

@@ -42,7 +42,6 @@ from magnetar.broker.transactions.coordinator import OPEN_MAX, Limits
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import StoredRecords
 from magnetar.broker.transactions.routing import RoutedParticipants
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
@@ -57,6 +56,8 @@ from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold import ColdLedgers
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.subscriptions import SubscriptionSettings
+from magnetar.transactions.records import StoredRecords
 
 if TYPE_CHECKING:
     from magnetar.broker.ownership.ownership import ClusterOwnership
@@ -127,7 +128,7 @@ def assemble(
     topic_schemas = TopicSchemas(schemas, policies)
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
-    offloading = Offloading(settings, policies, store, cold, clock)
+    offloading = Offloading(settings.offload, policies, store, cold, clock)
     cluster_ownership: ClusterOwnership | None = None
     if session is not None:
         cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
@@ -144,7 +145,7 @@ def assemble(
     news = TopicNews(tasks, store if session else None)
     topics = TopicRegistry(
         *(resources, factory, context, open_topics, ownership, news),
-        default_partitions=settings.default_partitions,
+        default_partitions=settings.topics.default_partitions,
     )
     return BrokerService(
         settings=settings,
@@ -221,27 +222,28 @@ def _topic_context(
     schemas: TopicSchemas,
     policies: BrokerPolicies,
 ) -> TopicContext:
+    deduplication = settings.deduplication
     return TopicContext(
         clock=clock,
         tasks=tasks,
         schemas=schemas,
         policies=policies,
-        subscription_limits=_subscription_limits(settings),
+        subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
-        message_bytes_max=settings.message_bytes_max,
+        message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
-            settings.deduplication_producers_max,
-            settings.deduplication_inactivity_minutes * 60,
-            settings.deduplication_snapshot_entries,
+            deduplication.deduplication_producers_max,
+            deduplication.deduplication_inactivity_minutes * 60,
+            deduplication.deduplication_snapshot_entries,
         ),
-        throttle_tailing=settings.dispatch_rate_for_tailing,
-        stamp=EntryStamp.of(settings.entry_metadata, clock),
-        encryption_required=settings.encryption_required,
-        transactions=StoredRecords(store, enabled=settings.transactions),
+        throttle_tailing=settings.policies.dispatch_rate_for_tailing,
+        stamp=EntryStamp.of(settings.producers.entry_metadata, clock),
+        encryption_required=settings.connections.encryption_required,
+        transactions=StoredRecords(store, enabled=settings.transactions.transactions),
     )
 
 
-def _subscription_limits(settings: BrokerSettings) -> SubscriptionLimits:
+def _subscription_limits(settings: SubscriptionSettings) -> SubscriptionLimits:
     return SubscriptionLimits(
         max_unacked_per_consumer=settings.unacked_per_consumer_max,
         max_unacked_per_subscription=settings.unacked_per_subscription_max,
@@ -263,19 +265,20 @@ def _transactions(
     peers: PeerClient | None,
     resources: Resources,
 ) -> Transactions | None:
-    if not settings.transactions:
+    own = settings.transactions
+    if not own.transactions:
         return None
     local, peers = LocalParticipants(topics), peers or PeerClient()
     rng = random.Random()
     notifier = Notifier(
         RoutedParticipants(local, peers),
-        at_once=settings.transaction_ends_max,
-        timeout_s=settings.transaction_end_timeout_ms / 1000,
+        at_once=own.transaction_ends_max,
+        timeout_s=own.transaction_end_timeout_ms / 1000,
         random=rng,
     )
     limits = Limits(
-        open_max=settings.open_transactions_max or OPEN_MAX,
-        retention_ms=settings.transaction_outcome_retention_s * 1000,
+        open_max=own.open_transactions_max or OPEN_MAX,
+        retention_ms=own.transaction_outcome_retention_s * 1000,
     )
     broker = f"{record.broker_id}#{record.start}"
     coordinators = Coordinators(

@@ -117,19 +117,19 @@ class BrokerService:
         self.upkeep = upkeep
         self.security = security
         """None while authentication is off."""
-        self.request_limit = (
-            RequestLimit(settings.http_requests_per_s) if settings.http_requests_limited else None
-        )
+        connections = settings.connections
+        limited, rate = connections.http_requests_limited, connections.http_requests_per_s
+        self.request_limit = RequestLimit(rate) if limited else None
         self.transactions = transactions
         """None while transactions are off."""
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
         self.cluster = settings.cluster_name
         self.stopping = False
-        self.liveness_timeout_s = settings.liveness_check_timeout_ms / 1000
+        self.liveness_timeout_s = connections.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
         self.sessions: set[Session] = set()
-        self._caps = ConnectionCaps(settings.connections_max, settings.connections_per_ip_max)
+        self._caps = ConnectionCaps(connections.connections_max, connections.connections_per_ip_max)
         self._causes = Causes()
         self.peer_log = PeerLog(get_logger("magnetar.session"))
         self.sessions_total = 0
@@ -170,7 +170,7 @@ class BrokerService:
         accept = partial(
             self._connection,
             handlers(self.security, transactional=self.transactions is not None),
-            self.settings.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
+            self.settings.producers.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
         )
         if listener is not None:
             self._servers.append(
@@ -198,32 +198,34 @@ class BrokerService:
         return Connection(Session(self, handling), frame_bytes_max)
 
     def _begin_upkeep(self) -> None:
-        self._every(self.settings.keep_alive_interval_s, self._keep_alive, "keep-alive")
+        self._every(self.settings.connections.keep_alive_interval_s, self._keep_alive, "keep-alive")
         self._every(RATE_PERIOD_S, self._renew_rates, "rates")
-        self._every(self.settings.retention_check_interval_s, self.upkeep.trim, "trim-ledgers")
         self._every(
-            self.settings.ttl_check_interval_minutes * 60,
+            self.settings.storage.retention_check_interval_s, self.upkeep.trim, "trim-ledgers"
+        )
+        self._every(
+            self.settings.checks.ttl_check_interval_minutes * 60,
             self.upkeep.expire_messages,
             "expire-messages",
         )
-        if self.settings.backlog_quota_checks:
+        if self.settings.checks.backlog_quota_checks:
             self._every(
-                self.settings.backlog_quota_check_interval_s,
+                self.settings.checks.backlog_quota_check_interval_s,
                 self.upkeep.check_quotas,
                 "check-backlog-quotas",
             )
         self._every(
-            self.settings.subscription_check_interval_minutes * 60,
+            self.settings.checks.subscription_check_interval_minutes * 60,
             self.upkeep.expire_subscriptions,
             "expire-subscriptions",
         )
         self._every(
-            self.settings.deduplication_sweep_interval_s,
+            self.settings.deduplication.deduplication_sweep_interval_s,
             self.upkeep.sweep_deduplication,
             "sweep-deduplication",
         )
         self._every(
-            self.settings.delete_inactive_topics_interval_s,
+            self.settings.topics.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,
             "delete-unused-topics",
         )
@@ -268,7 +270,7 @@ class BrokerService:
         A broker of a cluster first hands over its bundles and still answers look-ups meanwhile. It
         stops listening only after its registration is deleted.
         """
-        deadline_s = self.settings.shutdown_timeout_ms / 1000 * TOPICS_SHARE_OF_SHUTDOWN
+        deadline_s = self.settings.connections.shutdown_timeout_ms / 1000 * TOPICS_SHARE_OF_SHUTDOWN
         loop = asyncio.get_running_loop()
         deadline = loop.time() + deadline_s
         if self.cluster_ownership is not None:

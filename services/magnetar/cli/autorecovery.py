@@ -50,7 +50,7 @@ def banner(process: "Node", _settings: AutorecoveryProcessSettings) -> list[tupl
 COMMAND: Final = ProcessCommand(
     "autorecovery",
     AutorecoveryProcessSettings,
-    ports=("http_port",),
+    ports=lambda settings: {"http_port": settings.http_port},
     start=start,
     banner=banner,
 )

@@ -41,6 +41,16 @@ def check_listeners(settings: BrokerProcessSettings) -> None:
         raise roles.Refused(run_loop.refuse(str(error), code=2)) from error
 
 
+def ports(settings: BrokerProcessSettings) -> dict[str, int | None]:
+    """The broker's ports by setting."""
+    return {
+        "port": settings.port,
+        "http_port": settings.http_port,
+        "port_tls": settings.broker_tls.port_tls,
+        "http_port_tls": settings.broker_tls.http_port_tls,
+    }
+
+
 async def start(settings: BrokerProcessSettings) -> "BrokerProcess":
     """Imports and starts the broker's process."""
     from magnetar.cluster import broker_process
@@ -59,7 +69,7 @@ def banner(broker: "BrokerProcess", _settings: BrokerProcessSettings) -> list[tu
 COMMAND: Final = ProcessCommand(
     "broker",
     BrokerProcessSettings,
-    ports=("port", "http_port", "port_tls", "http_port_tls"),
+    ports=ports,
     start=start,
     banner=banner,
     check=check_listeners,

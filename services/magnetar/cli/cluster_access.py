@@ -63,15 +63,15 @@ async def opened(args: argparse.Namespace, name: str) -> AsyncIterator[Access]:
     from magnetar.settings.member import AutorecoveryProcessSettings
 
     settings = roles.settings("autorecovery", AutorecoveryProcessSettings, args)
-    configure(settings.log_format, "error")
+    configure(settings.log.log_format, "error")
     clock = SystemClock()
-    store = await open_store(settings.metadata_url, clock, store_options(settings))
+    store = await open_store(settings.member.metadata_url, clock, store_options(settings.member))
     try:
         record = await store.get(CLUSTER_KEY)
         if record is None:
-            raise MetadataError(f"{settings.metadata_url} has no cluster")
+            raise MetadataError(f"{settings.member.metadata_url} has no cluster")
         cluster = msgspec.json.decode(record.value, type=ClusterIdentity)
-        tls = settings.bookie_client_tls()
+        tls = settings.bookie_client.config(settings.tls)
         bookies = RegisteredBookies(
             store,
             clock,

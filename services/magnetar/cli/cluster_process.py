@@ -5,7 +5,7 @@ ports are free, starts the process, prints its banner, and drains it on a signal
 """
 
 import argparse
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -27,8 +27,8 @@ class ProcessCommand(Generic[roles.S, N]):
 
     role: str
     settings: type[roles.S]
-    ports: tuple[str, ...]
-    """The settings that name the ports on which the process listens."""
+    ports: Callable[[roles.S], Mapping[str, int | None]]
+    """Returns the ports on which the process listens, by the names of their settings."""
     start: Callable[[roles.S], Awaitable[N]]
     """Starts the process. Imports its module only then, so that `--help` does not."""
     banner: Callable[[N, roles.S], Sequence[tuple[str, str]]]
@@ -40,7 +40,7 @@ class ProcessCommand(Generic[roles.S, N]):
         """Runs the process until a signal; returns the exit code."""
         try:
             settings = roles.settings(self.role, self.settings, args)
-            roles.check_ports(settings.host, {name: getattr(settings, name) for name in self.ports})
+            roles.check_ports(settings.host, self.ports(settings))
             self.check(settings)
         except roles.Refused as refused:
             return refused.code
@@ -54,6 +54,6 @@ class ProcessCommand(Generic[roles.S, N]):
 
     def banner_text(self, process: N, settings: roles.S) -> str:
         """Returns the banner of a process that is ready."""
-        cluster = f"{settings.cluster_name}   (metadata: {settings.metadata_url})"
+        cluster = f"{settings.cluster_name}   (metadata: {settings.member.metadata_url})"
         lines = [("cluster", cluster), *self.banner(process, settings)]
         return f"{self.role} is ready\n" + "".join(f"  {title:9} {text}\n" for title, text in lines)

@@ -113,8 +113,9 @@ def settings(role: str, cls: type[S], args: argparse.Namespace) -> S:
         loaded = load(cls, flags, os.environ, arguments.get("config"), others)
     except SettingsError as error:
         raise Refused(run_loop.refuse(str(error), code=2)) from error
-    role_log = getattr(loaded.settings, "role_log", AS_IT_IS)
-    configure(loaded.settings.log_format, loaded.settings.log_level, role_log=role_log)
+    log_lines, security = loaded.settings.log, getattr(loaded.settings, "security", None)
+    role_log = AS_IT_IS if security is None else security.role_log
+    configure(log_lines.log_format, log_lines.log_level, role_log=role_log)
     for warning in loaded.warnings:
         log.warning(warning)
     for note in loaded.notes:

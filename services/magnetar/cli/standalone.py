@@ -7,7 +7,7 @@ checked before the server's modules are imported.
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from magnetar import __version__
 from magnetar.cli import run_loop
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from magnetar.standalone.server import Standalone
 
 log = get_logger("magnetar.standalone.server")
-
-_PORT_FLAGS: Final = (
-    ("port", "--port"),
-    ("http_port", "--http-port"),
-    ("port_tls", "--port-tls"),
-    ("http_port_tls", "--http-port-tls"),
-)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -62,10 +55,15 @@ def run(args: argparse.Namespace) -> int:
     except SettingsError as error:
         return run_loop.refuse(str(error), code=2)
     settings = loaded.settings
-    configure(settings.log_format, settings.log_level, role_log=settings.role_log)
+    configure(settings.log.log_format, settings.log.log_level, role_log=settings.security.role_log)
     for warning in loaded.warnings:
         log.warning(warning)
-    ports = [(getattr(settings, name), flag) for name, flag in _PORT_FLAGS]
+    ports = [
+        (settings.port, "--port"),
+        (settings.http_port, "--http-port"),
+        (settings.broker_tls.port_tls, "--port-tls"),
+        (settings.broker_tls.http_port_tls, "--http-port-tls"),
+    ]
     problems = run_loop.ports_in_use(settings.host, ports)
     try:
         data_dir = DataDir.open(settings.data_dir, wipe=settings.wipe and not problems)
@@ -95,7 +93,7 @@ async def serve(settings: StandaloneSettings, data_dir: DataDir) -> int:
         start_standalone,
         on_ready=ready,
         on_stopping=data_dir.not_ready,
-        shutdown_timeout_ms=settings.shutdown_timeout_ms,
+        shutdown_timeout_ms=settings.connections.shutdown_timeout_ms,
     )
 
 

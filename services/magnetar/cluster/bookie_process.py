@@ -118,18 +118,24 @@ async def _start(opened: AsyncExitStack, settings: BookieProcessSettings) -> Boo
     listener = bind(settings.host, settings.port)
     opened.callback(listener.close)
     opened.push_async_callback(health.tls.stop)
-    bookie_tls = health.tls.server(settings.server_tls()) if settings.bookie_tls != "off" else None
+    bookie_tls = (
+        health.tls.server(settings.tls.server_tls()) if settings.bookie_tls != "off" else None
+    )
     http_port = await serve_health(
-        opened, settings.host, settings.http_port, health, settings.health_tls()
+        opened,
+        settings.host,
+        settings.http_port,
+        health,
+        settings.storage_tls.health_tls(settings.tls),
     )
     name = f"bookie {settings.identity}"
-    member = await join(opened, settings, settings.cluster_name, clock, name, health.tls)
+    member = await join(opened, settings, clock, name, health.tls)
     health.session = member.session
     service = await _open(opened, settings, member, clock, http_port, bookie_tls)
     service.garbage.former = await _former_copies(opened, settings, member, clock, service)
     await service.start(listener)
     if settings.autorecovery:
-        part = AutorecoveryPart(member, clock, settings, settings.identity)
+        part = AutorecoveryPart(member, clock, settings.recovery, settings.identity)
         opened.push_async_callback(part.stop)
         await part.open()
         health.recovery = part
@@ -146,7 +152,7 @@ async def _start(opened: AsyncExitStack, settings: BookieProcessSettings) -> Boo
     )
     host = settings.advertised_host or settings.host
     return BookieProcess(
-        http_url=f"{'https' if settings.http_tls else 'http'}://{host}:{http_port}",
+        http_url=f"{'https' if settings.storage_tls.http_tls else 'http'}://{host}:{http_port}",
         readiness=health.readiness,
         closing=opened,
         identity=service.bookie.identity,
@@ -169,7 +175,7 @@ async def _former_copies(
     )
     opened.push_async_callback(bookies.stop)
     await bookies.start()
-    recovery = settings.autorecovery_settings()
+    recovery = settings.recovery.autorecovery_settings()
     prover = Prover(
         bookies, ByteRate(recovery.check_bytes_per_s_max, clock), recovery.request_timeout_s
     )

@@ -15,16 +15,16 @@ def own_credentials(settings: BrokerProcessSettings) -> Credentials | None:
 
     Raises SettingsError: without it, the other brokers refuse every request of this one.
     """
-    if not settings.authentication_enabled:
+    if not settings.security.authentication_enabled:
         return None
-    if not settings.broker_client_auth_plugin:
+    if not settings.security.broker_client_auth_plugin:
         raise SettingsError(
             "authentication is on, so the other brokers of the cluster need this one's "
             "credentials: set broker_client_auth_plugin (brokerClientAuthenticationPlugin) and "
             "broker_client_auth_parameters (brokerClientAuthenticationParameters)"
         )
-    parameters = settings.broker_client_auth_parameters or Secret("")
-    return Credentials.parse(settings.broker_client_auth_plugin, parameters)
+    parameters = settings.security.broker_client_auth_parameters or Secret("")
+    return Credentials.parse(settings.security.broker_client_auth_plugin, parameters)
 
 
 def client_tls(
@@ -34,7 +34,7 @@ def client_tls(
 
     Raises SettingsError if the plugin `tls` has no certificate, or the settings name another.
     """
-    config = settings.broker_client()
+    config = settings.broker_tls.client_config(settings.tls)
     if credentials is None or not credentials.uses_certificate:
         return config
     if config is None:

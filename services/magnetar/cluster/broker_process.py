@@ -76,9 +76,9 @@ class _Health:
 
         /status names the cluster, so with authentication it needs a super user.
         """
-        if not self.settings.authentication_enabled:
+        if not self.settings.security.authentication_enabled:
             return None
-        metrics = () if self.settings.authenticate_metrics else ("/metrics",)
+        metrics = () if self.settings.security.authenticate_metrics else ("/metrics",)
         return frozenset(("/healthz", "/readyz", *metrics))
 
     @property
@@ -103,9 +103,9 @@ async def _start(opened: AsyncExitStack, settings: BrokerProcessSettings) -> Bro
         settings.host,
         port=settings.port,
         http_port=settings.http_port,
-        port_tls=settings.port_tls,
-        http_port_tls=settings.http_port_tls,
-        tls=health.tls.server(settings.server_tls()) if settings.serves_tls else None,
+        port_tls=settings.broker_tls.port_tls,
+        http_port_tls=settings.broker_tls.http_port_tls,
+        tls=health.tls.server_if(settings.broker_tls.server_config(settings.tls)),
     )
     opened.callback(listeners.close)
     addresses = advertised(
@@ -152,7 +152,7 @@ async def _join(
             waiting.append(HealthServer(health.probes, tuple, health.public))
             await waiting[-1].start(secure.socket.dup(), partial(server_factory, secure.tls))
         name = f"broker {addresses.broker_id}"
-        return await join(opened, settings, settings.cluster_name, clock, name, health.tls)
+        return await join(opened, settings, clock, name, health.tls)
     finally:
         for server in waiting:
             await server.stop()
@@ -187,7 +187,9 @@ async def _serve(
     )
     reports = Reports(store)
     choose = choose_by(Placement(reports.of, clock))
-    security = open_security(settings, store, clock, up_to_date=lambda: session.valid)
+    security = open_security(
+        settings.security, settings.audit, store, clock, up_to_date=lambda: session.valid
+    )
     service = assemble(
         settings,
         store,
@@ -218,7 +220,7 @@ async def _serve(
         owner=work,
         living=work.living,
     )
-    balance = Balance(settings, store, session, clock, local_broker, reports)
+    balance = Balance(settings.balance, store, session, clock, local_broker, reports)
     opened.push_async_callback(service.stop)
     await service.start(listeners.binary, listeners.binary_tls)
     health.service, health.ledgers = service, ledgers

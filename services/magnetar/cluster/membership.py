@@ -20,7 +20,7 @@ from magnetar.metadata.store import MetadataStore, MetadataUnavailable
 from magnetar.metadata.store_url import StoreOptions, open_store
 from magnetar.security.tls.process import ProcessTls
 from magnetar.security.tls.reload import ClientTls
-from magnetar.settings.member import MemberSettings
+from magnetar.settings.member import ClusterSettings, MemberSettings
 
 RETRY_S: Final = 0.5
 PROGRESS_FIRST_S: Final = 2.0
@@ -43,8 +43,7 @@ class Membership:
 
 async def join(
     opened: AsyncExitStack,
-    settings: MemberSettings,
-    cluster_name: str,
+    settings: ClusterSettings,
     clock: Clock,
     name: str,
     tls: ProcessTls,
@@ -54,27 +53,28 @@ async def join(
     `opened` then stops the session and closes the store. The session stops first, since its stop
     deletes the keys under its lease. `name` identifies the process in its log.
     """
-    options = store_options(settings)
-    bookie_tls = tls.client_if(settings.bookie_client_tls(), "bookies")
+    member = settings.member
+    options = store_options(member)
+    bookie_tls = tls.client_if(settings.bookie_client.config(settings.tls), "bookies")
     store: MetadataStore | None = None
     tasks = TaskSet("membership")
-    tasks.start(_log_progress(settings), "progress")
+    tasks.start(_log_progress(member), "progress")
     began = clock.monotonic()
     error: Exception = TimeoutError("no answer")
     try:
-        async with asyncio.timeout(settings.metadata_wait_s):
+        async with asyncio.timeout(member.metadata_wait_s):
             while True:
                 try:
                     if store is None:
-                        store = await open_store(settings.metadata_url, clock, options)
+                        store = await open_store(member.metadata_url, clock, options)
                     cluster = await claim_cluster(
-                        store, cluster_name, clock, new_cluster_id(), settings.cluster_owner
+                        store, settings.cluster_name, clock, new_cluster_id(), member.cluster_owner
                     )
                     break
                 except MetadataUnavailable as unavailable:
                     error = unavailable
                 await asyncio.sleep(RETRY_S)
-        session = MetadataSession(store, settings.session_timeout_ms / 1000, clock, name)
+        session = MetadataSession(store, member.session_timeout_ms / 1000, clock, name)
         joined = Membership(store, session, cluster, bookie_tls)
         opened.push_async_callback(store.close)
         opened.push_async_callback(session.stop)
@@ -82,7 +82,7 @@ async def join(
         return joined
     except TimeoutError:
         raise MetadataError(
-            f"the metadata store {settings.metadata_url} (metadata_url) could not be reached "
+            f"the metadata store {member.metadata_url} (metadata_url) could not be reached "
             f"for {clock.monotonic() - began:.0f} s (metadata_wait_s): {error}"
         ) from error
     finally:

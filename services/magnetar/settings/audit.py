@@ -1,15 +1,16 @@
 """The settings of the audit log."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from magnetar.core.units import MIB
-from magnetar.settings.field import setting, settings_part
+from magnetar.settings.field import setting
 
 AUDIT: Final = "Audit log"
 
 
-@settings_part
+@dataclass(frozen=True, kw_only=True)
 class AuditSettings:
     """The audit log of a broker."""
 

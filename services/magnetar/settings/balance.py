@@ -6,16 +6,14 @@ default unless the description says otherwise.
 
 from dataclasses import dataclass
 
-from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.choices import SplitAlgorithm
 from magnetar.settings.field import UNLIMITED, SettingsError, setting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalancedBrokerSettings(BrokerSettings):
-    """The settings of a broker that shares bundles with other brokers."""
+@dataclass(frozen=True, kw_only=True)
+class BalanceSettings:
+    """When bundles move between brokers, and when they are split."""
 
-    # Load balance
     load_balancer: bool = setting(
         True,
         "Whether the leading broker moves and splits bundles.",
@@ -207,8 +205,6 @@ class BalancedBrokerSettings(BrokerSettings):
     )
 
     def __post_init__(self) -> None:
-        # Not super(): a dataclass with slots replaces the class that super() refers to.
-        BrokerSettings.__post_init__(self)
         if self.shedding_low_percent >= self.shedding_high_percent:
             raise SettingsError(
                 f"shedding_low_percent is {self.shedding_low_percent}, not less than "

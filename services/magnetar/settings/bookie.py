@@ -12,9 +12,11 @@ from magnetar.bookie.registration import RACK_DEFAULT
 from magnetar.bookie.settings import BookieSettings
 from magnetar.core.units import MIB
 from magnetar.settings.choices import PortTls
-from magnetar.settings.field import SettingsError, setting
+from magnetar.settings.field import SettingsError, checked, group, setting
 from magnetar.settings.member import MemberSettings, ProcessSettings, RecoverySettings
-from magnetar.settings.tls import TLS, StorageTlsSettings, check_tls
+from magnetar.settings.operation import LogSettings
+from magnetar.settings.storage_tls import BookieClientTlsSettings, StorageTlsSettings
+from magnetar.settings.tls import TLS, TlsSettings
 
 BOOKIE: Final = "Bookie"
 STORAGE: Final = "Bookie's storage"
@@ -22,9 +24,16 @@ _DEFAULT: Final = BookieSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookieProcessSettings(ProcessSettings, RecoverySettings, StorageTlsSettings, MemberSettings):
+class BookieProcessSettings:
     """The settings of `magnetar bookie`."""
 
+    tls: TlsSettings = group(TlsSettings)
+    bookie_client: BookieClientTlsSettings = group(BookieClientTlsSettings)
+    member: MemberSettings = group(MemberSettings)
+    storage_tls: StorageTlsSettings = group(StorageTlsSettings)
+    recovery: RecoverySettings = group(RecoverySettings)
+    process: ProcessSettings = group(ProcessSettings)
+    log: LogSettings = group(LogSettings)
     bookie_tls: PortTls = setting(
         "off",
         "Whether brokers connect by TLS: `optional` also admits plain connections, for the time in "
@@ -187,10 +196,9 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, StorageTlsSetting
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_tls(self)
-        if self.bookie_tls != "off" or self.http_tls:
-            self.server_tls()
+        checked(self)
+        if self.bookie_tls != "off" or self.storage_tls.http_tls:
+            self.tls.server_tls()
         if self.bookie_member_roles and self.bookie_tls != "required":
             raise SettingsError("bookie_member_roles is set, which needs bookie_tls=required")
         if self.bookie_reader_roles and not self.bookie_member_roles:
@@ -202,6 +210,16 @@ class BookieProcessSettings(ProcessSettings, RecoverySettings, StorageTlsSetting
             )
         if self.bookie_id is None and self.port == 0:
             raise SettingsError("bookie_id must be set if port is 0, since the id must not change")
+
+    @property
+    def cluster_name(self) -> str:
+        """The cluster's name."""
+        return self.process.cluster_name
+
+    @property
+    def shutdown_timeout_ms(self) -> int:
+        """How long the process may take to drain."""
+        return self.process.shutdown_timeout_ms
 
     @property
     def identity(self) -> str:

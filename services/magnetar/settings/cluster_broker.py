@@ -3,21 +3,22 @@
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.settings.balance import BalancedBrokerSettings
-from magnetar.settings.field import SettingsError, setting
+from magnetar.settings.balance import BalanceSettings
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import SettingsError, group, setting
 from magnetar.settings.member import CLUSTER, CLUSTER_NAME_DEFAULT, MemberSettings
-from magnetar.settings.security import SecuritySettings
-from magnetar.settings.tls import BrokerTlsSettings, check_broker_ports
+from magnetar.settings.storage_tls import BookieClientTlsSettings
 
 BROKER: Final = "Broker in a cluster"
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerProcessSettings(
-    SecuritySettings, BrokerTlsSettings, BalancedBrokerSettings, MemberSettings
-):
-    """The settings of `magnetar broker`."""
+class BrokerProcessSettings(BrokerSettings):
+    """The settings of `magnetar broker`: a broker's, and those of its place in a cluster."""
 
+    bookie_client: BookieClientTlsSettings = group(BookieClientTlsSettings)
+    member: MemberSettings = group(MemberSettings)
+    balance: BalanceSettings = group(BalanceSettings)
     cluster_name: str = setting(
         CLUSTER_NAME_DEFAULT,
         "The cluster's name; a process of another cluster is refused.",
@@ -95,7 +96,6 @@ class BrokerProcessSettings(
         within=(1, 100),
         pulsar="managedLedgerDefaultAckQuorum",
     )
-
     add_timeout_ms: int = setting(
         3_000,
         "How long a bookie may take for an add before the writer replaces it.",
@@ -144,6 +144,11 @@ class BrokerProcessSettings(
     )
 
     @property
+    def shutdown_timeout_ms(self) -> int:
+        """How long the process may take to drain."""
+        return self.connections.shutdown_timeout_ms
+
+    @property
     def advertised_name(self) -> str:
         """The host name that clients and brokers connect to."""
         host = self.advertised_host or self.host
@@ -152,15 +157,15 @@ class BrokerProcessSettings(
         return f"{host.replace('.', '-').replace(':', '-')}.{self.advertised_domain}"
 
     def __post_init__(self) -> None:
-        # Not super(): a dataclass with slots replaces the class that super() refers to.
-        BalancedBrokerSettings.__post_init__(self)
-        check_broker_ports(self.port, self.http_port, self)
-        if self.broker_client_tls and self.http_port_tls is None:
+        super().__post_init__()
+        tls = self.broker_tls
+        tls.check_ports(self.port, self.http_port, self.tls)
+        if tls.broker_client_tls and tls.http_port_tls is None:
             raise SettingsError(
                 "broker_client_tls (brokerClientTlsEnabled) is set: brokers reach each other at "
                 "http_port_tls (webServicePortTls), so set it, too"
             )
-        if self.http_port is None and not self.broker_client_tls:
+        if self.http_port is None and not tls.broker_client_tls:
             raise SettingsError(
                 "http_port (webServicePort) is off: other brokers reach this one by TLS only, so "
                 "set broker_client_tls (brokerClientTlsEnabled)"

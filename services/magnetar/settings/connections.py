@@ -8,7 +8,7 @@ from magnetar.settings.field import UNLIMITED, setting
 CONNECTIONS: Final = "Connections"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
     """How a broker treats the connections of its clients."""
 

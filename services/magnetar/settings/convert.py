@@ -12,7 +12,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 from magnetar.security.secret import MASK, Secret
-from magnetar.settings.field import Setting, SettingsError, settings_of
+from magnetar.settings.field import Setting, SettingsError, compose, settings_of
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def validate(
             problems.append(f"{name} is {shown}{origin}: {error}")
     if problems:
         raise SettingsError("; ".join(problems))
-    return cls(**values)
+    return compose(cls, **values)
 
 
 def _shown(value: object) -> str:

@@ -3,15 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.settings.connections import ConnectionSettings
 from magnetar.settings.field import UNLIMITED, setting
 
 DEDUPLICATION: Final = "Deduplication"
 INT32_MAX: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeduplicationSettings(ConnectionSettings):
+@dataclass(frozen=True, kw_only=True)
+class DeduplicationSettings:
     """The default of deduplication, and its bounds per topic."""
 
     deduplication: bool = setting(

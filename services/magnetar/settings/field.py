@@ -1,13 +1,18 @@
 """Declares settings: fields of dataclasses with unit, range, Pulsar's key and a description.
 
 `setting()` stores this metadata in the field. Validation, `magnetar config explain` and
-`docs/run/configuration.md` all use it, so nothing is declared twice. `checked` verifies the ranges
-of a settings object, however it was built.
+`docs/run/configuration.md` all use it, so nothing is declared twice.
+
+Settings that belong together form a group, a frozen dataclass that knows no other group. The
+settings of a role compose the groups that the role needs (`group()`) and add its own. Users see no
+groups: flags, environment and files name a setting by the name of its field, which is unique in a
+role. `settings_of`, `values_of` and `compose` convert between this flat view and the groups.
+`checked` verifies the ranges of a role's settings, however they were built.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Final, TypeVar, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, get_args
 
 from magnetar.security.secret import Secret
 
@@ -72,15 +77,6 @@ class Setting:
         return "" if self.high is None else f"at most {self.high:.10g}"
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, eq_default=False)
-def settings_part(cls: type[T]) -> type[T]:
-    """Declares a class of settings that only its subclasses, which are dataclasses, create.
-
-    It has no methods of its own for comparison and printing: each would cost a start 0.3 ms.
-    """
-    return dataclass(cls, frozen=True, kw_only=True, init=False, repr=False, eq=False)
-
-
 def setting(
     default: T,
     text: str,
@@ -107,9 +103,49 @@ def setting(
     return declared
 
 
+def group(cls: type[T]) -> T:
+    """Declares the field of a group in the settings of a role; each setting has its default."""
+    declared: T = field(default=cls())
+    return declared
+
+
 def settings_of(cls: type) -> dict[str, Setting]:
-    """The settings of a settings class by name, in the order of their declaration."""
-    return {item.name: _described(item) for item in fields(cls)}
+    """The settings of a role or group by name, in the order of their declaration."""
+    declared: dict[str, Setting] = {}
+    for item in fields(cls):
+        if _KEY in item.metadata:
+            declared[item.name] = _described(item)
+        else:
+            declared |= settings_of(type(item.default))
+    return declared
+
+
+def values_of(settings: "DataclassInstance") -> dict[str, object]:
+    """The values of a role's settings by name, in the order of `settings_of`."""
+    return {item.name: value for item, value in _items(settings)}
+
+
+def compose(cls: type[T], **values: object) -> T:
+    """Builds the settings of a role or group from values by name; others have their defaults.
+
+    Raises SettingsError for a name that the role does not have, and for a number out of range.
+    """
+    settings, unknown = _composed(cls, values)
+    if unknown:
+        raise SettingsError(f"there is no such setting: {', '.join(unknown)}")
+    return settings
+
+
+def checked(settings: "DataclassInstance") -> None:
+    """Raises SettingsError if a number is out of its range."""
+    for item, value in _items(settings):
+        described = item.metadata[_KEY]
+        low, high = described["low"], described["high"]
+        if value is None or (low is None and high is None):
+            continue
+        if (low is not None and value < low) or (high is not None and value > high):
+            allowed = _described(item).range_text
+            raise SettingsError(f"{item.name} is {value}; allowed: {allowed}")
 
 
 def _described(item: "Field[object]") -> Setting:
@@ -118,16 +154,22 @@ def _described(item: "Field[object]") -> Setting:
     )
 
 
-def checked(settings: "DataclassInstance") -> None:
-    """Raises SettingsError if a number is out of its range."""
+def _items(settings: "DataclassInstance") -> "Iterator[tuple[Field[Any], Any]]":
+    """Iterates over the fields of all settings, those of groups included, with their values."""
     for item in fields(settings):
-        described = item.metadata[_KEY]
-        low, high = described["low"], described["high"]
-        if low is None and high is None:
-            continue
         value = getattr(settings, item.name)
-        if value is None:
-            continue
-        if (low is not None and value < low) or (high is not None and value > high):
-            allowed = _described(item).range_text
-            raise SettingsError(f"{item.name} is {value}; allowed: {allowed}")
+        if _KEY in item.metadata:
+            yield item, value
+        else:
+            yield from _items(value)
+
+
+def _composed(cls: type[T], values: Mapping[str, object]) -> tuple[T, dict[str, object]]:
+    """Builds `cls` from its part of the values; returns it and the other values."""
+    others, own = dict(values), {}
+    for item in fields(cast("type[DataclassInstance]", cls)):
+        if _KEY not in item.metadata:
+            own[item.name], others = _composed(type(item.default), others)
+        elif item.name in others:
+            own[item.name] = others.pop(item.name)
+    return cls(**own), others

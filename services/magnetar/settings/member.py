@@ -1,28 +1,27 @@
 """The settings that the processes of a cluster share, and those of autorecovery.
 
-A setting has the key of Pulsar or BookKeeper if it means the same. Classes that others inherit from
-together have no slots, since Python cannot combine two classes with slots.
+A setting has the key of Pulsar or BookKeeper if it means the same.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.core.units import MIB
-from magnetar.settings.choices import LogFormat, LogLevel
-from magnetar.settings.field import checked, setting
-from magnetar.settings.tls import BookieClientTlsSettings, StorageTlsSettings, check_tls
+from magnetar.settings.field import checked, group, setting
+from magnetar.settings.operation import LogSettings
+from magnetar.settings.storage_tls import BookieClientTlsSettings, StorageTlsSettings
+from magnetar.settings.tls import TlsSettings
 
 CLUSTER: Final = "Cluster"
 AUTORECOVERY: Final = "Autorecovery"
-OPERATION: Final = "Operation"
 
 CLUSTER_NAME_DEFAULT: Final = "magnetar"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MemberSettings(BookieClientTlsSettings):
+class MemberSettings:
     """The settings of a cluster's process for the metadata store and its session."""
 
     metadata_url: str = setting(
@@ -79,11 +78,27 @@ class MemberSettings(BookieClientTlsSettings):
     )
 
 
+class ClusterSettings(Protocol):
+    """What the settings of every process of a cluster have."""
+
+    @property
+    def tls(self) -> TlsSettings: ...
+
+    @property
+    def bookie_client(self) -> BookieClientTlsSettings: ...
+
+    @property
+    def member(self) -> MemberSettings: ...
+
+    @property
+    def cluster_name(self) -> str: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings:
-    """Cluster name, shutdown and log of a bookie or an autorecovery process.
+    """Cluster name and shutdown of a bookie or an autorecovery process.
 
-    `BrokerSettings` has these settings for brokers.
+    Brokers have them in `BrokerSettings`, where Pulsar's keys mean them.
     """
 
     cluster_name: str = setting(
@@ -99,17 +114,6 @@ class ProcessSettings:
         unit="ms",
         within=(100, 600_000),
     )
-    log_format: LogFormat = setting(
-        "auto",
-        "The format of log lines: `auto` is console on a terminal and JSON elsewhere.",
-        group=OPERATION,
-    )
-    log_level: LogLevel = setting(
-        "info", "The lowest level of log lines that are printed.", group=OPERATION
-    )
-
-    def __post_init__(self) -> None:
-        checked(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,11 +188,16 @@ class RecoverySettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutorecoveryProcessSettings(
-    ProcessSettings, RecoverySettings, StorageTlsSettings, MemberSettings
-):
+class AutorecoveryProcessSettings:
     """The settings of `magnetar autorecovery`."""
 
+    tls: TlsSettings = group(TlsSettings)
+    bookie_client: BookieClientTlsSettings = group(BookieClientTlsSettings)
+    member: MemberSettings = group(MemberSettings)
+    storage_tls: StorageTlsSettings = group(StorageTlsSettings)
+    recovery: RecoverySettings = group(RecoverySettings)
+    process: ProcessSettings = group(ProcessSettings)
+    log: LogSettings = group(LogSettings)
     host: str = setting(
         "127.0.0.1",
         "The address that health and metrics listen on.",
@@ -210,5 +219,14 @@ class AutorecoveryProcessSettings(
     )
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_tls(self)
+        checked(self)
+
+    @property
+    def cluster_name(self) -> str:
+        """The cluster's name."""
+        return self.process.cluster_name
+
+    @property
+    def shutdown_timeout_ms(self) -> int:
+        """How long the process may take to drain."""
+        return self.process.shutdown_timeout_ms

@@ -6,21 +6,21 @@ is true, those of authorization if `authorization_enabled` is true. Keys and pas
 files are read again when they change.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.secret import Secret
 from magnetar.settings import choices
-from magnetar.settings.audit import AuditSettings
-from magnetar.settings.field import setting, settings_part
+from magnetar.settings.field import setting
 
 AUTHENTICATION: Final = "Authentication"
 AUTHORIZATION: Final = "Authorization"
 DAY_S: Final = 86_400
 
 
-@settings_part
-class SecuritySettings(AuditSettings):
+@dataclass(frozen=True, kw_only=True)
+class SecuritySettings:
     """Authentication and authorization of a broker's clients."""
 
     authentication_enabled: bool = setting(

@@ -6,15 +6,13 @@ from typing import Final
 
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import setting
-from magnetar.settings.security import SecuritySettings
-from magnetar.settings.tls import BrokerTlsSettings, check_broker_ports
 
 STANDALONE: Final = "Standalone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StandaloneSettings(SecuritySettings, BrokerTlsSettings, BrokerSettings):
-    """The settings of `magnetar standalone`."""
+@dataclass(frozen=True, kw_only=True)
+class StandaloneSettings(BrokerSettings):
+    """The settings of `magnetar standalone`: a broker's, and the place of data and ports."""
 
     data_dir: Path = setting(
         Path("data"),
@@ -56,6 +54,5 @@ class StandaloneSettings(SecuritySettings, BrokerTlsSettings, BrokerSettings):
     )
 
     def __post_init__(self) -> None:
-        # Not super(): a dataclass with slots replaces the class that super() refers to.
-        BrokerSettings.__post_init__(self)
-        check_broker_ports(self.port, self.http_port, self)
+        super().__post_init__()
+        self.broker_tls.check_ports(self.port, self.http_port, self.tls)

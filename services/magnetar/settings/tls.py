@@ -1,29 +1,24 @@
-"""The settings of TLS, under Pulsar's and BookKeeper's keys.
+"""The settings of TLS of every process, under Pulsar's and BookKeeper's keys.
 
-Certificates, keys and CAs are PEM files. `TlsSettings` are those of every process; brokers add
-their ports and the connections that they open. TLS is off until a port or a client of it is set.
+Certificates, keys and CAs are PEM files. TLS is off until a port or a client of it is set: those of
+brokers are in `broker_tls`, those of bookies in `storage_tls`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from magnetar.security.tls.defaults import PROTOCOLS, REFRESH_S_DEFAULT
 from magnetar.settings.choices import TlsProtocol
-from magnetar.settings.field import SettingsError, setting, settings_part
+from magnetar.settings.field import SettingsError, setting
 
 if TYPE_CHECKING:
     from magnetar.security.tls.settings import ClientTlsConfig, ServerTlsConfig, TlsOptions
 
 TLS: Final = "TLS"
-_PAIRS: Final = (
-    ("tls_cert_file", "tls_key_file"),
-    ("bookkeeper_tls_cert_file", "bookkeeper_tls_key_file"),
-    ("broker_client_cert_file", "broker_client_key_file"),
-)
 
 
-@settings_part
+@dataclass(frozen=True, kw_only=True)
 class TlsSettings:
     """The TLS files and options of a process."""
 
@@ -90,6 +85,16 @@ class TlsSettings:
         aliases=("tlsCertFilesRefreshDurationSeconds",),
     )
 
+    def __post_init__(self) -> None:
+        check_pair(self, "tls_cert_file", "tls_key_file")
+        try:
+            if self.tls_ciphers:  # the protocols are checked by their type
+                from magnetar.security.tls.contexts import check_options
+
+                check_options(self.tls_options)
+        except ValueError as error:
+            raise SettingsError(f"tls_ciphers, tls_protocols: {error}") from error
+
     @property
     def tls_options(self) -> "TlsOptions":
         """The protocols, ciphers and refresh of all contexts."""
@@ -139,148 +144,7 @@ class TlsSettings:
         )
 
 
-@settings_part
-class BookieClientTlsSettings(TlsSettings):
-    """The TLS of a process's connections to bookies."""
-
-    bookkeeper_tls: bool = setting(
-        False,
-        "Whether this process connects to bookies by TLS.",
-        group=TLS,
-        pulsar="bookkeeperTLSClientAuthentication",
-    )
-    bookkeeper_tls_cert_file: Path | None = setting(
-        None,
-        "The certificate (PEM) that this process presents to bookies; unset: `tls_cert_file`.",
-        group=TLS,
-        pulsar="bookkeeperTLSCertificateFilePath",
-    )
-    bookkeeper_tls_key_file: Path | None = setting(
-        None,
-        "The private key (PEM) of `bookkeeper_tls_cert_file`; unset: `tls_key_file`.",
-        group=TLS,
-        pulsar="bookkeeperTLSKeyFilePath",
-    )
-    bookkeeper_tls_trust_file: Path | None = setting(
-        None,
-        "The CA certificates (PEM) that verify bookies; unset: `tls_trust_file`.",
-        group=TLS,
-        pulsar="bookkeeperTLSTrustCertsFilePath",
-    )
-
-    def bookie_client_tls(self) -> "ClientTlsConfig | None":
-        """Returns the TLS of connections to bookies; None if they are plain."""
-        if not self.bookkeeper_tls:
-            return None
-        cert_file, key_file = self.bookkeeper_tls_cert_file, self.bookkeeper_tls_key_file
-        if cert_file is None:
-            cert_file, key_file = self.tls_cert_file, self.tls_key_file
-        return self.client_tls(
-            self.bookkeeper_tls_trust_file or self.tls_trust_file, cert_file, key_file
-        )
-
-
-@settings_part
-class StorageTlsSettings(BookieClientTlsSettings):
-    """The TLS of the ports of bookies and autorecovery."""
-
-    http_tls: bool = setting(
-        False,
-        "Whether the port of health and metrics has TLS; it requests no client certificates.",
-        group=TLS,
-        pulsar="httpServerTlsEnable",
-    )
-
-    def health_tls(self) -> "ServerTlsConfig | None":
-        """Returns the TLS of the port of health and metrics; None if it is plain."""
-        if not self.http_tls:
-            return None
-        # Kubernetes' probes and Prometheus usually have no certificate.
-        return replace(self.server_tls(), trust_file=None, require_client_cert=False)
-
-
-@settings_part
-class BrokerTlsSettings(TlsSettings):
-    """The TLS ports of a broker."""
-
-    port_tls: int | None = setting(
-        None,
-        "Port of the binary protocol with TLS (usually 6651); 0 takes a free one, unset: none.",
-        group=TLS,
-        within=(0, 65_535),
-        pulsar="brokerServicePortTls",
-        off=True,
-    )
-    http_port_tls: int | None = setting(
-        None,
-        "Port of the admin REST with TLS (usually 8443); 0 takes a free one, unset: none.",
-        group=TLS,
-        within=(0, 65_535),
-        pulsar="webServicePortTls",
-        off=True,
-    )
-
-    broker_client_tls: bool = setting(
-        False,
-        "Whether this broker sends admin requests to other brokers by TLS.",
-        group=TLS,
-        pulsar="brokerClientTlsEnabled",
-    )
-    broker_client_trust_file: Path | None = setting(
-        None,
-        "The CA certificates (PEM) that verify other brokers; unset: `tls_trust_file`.",
-        group=TLS,
-        pulsar="brokerClientTrustCertsFilePath",
-    )
-    broker_client_cert_file: Path | None = setting(
-        None,
-        "The certificate (PEM) that this broker presents to other brokers; unset: none.",
-        group=TLS,
-        pulsar="brokerClientCertificateFilePath",
-    )
-    broker_client_key_file: Path | None = setting(
-        None,
-        "The private key (PEM) of `broker_client_cert_file`.",
-        group=TLS,
-        pulsar="brokerClientKeyFilePath",
-    )
-
-    def broker_client(self) -> "ClientTlsConfig | None":
-        """Returns the TLS of requests to other brokers; None if they are plain."""
-        if not self.broker_client_tls:
-            return None
-        return self.client_tls(
-            self.broker_client_trust_file or self.tls_trust_file,
-            self.broker_client_cert_file,
-            self.broker_client_key_file,
-        )
-
-    @property
-    def serves_tls(self) -> bool:
-        """Whether a port of the broker has TLS."""
-        return self.port_tls is not None or self.http_port_tls is not None
-
-
-def check_broker_ports(port: int | None, http_port: int | None, tls: BrokerTlsSettings) -> None:
-    """Raises SettingsError if a broker has no port for a protocol, or a TLS port without files."""
-    if port is None and tls.port_tls is None:
-        raise SettingsError("port and port_tls are both off: clients need one of them")
-    if http_port is None and tls.http_port_tls is None:
-        raise SettingsError("http_port and http_port_tls are both off: admin needs one of them")
-    if tls.serves_tls:
-        tls.server_tls()
-    check_tls(tls)
-
-
-def check_tls(tls: TlsSettings) -> None:
-    """Raises SettingsError if a suite does not exist, or a certificate has no key."""
-    try:
-        if tls.tls_ciphers:  # the protocols are checked by their type
-            from magnetar.security.tls.contexts import check_options
-
-            check_options(tls.tls_options)
-    except ValueError as error:
-        raise SettingsError(f"tls_ciphers, tls_protocols: {error}") from error
-    for cert, key in _PAIRS:
-        if (getattr(tls, cert, None) is None) != (getattr(tls, key, None) is None):
-            raise SettingsError(f"{cert} and {key} must both be set, or neither")
+def check_pair(settings: object, cert: str, key: str) -> None:
+    """Raises SettingsError if only one of a certificate and its key is set, by their names."""
+    if (getattr(settings, cert) is None) != (getattr(settings, key) is None):
+        raise SettingsError(f"{cert} and {key} must both be set, or neither")

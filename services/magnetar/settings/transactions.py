@@ -3,14 +3,13 @@
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.settings.deduplication import DeduplicationSettings
 from magnetar.settings.field import setting
 
 TRANSACTIONS: Final = "Transactions"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionSettings(DeduplicationSettings):
+@dataclass(frozen=True, kw_only=True)
+class TransactionSettings:
     """The settings of the transactions that a broker coordinates or takes part in."""
 
     transactions: bool = setting(

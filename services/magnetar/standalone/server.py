@@ -59,9 +59,9 @@ async def start(settings: StandaloneSettings) -> Standalone:
             settings.host,
             port=settings.port,
             http_port=settings.http_port,
-            port_tls=settings.port_tls,
-            http_port_tls=settings.http_port_tls,
-            tls=tls.server(settings.server_tls()) if settings.serves_tls else None,
+            port_tls=settings.broker_tls.port_tls,
+            http_port_tls=settings.broker_tls.http_port_tls,
+            tls=tls.server_if(settings.broker_tls.server_config(settings.tls)),
         )
         closing.callback(listeners.close)
         data_dir = settings.data_dir
@@ -82,7 +82,7 @@ async def start(settings: StandaloneSettings) -> Standalone:
             service_url_tls=urls.service_url_tls,
             http_url_tls=urls.http_url_tls,
         )
-        security = open_security(settings, store, clock)
+        security = open_security(settings.security, settings.audit, store, clock)
         service = assemble(
             settings, store, ledgers, clock, record, only_broker=True, security=security
         )

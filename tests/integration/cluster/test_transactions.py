@@ -9,14 +9,15 @@ from tests.support.brokers import Cluster, Node, find, other, running_cluster
 from tests.support.transactional import EndRefused, TransactionalClient, Txn
 
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import TransactionRecord, TxnId, TxnState
 from magnetar.broker.transactions.assignment import assign_partition
-from magnetar.broker.transactions.records import decode_record, record_key
 from magnetar.core.errors import ServerError
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
+from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
+from magnetar.transactions.records import decode_record, record_key
 
 TOPICS = [f"persistent://public/default/t{number}" for number in range(8)]
-SETTINGS = BrokerSettings(transactions=True, shutdown_timeout_ms=5_000)
+SETTINGS = compose(BrokerSettings, transactions=True, shutdown_timeout_ms=5_000)
 WITHIN_S = 30.0
 
 
@@ -81,7 +82,7 @@ async def test_the_end_reaches_topics_and_subscriptions_of_all_brokers(commit: b
             assert (cursor.pending, cursor.backlog) == (None, 2)
 
 
-async def test_an_open_transaction_goes_on_when_its_coordinator_dies() -> None:
+async def test_an_open_transaction_continues_when_its_coordinator_dies() -> None:
     async with transactional() as (cluster, client):
         first = await coordinator_of(cluster)
         topic = await topic_of(cluster, other(cluster, first))

@@ -1,7 +1,6 @@
 """The broker's description of itself: settings, load, health and lookups."""
 
 import asyncio
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from magnetar.core.names import TopicName
 from magnetar.offload.stores import StoreSpec
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose, settings_of
 from magnetar.settings.standalone import StandaloneSettings
 
 from .support import BROKER, Admin
@@ -63,12 +63,15 @@ async def test_no_setting_of_a_broker_changes_at_run_time(admin: Admin) -> None:
 async def test_settings_are_texts_under_pulsars_keys(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = BrokerSettings(
-        auto_topic_creation=False, message_ttl_s=7, delete_inactive_topics_after_s=None
+    settings = compose(
+        BrokerSettings,
+        auto_topic_creation=False,
+        message_ttl_s=7,
+        delete_inactive_topics_after_s=None,
     )
     monkeypatch.setattr(admin.service, "settings", settings)
     shown = await document(admin, "~/brokers/configuration/runtime")
-    assert len(shown) == len(dataclasses.fields(settings))
+    assert len(shown) == len(settings_of(BrokerSettings))
     assert shown["allowAutoTopicCreation"] == "false"
     assert shown["allowAutoSubscriptionCreation"] == "true"
     assert shown["ttlDurationDefaultInSeconds"] == "7"
@@ -80,14 +83,14 @@ async def test_settings_are_texts_under_pulsars_keys(
     ("settings", "url", "ledgers"),
     [
         (BrokerSettings(), "memory:", "/ledgers"),
-        (StandaloneSettings(data_dir=Path("/d")), "rocksdb:///d/metadata", "/ledgers"),
+        (compose(StandaloneSettings, data_dir=Path("/d")), "rocksdb:///d/metadata", "/ledgers"),
         (
-            BrokerProcessSettings(metadata_url="etcd://h:1", metadata_root="/m/"),
+            compose(BrokerProcessSettings, metadata_url="etcd://h:1", metadata_root="/m/"),
             "etcd://h:1",
             "/m/ledgers",
         ),
         (
-            BrokerProcessSettings(metadata_url="etcd://h:1", metadata_root="/m"),
+            compose(BrokerProcessSettings, metadata_url="etcd://h:1", metadata_root="/m"),
             "etcd://h:1",
             "/m/ledgers",
         ),

@@ -1,14 +1,15 @@
 """Requests about many topics or subscriptions apply to all of them, then answer a refusal."""
 
 import asyncio
-import dataclasses
 
 import pytest
+from tests.support.settings import changed
 
 from magnetar.admin.bulk import for_each
 from magnetar.broker.subscription.spec import SubType
 from magnetar.core.errors import PreconditionFailed
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose
 
 from .support import Admin, append, entry
 
@@ -110,9 +111,9 @@ async def test_the_internal_configuration_has_the_address_of_the_metadata_store(
         actual = (await admin.done("GET", "~/brokers/internal-configuration")).json()
         return actual["metadataStoreUrl"], actual["ledgersRootPath"]
 
-    cluster = BrokerProcessSettings(metadata_url="etcd:http://e1:2379,http://e2:2379")
+    cluster = compose(BrokerProcessSettings, metadata_url="etcd:http://e1:2379,http://e2:2379")
     assert await told(cluster) == ("etcd:http://e1:2379,http://e2:2379", "/magnetar/ledgers")
-    other = dataclasses.replace(cluster, metadata_root="/b/")
+    other = changed(cluster, metadata_root="/b/")
     assert await told(other) == ("etcd:http://e1:2379,http://e2:2379", "/b/ledgers")
 
 
@@ -121,12 +122,12 @@ async def test_a_tenant_is_deleted_completely_or_not_at_all(
 ) -> None:
     await fill(admin, "a", "s")
     settings = admin.service.settings
-    forced = dataclasses.replace(settings, force_delete_tenant=True, force_delete_namespace=False)
+    forced = changed(settings, force_delete_tenant=True, force_delete_namespace=False)
     monkeypatch.setattr(admin.service, "settings", forced)
     refused = await admin.call("DELETE", "~/tenants/t1?force=true")
     assert refused.status_code == 405
     assert await backlogs(admin, "a") == {"s": MESSAGES}
-    allowed = dataclasses.replace(forced, force_delete_namespace=True)
+    allowed = changed(forced, force_delete_namespace=True)
     monkeypatch.setattr(admin.service, "settings", allowed)
     await admin.done("DELETE", "~/tenants/t1?force=true")
     assert (await admin.call("GET", "~/tenants/t1")).status_code == 404

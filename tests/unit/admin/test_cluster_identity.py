@@ -110,7 +110,7 @@ async def test_other_brokers_get_this_brokers_token_and_the_principal_of_the_req
         await sender.close()
 
 
-async def test_no_request_is_sent_to_other_brokers_for_nobody() -> None:
+async def test_no_request_is_sent_to_other_brokers_for_no_caller() -> None:
     """It would have the rights of a broker."""
     sender = Sender(Scripted().app(), Credentials.parse("token", "token:secret"))
     async with admin_port() as heard:

@@ -1,12 +1,12 @@
 """Deletions over REST while other requests use, delete or create the same topics."""
 
 import contextlib
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 import pytest
+from tests.support.settings import changed
 
 from magnetar.admin.deletion import (
     LocalRemover,
@@ -353,7 +353,7 @@ async def test_which_conditions_refuse_the_deletion_of_a_namespace(
 
 
 def _forcing(settings: Any, *, allowed: bool = True) -> Any:
-    return dataclasses.replace(settings, force_delete_namespace=allowed)
+    return changed(settings, force_delete_namespace=allowed)
 
 
 async def _marked(admin: Admin) -> bool:

@@ -12,6 +12,7 @@ from magnetar.bookie.api import BookieIdentity
 from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats
 from magnetar.broker.subscription.spec import SubType
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 from .support import Admin, start_service, stop_service
 
@@ -125,7 +126,9 @@ async def test_odd_names_are_escaped(admin: Admin) -> None:
 
 
 async def test_switches() -> None:
-    service = await start_service(BrokerSettings(topic_metrics=False, consumer_metrics=True))
+    service = await start_service(
+        compose(BrokerSettings, topic_metrics=False, consumer_metrics=True)
+    )
     admin = Admin(service, MetricsPage(service), None)  # type: ignore[arg-type]
     for local in ("a", "b"):
         await admin.consumer("sub", SubType.Exclusive, local)

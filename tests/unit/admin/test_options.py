@@ -1,9 +1,9 @@
 """Each option of a request has its effect, and none if it is missing."""
 
-import dataclasses
 from typing import Any
 
 import pytest
+from tests.support.settings import changed
 
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
@@ -39,8 +39,8 @@ async def all_topics(admin: Admin, namespace: str = "t1/n1") -> list[str]:
 
 
 def settings_are(admin: Admin, monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
-    changed = dataclasses.replace(admin.service.settings, **given)
-    monkeypatch.setattr(admin.service, "settings", changed)
+    settings = changed(admin.service.settings, **given)
+    monkeypatch.setattr(admin.service, "settings", settings)
 
 
 def producer_of(mode: AccessMode) -> Producer:

@@ -15,7 +15,7 @@ from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD, RETENTION
 from magnetar.policies.policy import Level, Policy, Rest
 from magnetar.policies.registry import at, rest_of
 from magnetar.policies.types import MapOf, Text, Type
-from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.topics import ProducerSettings
 
 from .support import Admin
 
@@ -47,7 +47,7 @@ def allowed(policy: Policy, value: Any) -> bool:
     """Whether no rule between policies refuses the value."""
     if policy is REPLICATION:
         return bool(value == ["standalone"])
-    return policy is not MAX_MESSAGE_SIZE or value <= BrokerSettings().message_bytes_max
+    return policy is not MAX_MESSAGE_SIZE or value <= ProducerSettings().message_bytes_max
 
 
 async def stored(admin: Admin, level: Level, policy: Policy) -> Any:

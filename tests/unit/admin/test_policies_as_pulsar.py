@@ -17,6 +17,7 @@ import pytest
 from magnetar.admin.app import create_app
 from magnetar.policies import registry
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 from .support import start_service, stop_service
 
@@ -76,7 +77,7 @@ NOT_APPLIED = {
 
 @pytest.mark.parametrize("each", POLICIES, ids=lambda each: f"{each['level']}-{each['name']}")
 async def test_as_pulsar(each: Mapping[str, Any]) -> None:
-    service = await start_service(BrokerSettings(backlog_quota_bytes=QUOTA_BYTES))
+    service = await start_service(compose(BrokerSettings, backlog_quota_bytes=QUOTA_BYTES))
     transport = httpx.ASGITransport(create_app(service))
     async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
         replay = Replay(each["level"], each["name"], http)

@@ -14,6 +14,9 @@ from magnetar.policies.policy import Level
 from magnetar.policies.rates import DISPATCH_RATE
 from magnetar.policies.registry import BY_NAME, at
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
+from magnetar.settings.subscriptions import SubscriptionSettings
+from magnetar.settings.topics import ProducerSettings
 
 from .support import Admin
 
@@ -85,7 +88,7 @@ def test_an_age_quota_counts_against_a_topics_retention_and_not_a_namespaces() -
 @pytest.mark.parametrize("over", [0, 1])
 async def test_a_topics_messages_are_no_larger_than_the_brokers(admin: Admin, over: int) -> None:
     await admin.topic()
-    most = BrokerSettings().message_bytes_max
+    most = ProducerSettings().message_bytes_max
     answer = await admin.call("POST", TOPIC + "/maxMessageSize", most + over)
     assert answer.status_code == (412 if over else 204)
 
@@ -139,7 +142,7 @@ async def test_a_namespace_has_the_brokers_schema_update_until_it_sets_its_own(
 ) -> None:
     path = NAMESPACE + "/isAllowAutoUpdateSchema"
     for default in (False, True):
-        settings = BrokerSettings(schema_auto_update=default)
+        settings = compose(BrokerSettings, schema_auto_update=default)
         monkeypatch.setattr(admin.service, "settings", settings)
         assert (await admin.done("GET", path)).json() is default
         assert (await admin.done("GET", NAMESPACE)).json()["is_allow_auto_update_schema"] is default
@@ -151,7 +154,7 @@ async def test_a_namespace_has_the_brokers_schema_update_until_it_sets_its_own(
 
 async def test_a_namespaces_own_value_differs_from_the_value_in_force(admin: Admin) -> None:
     path = NAMESPACE + "/maxUnackedMessagesPerConsumer"
-    default = BrokerSettings().unacked_per_consumer_max
+    default = SubscriptionSettings().unacked_per_consumer_max
     for suffix in ("", "?applied=false"):
         assert (await admin.done("GET", path + suffix)).text == ""
     assert (await admin.done("GET", path + "?applied=true")).json() == default

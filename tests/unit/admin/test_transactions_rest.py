@@ -10,11 +10,12 @@ from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, SubscriptionInTxn, TxnId
 from magnetar.broker.transactions.coordinator import Caller
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
+from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId
 from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar.wire.events import SendRun
 
@@ -32,7 +33,7 @@ CALLER = Caller(None, super_user=True, connection=Connection())
 
 @pytest.fixture
 async def admin() -> AsyncIterator[Admin]:
-    service = await start_service(BrokerSettings(transactions=True))
+    service = await start_service(compose(BrokerSettings, transactions=True))
     page = MetricsPage(service)
     transport = httpx.ASGITransport(create_app(service, page))
     async with httpx.AsyncClient(transport=transport, base_url=service.http_url) as http:

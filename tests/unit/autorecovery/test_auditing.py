@@ -74,7 +74,7 @@ class Rig:
         return self.stage.clock.now_ms()
 
     async def audit(self, *lost: str, changed: bool = False) -> list[str]:
-        """Runs one audit, as if these bookies were gone."""
+        """Runs one audit, with these bookies missing."""
         living = {
             info.identity: info
             for info in self.stage.bookies.living()

@@ -1,4 +1,4 @@
-"""When a worker attempts waiting ledgers, when a bookie counts as gone, and what a check lists."""
+"""The times of attempts at waiting ledgers and of lost bookies, and the results of a check."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Flushes after failures: what is tried again, when, and what need not be written any more."""
+"""Flushes after failures: the retries, their times, and the data that needs no second write."""
 
 import asyncio
 import errno

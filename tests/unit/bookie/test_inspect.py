@@ -103,7 +103,7 @@ async def test_damaged_block_is_reported_with_its_offset(data_dir: Path) -> None
     assert log.read_bytes()[offset : offset + 4] == b"MEB1"
     assert "fail their CRC" in text
     assert "the index has entries 100 to 149 of ledger 1" in text
-    # The blocks behind it are still counted.
+    # The blocks after it are still counted.
     assert result.index is not None
     assert result.logs[0].blocks == result.index.views - 1
 

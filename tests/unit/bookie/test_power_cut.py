@@ -105,7 +105,7 @@ async def workload(bookie: LocalBookie, reported: Told, disk: SimDisk) -> None:
 
 
 async def attempt(work: object, ledger_id: int) -> set[int]:
-    """{ledger_id} if the work succeeds, nothing if the disk is gone."""
+    """Returns {ledger_id} if the work succeeds, an empty set if the disk is off."""
     try:
         await work  # type: ignore[misc]
     except (BookieError, OSError):

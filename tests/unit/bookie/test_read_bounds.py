@@ -83,7 +83,7 @@ async def test_reads_are_counted_by_their_entries_and_bytes() -> None:
 
 
 async def test_damage_is_forgotten_with_the_copy_that_had_it(open_bookie: Opener) -> None:
-    """Autorecovery copies the ledger back: what it does not copy is absent, not damaged."""
+    """Entries that autorecovery does not copy back are absent, not damaged."""
     bookie = await open_bookie(replace(SMALL, tick_s=1000.0))
     assert await add(bookie, 1, range(3)) is None
     bookie._ledgers.add_damage(Damage(1, 4, 4, "x.journal", 7))

@@ -56,7 +56,7 @@ def test_checkpoint_moves_past_bad_bytes_only_if_the_next_start_would_misread_th
 
 
 async def started(disk: SimDisk, times: int, *, entries: int = 0) -> SimIndexStore:
-    """A directory after so many starts, of which the first one takes entries."""
+    """Returns a directory after a number of starts; the first process adds entries."""
     index = SimIndexStore(disk, DATA / "index")
     for number in range(times):
         bookie = await open_sim(disk, index, BY_HAND)

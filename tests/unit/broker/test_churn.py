@@ -21,8 +21,9 @@ from magnetar.core.garbage import garbage_policy
 from magnetar.core.names import parse_topic
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
-AT_ONCE: Final = BrokerSettings(failover_delay_ms=0)
+AT_ONCE: Final = compose(BrokerSettings, failover_delay_ms=0)
 """Failover consumers are handed messages without a pause."""
 ROUNDS: Final = 60
 """Meets each combination of subscription type and ending (3 * 4 * 5)."""

@@ -29,8 +29,10 @@ from magnetar.offload.records import (
 )
 from magnetar.offload.stores import StoreSpec
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
+from magnetar.settings.offload import OffloadSettings
 
-FOLDER = BrokerSettings(offload_driver="filesystem", offload_folder="/cold")
+FOLDER = compose(BrokerSettings, offload_driver="filesystem", offload_folder="/cold")
 
 
 class Racing(MemoryStore):
@@ -46,7 +48,7 @@ class Racing(MemoryStore):
 
 
 async def closed_ledgers(service: BrokerService, count: int) -> ManagedLedger:
-    """A log with so many closed ledgers and an open one."""
+    """Returns a log with this number of closed ledgers and an open one."""
     name = parse_topic("persistent://t1/n1/t")
     ledger = await service.ledgers.open(ledger_name(name))
     for _ in range(count):
@@ -229,7 +231,7 @@ async def test_stats_ask_metadata_only_of_topics_that_may_have_moved() -> None:
     await stop_service(service)
 
 
-async def test_a_topic_without_closed_ledgers_is_not_asked_for() -> None:
+async def test_a_topic_without_closed_ledgers_is_not_requested() -> None:
     service = await start_service(FOLDER)
     ledger = await closed_ledgers(service, 0)
     await service.store.put(offload_key(ledger.name, ledger.ledgers[0].ledger_id), b"unreadable")
@@ -248,7 +250,8 @@ async def test_defaults_are_published_by_the_broker_that_started_last() -> None:
 
 
 def test_every_setting_reaches_the_jobs() -> None:
-    settings = BrokerSettings(
+    settings = compose(
+        BrokerSettings,
         offload_driver="S3",
         offload_bucket="b",
         offload_region="r",
@@ -259,7 +262,7 @@ def test_every_setting_reaches_the_jobs() -> None:
         offload_deletion_lag_ms=3,
         offload_read_priority="bookkeeper-first",
     )
-    assert offload_defaults(settings) == OffloadDefaults(
+    assert offload_defaults(settings.offload) == OffloadDefaults(
         driver="S3",
         bucket="b",
         region="r",
@@ -270,4 +273,4 @@ def test_every_setting_reaches_the_jobs() -> None:
         deletion_lag_ms=3,
         read_priority="bookkeeper-first",
     )
-    assert offload_defaults(BrokerSettings()) == OffloadDefaults()
+    assert offload_defaults(OffloadSettings()) == OffloadDefaults()

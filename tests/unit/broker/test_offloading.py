@@ -23,6 +23,7 @@ from magnetar.offload.policy import (
 from magnetar.offload.records import DEFAULTS_KEY, OffloadRecord, offload_key
 from magnetar.offload.stores import StoreSpec
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 FOLDER = {"managedLedgerOffloadDriver": "filesystem", "managedLedgerOffloadBucket": "/cold"}
 
@@ -36,8 +37,10 @@ async def test_settings_are_published_for_jobs() -> None:
     store = MemoryStore()
     await publish_defaults(store, OffloadDefaults())
     assert await published(store) is None  # nothing is set: nothing is written
-    settings = BrokerSettings(offload_driver="S3", offload_bucket="b", offload_threshold_s=60)
-    defaults = offload_defaults(settings)
+    settings = compose(
+        BrokerSettings, offload_driver="S3", offload_bucket="b", offload_threshold_s=60
+    )
+    defaults = offload_defaults(settings.offload)
     assert (defaults.driver, defaults.bucket, defaults.threshold_s) == ("S3", "b", 60)
     await publish_defaults(store, defaults)
     assert await published(store) == defaults
@@ -61,7 +64,7 @@ async def with_moved_ledger(service: BrokerService, name: TopicName) -> ManagedL
     return ledger
 
 
-async def test_only_topics_that_are_offloaded_are_asked_for() -> None:
+async def test_only_topics_that_are_offloaded_are_requested() -> None:
     service = await start_service()
     plain = await with_moved_ledger(service, parse_topic("persistent://t1/n1/plain"))
     own = parse_topic("persistent://t1/n1/own")

@@ -280,7 +280,7 @@ async def test_an_epoch_that_was_not_stored_is_not_believed(
 async def test_a_late_answer_of_an_earlier_epoch_takes_nothing_from_a_later_one(
     sink: RecordingSink,
 ) -> None:
-    """The producer of the later epoch comes back without another write, which might fail."""
+    """The producer of the later epoch reconnects without another write, which might fail."""
     writes: dict[int, asyncio.Event] = {}
     asked: list[int] = []
 

@@ -16,6 +16,7 @@ from magnetar.broker.session.budget import CONNECTION_PENDING_BYTES_HIGH
 from magnetar.broker.session.connection import WRITE_BUFFER_HIGH_BYTES
 from magnetar.broker.session.session import Session
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import encode_command
@@ -45,7 +46,7 @@ async def stalling(
 
 
 async def flood(client: RawClient, producer_id: int, first: int, bytes_count: int) -> int:
-    """Writes until so many bytes are written, or the socket takes no more; how many messages."""
+    """Writes this number of bytes, or until the socket blocks; returns the number of messages."""
     sent = 0
     while sent * len(PAYLOAD) < bytes_count:
         client.send(producer_id, first + sent, PAYLOAD)
@@ -149,8 +150,8 @@ async def test_a_consumer_that_does_not_read_does_not_grow_memory() -> None:
             await eventually(lambda: not session.wire.writable)
             for _ in range(100):
                 await asyncio.sleep(0)
-            # One step of a dispatcher may go beyond the mark: what one consumer gets in its turn.
-            turn = service.settings.dispatch_turn_entries_max * (len(PAYLOAD) + 200)
+            # One step of a dispatcher may exceed the mark by the entries of one consumer's turn.
+            turn = service.settings.subscriptions.dispatch_turn_entries_max * (len(PAYLOAD) + 200)
             assert unread_bytes(session) <= WRITE_BUFFER_HIGH_BYTES + turn
             for _ in range(sent):  # and once it reads, it gets everything
                 await peer.until(CommandType.MESSAGE)
@@ -286,7 +287,7 @@ async def test_a_paused_connection_does_not_count_as_silent() -> None:
 @pytest.mark.parametrize("answers", [True, False])
 async def test_a_name_is_taken_over_only_from_a_dead_connection(answers: bool) -> None:
     # The peer has time to answer; a silent one is waited for.
-    settings = BrokerSettings(liveness_check_timeout_ms=20_000 if answers else 100)
+    settings = compose(BrokerSettings, liveness_check_timeout_ms=20_000 if answers else 100)
     async with (
         running_broker(settings) as (_, port),
         peer_of(port) as holder,
@@ -311,9 +312,9 @@ async def test_a_name_is_taken_over_only_from_a_dead_connection(answers: bool) -
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (BrokerSettings(connections_max=2), "Reached the maximum number of connections"),
+        (compose(BrokerSettings, connections_max=2), "Reached the maximum number of connections"),
         (
-            BrokerSettings(connections_per_ip_max=2),
+            compose(BrokerSettings, connections_per_ip_max=2),
             "Reached the maximum number of connections on address127.0.0.1",
         ),
     ],
@@ -335,7 +336,7 @@ async def test_connections_beyond_the_bound_are_closed(settings: BrokerSettings,
 
 
 async def test_another_address_is_not_counted_with_the_first() -> None:
-    async with running_broker(BrokerSettings(connections_per_ip_max=1)) as (_, port):
+    async with running_broker(compose(BrokerSettings, connections_per_ip_max=1)) as (_, port):
         sockets = []
         for address in ("127.0.0.1", "127.0.0.2"):
             opened = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))

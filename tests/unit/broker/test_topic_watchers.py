@@ -19,7 +19,7 @@ NAMESPACE = "public/default"
 
 
 class LateLists(MemoryStore):
-    """Lists of topics are read at once, and answered when the test says so."""
+    """Lists of topics that are read at once, and answered on the test's command."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())

@@ -12,6 +12,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.transactions.assignment import ASSIGN_TOPIC
 from magnetar.core.errors import ServerError
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -21,7 +22,10 @@ TIMEOUT_MS = 60_000
 
 @asynccontextmanager
 async def transactional(**settings: Any) -> AsyncIterator[tuple[BrokerService, RawClient, int]]:
-    async with running_broker(BrokerSettings(transactions=True, **settings)) as (service, port):
+    async with running_broker(compose(BrokerSettings, transactions=True, **settings)) as (
+        service,
+        port,
+    ):
         client = await RawClient.connect(HOST, port)
         yield service, client, port
         await client.close()

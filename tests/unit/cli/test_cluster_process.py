@@ -11,6 +11,7 @@ from magnetar.cluster.broker_process import BrokerProcess
 from magnetar.cluster.nodes import Node, Readiness
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose
 from magnetar.settings.member import AutorecoveryProcessSettings
 
 CLUSTER = "  cluster   magnetar   (metadata: etcd:http://127.0.0.1:2379)\n"
@@ -39,7 +40,7 @@ def test_every_banner_names_the_role_the_cluster_and_the_addresses(tmp_path: Pat
         identity=BookieIdentity("b", "i"),
         address="h:2",
     )
-    settings = BookieProcessSettings(data_dir=tmp_path)
+    settings = compose(BookieProcessSettings, data_dir=tmp_path)
     assert serving.COMMAND.banner_text(serving_bookie, settings) == (
         f"bookie is ready\n{CLUSTER}"
         "  bookie    b, incarnation i\n"

@@ -8,7 +8,7 @@ import pytest
 from magnetar.cluster.broker_credentials import client_tls, own_credentials
 from magnetar.security.secret import Secret
 from magnetar.settings.cluster_broker import BrokerProcessSettings
-from magnetar.settings.field import SettingsError
+from magnetar.settings.field import SettingsError, compose
 
 FILES = Secret("tlsCertFile:/a.pem,tlsKeyFile:/a.key")
 
@@ -17,8 +17,11 @@ def settings(**changes: Any) -> BrokerProcessSettings:
     if changes.get("broker_client_tls"):
         ports = {"tls_cert_file": Path("/s.pem"), "tls_key_file": Path("/s.key")}
         changes = {"http_port_tls": 0, **ports, **changes}
-    return BrokerProcessSettings(
-        authentication_enabled=True, authentication_providers=("tls",), **changes
+    return compose(
+        BrokerProcessSettings,
+        authentication_enabled=True,
+        authentication_providers=("tls",),
+        **changes,
     )
 
 

@@ -14,7 +14,8 @@ from magnetar.core.log import FIELDS
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
 from magnetar.security.tls.process import ProcessTls
-from magnetar.settings.member import MemberSettings
+from magnetar.settings.field import compose
+from magnetar.settings.member import AutorecoveryProcessSettings
 
 URL = "etcd:http://127.0.0.1:1"
 
@@ -47,12 +48,17 @@ def joined(
 ) -> tuple[Membership | None, str]:
     """The membership, or else the text of the error."""
     monkeypatch.setattr(membership, "open_store", opening)
-    settings = MemberSettings(metadata_url=URL, metadata_wait_s=wait_s)
+    settings = compose(
+        AutorecoveryProcessSettings,
+        metadata_url=URL,
+        metadata_wait_s=wait_s,
+        cluster_name="shop",
+    )
 
     async def main() -> tuple[Membership | None, str]:
         async with AsyncExitStack() as opened:
             try:
-                return await join(opened, settings, "shop", Loops(), "test", ProcessTls()), ""
+                return await join(opened, settings, Loops(), "test", ProcessTls()), ""
             except MetadataError as error:
                 return None, str(error)
 

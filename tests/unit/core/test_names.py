@@ -1,4 +1,4 @@
-"""Names that clients send: what is refused, what is a partition, and how long they may be."""
+"""Names that clients send: refusals, partitions, and maximum lengths."""
 
 import pytest
 

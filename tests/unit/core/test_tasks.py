@@ -1,4 +1,4 @@
-"""Tasks of one owner: what is done to its end whatever happens to the caller."""
+"""Tasks of one owner: their ends, and work that continues without its caller."""
 
 import asyncio
 import contextlib

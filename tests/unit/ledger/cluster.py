@@ -53,7 +53,7 @@ def virtual(coroutine: Coroutine[object, object, T]) -> T:
 
 
 class Disk(MemoryBookie):
-    """What a bookie holds. Once damaged, it does not know what it had."""
+    """The entries of a bookie. After damage, it cannot tell which entries it had."""
 
     def __init__(self, bookie_id: str, incarnation: str = "0") -> None:
         super().__init__(bookie_id, incarnation)
@@ -77,7 +77,7 @@ class Disk(MemoryBookie):
     def add_now(
         self, ledger_id: int, first: int, entries: Sequence[bytes], lac: int, *, recovery: bool
     ) -> BookieError | None:
-        """Stores at once; what it would answer."""
+        """Stores the entries at once; returns the answer."""
         if self.read_only:
             return BookieError("read-only")
         if ledger_id in self._deleted:
@@ -183,7 +183,7 @@ class Link:
         self.fail_adds = count
 
     def cut(self) -> None:
-        """Answers what is under way as a broken connection does; it may arrive all the same."""
+        """Fails the requests under way as a broken connection does; they may still arrive."""
         self._epoch += 1
         pending, self._pending = self._pending, []
         for on_added, _ in pending:
@@ -320,7 +320,7 @@ class Links:
         self._listeners.remove(on_lost)
 
     def leave(self, identity: BookieIdentity) -> None:
-        """Its registration has gone."""
+        """Ends its registration."""
         if identity in self.links and identity not in self.away:
             self.away.add(identity)
             for on_lost in list(self._listeners):
@@ -332,7 +332,7 @@ class Links:
         self.links.setdefault(disk.identity, Link(disk, self._rng))
 
     def gone(self, identity: BookieIdentity) -> None:
-        """Its disks are no more."""
+        """Destroys its disks."""
         self.leave(identity)
         link = self.links.pop(identity, None)
         self.away.discard(identity)
@@ -366,7 +366,7 @@ class Cluster:
         return await client.create({}), links
 
     async def record(self, ledger_id: int) -> LedgerMetadata:
-        """The ledger as it stands in the metadata store."""
+        """Returns the ledger's record in the metadata store."""
         record = await MemoryStore.get(self.store, ledger_key(ledger_id))
         assert record is not None
         return decode(record.key, record.value)

@@ -25,7 +25,7 @@ NAME = "public/default/persistent/topic"
 
 
 class ManualClock:
-    """Time that stands still until it is moved."""
+    """A clock that only moves on request."""
 
     def __init__(self) -> None:
         self.time_ms = 1_700_000_000_000
@@ -90,7 +90,7 @@ class Appends:
         self._more.set()
 
     def labelled(self, label: int) -> Callable[[int, int, MagnetarError | None], None]:
-        """A callback that tells them apart: the label stands for the ledger id."""
+        """Returns a callback with a label in place of the ledger id."""
         return lambda _ledger_id, first, error: self(label, first, error)
 
     async def wait(self, count: int) -> list[tuple[int, int, MagnetarError | None]]:
@@ -122,7 +122,7 @@ class StageOn(Generic[AnyBookie]):
 
 
 class Stage(StageOn[FaultyBookie]):
-    """With a bookie that can be told to fail."""
+    """A writer's stage, with a bookie that fails on request."""
 
     def __init__(self) -> None:
         super().__init__(FaultyBookie())

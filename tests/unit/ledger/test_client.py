@@ -92,7 +92,7 @@ def test_everything_below_the_last_ensemble_is_confirmed_whatever_its_bookies_sa
 
 
 def test_a_bookie_that_refuses_a_deletion_keeps_the_record() -> None:
-    """Else nobody would know of the copies that are left there."""
+    """Otherwise no record would show the copies that are left there."""
 
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))
@@ -118,7 +118,7 @@ def test_a_bookie_that_refuses_a_deletion_keeps_the_record() -> None:
 
 
 def test_a_process_that_may_only_read_leaves_the_copies_to_the_bookies() -> None:
-    """A bookie deletes a ledger whose record is gone: Spark jobs release offloaded ledgers so."""
+    """A bookie deletes a ledger without a record: Spark jobs release offloaded ledgers this way."""
 
     async def main() -> None:
         cluster = Cluster(2, quorum(2, 2, 2))

@@ -90,7 +90,7 @@ def test_what_needs_the_record_fails_after_the_named_time() -> None:
         with pytest.raises(MagnetarError, match="is not known"):
             await adding
         cluster.store.trouble = 0.0
-        await asyncio.sleep(10)  # what was under way may still happen
+        await asyncio.sleep(10)  # requests under way may still take effect
         assert (await writer.close()).last_entry == -1
 
     virtual(main())

@@ -1,4 +1,4 @@
-"""What bookies know of an idle writer's ledger: all of it, told once, and never too much."""
+"""Bookies get the last confirmed entry of an idle ledger: once, and never too early."""
 
 import asyncio
 from random import Random
@@ -177,7 +177,7 @@ def test_a_bookie_that_does_not_take_it_is_not_blamed_and_not_asked_for_ever() -
 
 
 def test_a_bookie_that_hangs_holds_up_no_word_to_others() -> None:
-    """Of ledgers that are not on it: they are told on time, whenever they come to rest."""
+    """Other bookies learn of idle ledgers in time."""
 
     async def main() -> None:
         cluster = Cluster(2, quorum(1, 1, 1))
@@ -243,7 +243,7 @@ def test_a_late_word_does_not_move_a_fenced_ledger() -> None:
         writer, links = await cluster.writer()
         await write(writer, b"x")
         for link in links.links.values():
-            link.hold()  # what is told arrives late
+            link.hold()  # the message arrives late
         await asyncio.sleep(IDLE_S)
         other, _ = cluster.client()
         ended = await other.open(writer.ledger_id, recover=True)

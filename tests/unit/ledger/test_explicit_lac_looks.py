@@ -1,4 +1,4 @@
-"""When idle writers' ledgers are told: after how many looks, how many at once, how often again."""
+"""Checks for idle ledgers: their number before bookies are notified, their bound, their retries."""
 
 import asyncio
 
@@ -27,7 +27,7 @@ def test_a_bookie_that_refuses_is_asked_at_ever_longer_intervals() -> None:
         await asyncio.sleep(40 * INTERVAL_S)
         assert asked == [2, 4, 8, 16]
         assert not writer.lac_watched
-        await write(writer, b"y")  # there is more: it begins anew
+        await write(writer, b"y")  # more entries were added: the count begins again
         assert writer.lac_watched
         await asyncio.sleep(40 * INTERVAL_S)
         assert len(asked) == 8
@@ -35,7 +35,7 @@ def test_a_bookie_that_refuses_is_asked_at_ever_longer_intervals() -> None:
     virtual(main())
 
 
-def test_more_adds_begin_the_tries_anew() -> None:
+def test_more_adds_begin_the_tries_again() -> None:
     async def main() -> None:
         cluster = Cluster(1, quorum(1, 1, 1))
         writer, links = await cluster.writer()

@@ -1,4 +1,4 @@
-"""How many bytes a ledger has that its writer did not close: which source counts, who is asked."""
+"""The length of a ledger that its writer did not close: its source, and the bookies asked."""
 
 from collections.abc import Sequence
 from random import Random
@@ -207,7 +207,7 @@ def test_a_bookie_that_may_prove_what_is_missing_is_not_done_without() -> None:
         stage.begin(9)
         with pytest.raises(RecoveryFailed, match="1 of its entries 0 to 9 are not counted"):
             await stage.lengths.until(9)
-        del stage.links.links[ID[2]]  # gone for good: nobody waits for it
+        del stage.links.links[ID[2]]  # lost for good: no request waits for it
         assert await stage.lengths.until(9) == sum(SIZES) - SIZES[3]
 
     virtual(main())

@@ -1,4 +1,4 @@
-"""Which bookies a ledger goes to."""
+"""The choice of a ledger's bookies."""
 
 from collections import Counter
 from itertools import permutations

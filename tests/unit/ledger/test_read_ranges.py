@@ -1,4 +1,4 @@
-"""What a read asks of bookies and returns: no more than was asked for, as much as fits."""
+"""Ranges of reads: requests to bookies, and answers that have no more entries than requested."""
 
 import asyncio
 import gc
@@ -34,7 +34,7 @@ async def written(shape: tuple[int, int, int], **changes: Any) -> tuple[LedgerRe
 
 
 def watched(links: Links) -> list[tuple[int, int]]:
-    """The ranges that bookies are asked for from now on."""
+    """Records the ranges of requests to bookies from now on."""
     asked: list[tuple[int, int]] = []
     for link in links.links.values():
 
@@ -154,7 +154,7 @@ def test_a_writer_whose_record_cannot_be_read_raises_what_its_bookies_said() -> 
     virtual(main())
 
 
-def test_copies_that_fail_after_another_has_answered_fail_for_nobody() -> None:
+def test_copies_that_fail_after_another_has_answered_fail_for_no_caller() -> None:
     async def main() -> None:
         unhandled: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: unhandled.append(what))

@@ -1,4 +1,4 @@
-"""Reads from any copy: which is asked first, what is done about those that fail."""
+"""Reads from any copy: the order of bookies, and the handling of failures."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reads and writes of records while the store is away: how long, how often, and what is said."""
+"""Reads and writes of records while the store is unavailable: deadlines, retries, errors."""
 
 import asyncio
 from collections.abc import Sequence

@@ -183,7 +183,7 @@ def test_bookies_that_fail_while_entries_are_stored_are_replaced_in_the_closing_
         cluster.disks[failing.bookie_id].read_only = True
         reader = await cluster.client()[0].open(writer.ledger_id, recover=True)
         assert reader.last_entry == 1
-        (ensemble,) = reader.metadata.ensembles  # nobody knew that entry 0 was confirmed
+        (ensemble,) = reader.metadata.ensembles  # no bookie knew that entry 0 was confirmed
         assert failing not in ensemble.bookies
         assert set(writer.bookies) - {failing} < set(ensemble.bookies)  # those that are well stay
         for entry_id in (0, 1):
@@ -193,7 +193,7 @@ def test_bookies_that_fail_while_entries_are_stored_are_replaced_in_the_closing_
     virtual(main())
 
 
-def test_a_recovery_that_is_cut_short_leaves_the_ensembles_alone() -> None:
+def test_a_recovery_that_is_interrupted_leaves_the_ensembles_alone() -> None:
     """Else the next one would ask bookies that have nothing yet, and cut the ledger short."""
 
     async def main() -> None:

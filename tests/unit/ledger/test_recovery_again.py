@@ -1,4 +1,4 @@
-"""A recovery that goes on from where another one, which was cut short, has left its traces."""
+"""A recovery that follows an interrupted one, and finds its entries and fences."""
 
 import asyncio
 
@@ -11,11 +11,11 @@ from magnetar.ledger.metadata import LedgerState
 from magnetar.ledger.quorum import write_set
 
 
-def test_what_a_cut_short_recovery_stored_elsewhere_is_not_taken_for_confirmed(
+def test_entries_that_an_interrupted_recovery_stored_elsewhere_do_not_count_as_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its new ensembles are in no record: an entry that is on those only lacks copies where the
-    record says. The next recovery has to look at it, so no bookie may call it confirmed."""
+    record says. The next recovery must examine it, so no bookie may report it as confirmed."""
     monkeypatch.setattr("magnetar.ledger.recovery.READ_BYTES", 1)  # an entry at a time
 
     async def main(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""Recovery's reads of what may be confirmed: whose word counts, who is waited for."""
+"""Recovery's reads of entries that may be confirmed: the answers that count, and the waits."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What one writer has on its way to one bookie, and which bookies an entry goes to."""
+"""A writer's pending adds to one bookie, and the write set of an entry."""
 
 import pytest
 from hypothesis import given
@@ -12,7 +12,7 @@ from magnetar.ledger.replicas import Layout, Piece, Replica
 
 
 class Sending(Disk):
-    """Notes what is sent; the test answers."""
+    """Records the requests; the test answers them."""
 
     def __init__(self, name: str = "b") -> None:
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""The writer's own bounds: who counts towards an ack quorum, who is done without, and when."""
+"""The writer's quorums and bounds: acks that count, and bookies that are replaced."""
 
 import asyncio
 from itertools import pairwise
@@ -294,7 +294,7 @@ def test_a_count_that_the_store_does_not_take_disturbs_nobody() -> None:
 
 
 def test_a_closing_record_keeps_everyone_where_nobody_lacks_what_is_confirmed() -> None:
-    """The slow bookie lacks only what nobody was promised."""
+    """The slow bookie lacks only unconfirmed entries."""
 
     async def main() -> None:
         cluster = Cluster(3, quorum(3, 3, 2, add_timeout_s=1000.0))

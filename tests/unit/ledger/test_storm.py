@@ -36,7 +36,7 @@ PAUSES_S = [0.0, 0.0, 0.001, 0.003, 0.01, 0.3, 1.5]
 SEEDS = 100
 
 Step = tuple[str, int, float]
-"""What happens, to whom or how much, and the pause behind it."""
+"""The event, its subject or amount, and the pause after it."""
 
 ACTS = [
     *["append"] * 4,

@@ -47,7 +47,7 @@ def test_a_swap_that_returns_has_happened_once(seed: int, trouble: float) -> Non
             else:
                 known = wanted
                 assert (await cluster.record(writer.ledger_id)).counted_entries == number
-            await asyncio.sleep(10)  # what was left behind may land: over nothing
+            await asyncio.sleep(10)  # pending requests may still arrive: they overwrite nothing
             record = await MemoryStore.get(cluster.store, ledger_key(writer.ledger_id))
             assert record is not None
             assert record.revision == revision

@@ -1,4 +1,4 @@
-"""A topic with entries and a cursor before them, and what is left of it after a crash."""
+"""A topic with entries and a cursor before them, and its state after a crash."""
 
 from tests.unit.ledger.stage import NAME, Stage, publish
 

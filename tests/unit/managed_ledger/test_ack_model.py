@@ -34,7 +34,7 @@ class Hooked(AckState):
 
 
 class Model:
-    """The state, and what it should be."""
+    """The state, and the expected one."""
 
     def __init__(self, counts: list[int], rng: Random) -> None:
         self.rng = rng
@@ -126,7 +126,7 @@ class Model:
         return state.mark_delete, holes, dict(state.batches)
 
     def store(self) -> None:
-        """What a delta holds, on top of what is stored, is the state."""
+        """Asserts that the stored state plus the delta is the present state."""
         fresh = self.state.take_fresh()
         _, holes, batches = self.stored
         for ledger_id, bitmap in fresh.holes.items():

@@ -34,7 +34,7 @@ def test_runs_of_ids(ids: set[int], start: int) -> None:
     assert all(last + 1 not in ids for _, last in found)
 
 
-def test_mark_delete_goes_on_where_ledgers_between_are_gone() -> None:
+def test_mark_delete_continues_where_ledgers_between_are_gone() -> None:
     index = index_of((3, 4), (5, 2), (9, 3))
     state = AckState(index, Position(1, 7), tracked=False)  # ledger 1 was trimmed
     state.restore(
@@ -130,7 +130,7 @@ def test_bits_beyond_a_batchs_size_count_for_nothing() -> None:
 
 
 def test_an_ack_of_what_an_artifact_holds_moves_mark_delete_there_and_no_further() -> None:
-    """The log's own entries of that time are gone; a cursor before them reads the artifact on."""
+    """The log's own entries are trimmed; a cursor before them continues in the artifact."""
     state = AckState(index_of((5, 3), (7, 2)), Position(1, -1), tracked=True)
     state.ack_cumulative((1, 3))
     assert state.mark_delete == (1, 3)

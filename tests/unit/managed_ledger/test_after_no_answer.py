@@ -1,4 +1,4 @@
-"""After a write of unknown outcome, the next write goes on from what the store has."""
+"""After a write of unknown outcome, the next write continues from the stored record."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -86,7 +86,7 @@ async def test_a_lost_answer_costs_neither_the_topic_nor_a_ledger(
 async def test_a_ledger_that_was_created_without_an_answer_stays_empty_and_is_deleted(
     whose: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing tells which attempt created it, so nobody writes to it: the next one is used."""
+    """It is unknown which attempt created it, so it is not used; the next ledger is."""
     stage = Stage()
     stage.store = store = HeldStore()
     hasty = replace(SINGLE, metadata_timeout_s=0.01)

@@ -71,7 +71,7 @@ def test_the_first_place_that_leaves_so_many_bytes(
 
 
 async def test_an_idle_log_is_rolled_over_and_trimmed() -> None:
-    """A ledger that nobody appends to any more does not stay for ever."""
+    """A ledger without further appends does not stay for ever."""
     stage = Stage()
     settings = ManagedLedgerSettings(rollover_ms_min=0, rollover_ms_max=60_000)
     ledger = await stage.factory(settings).open(NAME)
@@ -98,7 +98,7 @@ async def test_new_ledgers_have_the_quorums_of_the_moment() -> None:
     ledger = await ManagedLedgerFactory(stage.store, client, stage.clock).open(NAME)
     first, _ = await publish(ledger, b"one")
     ledger.quorums = Quorums(3, 2, 1)
-    assert (await publish(ledger, b"two"))[0] == first  # a loaded topic goes on with its ledger
+    assert (await publish(ledger, b"two"))[0] == first  # a loaded topic continues with its ledger
     await ledger.roll_over()
     second, _ = await publish(ledger, b"three")
     spread = []

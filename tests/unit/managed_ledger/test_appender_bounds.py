@@ -1,4 +1,4 @@
-"""When a ledger is rolled over, what a topic queues meanwhile, and what it says of itself."""
+"""The rollover of ledgers, the queue of a topic meanwhile, and its stats."""
 
 import asyncio
 from collections.abc import Sequence
@@ -107,7 +107,7 @@ async def test_an_old_ledger_without_entries_is_not_rolled_over() -> None:
     await turns(60)
     stage.clock.advance(10_000)
     assert ledger.state == "LedgerOpened"
-    ledger.roll_if_aged()  # what was sent is not answered
+    ledger.roll_if_aged()  # the request is not answered
     assert ledger.state == "LedgerOpened"
 
 
@@ -222,7 +222,7 @@ async def test_a_group_is_tried_in_so_many_ledgers(failures: int) -> None:
     if failures <= REPLAYS_MAX:
         assert await publish(ledger, b"x") == (max(tried), 0)
         assert len(tried) == failures + 1
-        # One that took something begins the count anew.
+        # A ledger that accepted entries resets the count.
         await ledger.roll_over()
         tried.clear()
         assert await publish(ledger, b"x") == (max(tried), 0)

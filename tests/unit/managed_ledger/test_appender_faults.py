@@ -78,7 +78,7 @@ async def test_a_rollover_of_an_idle_fenced_ledger_ends() -> None:
     other = await stage.factory().open(NAME)
     await publish(other, b"two")
     other.set_retention(0, 0)
-    await other.trim()  # the first owner's ledger is gone
+    await other.trim()  # the first owner's ledger is deleted
     await turns(20)
     await asyncio.wait_for(owner.roll_over(), 20)
     assert owner.fenced
@@ -112,7 +112,7 @@ async def test_of_two_idle_owners_the_first_to_write_stays() -> None:
     assert await data_of(stage) == [b"two"]
 
 
-async def test_an_owner_that_comes_back_opens_anew() -> None:
+async def test_an_owner_that_returns_opens_again() -> None:
     stage = Stage()
     factory = stage.factory()
     ledger = await factory.open(NAME)

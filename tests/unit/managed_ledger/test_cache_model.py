@@ -1,4 +1,4 @@
-"""The entry cache against what was added and not evicted: contents, bytes, bounds."""
+"""The entry cache against a model of added and evicted entries: contents, bytes, bounds."""
 
 from random import Random
 

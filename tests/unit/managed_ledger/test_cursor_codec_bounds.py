@@ -1,4 +1,4 @@
-"""The cursor's records at their bounds: parts, windows, and what is no record."""
+"""The cursor's records at their bounds: parts, windows, and malformed records."""
 
 import struct
 from itertools import pairwise

@@ -108,7 +108,7 @@ async def test_a_harmed_record_is_named_and_nothing_is_reset(
             await ledger.open_cursor("sub")
     ledger.set_retention(0, 0)
     await ledger.trim()
-    assert ledger.entries_total == 20  # what it may need is kept
+    assert ledger.entries_total == 20  # the entries that it may need are kept
     await ledger.delete_cursor("sub")
     await turns(20)
     assert ledger.entries_total == 0
@@ -148,7 +148,7 @@ async def test_a_snapshot_without_its_last_part_does_not_count(
     for entry_id in range(5, 2000, 2):
         cursor.ack_batch(ledger_id, entry_id, 1 << 80, 100)
     monkeypatch.setattr(cursor_log, "DELTA_BYTES_MAX", 0)
-    # The bookie stores the first parts, and goes down before the last one.
+    # The bookie stores the first parts, and fails before the last one.
     stage.bookie.refuse = lambda ledger, ids: ledger == log_ledger and ids[0] > 40
     stage.bookie.hold = True
     cursor.when_durable(lambda _error: None)

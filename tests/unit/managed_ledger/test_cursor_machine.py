@@ -2,7 +2,7 @@
 
 The model keeps, for each entry, which of its messages are not acked: as this process knows it
 (`left`), and as it was promised to be on disk at least (`promised`). After a crash each entry must
-be somewhere between the two; from then on the model takes what it finds.
+be somewhere between the two; from then on the model adopts the observed state.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Acks around the beginning and the end of a cursor's ledger: what is receipted is read back."""
+"""Acks around the start and the end of a cursor's ledger: acks with a receipt are read back."""
 
 import asyncio
 from dataclasses import replace
@@ -63,7 +63,7 @@ async def test_an_ack_during_the_first_write_of_a_new_ledger_is_written_behind_i
 
 
 async def test_a_record_does_not_claim_acks_that_its_ledger_does_not_have() -> None:
-    """If the ledger cannot be read, the record's mark-delete decides what is kept."""
+    """If the ledger cannot be read, the record's mark-delete decides which entries are kept."""
     stage = Stage()
     factory, _, cursor, ledger_id = await start(stage)
     stage.bookie.hold = True
@@ -133,7 +133,7 @@ async def test_a_change_that_did_not_land_is_not_made_by_the_next_write() -> Non
     assert again.cursors["sub"].is_acked(ledger_id, 3)
 
 
-def test_acks_that_nobody_waits_for_are_written_once_the_bookies_are_back() -> None:
+def test_acks_that_no_caller_waits_for_are_written_once_the_bookies_are_back() -> None:
     async def run() -> bool:
         stage = Stage()
         factory, _, cursor, ledger_id = await start(stage)

@@ -1,4 +1,4 @@
-"""A caller that goes away in the middle of a metadata write: what was written stays known."""
+"""A caller is cancelled during a metadata write: the written state stays known."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Writes under a claim: they land while it stands, and an unknown outcome is found out."""
+"""Writes under a claim succeed while it holds, and an unknown outcome is resolved."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Owner:
         self.revision = self.origin = 0
         self.owned = True
         self.outdated: list[int] = []
-        """Revisions that the guard still tells first."""
+        """Revisions that the guard returns first."""
 
     async def claim(self) -> None:
         """A claim that has nothing to do with the one before."""
@@ -41,7 +41,7 @@ class Owner:
         self.origin = self.revision
 
     async def split(self) -> None:
-        """Another record, of a part of what is claimed."""
+        """Writes another record, for a part of the claimed bundle."""
         self.revision = await self.store.put(CLAIM, b"mine")
 
     async def guard(self, name: str) -> Grant:

@@ -45,7 +45,8 @@ class PendingMachine(RuleBasedStateMachine):
         self.left: dict[Position, int] = {}
         self.pending: dict[tuple[int, int], dict[Position, int]] = {}
         self.upto: tuple[tuple[int, int], Position, int] | None = None
-        """The cumulative ack: its transaction, its entry, and what it leaves of that."""
+        """The cumulative ack: its transaction, its entry, and the messages of that entry that it
+        leaves."""
         self.factory: ManagedLedgerFactory
         self.ledger: ManagedLedger
         self.cursor: Cursor

@@ -1,4 +1,4 @@
-"""The cursor's state machine over a bookie on a disk that loses what was not synced."""
+"""The cursor's state machine over a bookie whose disk loses unsynced data."""
 
 import random
 from pathlib import Path

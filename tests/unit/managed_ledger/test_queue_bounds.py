@@ -79,7 +79,7 @@ async def test_a_refusal_is_answered_behind_the_group_that_was_on_its_way() -> N
 
 
 def test_a_refusal_that_fails_with_what_was_before_it_holds_up_nothing_later() -> None:
-    """A group that waits for a refusal goes into a ledger of its own, as does each one behind."""
+    """A group that waits for a refusal gets its own ledger, as does each later one."""
 
     async def main() -> None:
         stage = Stage()

@@ -1,4 +1,4 @@
-"""The right of one instance to write: how often it tries, what it makes of lost answers."""
+"""The right of one instance to write: its retries, and its handling of lost answers."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ KEY = "/managed-ledgers/x"
 
 
 class Rig:
-    """A claim, a store whose answers are lost when the test says so, and a tenure."""
+    """A claim, a store whose answers are lost on request, and a tenure."""
 
     def __init__(self) -> None:
         self.stage = Stage()
@@ -171,7 +171,7 @@ async def test_of_a_write_whose_answer_was_lost_the_store_says_whether_it_landed
     record = await rig.store.get(KEY)
     assert record is not None
     assert (record.value, record.revision) == (b"new", landed)
-    # One that did not land, as another has written since, says so.
+    # A write that failed because another one succeeded reports that.
     await rig.store.put(KEY, b"theirs")
     rig.store.unanswered = [False]
     with pytest.raises(BadRevision) as caught:
@@ -186,7 +186,7 @@ async def test_a_deletion_whose_answer_was_lost_landed_where_the_record_is_gone(
     rig.store.unanswered = [True]
     assert await rig.tenure.write([Delete(KEY, revision)]) == 0
     assert await rig.stored() is None
-    # A write that finds the record gone did not land.
+    # A write that finds no record did not take effect.
     rig.store.unanswered = [False]
     with pytest.raises(BadRevision):
         await rig.tenure.write([Put(KEY, b"new", revision)])

@@ -54,7 +54,7 @@ def txn(*, succeeded: bool, revision: int = 8, actual: int = 0) -> pb.TxnRespons
 
 
 def answers(*rows: Any) -> Callable[[Any], Awaitable[Any]]:
-    """One after the other; what is an exception is raised."""
+    """Returns the answers one after another; raises those that are exceptions."""
     left = list(rows)
 
     async def handler(request: Any) -> Any:

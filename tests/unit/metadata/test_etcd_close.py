@@ -27,7 +27,7 @@ FOREVER_S = 10 * WITHIN_S
 
 
 class Held:
-    """A call that is answered when the test says so."""
+    """A call that is answered on the test's command."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Keys below a root: nobody else's are ever in range."""
+"""Keys below a root: no range includes keys of others."""
 
 import pytest
 

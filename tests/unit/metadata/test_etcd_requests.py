@@ -1,4 +1,4 @@
-"""What goes out to etcd: linearizable reads, writes that happen once, and where each is sent."""
+"""Requests to etcd: linearizable reads, writes that happen once, and their members."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ from magnetar.metadata.store import (
 
 
 class Reads:
-    """Answers ranges, single ones only while `answering` is set; keeps what was asked."""
+    """Answers range requests, single keys only while `answering` is set; records the requests."""
 
     def __init__(self, fake: FakeEtcd) -> None:
         self.asked: list[pb.RangeRequest] = []
@@ -127,7 +127,7 @@ async def test_the_pages_of_a_list_are_of_one_revision_however_its_first_page_wa
 async def test_a_read_may_be_older_than_what_was_written_after_it_was_sent(
     fake: FakeEtcd, store: EtcdStore, reads: Reads, together: bool
 ) -> None:
-    """Only what was known before a read was sent shows that etcd went back."""
+    """Only a revision known before the read was sent shows that etcd has gone back."""
     tasks = await reads.fill(store)
     if together:
         tasks += [asyncio.create_task(store.get(f"/t/{number}")) for number in range(2)]

@@ -1,4 +1,4 @@
-"""What the store asks etcd for, and what it makes of a refusal: of tokens, leases, revisions."""
+"""The store's requests to etcd, and its handling of refused tokens, leases and revisions."""
 
 import asyncio
 from dataclasses import replace
@@ -133,7 +133,7 @@ async def test_a_watch_from_now_begins_behind_all_that_this_process_has_heard_of
     await begins_at(31)
 
 
-async def test_a_watch_that_rests_goes_on_once_half_of_what_it_holds_is_read(
+async def test_a_watch_that_rests_continues_once_half_of_what_it_holds_is_read(
     fake: FakeEtcd, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "WATCH_EVENTS_MAX", 4)
@@ -166,7 +166,7 @@ async def test_a_refused_token_is_replaced_once_and_a_second_refusal_is_final(
     tokens(fake, token("a"), token("b"), token("c"))
     store = await open_fake(fake, **USER)
     fake.calls.clear()
-    # Nothing was executed: a write that must not be repeated goes again.
+    # Nothing was executed, so even a write that must not be repeated is sent again.
     fake.on(TXN, answers(NO_TOKEN, txn(succeeded=True, revision=9)))
     assert await store.put("/a", b"") == 9
     assert fake.calls == ["Txn", "Authenticate", "Txn"]
@@ -228,7 +228,7 @@ async def test_a_denied_watch_logs_in_again_and_a_second_denial_in_a_row_is_fina
         await fake.to_watches.put(response)
 
     await denied()
-    # In between it is let in: the count begins anew.
+    # A success in between resets the count.
     request = await creation(fake)
     await fake.to_watches.put(pb.WatchResponse(watch_id=request.watch_id, created=True))
     await fake.to_watches.put(None)

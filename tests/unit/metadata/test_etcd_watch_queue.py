@@ -25,7 +25,7 @@ FIRST = 8
 
 @pytest.fixture
 async def stream() -> AsyncIterator[WatchStream]:
-    """Without a connection: nothing is sent, and a test says what is received."""
+    """Returns a stream without a connection: the test passes what it receives."""
     client = EtcdClient(EtcdSettings(endpoints=["127.0.0.1:1"], root="/r"), Random(1))
     yield WatchStream(client, Keys("/r"), TaskSet("test"))
     await client.close()
@@ -46,7 +46,7 @@ def receive(stream: WatchStream, response: pb.WatchResponse) -> None:
 
 
 def sent(stream: WatchStream) -> list[pb.WatchRequest]:
-    """What would have gone out since the last time."""
+    """Returns the requests since the last call."""
     requests = [each() for each in stream._outgoing]
     stream._outgoing.clear()
     return [request for request in requests if request is not None]
@@ -113,7 +113,7 @@ async def test_what_was_held_back_when_the_stream_broke_comes_once(stream: Watch
 def test_fragments_and_breaks_anywhere_repeat_nothing_and_leave_nothing_out(
     revisions: list[int], cuts: set[int], breaks: set[int]
 ) -> None:
-    """etcd sends all from the revision asked for, in pieces that may part a revision."""
+    """etcd sends all events from a revision on, in fragments that may split a revision."""
 
     async def scenario() -> None:
         client = EtcdClient(EtcdSettings(endpoints=["127.0.0.1:1"], root="/r"), Random(1))
@@ -195,7 +195,7 @@ async def test_a_watch_is_created_once_however_often_it_is_wanted(stream: WatchS
     assert request.create_request.fragment
 
 
-async def test_a_watch_that_is_closed_before_it_was_asked_for_is_not_asked_for(
+async def test_a_watch_that_is_closed_before_it_was_requested_is_not_requested(
     stream: WatchStream,
 ) -> None:
     watch = EtcdWatch(stream, 1, "/", FIRST)
@@ -291,7 +291,7 @@ async def test_what_is_awaited_may_still_come(
     assert not watch.awaits(9)
 
 
-async def test_a_watch_that_nobody_refers_to_costs_nothing(stream: WatchStream) -> None:
+async def test_a_watch_without_references_costs_nothing(stream: WatchStream) -> None:
     watch: Any = watch_on(stream)
     late = events(watch, 8)
     del watch

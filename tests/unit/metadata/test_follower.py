@@ -1,4 +1,4 @@
-"""A followed part of the store: what is known is always something that was, and then what is."""
+"""A followed part of the store: the known state always existed, and becomes the present one."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ PREFIX = "/a/"
 
 
 class Heard:
-    """What `changed` was told; `until` waits for a state of the records."""
+    """Records the calls of `changed`; `until` waits for a state of the records."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.changes: list[tuple[str, int | None]] = []
@@ -58,7 +58,7 @@ async def test_late_news_does_not_undo_what_is_known_already() -> None:
     assert heard.following.seen(new)
     assert not heard.following.seen(Record("/a/x", b"old", 4))
     assert heard.following.records == {"/a/x": new}
-    assert heard.following.seen(new)  # it still stands
+    assert heard.following.seen(new)  # it is still valid
     assert heard.changes == [("/a/x", 5)]
 
 
@@ -86,7 +86,7 @@ async def test_a_watch_that_was_cut_off_is_made_up_for(monkeypatch: pytest.Monke
     heard = Heard(store)
     tasks.start(heard.following.run(), "follow")
     await heard.until(x=b"1", y=b"1")
-    # The store is away for a while; meanwhile a record goes, another changes.
+    # While the store is unavailable, one record is deleted and another changes.
     failures = iter([MetadataUnavailable("away")] * 3)
     revision = store.revision
 
@@ -140,13 +140,13 @@ async def test_a_key_that_a_read_found_gone_is_gone_unless_it_was_written_since(
     following.missing("/a/x", 5)
     assert heard.changes[-1] == ("/a/x", None)
     assert not following.records
-    # Late news of what is gone is not taken for a new record.
+    # A late event of a deleted record does not create it again.
     assert not following.seen(Record("/a/x", b"", 5))
     assert following.seen(Record("/a/x", b"", 6))
 
 
 async def test_what_was_written_here_stays_though_a_list_was_read_before_it() -> None:
-    """A list of an older revision does not have it yet: it is not gone."""
+    """A list of an older revision lacks it, which does not mean that it was deleted."""
     store, tasks = MemoryStore(SystemClock()), TaskSet("test")
     await store.put("/a/w", b"1")
     heard = Heard(store)
@@ -188,7 +188,7 @@ async def test_what_changes_between_the_revision_and_the_list_is_not_missed() ->
 
 
 async def test_what_is_learnt_otherwise_during_a_list_hides_nothing_that_others_change() -> None:
-    """This process writes a key and finds it gone; another one writes another key before that."""
+    """This process writes a key and finds it deleted; another process writes another key before."""
     store, tasks = MemoryStore(SystemClock()), TaskSet("test")
     heard = Heard(store)
     read = store.list

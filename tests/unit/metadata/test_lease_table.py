@@ -1,4 +1,4 @@
-"""The leases of an in-process store: when one ends, by whose clock, and what it takes with it."""
+"""The leases of an in-process store: their deadlines, their clock, and their keys."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ TICK_S = 0.01
 
 
 class Clock:
-    """Time that moves when the test says so."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.seconds = 1_000.0
@@ -31,7 +31,7 @@ class Clock:
 
 
 class Table:
-    """A table whose keys nobody stores, and what it told its store."""
+    """A table without stored keys; records the calls to its store."""
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -53,7 +53,7 @@ async def table() -> Table:
 
 
 async def test_a_lease_is_valid_up_to_its_deadline_and_due_from_then_on(table: Table) -> None:
-    """To the instant: the holder acts on nothing that the store may give to somebody else."""
+    """Exactly: the holder uses nothing that the store may grant to another process."""
     lease = table.table.grant(TTL_S)
     table.table.attach("/a", lease.id)
     assert lease.deadline == table.clock.monotonic() + TTL_S

@@ -59,7 +59,7 @@ def test_a_block_with_little_room_left_is_padded_or_holds_a_header_alone(left: i
     first = b"a" * (BLOCK_BYTES - HEADER_BYTES - left)
     data = written([first, b"second", b"third"])
     assert check_log(WHERE, data) == len(data)
-    # Cut anywhere around the end of the block, what was whole before stays.
+    # A cut anywhere around the end of the block keeps the records before it.
     for cut in range(BLOCK_BYTES - left, BLOCK_BYTES + HEADER_BYTES + 1):
         assert BLOCK_BYTES - left <= check_log(WHERE, data[:cut]) <= cut
     if 0 < left < HEADER_BYTES:

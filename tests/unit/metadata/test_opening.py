@@ -1,4 +1,4 @@
-"""The metadata store by URL: what is understood, and what is said of the rest."""
+"""The metadata store by URL: supported forms, and the errors for others."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The embedded store's files: what is in them after each write, and what is refused when opened."""
+"""The embedded store's files: their contents after each write, and refusals at the open."""
 
 from pathlib import Path
 from typing import Any
@@ -51,7 +51,7 @@ def test_a_write_holds_its_changes_and_the_revision(tmp_path: Path) -> None:
 
 
 class Noted:
-    """A database that notes what is asked of it."""
+    """A database that records its calls."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -84,7 +84,7 @@ def test_a_key_is_marked_as_leased_exactly_while_a_lease_has_it(tmp_path: Path) 
     files = RocksFiles(tmp_path)
     files.write([put("/a", 1, lease_id=7), put("/b", 1, lease_id=7), put("/c", 1)], 1)
     assert raw(files) - {REVISION} == {b"k/a", b"k/b", b"k/c", b"l/a", b"l/b"}
-    # From one lease to another, to none, and gone.
+    # From one lease to another, to none, and deleted.
     files.write([put("/a", 2, lease_id=8, was_leased=True), put("/b", 2, was_leased=True)], 2)
     assert raw(files) - {REVISION} == {b"k/a", b"k/b", b"k/c", b"l/a"}
     files.write([delete("/a", was_leased=True)], 3)
@@ -192,7 +192,7 @@ def test_files_that_cannot_be_opened_are_not_said_to_be_locked(tmp_path: Path) -
 
 
 def test_damage_stops_an_open_and_a_torn_tail_does_not(tmp_path: Path) -> None:
-    """RocksDB notes how it was opened: it checks what it reads, and forgives only the tail."""
+    """RocksDB verifies the log that it reads, and tolerates only a torn tail."""
     RocksFiles(tmp_path).close()
     newest = sorted(tmp_path.glob("OPTIONS-*"))[-1].read_text()
     noted = dict(line.strip().split("=", 1) for line in newest.splitlines() if "=" in line)

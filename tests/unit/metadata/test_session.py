@@ -85,7 +85,7 @@ class AwayStore(MemoryStore):
 
 
 class Listener:
-    """Notes what it is told, and when; fails or hangs where asked to."""
+    """Records its calls with their times; fails or hangs on request."""
 
     def __init__(self, clock: LoopClock) -> None:
         self._clock = clock
@@ -232,7 +232,7 @@ async def test_the_old_lease_comes_back_where_the_store_kept_it() -> None:
 
 
 @on_virtual_time
-async def test_a_lease_that_somebody_else_revoked_is_replaced() -> None:
+async def test_a_lease_that_another_process_revoked_is_replaced() -> None:
     stage = Stage()
     await stage.start()
     first = stage.session.lease_id
@@ -330,7 +330,7 @@ async def test_a_suspension_during_a_notification_notifies_all_listeners_again()
     await stage.store.revoke_lease(stage.session.lease_id)
     await asyncio.sleep(3 * BETWEEN_S)
     assert first.words == ["renewed", "suspended", "renewed", "suspended", "renewed"]
-    # Its first call ended in between, for the lease that is gone: it counts for nothing.
+    # Its first call ended meanwhile, for the former lease, so it does not count.
     assert second.words == ["renewed", "suspended", "suspended", "renewed", "renewed"]
     await stage.session.stop()
 

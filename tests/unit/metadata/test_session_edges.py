@@ -28,7 +28,7 @@ from magnetar.metadata.store import Lease, LeaseLost, MetadataUnavailable
 
 
 class HangingStore(MemoryStore):
-    """Answers what a lease is asked for only while `hangs` is not set."""
+    """Answers requests about leases only while `hangs` is not set."""
 
     def __init__(self, clock: LoopClock) -> None:
         super().__init__(clock)
@@ -94,7 +94,7 @@ async def test_a_session_that_is_stopped_while_it_starts_stays_stopped() -> None
 
 @on_virtual_time
 async def test_a_session_is_what_its_lease_is() -> None:
-    """Whoever finds the lease gone, by a write say: nothing is served on it from that moment."""
+    """Once any caller finds the lease expired, by a write for example, nothing is served on it."""
     stage = Stage()
     assert not stage.session.valid
     assert stage.session.ttl_s == TTL_S
@@ -113,7 +113,7 @@ async def test_a_session_is_what_its_lease_is() -> None:
 
 
 @on_virtual_time
-async def test_the_time_that_was_granted_counts_and_not_what_was_asked_for() -> None:
+async def test_the_time_that_was_granted_counts_and_not_what_was_requested() -> None:
     class Generous(MemoryStore):
         async def grant_lease(self, ttl_s: float) -> Lease:
             return await super().grant_lease(ttl_s * 4)
@@ -151,7 +151,7 @@ async def test_a_listener_notified_while_suspended_is_notified_of_the_same_lease
     stage.listener.takes_s = [TTL_S + BETWEEN_S]
     await asyncio.sleep(BETWEEN_S + TICK_S)
     lease_id = stage.session.lease_id
-    # The store is out of reach and rests with its leases: the same lease comes back.
+    # The store is unreachable and keeps its leases: the session continues with the same lease.
     stage.store.away = True
     stage.store_clock.jump(-4 * TTL_S)
     await asyncio.sleep(2 * TTL_S)

@@ -1,4 +1,4 @@
-"""The watches of an in-process store: where the past ends, who gets which event, what is kept."""
+"""The watches of an in-process store: compaction, delivery of events, and history."""
 
 import asyncio
 import gc

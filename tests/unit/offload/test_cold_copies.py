@@ -25,7 +25,7 @@ def stage(tmp_path: Path) -> ColdStage:
 async def test_a_file_that_another_one_replaced_is_read_at_the_next_attempt(
     stage: ColdStage,
 ) -> None:
-    """The reader of the old file is not kept once that file is gone."""
+    """The reader of the old file is not kept once that file is deleted."""
     first = stage.factory()
     (ledger_id,) = await stage.move(await stage.filled(first), 1)
     await first.close()

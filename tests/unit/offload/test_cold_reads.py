@@ -33,7 +33,7 @@ ENTRIES = entries_of(100, 3000)
 
 
 class CountingStore(MemoryStore):
-    """Counts what is asked about offloads."""
+    """Counts the reads of offload records."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class ColdStage(Stage):
         return super().factory(settings or SMALL, **hooks)
 
     async def filled(self, factory: ManagedLedgerFactory) -> ManagedLedger:
-        """Five ledgers of 20 entries, of which nobody has acked any."""
+        """Returns five ledgers of 20 entries, none of them acked."""
         ledger = await factory.open(NAME)
         ledger.retention = Retention(-1, -1)
         await ledger.open_cursor("sub", initial=EARLIEST)
@@ -144,8 +144,8 @@ async def test_there_is_no_seam(stage: ColdStage, cold_first: bool) -> None:
     await factory.close()
 
 
-async def test_a_reader_of_bookies_goes_on_with_the_file(stage: ColdStage) -> None:
-    """The bookies let go of what is being read from them."""
+async def test_a_reader_of_bookies_continues_with_the_file(stage: ColdStage) -> None:
+    """The bookies delete the ledger that is being read."""
     first = stage.factory()
     await stage.filled(first)
     await first.close()  # and with it, what is cached
@@ -289,7 +289,7 @@ async def test_what_a_store_that_is_away_has_is_deleted_when_it_is_back(stage: C
     await factory.close()
 
 
-async def test_a_topic_whose_store_is_gone_is_deleted_and_made_anew(stage: ColdStage) -> None:
+async def test_a_topic_whose_store_is_gone_is_deleted_and_created_again(stage: ColdStage) -> None:
     factory = stage.factory()
     await stage.move(await stage.filled(factory), 3)
     away = stage.folder.with_name("away")

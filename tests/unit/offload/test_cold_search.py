@@ -75,7 +75,7 @@ async def test_a_search_by_time_fetches_footers_and_a_column(
     assert columns[0][2] <= COLUMN_BYTES_MAX
     assert factory.cold.files.counters.group_reads == 0
 
-    # By the entries' bytes the same search fetches a row group for each that it looks at.
+    # By the entries' bytes, the same search fetches a row group for each entry that it examines.
     fetched.clear()
     limit = FIRST_MS + wanted
     found = await ledger.find_by(lambda data: publish_time_ms(data) < limit)
@@ -108,7 +108,7 @@ async def test_every_time_is_found_as_entries_tell_it(tmp_path: Path) -> None:
     await factory.close()
 
 
-async def test_a_search_goes_on_with_the_bookies_where_the_store_fails(tmp_path: Path) -> None:
+async def test_a_search_continues_with_the_bookies_where_the_store_fails(tmp_path: Path) -> None:
     stage = ColdStage(tmp_path)
     first = stage.factory(SETTINGS)
     ledger = await first.open(NAME)
@@ -129,7 +129,7 @@ async def test_a_search_goes_on_with_the_bookies_where_the_store_fails(tmp_path:
 
 @pytest.mark.parametrize("stamped", [False, True])
 async def test_what_expires_is_what_entries_say(tmp_path: Path, stamped: bool) -> None:
-    """A file tells producers' times; an entry's is the broker's, where it has one."""
+    """A file has producers' times; an entry has the broker's, if it has any."""
     ahead_ms = 10**9 if stamped else 0
     entries = []
     for number in range(ENTRIES_PER_LEDGER + 10):

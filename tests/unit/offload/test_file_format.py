@@ -77,11 +77,11 @@ def a_file() -> tuple[bytes, list[ColdEntry]]:
 
 
 async def test_no_changed_byte_is_served() -> None:
-    """Every byte of the footer, and many of the rest: what is read is right, or an error."""
+    """Every byte of the footer and many others: a read returns correct data or an error."""
     good, entries = a_file()
     footer = int.from_bytes(good[-8:-4], "little") + 8
     rng = Random(1)
-    # Parquet's footer is parsed anew for each; a sample keeps the test quick.
+    # Each case parses Parquet's footer; a sample keeps the test quick.
     places = [
         *rng.sample(range(len(good) - footer), 60),
         *rng.sample(range(len(good) - footer, len(good)), 120),
@@ -109,7 +109,7 @@ def checksum_of(data: bytes) -> int:
     return crc32c(data)
 
 
-async def test_a_file_that_is_cut_short_is_corrupt() -> None:
+async def test_a_truncated_file_is_corrupt() -> None:
     good, _ = a_file()
     for size in (0, 3, 11, 100, len(good) // 2, len(good) - 1):
         store = MemoryStore()

@@ -21,7 +21,7 @@ from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
 def test_the_folder_above_a_new_store_is_on_the_disk_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening the store makes its folder, which is as new as what is made below it."""
+    """Opening the store creates its folder, which must be synced as well."""
     synced: list[Path] = []
     fsync = os.fsync
 
@@ -50,7 +50,7 @@ def test_the_folder_above_a_new_store_is_on_the_disk_too(
 def test_a_file_is_on_the_disk_before_its_name_is_and_both_before_its_close_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
-    """The bookies are told to let go next."""
+    """Afterwards, bookies may delete the ledger."""
     done: list[tuple[str, str]] = []
 
     def noting(name: str) -> None:
@@ -81,7 +81,7 @@ def test_a_file_is_on_the_disk_before_its_name_is_and_both_before_its_close_retu
 def test_a_volume_that_takes_no_direct_writes_is_written_through_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
-    """It lets the file be opened for them, and says so only when it is written to."""
+    """It opens the file for direct writes, and refuses only the write."""
     pwritev, calls, refused = os.pwritev, 0, 0
 
     def written(number: int, buffers: Sequence[bytes], offset: int, flags: int = 0) -> int:

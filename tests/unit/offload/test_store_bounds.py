@@ -1,5 +1,4 @@
-"""Bounds of the work on stores: which calls are refused, how often the trash is emptied, and what
-a file in a folder is read with."""
+"""Bounds of the work on stores: refused calls, rounds over the trash, and reads of files."""
 
 import errno
 import gc
@@ -200,7 +199,7 @@ def test_a_range_of_any_length_is_read_to_its_end_or_the_files(
 async def test_a_file_with_a_gap_serves_nothing_in_its_place(
     tmp_path: Path, places: list[int], first: int
 ) -> None:
-    """An entry is asked for by its number, and another one is never the answer."""
+    """A read by entry id never returns another entry."""
     with (tmp_path / "a").open("wb") as sink:
         writer = EntryFileWriter(sink, managed_ledger="x")
         for entry_id in places:
@@ -214,7 +213,7 @@ async def test_a_file_with_a_gap_serves_nothing_in_its_place(
     await files.close()
 
 
-async def test_a_read_ends_with_the_last_entry_that_was_asked_for(tmp_path: Path) -> None:
+async def test_a_read_ends_with_the_last_entry_that_was_requested(tmp_path: Path) -> None:
     """Within a row group of many."""
     ref = made(tmp_path, "a", data=[b""] * 30 + [bytes(20)])
     files = ColdFiles()

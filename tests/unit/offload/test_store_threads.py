@@ -33,7 +33,7 @@ HUNG_S = 20.0
 
 @pytest.fixture
 def hung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder whose `file` hangs whoever opens it, until the test ends."""
+    """Creates a folder whose `file` blocks every open until the test ends."""
     monkeypatch.setattr(store_threads, "IDLE_S", 0.0)
     folder = tmp_path / "hung"
     folder.mkdir()
@@ -128,7 +128,7 @@ async def test_a_folder_that_answers_again_is_read_again(hung: Path, impatient: 
 async def test_stores_that_hang_as_they_are_opened_take_no_thread_of_the_loop(
     hung: Path, monkeypatch: pytest.MonkeyPatch, loop_with_one_thread: asyncio.AbstractEventLoop
 ) -> None:
-    """Of the trash, and of reads, whose loop goes on meanwhile."""
+    """For the trash and for reads; the event loop continues meanwhile."""
     spec = StoreSpec("filesystem", str(hung))
 
     def opened(_spec: StoreSpec) -> None:

@@ -122,7 +122,7 @@ async def test_what_one_that_was_killed_left_of_its_question_goes_a_day_later(
 async def test_two_that_ask_for_the_time_do_not_fail_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both delete what was left of older questions, and one of them is later."""
+    """Both delete the probes of former requests, and one comes second."""
     spec = StoreSpec(FILESYSTEM, str(tmp_path))
     await store_now_ms(spec)
     folder = tmp_path / PROBE_FOLDER

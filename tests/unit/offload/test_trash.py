@@ -135,7 +135,7 @@ async def test_what_is_not_on_another_volume_is_not_gone(
     (root / "lost+found").rmdir()
     root.rmdir()
     (tmp_path / "unmounted").rename(root)
-    (folder / "a").unlink()  # gone, and its folder says so
+    (folder / "a").unlink()  # deleted; its folder shows that
     assert (await empty_trash(store)).left == []
     assert await store.list(TRASH_PREFIX) == []
 

@@ -1,4 +1,4 @@
-"""The registry is whole: names, paths, defaults, settings and modules are what they say."""
+"""The registry is complete: its names, paths, defaults, settings and modules exist."""
 
 import importlib.util
 from collections import Counter

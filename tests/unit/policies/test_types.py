@@ -1,4 +1,4 @@
-"""What values of policies are taken, and what is said of the others."""
+"""Values of policies: accepted ones, and the errors for others."""
 
 import math
 

@@ -165,7 +165,7 @@ async def test_the_alg_of_the_issuers_key_is_the_only_one(web: Issuer) -> None:
         )
 
 
-async def test_hmac_and_none_are_never_asked_for(web: Issuer) -> None:
+async def test_hmac_and_none_are_never_requested(web: Issuer) -> None:
     async with opened(web) as provider:
         for header in ({"alg": "HS256"}, {"alg": "none"}, {"alg": "PS256"}, {"alg": "rs256"}):
             compact = forged(header | {"kid": "a"}, claims(web), der("RS256"))
@@ -387,7 +387,7 @@ async def test_service_accounts_are_verified_by_keys_of_their_issuer(
         assert await role(provider, token(claims(web), "RS256", kid="a")) == "me"
     assert api.paths() == [METADATA]
     assert web.paths() == [METADATA, KEYS]
-    # The pod's own token goes to the API server only.
+    # The pod's own token is sent only to the API server.
     assert all("authorization" not in request.headers for request in web.received)
 
 

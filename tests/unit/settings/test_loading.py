@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from magnetar.cli.roles import ROLES
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.convert import converted
-from magnetar.settings.field import SettingsError, settings_of
+from magnetar.settings.field import SettingsError, compose, settings_of
 from magnetar.settings.load import load_standalone, pulsar_keys
 from magnetar.settings.pulsar_switches import SWITCHES
 from magnetar.settings.standalone import StandaloneSettings
@@ -58,27 +58,27 @@ def test_broker_conf_is_parsed_like_pulsars(tmp_path: Path) -> None:
     settings = load_standalone({}, {}, write(tmp_path, BROKER_CONF)).settings
     assert (settings.port, settings.http_port, settings.cluster_name) == (16650, 18080, "blue")
     assert settings.advertised_host is None
-    assert settings.auto_topic_creation is False
+    assert settings.topics.auto_topic_creation is False
 
 
 def test_toml_accepts_both_kinds_of_keys_and_typed_values(tmp_path: Path) -> None:
     text = 'brokerServicePort = 16650\nhost = "::1"\nentry_metadata = ["index"]\nwipe = true\n'
     settings = load_standalone({}, {}, write(tmp_path, text, "m.toml")).settings
     assert (settings.port, settings.host, settings.wipe) == (16650, "::1", True)
-    assert settings.entry_metadata == ("index",)
+    assert settings.producers.entry_metadata == ("index",)
 
 
 def test_pulsars_environment_prefix_is_accepted() -> None:
     environ = {"PULSAR_PREFIX_maxMessageSize": "2048", "PULSAR_PREFIX_advertisedAddress": "h"}
     settings = load_standalone({}, environ).settings
-    assert (settings.message_bytes_max, settings.advertised_host) == (2048, "h")
+    assert (settings.producers.message_bytes_max, settings.advertised_host) == (2048, "h")
 
 
 def test_interceptors_have_pulsars_class_names() -> None:
     names = ("AppendIndexMetadataInterceptor", "AppendBrokerTimestampMetadataInterceptor")
     value = ", ".join("org.apache.pulsar.common.intercept." + name for name in names)
     environ = {"PULSAR_PREFIX_brokerEntryMetadataInterceptors": value}
-    assert load_standalone({}, environ).settings.entry_metadata == ("index", "timestamp")
+    assert load_standalone({}, environ).settings.producers.entry_metadata == ("index", "timestamp")
 
 
 def test_a_key_without_effect_causes_one_warning(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_the_error_of_an_unreadable_file_names_it(
 )
 def test_invalid_settings_are_refused_however_they_are_built(values: dict[str, Any]) -> None:
     with pytest.raises(SettingsError):
-        StandaloneSettings(**values)
+        compose(StandaloneSettings, **values)
 
 
 @given(st.data())

@@ -1,4 +1,4 @@
-"""The settings of TLS: ports that are off, files that belong together, and what is refused."""
+"""The settings of TLS: ports that are off, files that belong together, and refusals."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
-from magnetar.settings.field import SettingsError
+from magnetar.settings.field import SettingsError, compose
 from magnetar.settings.load import load, load_standalone
 from magnetar.settings.standalone import StandaloneSettings
 
@@ -25,10 +25,10 @@ def test_without_settings_nothing_has_tls() -> None:
         BrokerProcessSettings(),
         BookieProcessSettings(),
     )
-    assert not standalone.serves_tls
-    assert broker.broker_client() is None
-    assert broker.bookie_client_tls() is None
-    assert bookie.health_tls() is None
+    assert standalone.broker_tls.server_config(standalone.tls) is None
+    assert broker.broker_tls.client_config(broker.tls) is None
+    assert broker.bookie_client.config(broker.tls) is None
+    assert bookie.storage_tls.health_tls(bookie.tls) is None
     assert bookie.bookie_tls == "off"
 
 
@@ -52,8 +52,8 @@ def test_pulsars_keys(tmp_path: Path) -> None:
         ),
     ).settings
     assert (settings.port, settings.http_port) == (None, None)
-    assert (settings.port_tls, settings.http_port_tls) == (6651, 8443)
-    tls = settings.server_tls()
+    assert (settings.broker_tls.port_tls, settings.broker_tls.http_port_tls) == (6651, 8443)
+    tls = settings.tls.server_tls()
     assert (tls.cert_file, tls.key_file, tls.trust_file) == (
         Path("c.pem"),
         Path("k.pem"),
@@ -89,7 +89,7 @@ def test_a_port_is_turned_off_in_a_file_and_by_the_environment(tmp_path: Path, o
 )
 def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
-        StandaloneSettings(**settings)  # type: ignore[arg-type]
+        compose(StandaloneSettings, **settings)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, object], named
 )
 def test_brokers_that_could_not_reach_each_other(settings: dict[str, object], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
-        BrokerProcessSettings(**settings)  # type: ignore[arg-type]
+        compose(BrokerProcessSettings, **settings)
 
 
 def test_a_bookie_by_bookkeepers_keys(tmp_path: Path) -> None:
@@ -118,12 +118,12 @@ def test_a_bookie_by_bookkeepers_keys(tmp_path: Path) -> None:
     )
     settings = load(BookieProcessSettings, {}, {}, path).settings
     assert settings.bookie_tls == "required"
-    assert settings.server_tls().require_client_cert
-    client = settings.bookie_client_tls()
+    assert settings.tls.server_tls().require_client_cert
+    client = settings.bookie_client.config(settings.tls)
     assert client is not None
     assert (client.cert_file, client.trust_file) == (Path("c.pem"), Path("ca.pem"))
     assert client.verify_hostname
-    health = settings.health_tls()
+    health = settings.storage_tls.health_tls(settings.tls)
     assert health is not None
     assert not health.require_client_cert
     assert health.trust_file is None
@@ -132,7 +132,7 @@ def test_a_bookie_by_bookkeepers_keys(tmp_path: Path) -> None:
 def test_a_bookie_with_tls_needs_its_files() -> None:
     for settings in ({"bookie_tls": "optional"}, {"http_tls": True}):
         with pytest.raises(SettingsError, match="tls_cert_file"):
-            BookieProcessSettings(**settings)
+            compose(BookieProcessSettings, **settings)
 
 
 @pytest.mark.parametrize(
@@ -168,5 +168,5 @@ def test_the_defaults_of_pulsars_files_are_no_reason_to_stop(tmp_path: Path) -> 
         "tlsCiphers=",
     )
     settings = load_standalone({}, {}, path).settings
-    assert not settings.serves_tls
-    assert settings.tls_options.protocols == ("TLSv1.2", "TLSv1.3")
+    assert settings.broker_tls.server_config(settings.tls) is None
+    assert settings.tls.tls_options.protocols == ("TLSv1.2", "TLSv1.3")

@@ -46,7 +46,7 @@ HEAD = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1).Seri
 
 
 def forged(metadata_size: int, rest: bytes = HEAD, *, checksum: bool = True) -> bytes:
-    """An entry whose metadata is said to have so many bytes; its checksum is right."""
+    """Returns an entry whose metadata declares this size; its checksum is right."""
     body = pack(">I", metadata_size) + rest
     return with_checksum(body) if checksum else body
 
@@ -235,7 +235,7 @@ def test_a_payload_comes_out_by_its_own_compression_and_no_other(compression: in
 
 
 def test_a_bomb_is_refused_by_what_its_header_says() -> None:
-    """Memory for what comes out would be taken before its size is compared."""
+    """Otherwise memory would be allocated before the size is compared."""
     bomb = compress(pb.CompressionType.ZSTD, bytes(1 << 20))
     with pytest.raises(MalformedEntry, match="longer than promised"):
         decompress(pb.CompressionType.ZSTD, bomb, 10)

@@ -1,7 +1,6 @@
 """`/admin/v2/brokers`: the brokers, their health, their load balance and their settings."""
 
 import asyncio
-from dataclasses import fields
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -23,7 +22,7 @@ from magnetar.core.errors import (
     ServiceNotReady,
 )
 from magnetar.settings.broker import BrokerSettings
-from magnetar.settings.field import settings_of
+from magnetar.settings.field import settings_of, values_of
 
 if TYPE_CHECKING:
     from magnetar.broker.balance.service import Balance
@@ -138,10 +137,10 @@ async def dynamic_values(_: Request) -> Response:
 async def runtime_configuration(request: Request) -> Response:
     settings = service_of(request).settings
     described_settings = settings_of(type(settings))
-    values: dict[str, str] = {}
-    for item in fields(settings):
-        key = described_settings[item.name].pulsar_key or item.name
-        values[key] = _text(getattr(settings, item.name))
+    values = {
+        described_settings[name].pulsar_key or name: _text(value)
+        for name, value in values_of(settings).items()
+    }
     return answer(values)
 
 
@@ -183,9 +182,9 @@ async def internal_configuration(request: Request) -> Response:
 
 def _metadata(settings: BrokerSettings) -> tuple[str, str]:
     """Returns the metadata store's URL and the common prefix of its keys."""
-    url = getattr(settings, "metadata_url", None)
-    if url is not None:
-        return url, str(getattr(settings, "metadata_root", "")).rstrip("/")
+    member = getattr(settings, "member", None)
+    if member is not None:
+        return member.metadata_url, member.metadata_root.rstrip("/")
     data_dir = getattr(settings, "data_dir", None)
     if data_dir is None:
         return "memory:", ""

@@ -90,7 +90,7 @@ async def list_namespaces(request: Request) -> Response:
 async def get_policies(request: Request) -> Response:
     service = service_of(request)
     document = await service.resources.policies(namespace_of(request))
-    auto_update = service.settings.schema_auto_update
+    auto_update = service.settings.schemas.schema_auto_update
     return answer(shown_document(document, auto_update=auto_update))
 
 

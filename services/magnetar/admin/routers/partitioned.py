@@ -187,7 +187,7 @@ async def _body(request: Request) -> PartitionedMetadata:
 
 
 def _check_count(service: BrokerService, partitions: int) -> None:
-    limit = service.settings.partitions_max
+    limit = service.settings.topics.partitions_max
     if partitions <= 0:
         raise MetadataError(
             "Number of partitions should be more than 0", http_status=NOT_ACCEPTABLE

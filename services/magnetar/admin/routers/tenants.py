@@ -52,7 +52,7 @@ async def update_tenant(request: Request) -> Response:
 async def delete_tenant(request: Request) -> Response:
     service, tenant = service_of(request), text_of(request, "tenant")
     if bodies.flag(request, "force"):
-        if not service.settings.force_delete_tenant:
+        if not service.settings.operation.force_delete_tenant:
             raise NotAllowed("Broker doesn't allow forced deletion of tenants")
         await _delete_namespaces(request, tenant)
     await service.resources.delete_tenant(tenant)

@@ -1,7 +1,8 @@
 """`/admin/v3/transactions`: the topics and subscriptions that take part in transactions.
 
 The owner of the topic serves these routes. Field names and statuses are Pulsar's: 503 while
-transactions are off, 404 for a transaction that is not open there, 405 for what only a log has.
+transactions are off, 404 for a transaction that is not open there, 405 for statistics of logs,
+which do not exist here.
 """
 
 from typing import Final
@@ -28,9 +29,9 @@ from magnetar.admin.routers.transactions import transactions_of
 from magnetar.admin.stats.transactions import buffer_stats, pending_ack_stats
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.ids import Position
+from magnetar.transactions.model import TxnId
 
 router = Routes(prefix="/admin/v3/transactions", tags=("transactions",), placement=at_owner)
 

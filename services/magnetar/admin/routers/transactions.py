@@ -1,7 +1,8 @@
 """`/admin/v3/transactions`: the coordinators, and the transactions that are open.
 
 The broker that serves a coordinator serves the routes about it; other brokers redirect there.
-Answers and statuses are Pulsar's: 503 while transactions are off, 404 for what is not known.
+Answers and statuses are Pulsar's: 503 while transactions are off, 404 for an unknown coordinator or
+transaction.
 """
 
 from typing import Final
@@ -24,7 +25,6 @@ from magnetar.admin.stats.transactions import (
     coordinator_stats,
     transaction_metadata,
 )
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.broker.transactions.assignment import (
     ASSIGN_TOPIC,
     COORDINATORS_MAX,
@@ -39,6 +39,7 @@ from magnetar.core.errors import (
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
+from magnetar.transactions.model import Outcome, TxnId
 
 router = Routes(prefix="/admin/v3/transactions", tags=("transactions",), placement=at_owner)
 
@@ -173,7 +174,7 @@ def _slow(coordinator: Coordinator, timeout_ms: int) -> dict[str, TransactionMet
 async def abort_transaction(request: Request) -> Response:
     txn = _txn_of(request)
     coordinator = await _coordinator(request, txn.most)
-    # A request is a connection of its own: a repeated one succeeds.
+    # Each request counts as its own connection, so a repeated one succeeds.
     caller = Caller(None, super_user=True, connection=request)
     await coordinator.end(txn.least, caller, Outcome.ABORT)
     return done()

@@ -25,7 +25,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.metadata.follower import Follower
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore, Record
-from magnetar.settings.balance import BalancedBrokerSettings
+from magnetar.settings.balance import BalanceSettings
 
 MINUTE_S: Final = 60.0
 MINUTE_MS: Final = 60_000
@@ -83,7 +83,7 @@ class Balance:
 
     def __init__(
         self,
-        settings: BalancedBrokerSettings,
+        settings: BalanceSettings,
         store: MetadataStore,
         session: MetadataSession,
         clock: Clock,
@@ -132,7 +132,7 @@ class Balance:
         await self._tasks.stop()
 
 
-def planner_settings(settings: BalancedBrokerSettings) -> PlannerSettings:
+def planner_settings(settings: BalanceSettings) -> PlannerSettings:
     """Converts the settings to the planner's units."""
     return PlannerSettings(
         shedding=settings.shedding,
@@ -158,7 +158,7 @@ def planner_settings(settings: BalancedBrokerSettings) -> PlannerSettings:
     )
 
 
-def report_settings(settings: BalancedBrokerSettings) -> ReportSettings:
+def report_settings(settings: BalanceSettings) -> ReportSettings:
     """Converts the settings to the reporter's units."""
     return ReportSettings(
         change_min=settings.load_report_change_percent / 100,

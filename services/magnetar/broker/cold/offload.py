@@ -48,7 +48,7 @@ from magnetar.policies.lifecycle import (
     OFFLOAD_THRESHOLD,
     OFFLOAD_THRESHOLD_AGE,
 )
-from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.offload import OffloadSettings
 
 ATTEMPTS_MAX: Final = 8
 REFRESH_INTERVAL_S: Final = 60.0
@@ -56,7 +56,7 @@ REFRESHED_AT_ONCE_MAX: Final = 16
 LEDGERS_PER_TURN: Final = 1_000
 
 
-def offload_defaults(settings: BrokerSettings) -> OffloadDefaults:
+def offload_defaults(settings: OffloadSettings) -> OffloadDefaults:
     """Converts the settings to the form that jobs read."""
     return OffloadDefaults(
         driver=settings.offload_driver or "",
@@ -98,7 +98,7 @@ class Offloading:
 
     def __init__(
         self,
-        settings: BrokerSettings,
+        settings: OffloadSettings,
         policies: BrokerPolicies,
         store: MetadataStore,
         cold: ColdLedgers,

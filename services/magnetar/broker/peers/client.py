@@ -16,7 +16,7 @@ from magnetar.security.credentials import Credentials
 from magnetar.security.tls.reload import ClientTls
 
 CONNECTIONS_MAX: Final = 256
-"""Brokers that this one is connected to; beyond that, the oldest connection is closed."""
+"""Maximum number of connections; beyond it, the oldest is closed."""
 CLIENT_VERSION: Final = f"Magnetar-Broker-{__version__}"
 
 _Key = tuple[str, int]
@@ -54,7 +54,7 @@ class PeerClient:
             await connection.close()
 
     async def _connected(self, broker: BrokerRecord) -> PeerConnection:
-        # Another start of a broker may have the same address and be another process.
+        # A broker that was started again has the same address and is another process.
         key = (broker.broker_id, broker.start)
         connection = self._connections.get(key)
         if connection is not None and not connection.closed:
@@ -78,7 +78,7 @@ class PeerClient:
         return opened
 
     async def _open(self, key: _Key, broker: BrokerRecord) -> PeerConnection | MagnetarError:
-        """Opens a connection; an error is an answer for those who wait, not a failed task."""
+        """Opens a connection; returns an error, since several requests may wait for this task."""
         try:
             connection = await open_peer(self._address(broker), self._credentials, CLIENT_VERSION)
         except MagnetarError as error:
@@ -91,7 +91,7 @@ class PeerClient:
         return connection
 
     def _address(self, broker: BrokerRecord) -> Address:
-        """Returns where the broker listens for brokers; raises ServiceNotReady if nowhere."""
+        """Returns the broker's address for other brokers; raises ServiceNotReady if it has none."""
         if self._tls is None:
             if not broker.urls.service_url:
                 raise ServiceNotReady(

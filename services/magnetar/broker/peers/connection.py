@@ -25,14 +25,14 @@ from magnetar.wire.framing import FRAME_HEADER, PROTOCOL_VERSION, ProtocolError
 CONNECT_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0
 RESPONSE_BYTES_MAX: Final = 64 << 10
-"""Of a frame from another broker; responses are small."""
+"""Maximum size of a frame from another broker; responses are small."""
 
 log = get_logger("magnetar.peers")
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a broker listens, and the TLS context of connections to it; None without TLS."""
+    """The address of a broker, and the TLS context of connections to it; None without TLS."""
 
     host: str
     port: int

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from magnetar.policies.policy import Policy
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import values_of
 
 Values = dict[str, Any]
 
@@ -14,13 +15,13 @@ def broker_value(settings: BrokerSettings, policy: Policy) -> Any:
     special = _SPECIAL.get(policy.name)
     if special is not None:
         return special(settings)
-    return getattr(settings, policy.broker_setting) if policy.broker_setting else None
+    return values_of(settings)[policy.broker_setting] if policy.broker_setting else None
 
 
 def _retention(settings: BrokerSettings) -> Values:
     return {
-        "retentionTimeInMinutes": settings.retention_minutes,
-        "retentionSizeInMB": settings.retention_size_mb,
+        "retentionTimeInMinutes": settings.storage.retention_minutes,
+        "retentionSizeInMB": settings.storage.retention_size_mb,
     }
 
 
@@ -28,26 +29,26 @@ def _backlog_quota(settings: BrokerSettings) -> Values:
     """Returns both kinds of quota, as Pulsar's REST does without a setting."""
     return {
         "destination_storage": {
-            "limitSize": settings.backlog_quota_bytes,
+            "limitSize": settings.policies.backlog_quota_bytes,
             "limitTime": -1,
-            "policy": settings.backlog_quota_action,
+            "policy": settings.policies.backlog_quota_action,
         },
         "message_age": {
             "limitSize": -1,
-            "limitTime": settings.backlog_quota_s,
-            "policy": settings.backlog_quota_action,
+            "limitTime": settings.policies.backlog_quota_s,
+            "policy": settings.policies.backlog_quota_action,
         },
     }
 
 
 def _inactive_topics(settings: BrokerSettings) -> Values:
-    after_s = settings.delete_inactive_topics_after_s
+    after_s = settings.policies.delete_inactive_topics_after_s
     return {
-        "inactiveTopicDeleteMode": settings.delete_inactive_topics_mode,
-        "maxInactiveDurationSeconds": settings.delete_inactive_topics_interval_s
+        "inactiveTopicDeleteMode": settings.topics.delete_inactive_topics_mode,
+        "maxInactiveDurationSeconds": settings.topics.delete_inactive_topics_interval_s
         if after_s is None
         else after_s,
-        "deleteWhileInactive": settings.delete_inactive_topics,
+        "deleteWhileInactive": settings.topics.delete_inactive_topics,
     }
 
 
@@ -75,17 +76,17 @@ def _dispatch_rate(messages: int, size_bytes: int, *, relative: bool) -> Values:
 
 def _topic_dispatch_rate(settings: BrokerSettings) -> Values:
     return _dispatch_rate(
-        settings.dispatch_rate_messages,
-        settings.dispatch_rate_bytes,
-        relative=settings.dispatch_rate_relative,
+        settings.policies.dispatch_rate_messages,
+        settings.policies.dispatch_rate_bytes,
+        relative=settings.policies.dispatch_rate_relative,
     )
 
 
 def _subscription_dispatch_rate(settings: BrokerSettings) -> Values:
     return _dispatch_rate(
-        settings.subscription_dispatch_rate_messages,
-        settings.subscription_dispatch_rate_bytes,
-        relative=settings.dispatch_rate_relative,
+        settings.policies.subscription_dispatch_rate_messages,
+        settings.policies.subscription_dispatch_rate_bytes,
+        relative=settings.policies.dispatch_rate_relative,
     )
 
 
@@ -101,30 +102,30 @@ def _delayed_delivery(_: BrokerSettings) -> Values:
 
 def _publish_rate(settings: BrokerSettings) -> Values:
     return {
-        "publishThrottlingRateInMsg": settings.publish_rate_messages,
-        "publishThrottlingRateInByte": settings.publish_rate_bytes,
+        "publishThrottlingRateInMsg": settings.policies.publish_rate_messages,
+        "publishThrottlingRateInByte": settings.policies.publish_rate_bytes,
     }
 
 
 def _subscribe_rate(settings: BrokerSettings) -> Values:
     return {
-        "subscribeThrottlingRatePerConsumer": settings.subscribe_rate,
-        "ratePeriodInSecond": settings.subscribe_rate_period_s,
+        "subscribeThrottlingRatePerConsumer": settings.policies.subscribe_rate,
+        "ratePeriodInSecond": settings.policies.subscribe_rate_period_s,
     }
 
 
 def _auto_topic_creation(settings: BrokerSettings) -> Values:
     value: Values = {
-        "allowAutoTopicCreation": settings.auto_topic_creation,
-        "topicType": settings.auto_topic_creation_type,
+        "allowAutoTopicCreation": settings.topics.auto_topic_creation,
+        "topicType": settings.topics.auto_topic_creation_type,
     }
-    if settings.auto_topic_creation_type == "partitioned":
-        value["defaultNumPartitions"] = settings.default_partitions
+    if settings.topics.auto_topic_creation_type == "partitioned":
+        value["defaultNumPartitions"] = settings.topics.default_partitions
     return value
 
 
 def _auto_subscription_creation(settings: BrokerSettings) -> Values:
-    return {"allowAutoSubscriptionCreation": settings.auto_subscription_creation}
+    return {"allowAutoSubscriptionCreation": settings.subscriptions.auto_subscription_creation}
 
 
 _SPECIAL: Final[Mapping[str, Callable[[BrokerSettings], Any]]] = {

@@ -14,6 +14,7 @@ from magnetar.observe.audit import AuditLog
 from magnetar.security.api import Authenticator
 from magnetar.security.authenticator import open_authenticator
 from magnetar.security.configuration import Authentication
+from magnetar.settings.audit import AuditSettings
 from magnetar.settings.security import SecuritySettings
 
 CHALLENGE_ANSWER_S_DEFAULT: Final = 60.0
@@ -74,6 +75,7 @@ class BrokerSecurity:
 
 def create_security(
     settings: SecuritySettings,
+    audit: AuditSettings,
     config: Authentication,
     store: MetadataStore,
     clock: Clock,
@@ -84,12 +86,12 @@ def create_security(
     `up_to_date` says whether the broker's lease is valid. Raises ConfigurationError for a key that
     cannot be read.
     """
-    audit = None
-    if settings.audit_log_file is not None:
-        audit = AuditLog(
-            settings.audit_log_file,
-            settings.audit_log_bytes_max,
-            settings.audit_log_files_max,
+    audit_log = None
+    if audit.audit_log_file is not None:
+        audit_log = AuditLog(
+            audit.audit_log_file,
+            audit.audit_log_bytes_max,
+            audit.audit_log_files_max,
             clock,
         )
     authorizer = None
@@ -100,7 +102,7 @@ def create_security(
             tenant_admins_update_tenants=settings.tenant_admins_update_tenants,
             observers=frozenset(settings.observer_roles),
         )
-        authorizer = Authorizer(store, rules, Denials(audit), up_to_date=up_to_date or always)
+        authorizer = Authorizer(store, rules, Denials(audit_log), up_to_date=up_to_date or always)
     return BrokerSecurity(
         authenticator=open_authenticator(config, clock),
         authorizer=authorizer,
@@ -109,6 +111,6 @@ def create_security(
         authenticate_metrics=settings.authenticate_metrics,
         verify_original=settings.authenticate_original,
         challenge_answer_s=settings.auth_challenge_s,
-        audit=audit,
-        audit_reads=settings.audit_log_reads,
+        audit=audit_log,
+        audit_reads=audit.audit_log_reads,
     )

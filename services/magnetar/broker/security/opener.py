@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from magnetar.core.clock import Clock
 from magnetar.metadata.store import MetadataStore
+from magnetar.settings.audit import AuditSettings
 from magnetar.settings.field import SettingsError
 from magnetar.settings.security import SecuritySettings
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 def open_security(
     settings: SecuritySettings,
+    audit: AuditSettings,
     store: MetadataStore,
     clock: Clock,
     *,
@@ -30,7 +32,7 @@ def open_security(
                 "authorization_enabled (authorizationEnabled) needs authentication_enabled "
                 "(authenticationEnabled): without it, no client has a role"
             )
-        if settings.audit_log_file is not None:
+        if audit.audit_log_file is not None:
             raise SettingsError(
                 "audit_log_file needs authentication_enabled (authenticationEnabled): without it, "
                 "no record would say who did something"
@@ -39,4 +41,4 @@ def open_security(
     from magnetar.broker.security.broker_security import create_security
     from magnetar.settings.authentication import authentication_of
 
-    return create_security(settings, authentication_of(settings), store, clock, up_to_date)
+    return create_security(settings, audit, authentication_of(settings), store, clock, up_to_date)

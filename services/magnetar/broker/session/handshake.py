@@ -16,7 +16,7 @@ def on_connect(session: Session, command: pb.CommandConnect) -> None:
     link.protocol_version = min(command.protocol_version, PROTOCOL_VERSION)
     link.entry_metadata = (
         command.feature_flags.supports_broker_entry_metadata
-        and session.service.settings.expose_entry_metadata
+        and session.service.settings.producers.expose_entry_metadata
     )
     # Clients act on these flags, so the broker sets only those of features that it has.
     flags = pb.FeatureFlags(
@@ -31,7 +31,7 @@ def on_connect(session: Session, command: pb.CommandConnect) -> None:
         pb.CommandConnected(
             server_version=session.service.server_version,
             protocol_version=link.protocol_version,
-            max_message_size=session.service.settings.message_bytes_max,
+            max_message_size=session.service.settings.producers.message_bytes_max,
             feature_flags=flags,
         ),
     )

@@ -1,9 +1,9 @@
-"""The commands of transactions: those of clients to coordinators, and those of coordinators to us.
+"""The commands of transactions: of clients to coordinators, and of coordinators to participants.
 
 Java's and Go's clients retry TransactionCoordinatorNotFound only, after a new look-up of the
-coordinator. So it is the answer to everything that is temporary: a coordinator that moved, too many
-open transactions, a metadata store that does not answer, participants that do not answer in time.
-Every retry is safe: participants are added once, and the same outcome may be asked for again.
+coordinator. So the broker answers every temporary failure with it: a coordinator that moved, too
+many open transactions, a metadata store that does not answer, participants that do not answer in
+time. Every retry is safe: participants are added once, and the same outcome may be requested again.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from magnetar.broker.session.session import Handler, Session
-from magnetar.broker.transactions.api import Outcome, SubscriptionInTxn, TxnId
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.errors import (
@@ -26,6 +25,7 @@ from magnetar.core.errors import (
     drop_frames,
 )
 from magnetar.core.names import parse_topic
+from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import error_number
@@ -40,7 +40,7 @@ _FINAL: Final = (
     NotAllowed,
     TransactionNotFound,
 )
-"""Errors that a retry does not help."""
+"""Permanent errors: a retry would fail, too."""
 _OUTCOMES: Final = {pb.TxnAction.COMMIT: Outcome.COMMIT, pb.TxnAction.ABORT: Outcome.ABORT}
 
 _RESPONSES: Final[dict[int, tuple[pb.BaseCommand.Type.ValueType, Callable[..., Any]]]] = {
@@ -158,7 +158,7 @@ async def _coordinator(transactions: Transactions, command: Any) -> Coordinator:
 
 
 def caller_of(session: Session) -> Caller:
-    """Returns who sends a command: the client's role, behind a proxy that of the proxy's client.
+    """Returns the sender of a command; behind a proxy, it has the role of the proxy's client.
 
     Without authentication there are no roles, and everyone may do everything.
     """

@@ -1,8 +1,8 @@
 """The acks of transactions on one subscription (`Participant`).
 
-The first ack of a transaction reads its record, which must be OPEN and list the subscription; its
-later acks wait for that. The acks are *pending* in the cursor until `end_transaction`, and stored
-with it: the client gets its answer once they are durable. An abort redelivers.
+The first ack of a transaction reads its record, which must be OPEN and list the subscription; later
+acks wait for that. The acks are *pending* in the cursor until `end_transaction`, and stored with
+its state: the client gets its answer once they are durable. An abort redelivers their messages.
 """
 
 import asyncio
@@ -16,12 +16,7 @@ from magnetar.broker.topic.transactions.expiry import NOT_LOOKED_UP, Expiry
 from magnetar.broker.topic.transactions.judgment import ack_refusal
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.stats import PendingAckStats
-from magnetar.broker.transactions.api import (
-    Outcome,
-    TransactionRecord,
-    TransactionRecords,
-    TxnId,
-)
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     ConsumerNotFound,
@@ -37,6 +32,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.pending_acks import Part
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
 
@@ -227,7 +223,7 @@ class SubscriptionTransactions:
     # -- ends
 
     async def end_transaction(self, txn: TxnId, outcome: Outcome) -> None:
-        """See `Participant.end_transaction`. Raises ServiceNotReady if it has to be repeated."""
+        """See `Participant.end_transaction`. Raises ServiceNotReady if it must be repeated."""
         self._questions.ended(txn)
         self._open.pop(txn, None)
         try:
@@ -253,7 +249,8 @@ class SubscriptionTransactions:
                     dispatcher.announce_end_if_terminated()
                 else:
                     dispatcher.aborted(acks)
-        # Also without acks: an earlier attempt may have changed the cursor and failed to store it.
+        # Store it even without acks: an earlier attempt may have changed the cursor and failed to
+        # store it.
         await self._cursor.flush()
 
     # -- transactions past their deadline
@@ -262,7 +259,7 @@ class SubscriptionTransactions:
         return self._open
 
     async def _apply_record(self, txn: TxnId) -> bool:
-        """Applies the outcome in the record; returns whether the transaction needs no retry."""
+        """Applies the outcome in the record; returns False if that must be retried."""
         try:
             record = await self._questions.read(txn)
             if txn not in self._open:
@@ -286,7 +283,7 @@ class SubscriptionTransactions:
             return False
         return True
 
-    # -- what REST shows
+    # -- statistics
 
     def stats(self) -> PendingAckStats:
         """Returns the numbers of `topics pending-ack-stats`."""
@@ -324,7 +321,7 @@ class SubscriptionTransactions:
         return "NotInPendingAck"
 
     def close(self) -> None:
-        """Ends the timer; the cursor keeps the acks."""
+        """Cancels the timer; the cursor keeps the acks."""
         self._expiry.stop()
 
 

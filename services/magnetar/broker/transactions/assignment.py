@@ -1,4 +1,4 @@
-"""Which broker serves which coordinator: the owner of a partition of the assign topic.
+"""The assignment of coordinators to brokers, by the partitions of the assign topic.
 
 Clients ask for the number of partitions of this topic, look each one up, and send the commands of
 coordinator N to the broker that serves partition N. The topic has metadata only, and no messages.

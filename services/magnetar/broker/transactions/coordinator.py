@@ -1,13 +1,13 @@
 """A transaction coordinator: begins transactions, records their participants, and ends them.
 
 The record of a transaction changes in memory first (`transitions`), and is then written with the
-next group (`writer`). Nothing is answered, and no participant is notified, before the change is
-durable. If a write fails for good, the coordinator has failed: memory may be ahead of the store, so
-nothing is answered any more, and the next request loads it again (`coordinators`).
+next group (`writer`). The coordinator answers no request and notifies no participant before the
+change is durable. If a write fails for good, the coordinator has failed: its memory may be ahead of
+the store, so it answers nothing more, and the next request loads it again (`coordinators`).
 
-The end of a transaction runs as a task of the coordinator, so it goes on when its client is gone:
-write the decision, notify all participants, keep the outcome. A new owner of the coordinator
-repeats it for the transactions that are ending.
+The end of a transaction runs as a task of the coordinator, so it continues without its client. The
+task writes the decision, notifies all participants, and keeps the outcome. A new owner of the
+coordinator repeats this for the transactions that are ending.
 """
 
 import asyncio
@@ -19,22 +19,9 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.broker.transactions import transitions
-from magnetar.broker.transactions.api import (
-    Outcome,
-    SubscriptionInTxn,
-    TransactionRecord,
-    TxnId,
-    TxnState,
-)
 from magnetar.broker.transactions.counts import CoordinatorCounts
 from magnetar.broker.transactions.outcomes import Outcomes
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import (
-    Head,
-    decode_record,
-    encode_record,
-    number_of,
-)
 from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
 from magnetar.core.backoff import Random
 from magnetar.core.errors import (
@@ -46,26 +33,39 @@ from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import MetadataStore, Record
+from magnetar.transactions.model import (
+    Outcome,
+    SubscriptionInTxn,
+    TransactionRecord,
+    TxnId,
+    TxnState,
+)
+from magnetar.transactions.records import (
+    Head,
+    decode_record,
+    encode_record,
+    number_of,
+)
 
 OPEN_MAX: Final = 100_000
-"""Open transactions of a coordinator in memory; a setting may lower it."""
+"""Maximum number of open transactions of a coordinator; a setting may lower it."""
 ROLE_SHARE: Final = 0.5
-"""Of the maximum, what one role may have open: no client can keep all others out."""
+"""The share of the maximum that one role may have open, so that no client keeps all others out."""
 DEADLINES_SPARE: Final = 1_000
-"""Deadlines of ended transactions that are kept, beyond as many as there are open ones."""
+"""Deadlines of ended transactions that may stay in the heap, in addition to as many as are open."""
 
 log = get_logger("magnetar.transactions")
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a command."""
+    """The sender of a command: its role, its rights, its connection."""
 
     role: str | None
     """None without authentication."""
     super_user: bool
     connection: object
-    """Identifies the connection; its session."""
+    """The session, which identifies the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Coordinator:
         random: Random,
         limits: Limits,
     ) -> "Coordinator":
-        """Takes the coordinator over and continues what is ending; raises MetadataError."""
+        """Takes the coordinator over and continues the ends under way; raises MetadataError."""
         began_ms = clock.now_ms()
         taken = await take_over(store, id_, broker, random)
         coordinator = cls(id_, store, taken, notifier, clock, random, limits)
@@ -138,7 +138,7 @@ class Coordinator:
 
     @property
     def failed(self) -> bool:
-        """Whether the coordinator serves nothing any more."""
+        """Whether a write has failed for good, so that the coordinator answers no more requests."""
         return self._writer.failure is not None
 
     @property
@@ -201,7 +201,7 @@ class Coordinator:
             raise transitions.not_found(txn_id)
         self._check_owner(txn_id, txn.record, caller)
         txn.record = transitions.with_participants(txn_id, txn.record, topics, subscriptions)
-        # Also if it has them already: their write may still be under way.
+        # Wait for a write even if the record has them already: theirs may still be under way.
         await self._writer.write(number)
 
     async def end(self, number: int, caller: Caller, outcome: Outcome) -> None:
@@ -250,7 +250,7 @@ class Coordinator:
                 txn.end.set_exception(self._not_served())
 
     def _recover(self, records: list[Record]) -> None:
-        """Takes the stored records, and continues those that are ending."""
+        """Loads the stored records, and continues the ends under way."""
         ended: list[tuple[int, TransactionRecord]] = []
         for stored in sorted(records, key=lambda record: number_of(record.key)):
             record = decode_record(stored.key, stored.value)
@@ -288,7 +288,7 @@ class Coordinator:
                 del self._active_by_role[owner]
 
     def _decide(self, number: int, txn: _Active, outcome: Outcome) -> "asyncio.Future[None]":
-        """Decides a transaction unless it is decided so; returns the future of its end.
+        """Decides a transaction unless it has this decision; returns the future of its end.
 
         Raises InvalidTxnStatus.
         """
@@ -323,7 +323,7 @@ class Coordinator:
             txn.end.set_result(None)
 
     def _value_of(self, number: int) -> bytes | None:
-        """Returns the newest value of a transaction's record, None if it has been forgotten."""
+        """Returns the newest value of a transaction's record, None if it was deleted."""
         txn = self._active.get(number) or self._outcomes.get(number)
         return None if txn is None else encode_record(txn.record)
 

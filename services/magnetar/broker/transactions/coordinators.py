@@ -1,9 +1,9 @@
-"""The coordinators that this broker serves: loaded when their partition is owned, closed after.
+"""The coordinators that this broker serves, for as long as it owns their partitions.
 
 The owner of a partition of the assign topic serves its coordinator. A coordinator is loaded by the
 first request for it, or within TICK_S when this broker owns its partition and it has transactions:
-a transaction that was ending or past its deadline when a broker died ends without its client. For
-that, brokers also claim the partitions of used coordinators that no broker owns.
+so a transaction that was ending, or past its deadline, when a broker died ends without its client.
+Brokers therefore also claim the partitions of used coordinators that no broker owns.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.transactions.assignment import COORDINATORS_MAX, assign_partition
 from magnetar.broker.transactions.coordinator import Coordinator, Limits
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import PREFIX
 from magnetar.core.backoff import Random
 from magnetar.core.causes import Causes
 from magnetar.core.errors import (
@@ -27,6 +26,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import MetadataStore
+from magnetar.transactions.records import PREFIX
 
 TICK_S: Final = 0.25
 """How often deadlines, ownership and outcomes are checked."""
@@ -78,14 +78,14 @@ class Coordinators:
         self._tasks.start(self._claim(), "claim")
 
     async def stop(self) -> None:
-        """Closes all coordinators. What was ending goes on when another broker loads them."""
+        """Closes all coordinators. The next owner continues the ends under way."""
         self._stopped = True
         await self._tasks.stop()
         for id_ in list(self._serving):
             await self._serving.pop(id_).close()
 
     async def get(self, id_: int) -> Coordinator:
-        """Returns a coordinator, loaded; raises TransactionCoordinatorNotFound if it is not ours.
+        """Returns a loaded coordinator. Raises TransactionCoordinatorNotFound if it is elsewhere.
 
         Clients look its partition up again and retry on that error.
         """
@@ -128,7 +128,7 @@ class Coordinators:
             raise
 
     async def _load(self, id_: int) -> Coordinator | MagnetarError:
-        """Loads a coordinator; an error is an answer for those who wait, not a failed task."""
+        """Loads a coordinator; returns an error, since several requests may wait for this task."""
         if (former := self._serving.pop(id_, None)) is not None:
             await former.close()
         try:
@@ -162,7 +162,7 @@ class Coordinators:
             try:
                 await self._tick()
             except Exception:
-                # A bug. Without ticks, no transaction would time out any more.
+                # A bug. Without ticks, no transaction would time out.
                 log.exception("tick of transaction coordinators failed")
 
     async def _tick(self) -> None:
@@ -178,7 +178,7 @@ class Coordinators:
                 self._tasks.start(self._loaded(id_), f"load used {id_}")
 
     async def _claim(self) -> None:
-        """Finds the coordinators that have transactions, and gets each of them served."""
+        """Finds the used coordinators, and has a broker claim each partition that has no owner."""
         while True:
             try:
                 async with asyncio.timeout(CLAIM_TIMEOUT_S):

@@ -3,13 +3,13 @@
 from bisect import bisect_left
 from typing import Final
 
-from magnetar.broker.transactions.api import Outcome, TransactionRecord
+from magnetar.transactions.model import Outcome, TransactionRecord
 
 LATENCY_BOUNDS_MS: Final = (
     *(10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000),
     *(300_000, 1_500_000, 3_000_000),
 )
-"""Upper bounds of `pulsar_txn_execution_latency_le_*`; the last bucket is for what is longer."""
+"""Upper bounds of `pulsar_txn_execution_latency_le_*`; the last bucket has the longer ones."""
 
 
 class CoordinatorCounts:

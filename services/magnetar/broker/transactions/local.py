@@ -3,17 +3,17 @@
 from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.registry import TopicRegistry
-from magnetar.broker.transactions.api import Outcome, Participant, TxnId
+from magnetar.broker.transactions.api import Participant
 from magnetar.core.errors import InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.transactions.model import Outcome, TxnId
 
 
 class LocalParticipants:
     """Ends transactions in the topics that this broker serves (`Participants`).
 
-    A topic is opened if it is not: an abort must be durable before the transaction's record is
-    deleted, and the topic itself does not know which transactions it takes part in until it has
-    read its entries.
+    A topic that is not open is opened: an abort must be durable before the transaction's record is
+    deleted, and only the topic's entries show in which transactions it takes part.
     """
 
     def __init__(self, topics: TopicRegistry) -> None:
@@ -39,7 +39,7 @@ class LocalParticipants:
             await _end(subscribed, txn, outcome)
 
     async def claim(self, topic: str) -> None:
-        """Claims the topic if no broker owns it: a request of a coordinator's broker came here.
+        """Claims the topic if no broker owns it, for a request of a coordinator's broker.
 
         Raises ServiceNotReady if another broker serves the topic.
         """

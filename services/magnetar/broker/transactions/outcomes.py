@@ -2,14 +2,14 @@
 
 A client whose answer was lost repeats END_TXN on another connection and succeeds, so it does not
 send its messages again. On the connection that has the answer, the transaction is not found, as in
-Pulsar. Participants need ended records no more, so the number of outcomes has a bound as well.
+Pulsar. Participants no longer need ended records, so the number of outcomes has a bound, too.
 """
 
 import weakref
 from collections import OrderedDict
 from typing import Final
 
-from magnetar.broker.transactions.api import TransactionRecord
+from magnetar.transactions.model import TransactionRecord
 
 OUTCOMES_MAX: Final = 20_000
 """Outcomes of a coordinator; beyond that, the oldest are deleted before their time."""
@@ -31,7 +31,7 @@ class EndedTransaction:
         return self._answered is not None and self._answered() is connection
 
     def answered(self, connection: object) -> None:
-        """Notes the connection that has the outcome."""
+        """Records the connection that has the outcome."""
         self._answered = weakref.ref(connection)
 
 
@@ -46,7 +46,7 @@ class Outcomes:
         return len(self._ended)
 
     def get(self, number: int) -> EndedTransaction | None:
-        """Returns an ended transaction, None if it has been forgotten or has not ended."""
+        """Returns an ended transaction, None if it was dropped or has not ended."""
         return self._ended.get(number)
 
     def add(self, number: int, record: TransactionRecord) -> EndedTransaction:
@@ -55,7 +55,7 @@ class Outcomes:
         return ended
 
     def forget(self, now_ms: int) -> list[int]:
-        """Forgets the outcomes whose time is over, or which are too many; returns their numbers."""
+        """Drops expired outcomes, and the oldest beyond the bound; returns their numbers."""
         numbers: list[int] = []
         for number, ended in self._ended.items():
             expires_ms = (ended.record.ended_ms or 0) + self._retention_ms

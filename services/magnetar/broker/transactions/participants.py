@@ -1,7 +1,8 @@
 """Notifies the participants of a transaction of its outcome, until each has made it durable.
 
-All participants are notified in parallel, within a bound for the whole broker. A failure is
-repeated with back-off, forever: the outcome is decided, and its topics and subscriptions wait.
+All participants are notified in parallel, within a bound for the whole broker. A failed
+notification is retried with back-off, without end: the outcome is decided, and the topics and
+subscriptions wait for it.
 """
 
 import asyncio
@@ -9,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
-from magnetar.broker.transactions.api import Outcome, TransactionRecord, TxnId
 from magnetar.core.backoff import Backoff, Random
 from magnetar.core.causes import Causes
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskScope
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
 
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 10.0
@@ -26,7 +27,7 @@ class Participants(Protocol):
     """The topics and subscriptions of the cluster, on all brokers.
 
     Each call returns when the outcome is durable there, or the topic or subscription does not exist
-    (any more). It raises MagnetarError if it must be repeated.
+    (any more). Each call raises MagnetarError if it must be repeated.
     """
 
     async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
@@ -103,7 +104,7 @@ class Notifier:
                         reason=reason,
                     )
             except Exception:
-                # A bug. Without another attempt, the transaction would hold its topics for ever.
+                # A bug. Without another attempt, the transaction would hold its topics back.
                 log.exception("participant not notified", txn=str(txn), participant=name)
             self.retries += 1
             await asyncio.sleep(backoff.failed_s())

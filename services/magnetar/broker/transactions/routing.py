@@ -1,7 +1,7 @@
 """The topics and subscriptions of the whole cluster as participants of transactions.
 
-Those of this broker are called directly. The others get END_TXN_ON_PARTITION or
-END_TXN_ON_SUBSCRIPTION at the broker that serves them, which a look-up finds, as clients do.
+Those of this broker are called directly. For the others, the broker looks up their owners, as
+clients do, and sends END_TXN_ON_PARTITION or END_TXN_ON_SUBSCRIPTION there.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from google.protobuf.message import Message
 
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.peers.client import PeerClient
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.core.errors import ServiceNotReady, TopicNotFound
 from magnetar.core.names import parse_topic
+from magnetar.transactions.model import Outcome, TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 

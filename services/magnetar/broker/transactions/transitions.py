@@ -11,20 +11,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from magnetar.broker.transactions.api import (
+from magnetar.core.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
+from magnetar.transactions.model import (
     Outcome,
     SubscriptionInTxn,
     TransactionRecord,
     TxnId,
     TxnState,
 )
-from magnetar.core.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
 
 TIMEOUT_MS_MAX: Final = 30 * 24 * 3_600_000
 """An open transaction holds its topics back, so a timeout has a bound."""
 PARTICIPANTS_MAX: Final = 2_000
 NAMES_BYTES_MAX: Final = 256 << 10
-"""Of all names of participants of a transaction: a record must fit a group of writes."""
+"""Maximum size of the names of all participants: a record must fit a group of writes."""
 
 _ENDING: Final = {Outcome.COMMIT: TxnState.COMMITTING, Outcome.ABORT: TxnState.ABORTING}
 _ENDED: Final = {Outcome.COMMIT: TxnState.COMMITTED, Outcome.ABORT: TxnState.ABORTED}
@@ -72,7 +72,7 @@ def with_participants(
 def ending(
     txn: TxnId, record: TransactionRecord, outcome: Outcome, now_ms: int
 ) -> TransactionRecord:
-    """Returns the record with the decision; the same record if it is decided so already.
+    """Returns the record with the decision; the same record if it has this decision already.
 
     Without participants the transaction has ended with the decision. Raises InvalidTxnStatus if the
     opposite was decided.
@@ -90,7 +90,7 @@ def ending(
 def ended(record: TransactionRecord, now_ms: int) -> TransactionRecord:
     """Returns the record of a transaction whose participants have all made its outcome durable.
 
-    It no longer lists them: only the outcome is of use, for a repeated END_TXN.
+    The record no longer lists them: only the outcome is needed, for a repeated END_TXN.
     """
     outcome = record.state.outcome
     assert outcome is not None  # noqa: S101 - only a decided transaction ends
@@ -104,7 +104,7 @@ def ended(record: TransactionRecord, now_ms: int) -> TransactionRecord:
 
 
 def not_found(txn: TxnId) -> TransactionNotFound:
-    """Returns the error for a transaction that does not exist, or has been forgotten."""
+    """Returns the error for a transaction without a record."""
     return TransactionNotFound(f"Transaction {txn} not found: it has ended, or never existed")
 
 

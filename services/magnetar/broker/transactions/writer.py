@@ -6,12 +6,11 @@ the revision that the former group gave it, and puts or deletes records.
 
 The head protects from every other writer:
 
-- A broker that takes the coordinator over replaces the head. No group of the former broker lands
-  any more, because the head is not at its revision.
-- A group of unknown outcome is repeated unchanged. It lands at most once, also if a former attempt
-  arrives late, because every attempt expects the same revision. If an attempt finds the head
-  changed, and to exactly the group's own value, a former attempt landed: values of the head are
-  distinct.
+- A broker that takes the coordinator over replaces the head. A later group of the former broker
+  fails, because the head is not at its revision.
+- A group of unknown outcome is repeated unchanged. It takes effect at most once, even if an earlier
+  attempt arrives late, because every attempt expects the same revision. If an attempt finds exactly
+  the group's own value in the head, an earlier attempt succeeded: values of the head are distinct.
 
 So records need no revisions of their own, and no late write can undo a later one.
 """
@@ -22,14 +21,6 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.transactions.api import TxnId
-from magnetar.broker.transactions.records import (
-    Head,
-    decode_head,
-    head_key,
-    record_key,
-    records_prefix,
-)
 from magnetar.core.backoff import Backoff, Random
 from magnetar.core.errors import MagnetarError, TransactionCoordinatorNotFound
 from magnetar.core.log import get_logger
@@ -46,13 +37,21 @@ from magnetar.metadata.store import (
     Put,
     Record,
 )
+from magnetar.transactions.model import TxnId
+from magnetar.transactions.records import (
+    Head,
+    decode_head,
+    head_key,
+    record_key,
+    records_prefix,
+)
 
 GROUP_RECORDS_MAX: Final = TRANSACTION_OPS_MAX - 1
 """The head is the other operation."""
 GROUP_BYTES_MAX: Final = 512 << 10
-"""Of the values of a group, but for its first record. etcd refuses requests above 1.5 MiB."""
+"""Maximum size of a group's values, except that of its first record. etcd accepts 1.5 MiB."""
 IDLE_DELAY_S: Final = 1.0
-"""How long a record that no caller waits for is left to share another record's group."""
+"""How long a record that no caller waits for may wait for a group to share."""
 ATTEMPT_TIMEOUT_S: Final = 10.0
 RETRY_S_MIN: Final = 0.05
 RETRY_S_MAX: Final = 2.0
@@ -87,7 +86,7 @@ async def take_over(
                 revision = await store.put(key, value, expected=expected)
                 return Record(key, value, revision), head
         except BadRevision:
-            pass  # another broker takes it over as well, or an attempt without an answer landed
+            pass  # another broker takes it over as well, or an attempt without an answer succeeded
         except (MetadataUnavailable, TimeoutError):
             await asyncio.sleep(backoff.failed_s())
     raise MetadataUnavailable(f"{key} could not be written: the coordinator is not served yet")
@@ -118,9 +117,9 @@ class RecordWriter:
         self._value_of = value_of
         self._random = random
         self._waiting: dict[int, asyncio.Future[None]] = {}
-        """The transactions of the next group, with those who wait for it."""
+        """The transactions of the next group, with the futures of their callers."""
         self._unhurried: set[int] = set()
-        """Transactions that go with the next group, or after IDLE_DELAY_S."""
+        """Transactions without waiting callers, for the next group or after IDLE_DELAY_S."""
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = TaskSet(f"transaction coordinator {coordinator}")
         self._writing = False
@@ -129,7 +128,7 @@ class RecordWriter:
         self.groups = 0
         """The number of groups written."""
         self.failure: MagnetarError | None = None
-        """Why nothing more can be written."""
+        """The error that stopped the writer; None while it writes."""
 
     async def write(self, number: int) -> None:
         """Writes the newest record of a transaction; it is durable on return.
@@ -190,14 +189,14 @@ class RecordWriter:
             self._writing = False
 
     async def _write_group(self) -> None:
-        # One turn of the loop: the requests of one read of a socket share a group.
+        # Yields once, so that all requests of one read of a socket share a group.
         await asyncio.sleep(0)
         group, futures = self._next_group()
         head = msgspec.structs.replace(
             self._head, group=self._head.group + 1, next_number=self.next_number
         )
         try:
-            self._revision = await self._landed(encode(head), group)
+            self._revision = await self._transacted(encode(head), group)
         except BaseException as error:
             failure = error if isinstance(error, MagnetarError) else Fenced("not written")
             for future in futures:
@@ -228,7 +227,7 @@ class RecordWriter:
             self._unhurried.discard(number)
         return operations, futures
 
-    async def _landed(self, value: bytes, group: list[Operation]) -> int:
+    async def _transacted(self, value: bytes, group: list[Operation]) -> int:
         """Writes a group, with the head's new value; returns the head's revision.
 
         Repeats it while the outcome is unknown. Raises Fenced.
@@ -279,5 +278,5 @@ def _retrieved(future: "asyncio.Future[None]") -> None:
 
 def _set_exception(future: "asyncio.Future[None]", error: MagnetarError) -> None:
     if not future.done():
-        # Each future has an error of its own: a shared one would collect all their tracebacks.
+        # Each future has its own error: a shared one would collect all their tracebacks.
         future.set_exception(TransactionCoordinatorNotFound(error.message))

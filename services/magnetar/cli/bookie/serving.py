@@ -39,5 +39,9 @@ def banner(bookie: "BookieProcess", settings: BookieProcessSettings) -> list[tup
 
 
 COMMAND: Final = ProcessCommand(
-    "bookie", BookieProcessSettings, ports=("port", "http_port"), start=start, banner=banner
+    "bookie",
+    BookieProcessSettings,
+    ports=lambda settings: {"port": settings.port, "http_port": settings.http_port},
+    start=start,
+    banner=banner,
 )

@@ -29,6 +29,10 @@ class ProcessTls:
         opened.start()
         return opened
 
+    def server_if(self, config: "ServerTlsConfig | None") -> "ServerTls | None":
+        """Like `server`; None for listeners without TLS."""
+        return None if config is None else self.server(config)
+
     def client(self, config: "ClientTlsConfig", name: str) -> "ClientTls":
         """Opens the TLS of a client and follows its files until `stop`; raises TlsFileError."""
         from magnetar.security.tls.reload import open_client_tls

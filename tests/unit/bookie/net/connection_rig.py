@@ -28,7 +28,7 @@ from .peers import IDENTITY
 
 
 class ScriptedBookie(MemoryBookie):
-    """A bookie that records requests and completes them when the test says so."""
+    """A bookie that records requests and completes them on the test's command."""
 
     def __init__(self) -> None:
         super().__init__(*IDENTITY)

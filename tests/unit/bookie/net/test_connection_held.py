@@ -13,7 +13,7 @@ from .connection_rig import Rig
 
 
 async def fence_due(monkeypatch: pytest.MonkeyPatch) -> Rig:
-    """A connection with a fence that has not begun, and an add behind it."""
+    """Returns a connection with a fence that has not begun, followed by an add."""
     rig = Rig(monkeypatch)
     await rig.hello()
     rig.bookie.begun.clear()

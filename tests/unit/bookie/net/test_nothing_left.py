@@ -224,7 +224,7 @@ async def test_closing_client_refuses_requests(
 async def test_an_ended_connection_keeps_and_sends_nothing_of_what_was_queued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its bookie may be gone with megabytes queued, and the connection is still referenced."""
+    """Its bookie may have closed with megabytes queued while the connection is still referenced."""
     rig = ClientRig(monkeypatch)
     rig.open()
     sent = bytes(range(256)) * 4

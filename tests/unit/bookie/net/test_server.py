@@ -24,7 +24,7 @@ from magnetar.bookie.packed import PackedEntries
 
 
 class SlowBookie(MemoryBookie):
-    """A bookie that answers when the test says so."""
+    """A bookie that answers on the test's command."""
 
     def __init__(self) -> None:
         super().__init__(*IDENTITY)

@@ -186,7 +186,7 @@ async def test_fence_begins_before_later_frames_under_load() -> None:
         peer.say(protocol.LEDGER_END, 100, messages.encode_ledger(2), protocol.FLAG_FENCE)
         peer.add(1)
         assert await peer.frame() == Added(0, 1, 1)
-        # This fence may answer more than there is room for: frames behind it wait until it begins.
+        # This fence may answer more bytes than are free: later frames wait until it begins.
         peer.say(protocol.READ, 101, messages.encode_read(2, 0, 3, 8 << 20), protocol.FLAG_FENCE)
         peer.add(2)
         (connection,) = server.connections

@@ -14,11 +14,9 @@ from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.session import MetadataSession
-from magnetar.settings.balance import BalancedBrokerSettings
+from magnetar.settings.balance import BalanceSettings
 
-SETTINGS = BalancedBrokerSettings(
-    shedding_rounds=1, split_rounds=1, load_report_interval_min_ms=100
-)
+SETTINGS = BalanceSettings(shedding_rounds=1, split_rounds=1, load_report_interval_min_ms=100)
 TTL_S = 60.0
 
 
@@ -77,7 +75,7 @@ class Cluster:
     async def add(
         self,
         broker_id: str,
-        settings: BalancedBrokerSettings = SETTINGS,
+        settings: BalanceSettings = SETTINGS,
         *,
         interval_s: float | None = 0.05,
     ) -> "Broker":
@@ -100,7 +98,7 @@ class Broker:
         self,
         cluster: Cluster,
         broker_id: str,
-        settings: BalancedBrokerSettings,
+        settings: BalanceSettings,
         interval_s: float | None,
     ) -> None:
         self.cluster = cluster

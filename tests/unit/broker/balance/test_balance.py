@@ -24,7 +24,7 @@ from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import NamespaceName
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, Check
-from magnetar.settings.balance import BalancedBrokerSettings
+from magnetar.settings.balance import BalanceSettings
 
 from .cluster import SETTINGS, Cluster
 
@@ -113,7 +113,7 @@ async def test_bundles_move_off_a_busy_broker_and_the_log_says_why(cluster: Clus
 
 
 async def test_a_hot_bundle_is_split_by_its_owner(cluster: Cluster) -> None:
-    settings = BalancedBrokerSettings(
+    settings = BalanceSettings(
         shedding_rounds=1,
         split_rounds=1,
         load_report_interval_min_ms=100,
@@ -197,7 +197,7 @@ async def test_a_report_is_written_when_it_changed_and_goes_with_the_broker(
     assert await cluster.store.get(key) is None
 
 
-async def test_reports_go_on_after_the_process_could_not_read_its_figures(
+async def test_reports_continue_after_the_process_could_not_read_its_figures(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.add("b0")
@@ -212,9 +212,9 @@ async def test_reports_go_on_after_the_process_could_not_read_its_figures(
     await until(reported)
 
 
-async def test_balancing_goes_on_after_a_record_that_makes_no_sense(cluster: Cluster) -> None:
+async def test_balancing_continues_after_a_record_that_makes_no_sense(cluster: Cluster) -> None:
     """One hot bundle is of a namespace without bundles, which nothing of ours writes."""
-    settings = BalancedBrokerSettings(
+    settings = BalanceSettings(
         shedding_rounds=1,
         split_rounds=1,
         load_report_interval_min_ms=100,
@@ -258,7 +258,7 @@ async def test_the_log_is_a_ring_and_repeats_nothing(cluster: Cluster) -> None:
 async def test_a_dry_run_says_what_would_be_done_and_does_nothing(cluster: Cluster) -> None:
     for number in range(4):
         cluster.owners[f"t/n/{number}"], cluster.loads[f"t/n/{number}"] = "b0", 0.15
-    quiet = BalancedBrokerSettings(load_balancer=False, load_report_interval_min_ms=100)
+    quiet = BalanceSettings(load_balancer=False, load_report_interval_min_ms=100)
     await cluster.add("b0", quiet)
     second = await cluster.add("b1", quiet)
     await cluster.until(lambda: len(second.balance.reports.all()) == 2)

@@ -1,4 +1,4 @@
-"""The planner over simulated clusters: it converges, within its budget, and nothing goes back."""
+"""The planner over simulated clusters: it converges within its budget, and moves nothing back."""
 
 import random
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ def cluster(
 
 
 def check_bounds(made: Cluster, planner_settings: PlannerSettings = SETTINGS) -> None:
-    """What holds whatever the loads: no bundle goes back, none moves too soon, budgets hold."""
+    """Asserts, for any loads, that no bundle moves back or too soon, and that budgets hold."""
     for number, move in enumerate(made.moves):
         for later in made.moves[number + 1 :]:
             if later.bundle == move.bundle:
@@ -135,7 +135,7 @@ def test_random_loads_converge_and_nothing_goes_back(
 def test_noise_of_a_fifth_makes_nothing_swing(
     brokers: int, count: int, level: float, seed: int
 ) -> None:
-    """Balanced brokers whose loads are read wrongly by up to 20 % keep what they have."""
+    """Balanced brokers keep their bundles if the measured loads are wrong by up to 20 %."""
     rng = random.Random(seed)
     each = level * brokers / count
     loads = [each * rng.uniform(0.8, 1.2) for _ in range(count)]

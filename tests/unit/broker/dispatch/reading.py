@@ -1,4 +1,4 @@
-"""A log whose reads the test controls: when they end, how they fail, and what is cached."""
+"""A log whose reads the test controls: their ends, their failures, and the cached entries."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The wall clock jumps; nothing goes that is not as old as its policy says."""
+"""The wall clock jumps: nothing younger than its policy's age is deleted."""
 
 import pytest
 from tests.unit.broker.lifecycle.world import ENTRIES_PER_LEDGER, World, named, world
@@ -44,7 +44,7 @@ async def kept_for_an_hour(w: World) -> PersistentTopic:
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
 async def test_a_jump_and_its_return_take_nothing(jump_ms: int) -> None:
-    """Also what came, and what was closed, while the clock was wrong."""
+    """Neither messages that arrived nor ledgers that closed while the clock was wrong are lost."""
     async with world() as w:
         topic = await kept_for_an_hour(w)
         await w.topic("unused")
@@ -66,7 +66,7 @@ async def test_a_jump_and_its_return_take_nothing(jump_ms: int) -> None:
 
 @pytest.mark.parametrize("jump_ms", JUMPS)
 async def test_a_jump_pins_nothing_for_longer_than_twice_its_time(jump_ms: int) -> None:
-    """What was noted while the clock was wrong goes when its time is over from the return on."""
+    """Data of that time expires once its retention, counted from the clock's return, is over."""
     async with world() as w:
         topic = await w.topic("t")
         await w.set(RETENTION, {"retentionTimeInMinutes": 60, "retentionSizeInMB": -1})

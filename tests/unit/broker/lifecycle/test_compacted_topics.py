@@ -1,4 +1,4 @@
-"""Topics that are compacted: what was not compacted yet stays, and so do they."""
+"""Topics that are compacted: entries that are not compacted yet stay, and so do the topics."""
 
 from tests.unit.broker.lifecycle.world import ENTRIES_PER_LEDGER, World, world
 

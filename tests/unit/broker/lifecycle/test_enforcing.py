@@ -35,7 +35,7 @@ def quota(kind: str, limit: int, action: str) -> dict[str, Any]:
 async def test_retention_changes_at_once_on_loaded_topics() -> None:
     async with world(retention_minutes=-1, retention_size_mb=-1) as w:
         topic = await w.topic()
-        await w.publish(topic, 12)  # nobody subscribed: all is consumed
+        await w.publish(topic, 12)  # without subscriptions, everything is consumed
         assert w.stored(topic)[0] == 3
         await w.upkeep.trim()
         assert w.stored(topic)[0] == 3
@@ -91,7 +91,7 @@ async def test_a_ttl_acknowledges_for_every_subscription_also_without_consumers(
         topic.subscriptions["ahead"].cursor.ack(*places[9])
         topic.subscriptions["done"].cursor.ack_cumulative(places[-1])
         await w.set(MESSAGE_TTL, 9)
-        await w.upkeep.expire_messages()  # 19 s have gone by: 10 s and older are too old
+        await w.upkeep.expire_messages()  # after 19 s, messages of 10 s and more are too old
         behind, ahead, done = (topic.subscriptions[n] for n in ("behind", "ahead", "done"))
         assert behind.cursor.mark_delete == ahead.cursor.mark_delete == places[9]
         assert [each.expired_total for each in (behind, ahead, done)] == [10, 1, 0]

@@ -115,7 +115,7 @@ async def test_a_producer_years_behind_takes_no_others_messages_along() -> None:
         data = message(stage.clock.now_ms() - behind_ms)
         places.append(Position(*await publish(ledger, data)))
         stage.clock.advance(1_000)
-    # The last 60 came in the last minute, and the one with the number 42 is the first that says so.
+    # The last 60 arrived in the last minute; entry 42 is the first whose time shows it.
     assert await older_end(ledger, stage.clock.now_ms() - 60_000) == places[41]
     # A ledger that was created in that time holds nothing older, whatever its messages say.
     assert await older_end(ledger, stage.clock.now_ms() - 100_000) is None

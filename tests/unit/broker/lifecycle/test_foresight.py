@@ -75,7 +75,7 @@ def standing(topic: PersistentTopic) -> tuple[int, int, int, dict[str, int]]:
 
 
 async def check(topic: PersistentTopic, w: World, tried: Supposed, found: Effect) -> None:
-    """Sets what was tried, lets the rounds run, and compares."""
+    """Sets the quotas, runs the rounds, and compares the result with the prediction."""
     ledgers, size, entries, backlogs = standing(topic)
     await w.set(RETENTION, tried.retention, topic)
     await w.set(MESSAGE_TTL, tried.message_ttl, topic)
@@ -92,8 +92,8 @@ async def check(topic: PersistentTopic, w: World, tried: Supposed, found: Effect
     assert lost == {name: backlogs[name] - after[3][name] for name in topic.subscriptions}
     expired = {name: each.expired_total for name, each in topic.subscriptions.items()}
     assert expired == {name: found.expires.get(name, 0) for name in topic.subscriptions}
-    # An eviction by the second quota may have made room for the first: who is kept away is said
-    # as the round finds it, and a producer that comes later is judged anew.
+    # An eviction by the second quota may have made room for the first. The round reports refused
+    # producers as it found them, and a later producer is judged again.
     assert found.blocks_producers or await refusal(topic) is None
 
 
@@ -171,7 +171,7 @@ async def test_a_topic_that_is_not_loaded_keeps_what_is_not_compacted_yet() -> N
 
 
 async def test_retention_deletes_nothing_that_is_not_compacted_yet() -> None:
-    """The prediction goes by compaction's horizon, loaded or not, as the deletion does."""
+    """The prediction respects compaction's horizon, loaded or not, as the deletion does."""
     async with world(retention_minutes=-1, retention_size_mb=-1) as w:
         history = [(60, 1)] * (ENTRIES_PER_LEDGER * 2 + 1)
         topic = await fill(w, history, 0, [])

@@ -1,4 +1,4 @@
-"""Which topics and subscriptions nobody uses any more."""
+"""Topics and subscriptions that count as unused."""
 
 import pytest
 from hypothesis import given

@@ -93,7 +93,7 @@ async def test_rounds_pass_over_topics_without_storage_that_are_in_use(
 async def test_a_subscription_stays_where_it_is_no_longer_known_what_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The record turns unreadable, and the watch has not told of it when the round begins."""
+    """The record becomes unreadable, and the watch has not reported it when the round begins."""
     async with world() as w:
         topic = await w.topic("t", "s")
         await w.set(SUBSCRIPTION_EXPIRATION, 1)

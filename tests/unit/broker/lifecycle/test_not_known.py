@@ -1,4 +1,4 @@
-"""Nothing goes while it is not sure what holds: strange records, late news, topics at rest."""
+"""Nothing is deleted while the policies in force are uncertain."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ SHORT = {"retentionTimeInMinutes": 1, "retentionSizeInMB": -1}
 
 
 async def filled(w: World, *, aged: bool = True) -> PersistentTopic:
-    """Ledgers that nobody needs any more and retention has kept so far."""
+    """Returns a topic with consumed ledgers that only retention has kept."""
     topic = await w.topic()
     await w.set(RETENTION, WEEK)
     await w.publish(topic, ENTRIES_PER_LEDGER * 3)
@@ -36,7 +36,7 @@ async def filled(w: World, *, aged: bool = True) -> PersistentTopic:
 
 
 async def write(w: World, key: str, value: bytes) -> None:
-    """As another broker, or a hand, would; known here when the watch tells."""
+    """Writes the record as another broker would; this broker learns of it by its watch."""
     record = await w.service.store.get(key)
     await w.service.store.put(key, value, expected=0 if record is None else record.revision)
 
@@ -81,7 +81,7 @@ async def test_a_namespace_that_is_not_understood_loses_nothing(value: bytes) ->
         assert not topic.policies.known
         await rounds(w, topic)
         assert topic.managed_ledger.entries_total == before
-        # Put right, all goes on.
+        # After the record is repaired, deletion continues.
         good = {**default_policies("standalone"), "retention_policies": SHORT}
         await write(w, namespace_key(NAMESPACE), msgspec.json.encode(good))
         await seen(w)
@@ -138,7 +138,7 @@ async def told_late(w: World, name: TopicName, change: Change) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_another_broker_has_set_is_asked_for_before_anything_goes() -> None:
+async def test_what_another_broker_has_set_is_requested_before_anything_goes() -> None:
     async with world() as w:
         topic = await filled(w, aged=False)
         await topic.create_subscription("s", EARLIEST, {})

@@ -1,4 +1,4 @@
-"""What limits make of a log, over marks that a test draws: who counts, how far, and what goes."""
+"""The effect of limits on drawn logs: the cursors that count, their moves, and the deletions."""
 
 import asyncio
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ def quota(kind: QuotaType, limit: int, action: QuotaAction = QuotaAction.EVICT) 
     return Limits(KEEPS_ALL, 0, (Quota(kind, limit, action),))
 
 
-# -- what goes
+# -- deletion
 
 
 @pytest.mark.parametrize(

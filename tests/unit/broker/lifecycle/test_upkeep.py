@@ -43,7 +43,7 @@ async def test_a_subscription_goes_only_after_the_store_was_asked(
         records = w.service.policies._records
         assert isinstance(records, FollowedNamespaces)
         with monkeypatch.context() as patch:
-            # Another broker sets it; the watch has not told of that yet.
+            # Another broker sets it; the watch has not reported it yet.
             patch.setattr(records._following, "_put", lambda _: None)
             await w.service.resources.update_policies(
                 NAMESPACE, lambda known: {**known, SUBSCRIPTION_EXPIRATION.document: 1_000}

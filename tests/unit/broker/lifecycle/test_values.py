@@ -1,4 +1,4 @@
-"""Policies of a topic's life as values: units, limits that are none, and what is supposed."""
+"""Policies of a topic's lifecycle as values: units, absent limits, and defaults."""
 
 from typing import Any
 

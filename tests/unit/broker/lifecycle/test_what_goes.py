@@ -1,4 +1,4 @@
-"""What goes and what does not, at the limits of what is known and of what is kept."""
+"""What is deleted and what is kept, at the boundaries of positions and of retention."""
 
 import dataclasses
 

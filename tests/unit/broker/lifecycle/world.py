@@ -22,6 +22,7 @@ from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore
 from magnetar.policies.policy import Policy
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry
 
@@ -115,7 +116,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """Ledgers are rolled over after ENTRIES_PER_LEDGER entries."""
     small = {"ledger_entries_max": ENTRIES_PER_LEDGER, "ledger_rollover_min_minutes": 0}
-    made = World(BrokerSettings(**{**small, **settings}), bookies, secure)
+    made = World(compose(BrokerSettings, **{**small, **settings}), bookies, secure)
     service = made.service
     info = {"adminRoles": [], "allowedClusters": [service.cluster]}
     await service.resources.create_tenant("public", info)

@@ -94,7 +94,7 @@ class OpenTopic:
 
 @dataclass
 class Topics:
-    """Topics that are open, one of each of TOPICS; keeps what is asked of them, in order."""
+    """Open topics, one of each of TOPICS; records the calls in order."""
 
     asked: list[tuple[str, Any]] = field(default_factory=list)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
@@ -237,7 +237,7 @@ class Stage:
         await self.store.close()
 
     async def broker(self, host: str, before: SessionListener | None = None) -> Broker:
-        """Starts one; returns when all know of it. The session tells `before` first."""
+        """Starts a broker; returns once all know it. The session notifies `before` first."""
         self._starts += 1
         view, clock, topics = View(self.store), LoopClock(), Topics()
         session = MetadataSession(view, TTL_S, clock, host)

@@ -51,7 +51,7 @@ async def test_a_former_process_that_stops_late_does_not_take_its_successors_awa
 async def test_the_lease_of_the_former_process_is_ended_also_if_the_first_attempt_fails(
     fails: str,
 ) -> None:
-    """Otherwise its bundles stay claimed by nobody until the lease expires."""
+    """Otherwise no broker serves its bundles until the lease expires."""
     store = MemoryStore()
     _, former_session = registry(store, 1)
     await former_session.start()

@@ -158,7 +158,7 @@ async def test_a_broker_names_the_new_owner_of_a_bundle_that_it_gave_away_at_onc
 
 @in_virtual_time
 async def test_a_split_that_landed_without_an_answer_is_no_lost_claim() -> None:
-    """The whole bundle's record is gone, and the parts are not adopted yet."""
+    """The whole bundle's record is deleted, and the parts are not adopted yet."""
     async with Stage() as stage:
         broker, whole = await owning(stage)
         broker.view.unanswered = [True]
@@ -211,7 +211,7 @@ async def test_a_split_overwrites_no_claim_of_a_part() -> None:
 
 
 @in_virtual_time
-async def test_a_split_that_fails_lets_the_writes_go_on_that_waited_for_it() -> None:
+async def test_a_split_that_fails_lets_the_writes_continue_that_waited_for_it() -> None:
     async with Stage() as stage:
         broker, claim = await owning(stage)
         broker.view.running.clear()
@@ -235,7 +235,7 @@ async def test_a_split_that_fails_lets_the_writes_go_on_that_waited_for_it() -> 
 
 @in_virtual_time
 async def test_a_search_that_has_ended_leaves_nothing() -> None:
-    """Bundles come and go with splits; what is kept of each would grow without a bound."""
+    """Splits create and delete bundles, so state per bundle would grow without a bound."""
     async with Stage() as stage:
         broker = await stage.broker("a")
         lookups = broker.ownership._lookups
@@ -318,7 +318,7 @@ async def test_a_claim_under_a_new_lease_is_not_served_before_the_old_claims_are
 
 
 @in_virtual_time
-async def test_a_probe_that_is_cut_short_ends_quietly_and_proves_nothing() -> None:
+async def test_a_probe_that_is_interrupted_ends_quietly_and_proves_nothing() -> None:
     async with Stage() as stage:
         one, other = await stage.pair()
         await other.take(FIRST)

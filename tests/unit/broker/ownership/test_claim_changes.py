@@ -214,7 +214,7 @@ async def test_a_claim_that_a_newer_record_has_replaced_before_it_is_answered_is
 async def test_a_bundle_is_not_claimed_while_a_claim_overlaps_it(
     store: HeldStore, broker: Broker, other: Broker, wider: bool
 ) -> None:
-    """A namespace that is deleted and made anew may be cut elsewhere."""
+    """A namespace that is deleted and created again may have other bundles."""
     bundle = (await ring(store)).bundles[0]
     upper = bundle.upper + 1000 if wider else bundle.upper - 1000
     claimed = Bundle(NAMESPACE, bundle.lower + 1000, upper)
@@ -229,7 +229,7 @@ async def test_a_bundle_is_not_claimed_while_a_claim_overlaps_it(
 async def test_a_claim_of_the_process_under_its_former_lease_is_no_claim(
     store: HeldStore, broker: Broker
 ) -> None:
-    """It goes with that lease; kept, it would end under the broker's hands."""
+    """The claim ends with that lease, and with it the broker's right to the bundle."""
     bundle = (await ring(store)).bundles[0]
     former = await store.grant_lease(TTL_S)
     value = encode(OwnershipRecord(broker.name, 1, former.id))
@@ -256,7 +256,7 @@ async def test_a_claim_of_another_life_or_broker_is_left_alone(
 async def test_an_owner_that_a_claim_finds_is_returned_at_once(
     store: HeldStore, broker: Broker, other: Broker
 ) -> None:
-    """The watch may be behind: a look-up goes by what was just read."""
+    """The watch may be behind: a look-up uses the record that was just read."""
     first, second = (await ring(store)).bundles[:2]
     assert await other.claims.acquire(first) is not None
     assert await other.claims.acquire(second) is not None
@@ -339,7 +339,7 @@ async def test_a_bundle_that_another_broker_has_claimed_meanwhile_is_not_handed_
     await third.session.stop()
 
 
-async def test_a_bundle_that_is_lost_and_claimed_anew_while_it_is_given_away_is_kept(
+async def test_a_bundle_that_is_lost_and_claimed_again_while_it_is_given_away_is_kept(
     store: HeldStore, broker: Broker, other: Broker
 ) -> None:
     bundle = (await ring(store)).bundles[0]
@@ -403,6 +403,6 @@ async def test_a_split_keeps_what_others_change_in_the_policies_meanwhile(
     assert set(parts) <= set((await ring(store)).bundles)
     assert [await broker.owner_of(part) for part in parts] == [broker.name] * 2
     assert await broker.owner_of(bundle) is None
-    # The parts go with the lease of their owner, as the whole would have gone.
+    # The claims of the parts end with their owner's lease, as that of the whole bundle did.
     await broker.session.stop()
     assert [await broker.owner_of(part) for part in parts] == [None] * 2

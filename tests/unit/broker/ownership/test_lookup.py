@@ -44,7 +44,7 @@ TOPIC = topic_in(FIRST)
 
 
 async def took(doing: Coroutine[Any, Any, Any]) -> tuple[float, Any]:
-    """How long, and the result or what was raised."""
+    """Returns the duration, and the result or the error."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:

@@ -1,4 +1,4 @@
-"""Bundles that leave a broker: closed first, handed over in one step, and clients are told last."""
+"""Bundles leave a broker: it closes topics, hands the bundles over, and notifies clients last."""
 
 import asyncio
 
@@ -88,7 +88,7 @@ async def test_a_broker_that_is_alone_frees_the_bundle_and_may_take_it_again() -
 
 @in_virtual_time
 async def test_who_looks_for_a_bundle_that_leaves_waits_until_it_has_left() -> None:
-    """Its record is gone already; the answer that says so is on its way."""
+    """Its record is deleted already; the answer is on its way."""
     async with Stage() as stage:
         one = await stage.broker("a")
         await one.take(FIRST)
@@ -224,7 +224,7 @@ async def test_topics_that_do_not_close_in_time_are_given_up() -> None:
 
 
 @in_virtual_time
-async def test_a_move_goes_on_if_its_caller_leaves() -> None:
+async def test_a_move_continues_if_its_caller_leaves() -> None:
     async with Stage() as stage:
         one, other = await stage.pair()
         await one.take(FIRST)
@@ -334,7 +334,7 @@ async def test_during_a_split_topics_of_other_namespaces_are_as_unowned_as_befor
 
 
 @in_virtual_time
-async def test_a_split_goes_on_if_its_caller_leaves() -> None:
+async def test_a_split_continues_if_its_caller_leaves() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         await one.take(FIRST)

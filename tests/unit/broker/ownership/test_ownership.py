@@ -221,7 +221,7 @@ async def test_a_broker_that_starts_ends_the_lease_of_its_former_process_and_of_
 
 
 @in_virtual_time
-async def test_the_same_lease_that_comes_back_needs_no_other_registration() -> None:
+async def test_the_same_lease_that_returns_needs_no_other_registration() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         before = await stage.store.get(broker_key(one.id))
@@ -257,7 +257,7 @@ async def test_a_namespace_that_was_just_created_is_known_to_the_first_who_asks(
     assert await rings.bundle_of(topic) == Bundle(topic.namespace, 0, 0xFFFFFFFF)
     await settle()
     assert changed == heard == [topic.namespace]
-    # A policy that is no bundle is news to those who follow policies, and to nobody else.
+    # A policy other than the bundles notifies only the followers of policies.
     await store.put(namespace_key(topic.namespace), encode({**policies, "other": 1}))
     await settle()
     assert changed == [topic.namespace]

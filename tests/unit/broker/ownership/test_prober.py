@@ -1,4 +1,4 @@
-"""Whether a broker is there, as told by its binary listener."""
+"""The probe of a broker's binary port shows whether it is alive."""
 
 import asyncio
 import errno

@@ -20,11 +20,14 @@ from magnetar.policies.lifecycle import BACKLOG_QUOTA, MESSAGE_TTL, RETENTION
 from magnetar.policies.policy import Policy
 from magnetar.policies.rates import PUBLISH_RATE
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 NAMESPACE = NamespaceName("public", "default")
 TOPIC = parse_topic("a")
 PARTITIONED = parse_topic("p")
-SETTINGS = BrokerSettings(message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9)
+SETTINGS = compose(
+    BrokerSettings, message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9
+)
 DAY = {"retentionTimeInMinutes": 1_440, "retentionSizeInMB": -1}
 RATE = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
 SIZE = {"limitSize": 10, "limitTime": -1, "policy": "producer_exception"}
@@ -56,7 +59,7 @@ async def set_for_topic(
 
 
 async def eventually(topic: PersistentTopic, policy: Policy, value: object) -> None:
-    """Returns once that holds; what is removed is told by the watch."""
+    """Waits until the condition holds; the watch reports removals."""
     told = asyncio.Event()
     unlisten = topic.policies.listen(told.set)
     while topic.policies.value(policy) != value:
@@ -209,7 +212,7 @@ async def test_a_namespaces_change_holds_for_topics_with_policies_of_their_own(
 async def test_what_holds_is_known_again_once_a_record_is_put_right(
     service: BrokerService,
 ) -> None:
-    """Nobody's messages are deleted by a guess, and by what is known they are."""
+    """Messages are deleted by known policies, and never by a guess."""
     topic = await opened(service)
     unknown = parse_topic("persistent://public/unknown/a")
     assert topic.policies.known

@@ -28,13 +28,16 @@ from magnetar.metadata.store import Record
 from magnetar.policies.caps import MAX_PRODUCERS, MAX_TOPICS
 from magnetar.policies.lifecycle import MESSAGE_TTL, RETENTION
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 
 TOPIC = parse_topic("persistent://t/n/a")
 OTHER = parse_topic("persistent://t/n/b")
 NAMESPACE = TOPIC.namespace
 KEY = policies_key(TOPIC)
 LEDGER_KEY = managed_ledger_key("t/n/persistent/a")
-SETTINGS = BrokerSettings(message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9)
+SETTINGS = compose(
+    BrokerSettings, message_ttl_s=100, producers_per_topic_max=7, topics_per_namespace_max=9
+)
 DAY = {"retentionTimeInMinutes": 1_440, "retentionSizeInMB": -1}
 NONE = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
 
@@ -211,7 +214,7 @@ async def test_what_is_confirmed_is_what_the_store_has_though_the_watch_is_late(
     assert stage.value(MESSAGE_TTL) == 7
 
 
-async def test_a_record_that_was_written_while_it_was_asked_for_is_not_taken_for_gone(
+async def test_a_record_that_was_written_while_it_was_requested_is_not_taken_for_gone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.own(message_ttl=5)
@@ -341,7 +344,7 @@ async def test_the_policies_of_a_topic_that_is_half_deleted_go(stage: Stage) -> 
     assert await stage.store.get(KEY) is None
 
 
-# -- who is told
+# -- notifications
 
 
 async def test_each_listener_is_notified_once_and_the_failure_of_one_affects_no_other(

@@ -76,7 +76,7 @@ async def test_partitions_have_those_of_their_topic(store: MemoryStore) -> None:
         assert (await policies.read(name)).local == {"max_producers": 5}
     await policies.forget(PARTITIONED.partition(1))
     assert not (await policies.read(PARTITIONED)).empty
-    await policies.forget(PARTITIONED)  # who thinks that it has gone
+    await policies.forget(PARTITIONED)  # this broker believes that it is deleted
     assert not (await policies.read(PARTITIONED)).empty
     await store.delete(partitioned_key(PARTITIONED))
     await policies.forget(PARTITIONED)
@@ -244,7 +244,7 @@ async def test_a_topic_that_is_stored_nowhere_is_forgotten_though_one_of_its_nam
 async def test_what_is_set_for_a_fleeting_topic_while_its_former_policies_go_stays(
     store: MemoryStore,
 ) -> None:
-    """No record tells that it is there again."""
+    """No record shows that the topic exists again."""
     fleeting = parse_topic("non-persistent://t/n/f")
     policies, other = TopicPolicyStore(store), TopicPolicyStore(store)
     await policies.update(fleeting, change("former", 1))
@@ -290,7 +290,7 @@ async def test_a_namespaces_are_forgotten_with_it(store: MemoryStore) -> None:
     mark = Check("/mark", await store.put("/mark", b""))
     await policies.forget_namespace(NamespaceName("t", "other"), mark)
     assert not (await policies.read(TOPIC)).empty
-    with pytest.raises(BadRevision):  # another deletion has the namespace, or it was made anew
+    with pytest.raises(BadRevision):  # another deletion owns the namespace, or it was created again
         await policies.forget_namespace(NamespaceName("t", "n"), Check("/mark", mark.expected - 1))
     assert not (await policies.read(TOPIC)).empty
     await policies.forget_namespace(NamespaceName("t", "n"), mark)

@@ -1,4 +1,4 @@
-"""Policies as values: the broker's settings, what each level says, and who is told of a change."""
+"""Policies as values: the broker's settings, the levels, and the notifications of changes."""
 
 import asyncio
 from typing import Any
@@ -16,11 +16,13 @@ from magnetar.policies.policy import Policy
 from magnetar.policies.registry import BY_NAME, POLICIES
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
+from magnetar.settings.field import compose, values_of
 
 HERE = NamespaceName("public", "here")
 RATE = {"dispatchThrottlingRateInMsg": 5, "dispatchThrottlingRateInByte": 6}
 
-SETTINGS = BrokerSettings(
+SETTINGS = compose(
+    BrokerSettings,
     retention_minutes=3,
     retention_size_mb=4,
     backlog_quota_bytes=5,
@@ -85,7 +87,7 @@ def test_the_brokers_settings_are_values_of_policies(policy: str, value: Any) ->
 
 def test_a_broker_of_a_cluster_says_where_entries_are_stored() -> None:
     persistence = BY_NAME["persistence"]
-    settings = BrokerProcessSettings(ensemble_size=5, write_quorum=3, ack_quorum=2)
+    settings = compose(BrokerProcessSettings, ensemble_size=5, write_quorum=3, ack_quorum=2)
     assert broker_value(settings, persistence) == {
         "bookkeeperEnsemble": 5,
         "bookkeeperWriteQuorum": 3,
@@ -105,17 +107,19 @@ def test_what_a_broker_says_is_a_value_that_can_be_acted_on(policy: Policy) -> N
     if value is not None:
         policy.type.check(value, policy.name)
     if policy.broker_setting and isinstance(value, int | str):
-        assert value == getattr(SETTINGS, policy.broker_setting)
+        assert value == values_of(SETTINGS)[policy.broker_setting]
 
 
 def test_settings_that_depend_on_each_other() -> None:
     inactive = BY_NAME["inactive_topics"]
     assert broker_value(SETTINGS, inactive)["maxInactiveDurationSeconds"] == 7
     for after_s in (1, 20):
-        given = BrokerSettings(delete_inactive_topics_after_s=after_s)
+        given = compose(BrokerSettings, delete_inactive_topics_after_s=after_s)
         assert broker_value(given, inactive)["maxInactiveDurationSeconds"] == after_s
     assert broker_value(SETTINGS, inactive)["deleteWhileInactive"] is True
-    partitioned = BrokerSettings(auto_topic_creation_type="partitioned", default_partitions=3)
+    partitioned = compose(
+        BrokerSettings, auto_topic_creation_type="partitioned", default_partitions=3
+    )
     value = broker_value(partitioned, BY_NAME["auto_topic_creation"])
     assert (value["topicType"], value["defaultNumPartitions"]) == ("partitioned", 3)
 
@@ -155,7 +159,7 @@ def test_entries_go_their_own_way_up_and_other_values_as_a_whole() -> None:
     assert [applied(ttl, 9, own) for own in (None, 0, 5)] == [9, 0, 5]
 
 
-# -- who is told
+# -- notifications
 
 
 class Topic:

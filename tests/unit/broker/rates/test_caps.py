@@ -25,6 +25,7 @@ from magnetar.core.names import TopicName, parse_topic
 from magnetar.policies import admission, caps, rates
 from magnetar.policies.policy import Policy
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -167,8 +168,11 @@ def test_system_topics_are_exempt(case: Case) -> None:
 
 def test_the_broker_s_own_caps_hold_where_no_policy_does() -> None:
     async def scenario() -> None:
-        settings = BrokerSettings(
-            producers_per_topic_max=1, consumers_per_subscription_max=1, subscribe_rate=1
+        settings = compose(
+            BrokerSettings,
+            producers_per_topic_max=1,
+            consumers_per_subscription_max=1,
+            subscribe_rate=1,
         )
         async with broker(settings) as service:
             client = Client(service)
@@ -307,7 +311,7 @@ def test_concurrent_creations_do_not_exceed_the_cap() -> None:
 @pytest.mark.parametrize("broker_says", [True, False])
 def test_a_namespace_decides_on_auto_creation_of_topics(broker_says: bool) -> None:
     async def scenario() -> None:
-        async with broker(BrokerSettings(auto_topic_creation=broker_says)) as service:
+        async with broker(compose(BrokerSettings, auto_topic_creation=broker_says)) as service:
             client = Client(service)
             allowed = {"allowAutoTopicCreation": not broker_says, "topicType": "non-partitioned"}
             if not broker_says:
@@ -334,7 +338,7 @@ def test_a_namespace_decides_on_auto_creation_of_topics(broker_says: bool) -> No
 
 def test_a_namespace_decides_on_auto_creation() -> None:
     async def scenario() -> None:
-        async with broker(BrokerSettings(default_partitions=2)) as service:
+        async with broker(compose(BrokerSettings, default_partitions=2)) as service:
             client = Client(service)
             for partitions in (3, 1):
                 value = {

@@ -14,6 +14,7 @@ from magnetar.core.names import parse_topic
 from magnetar.policies.policy import Policy
 from magnetar.policies.rates import DISPATCH_RATE, SUBSCRIPTION_DISPATCH_RATE
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 
 TOPIC = "persistent://public/default/t"
@@ -64,7 +65,7 @@ def counts(client: Client, consumer: int, begun: float, *sinces: float) -> list[
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_backlog_comes_at_the_rate(kind: Any, policy: Policy) -> None:
     async def scenario() -> None:
-        async with broker(BrokerSettings(failover_delay_ms=0)) as service:
+        async with broker(compose(BrokerSettings, failover_delay_ms=0)) as service:
             client = Client(service)
             await backlog(client, 1_500)
             await set_policy(service, TOPIC, policy, rate(100))
@@ -83,7 +84,7 @@ def test_a_backlog_comes_at_the_rate(kind: Any, policy: Policy) -> None:
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_rate_set_while_consumers_are_attached_holds_at_once(kind: Any) -> None:
     async def scenario() -> None:
-        async with broker(BrokerSettings(failover_delay_ms=0)) as service:
+        async with broker(compose(BrokerSettings, failover_delay_ms=0)) as service:
             client = Client(service)
             consumer = await client.consumer(TOPIC, "s", kind)
             client.flow(consumer, PERMITS)
@@ -165,7 +166,7 @@ def test_the_smaller_of_both_rates_holds_and_is_counted() -> None:
 @pytest.mark.parametrize("tailing", [True, False])
 def test_tailing_consumers_are_throttled_by_default(tailing: bool) -> None:
     async def scenario() -> None:
-        settings = BrokerSettings(dispatch_rate_for_tailing=tailing)
+        settings = compose(BrokerSettings, dispatch_rate_for_tailing=tailing)
         async with broker(settings) as service:
             await set_namespace_policy(service, SUBSCRIPTION_DISPATCH_RATE, rate(10))
             client = Client(service)
@@ -184,7 +185,7 @@ def test_tailing_consumers_are_throttled_by_default(tailing: bool) -> None:
 
 def test_a_backlog_is_throttled_even_if_tailing_consumers_are_not() -> None:
     async def scenario() -> None:
-        async with broker(BrokerSettings(dispatch_rate_for_tailing=False)) as service:
+        async with broker(compose(BrokerSettings, dispatch_rate_for_tailing=False)) as service:
             client = Client(service)
             await backlog(client, 3_000)
             await set_policy(service, TOPIC, SUBSCRIPTION_DISPATCH_RATE, rate(100))

@@ -86,7 +86,7 @@ class Client:
         return self
 
     def write(self, *frames: bytes) -> None:
-        """What one read of the socket brings."""
+        """Delivers bytes as one read of the socket does."""
         self.handle(self._decoder.feed(b"".join(frames)))
 
     def handle(self, events: Sequence[Event]) -> None:

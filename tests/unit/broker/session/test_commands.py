@@ -142,7 +142,7 @@ async def test_a_command_before_connect_ends_the_connection(
         early.handle([event])
         assert early.socket.closed
         client = Client(w).connect()
-        client.handle([event])  # of a consumer that is gone
+        client.handle([event])  # of a closed consumer
         assert client.kinds() == []
         assert not client.socket.closed
 

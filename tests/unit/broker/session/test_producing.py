@@ -35,7 +35,7 @@ def close(request_id: int, producer_id: int = 1) -> pb.CommandCloseProducer:
 
 
 class Stalled:
-    """Appends of a log that are answered when the test says so."""
+    """Appends to a log that are completed on the test's command."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._calls: list[Any] = []

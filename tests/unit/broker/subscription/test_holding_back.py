@@ -119,7 +119,7 @@ async def test_a_consumer_that_waits_for_a_dead_one_does_not_attach_to_an_ended_
 
 @pytest.mark.parametrize("kind", list(SubType))
 async def test_acks_of_a_consumer_that_was_sent_away_do_not_count(rig, kind):
-    """A seek has sent it away, and the same message comes again: for the next consumer."""
+    """A seek has disconnected it, and the message is redelivered to the next consumer."""
     positions = await rig.publish_texts(2)
     subscription = await rig.subscription()
     consumer, sink = await rig.attach(subscription, "a", kind)

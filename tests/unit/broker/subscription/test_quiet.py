@@ -26,7 +26,7 @@ WAIT_S = 20.0
 
 
 class SlowBookie(MemoryBookie):
-    """Its reads wait while the test says so."""
+    """A bookie whose reads wait on the test's command."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ async def test_a_consumer_that_reconnects_starts_behind_mark_delete(rig):
     for position in positions[:25]:
         subscription.ack_one(consumer, *position)
     subscription.remove_consumer(consumer)
-    subscription.flow(consumer, 100)  # late FLOW of a consumer that is gone
+    subscription.flow(consumer, 100)  # late FLOW of a closed consumer
     _, sink = await rig.attach(subscription, "a", EXCLUSIVE)
     assert sink.texts == [str(each) for each in range(25, 150)]
 
@@ -217,7 +217,7 @@ async def test_a_new_consumer_is_notified_with_its_first_flow_before_its_message
 
 
 async def test_a_consumer_without_flow_is_notified_too(rig, monkeypatch):
-    # Long enough that, on a busy machine too, the second consumer has gone again by then.
+    # Long enough for the second consumer to close again, even on a busy machine.
     monkeypatch.setattr(active_news, "UNHEARD_S_MAX", 0.25)
     subscription = await rig.subscription()
     _, quiet = await rig.attach(subscription, "a", FAILOVER, permits=0)

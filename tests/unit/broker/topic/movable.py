@@ -1,4 +1,4 @@
-"""An ownership that a test takes away and gives back, of a broker that has no other."""
+"""An ownership that a test revokes and grants again, for a broker without a cluster."""
 
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.service import BrokerService

@@ -28,6 +28,7 @@ from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.policies.policy import Policy
 from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire.events import SendRun
 
 NAMESPACE = NamespaceName("public", "default")
@@ -238,7 +239,7 @@ class Stage:
 
 @asynccontextmanager
 async def stage(**settings: Any) -> AsyncIterator[Stage]:
-    made = Stage(BrokerSettings(**settings))
+    made = Stage(compose(BrokerSettings, **settings))
     service = made.service
     info = {"adminRoles": [], "allowedClusters": [service.cluster]}
     await service.resources.create_tenant("public", info)

@@ -1,4 +1,4 @@
-"""Deduplication of a persistent topic: the outcomes, what survives, and what is forgotten."""
+"""Deduplication of a persistent topic: outcomes, recovery, and forgotten producers."""
 
 import asyncio
 

@@ -1,5 +1,7 @@
 """The stored form of deduplication's ids."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,16 @@ from magnetar.core.ids import Position
 IDS = st.integers(min_value=NONE, max_value=2**64 - 1)
 TIMES = st.integers(min_value=0, max_value=2**62)
 POSITIONS = st.builds(Position, st.integers(-1, 2**62), st.integers(-1, 2**62))
+GOLDEN = Path(__file__).parents[3] / "golden" / "broker" / "deduplication-snapshots.txt"
+POSITION = Position(7, 8)
+SNAPSHOTS = {
+    "v1_empty": {"attached": ProducerSequence(NONE, 10)},
+    "v1": {
+        "standalone-0-1": ProducerSequence(9, 1_790_000_000_000),
+        "\u00e9\udcff": ProducerSequence(2**64 - 1, 1),
+        "attached": ProducerSequence(NONE, 10),
+    },
+}
 PRODUCERS = st.dictionaries(st.text(max_size=40), st.tuples(IDS, TIMES), max_size=20)
 
 
@@ -43,9 +55,15 @@ def test_no_damage_is_believed(producers: dict[str, tuple[int, int]], data: st.D
         decode(encoded[:at])
 
 
-def test_a_snapshot_of_version_1_has_these_bytes() -> None:
-    encoded = encode(Position(7, 8), {"ab": ProducerSequence(9, 10)})
-    assert encoded.hex() == (
-        "4d4455500107000000000000000800000000000000010000000200000061620900000000000000"
-        "0a00000000000000" + encoded[-4:].hex()
-    )
+def test_the_golden_snapshot_is_written_and_read() -> None:
+    """Every release writes and reads the bytes of `deduplication-snapshots.txt`."""
+    golden = dict(line.split() for line in GOLDEN.read_text().splitlines())
+    assert {name: encode(POSITION, ids).hex() for name, ids in SNAPSHOTS.items()} == golden
+    for name, ids in SNAPSHOTS.items():
+        snapshot = decode(bytes.fromhex(golden[name]))
+        assert snapshot.position == POSITION
+        stored = {producer: ids for producer, ids in ids.items() if ids.persisted != NONE}
+        assert list(snapshot.producers) == list(stored)
+        for producer, sequence in stored.items():
+            read = snapshot.producers[producer]
+            assert (read.persisted, read.used_ms) == (sequence.persisted, sequence.used_ms)

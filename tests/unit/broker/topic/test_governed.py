@@ -211,7 +211,7 @@ async def test_a_gate_exists_while_a_policy_limits_publishing(kind: str) -> None
     async with stage() as s:
         topic = await opened(s, kind)
         assert topic.gate is None
-        bound = s.service.settings.message_bytes_max
+        bound = s.service.settings.producers.message_bytes_max
         for policy, value, none in (
             (caps.MAX_MESSAGE_SIZE, 100, 0),
             (admission.ENCRYPTION_REQUIRED, True, False),

@@ -22,7 +22,7 @@ from magnetar.wire.entry import build_entry
 
 
 def batch(*left: bool) -> bytes:
-    """An entry of so many messages; those that are not left were compacted out."""
+    """Returns an entry of a batch; messages that are not left were compacted out."""
     messages = [
         (SingleMessageMetadata(payload_size=1, compacted_out=not each), b"x") for each in left
     ]

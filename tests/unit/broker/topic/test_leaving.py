@@ -32,7 +32,7 @@ DEADLINE_S = 20.0
 
 
 class Ends:
-    """Holds back how topics end, by name, and counts how often each one is told to."""
+    """Holds back the ends of topics, by name, and counts the requests to end each."""
 
     def __init__(self) -> None:
         self.began: dict[str, asyncio.Event] = {}

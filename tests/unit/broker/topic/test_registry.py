@@ -90,7 +90,7 @@ async def test_the_partitions_of_a_partition_are_those_of_a_topic_that_exists() 
             part = named("parts").partition(0)
             assert await topics.partitions_or_create(part, auto_create=auto_create) == 0
         await topics.get_or_open(part, create=False)
-        # A deletion was interrupted: the partitioned topic is gone, its second partition is not.
+        # A deletion was interrupted: the partitioned topic is deleted, its second partition is not.
         await topics.delete(named("parts").partition(0), force=True)
         await s.store.delete(partitioned_key(named("parts")))
         with pytest.raises(TopicNotFound):

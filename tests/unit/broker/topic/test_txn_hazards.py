@@ -11,7 +11,6 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, TxnState
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.core.errors import (
     MagnetarError,
@@ -20,6 +19,7 @@ from magnetar.core.errors import (
     TransactionConflict,
 )
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.transactions.model import Outcome, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
 
@@ -112,7 +112,7 @@ async def test_a_subscription_that_cannot_be_read_has_not_ended_a_transaction() 
 
 
 @pytest.mark.parametrize("failure", [OSError("no route"), ValueError("odd")])
-async def test_a_failure_of_any_kind_refuses_the_message_and_is_tried_again(
+async def test_a_failure_of_any_kind_refuses_the_message_and_is_retried(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with txn_stage() as t:

@@ -15,22 +15,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.broker.transactions.stage import OTHER, TOPIC, Connection, Stage, turns
 
 from magnetar.broker.transactions import participants, writer
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.broker.transactions.records import decode_record, records_prefix
 from magnetar.core.errors import (
     InvalidTxnStatus,
     MagnetarError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
+from magnetar.transactions.model import Outcome, TxnId
+from magnetar.transactions.records import decode_record, records_prefix
 
 TIMEOUT_MS = 10_000
 PICKS = st.integers(0, 1_000)
 
 
 class CoordinatorMachine(RuleBasedStateMachine):
-    """Up to two processes that believe to serve the coordinator, and a model of what was said."""
+    """Up to two processes that both serve the coordinator, and a model of the answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stage.store.held)
     @rule(pick=PICKS, how=st.sampled_from(["lands", "unanswered", "lost"]))
     def a_write_is_done(self, pick: int, how: str) -> None:
-        """A lost one stays: it may still land, when its broker has gone."""
+        """A lost write stays: it may still take effect after its broker has died."""
         held = self.stage.store.held[pick % len(self.stage.store.held)]
         if how == "lost":
             held.is_lost()

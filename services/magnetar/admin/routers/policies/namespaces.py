@@ -46,7 +46,7 @@ async def get_policy(request: Request) -> Response:
         return shown(policy, in_force(service, policy, document))
     value = documents.value_in(document, policy, service.cluster)
     if value is None and policy is SCHEMA_AUTO_UPDATE:
-        value = service.settings.schema_auto_update
+        value = service.settings.schemas.schema_auto_update
     return shown(policy, value, unset=_TABLE.rest(policy).unset)
 
 

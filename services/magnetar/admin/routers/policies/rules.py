@@ -63,7 +63,7 @@ async def check_value(
     """Raises if this broker cannot accept the value."""
     if policy is REPLICATION and value is not None:
         await _check_clusters(service, namespace, value, level)
-    bytes_max = service.settings.message_bytes_max
+    bytes_max = service.settings.producers.message_bytes_max
     if policy is MAX_MESSAGE_SIZE and value is not None and value > bytes_max:
         raise PreconditionFailed(MESSAGE_SIZE_INVALID)
     check_honored(policy, value, service)

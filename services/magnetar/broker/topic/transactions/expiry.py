@@ -1,7 +1,7 @@
 """Looks up transactions that are open past their deadline.
 
 Normally the coordinator notifies the participants of every end. EXPIRY_GRACE_S after the deadline,
-a topic or subscription reads the record itself, and again until the transaction has ended.
+a topic or subscription reads the record itself, and repeats that until the transaction has ended.
 """
 
 import asyncio
@@ -9,10 +9,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
+from magnetar.transactions.model import TxnId
 
 EXPIRY_GRACE_S: Final = 5.0
 LOOKED_UP_AT_ONCE_MAX: Final = 1_000
@@ -42,7 +42,7 @@ class Expiry:
         self._tasks = tasks
         self._deadlines = deadlines
         self._apply = apply
-        """Reads the record and applies its outcome; returns whether that needs no retry."""
+        """Reads the record and applies its outcome; returns False if that must be retried."""
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
         self._closed = False
@@ -66,7 +66,7 @@ class Expiry:
         self._timer = loop.call_later(delay_s, self._expired)
 
     def stop(self) -> None:
-        """Ends the timer for good."""
+        """Cancels the timer; it is not set again."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

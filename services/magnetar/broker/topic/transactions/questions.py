@@ -1,21 +1,22 @@
 """Reads the records of transactions for a topic or a subscription, once per transaction at a time.
 
 While a read is under way, the end of the transaction may arrive. The record that the read returns
-may then be older than the end, so the answer no longer counts (`ended`).
+may be older than the end, so it is discarded (`ended`).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from magnetar.broker.transactions.api import TransactionRecord, TransactionRecords, TxnId
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.transactions.model import TransactionRecord, TxnId
 
 QUESTION_TIMEOUT_S: Final = 30.0
 QUESTIONS_AT_ONCE_MAX: Final = 64
-"""Reads of one topic or subscription that are under way at once; more wait."""
+"""Maximum number of concurrent reads of one topic or subscription; more wait."""
 
 OnAnswer = Callable[[TransactionRecord | None, MagnetarError | None], None]
 """Called with the record, None if there is none or its transaction ended during the read; or with
@@ -52,7 +53,7 @@ class Questions:
         return self._records is not None and self._records.enabled
 
     def ask(self, txn: TxnId, on_answer: OnAnswer) -> None:
-        """Calls `on_answer` once the record has been read; never at once."""
+        """Calls `on_answer` once the record has been read, never before this returns."""
         waiting = self._waiting.get(txn)
         if waiting is not None:
             waiting.append(on_answer)
@@ -62,7 +63,7 @@ class Questions:
             del self._waiting[txn]
 
     def ended(self, txn: TxnId) -> None:
-        """Makes the read that is under way, if any, count no longer."""
+        """Discards the result of the read under way, if any: the transaction has ended."""
         waiting = self._waiting.pop(txn, None)
         for on_answer in waiting or ():
             on_answer(None, None)

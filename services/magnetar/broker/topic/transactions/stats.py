@@ -1,4 +1,4 @@
-"""The numbers that REST shows about transactions; positions as text, as Pulsar writes them."""
+"""The statistics of transactions for REST; positions are texts, as in Pulsar."""
 
 import msgspec
 
@@ -12,7 +12,7 @@ class BufferStats(msgspec.Struct, kw_only=True, frozen=True):
     """The last position that consumers may read."""
     open_count: int
     committed_total: int
-    """Since the topic was opened, as the next."""
+    """Since the topic was opened; so is `aborted_total`."""
     aborted_total: int
     recovery_started_ms: int
     """0 without a recovery."""
@@ -34,5 +34,5 @@ class PendingAckStats(msgspec.Struct, kw_only=True, frozen=True):
     """`None` before the first transaction, else `Ready`."""
     open_count: int
     committed_total: int
-    """Since the topic was opened, as the next."""
+    """Since the topic was opened; so is `aborted_total`."""
     aborted_total: int

@@ -18,17 +18,12 @@ from typing import Final
 from magnetar.broker.topic.transactions.admission import UNDECIDED, Admission
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
 from magnetar.broker.topic.transactions.expiry import RETRY_MAX_S, RETRY_MIN_S, Expiry
-from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, outcome_of, send_refusal
+from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, send_refusal
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.recovery import scan
 from magnetar.broker.topic.transactions.stats import BufferStats, TxnInBuffer
 from magnetar.broker.topic.transactions.watermark import Watermark
-from magnetar.broker.transactions.api import (
-    Outcome,
-    TransactionRecord,
-    TransactionRecords,
-    TxnId,
-)
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
@@ -38,6 +33,7 @@ from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.appender import OnAppended
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId, outcome_of
 
 END_TIMEOUT_S: Final = 30.0
 
@@ -160,7 +156,7 @@ class TopicTransactions:
     # -- ends
 
     async def end_transaction(self, txn: TxnId, outcome: Outcome) -> None:
-        """See `Participant.end_transaction`. Raises ServiceNotReady if it has to be repeated."""
+        """See `Participant.end_transaction`. Raises ServiceNotReady if it must be repeated."""
         await self._tasks.finish(self._end(txn, outcome), f"end {txn} in {self._name}")
 
     async def _end(self, txn: TxnId, outcome: Outcome) -> None:
@@ -195,10 +191,10 @@ class TopicTransactions:
     # -- recovery
 
     def recover(self) -> None:
-        """Starts to find the open transactions of a log that had some; returns at once.
+        """Starts to recover the open transactions of a log that has a watermark; returns at once.
 
-        Until it is done, nothing after the watermark is read, no message of a transaction is
-        admitted, and `end_transaction` waits.
+        Until the recovery is complete, nothing after the watermark is dispatched, no message of a
+        transaction is admitted, and `end_transaction` waits.
         """
         watermark = Watermark.of(self._ledger)
         if watermark is None:
@@ -252,7 +248,7 @@ class TopicTransactions:
         return {txn: open_txn.deadline_ms for txn, open_txn in self.buffer.open.items()}
 
     async def _apply_record(self, txn: TxnId) -> bool:
-        """Applies the outcome in the record; returns whether the transaction needs no retry."""
+        """Applies the outcome in the record; returns False if that must be retried."""
         open_txn = self.buffer.get(txn)
         if open_txn is None:
             return True
@@ -275,7 +271,7 @@ class TopicTransactions:
             open_txn.deadline_ms = record.deadline_ms
         return record is not None and record.deadline_ms > self._clock.now_ms()
 
-    # -- what REST shows
+    # -- statistics
 
     def stats(self) -> BufferStats:
         """Returns the numbers of `topics transaction-buffer-stats`."""
@@ -300,10 +296,10 @@ class TopicTransactions:
             aborted=open_txn.outcome is Outcome.ABORT,
         )
 
-    # -- the end of this instance
+    # -- close
 
     async def close(self) -> None:
-        """Stores the watermark, so that the next owner has little to read."""
+        """Stores the watermark, so that the next owner reads few entries."""
         self.abandon()
         await self._watermark.close()
 
