@@ -71,6 +71,8 @@ class ClientProcess:
         """Kill it and wait for its end."""
         self._process.kill()
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
 
 class Bank:
@@ -135,7 +137,7 @@ class Workers:
         return worker
 
     async def disturb(self, planned: Planned) -> None:
-        """Kill a worker and start another, or pause one for a while."""
+        """Kill a worker and start another; faults of other kinds pause it for a while."""
         worker = self._running[planned.index]
         if planned.kind == "kill":
             await asyncio.to_thread(worker.kill)

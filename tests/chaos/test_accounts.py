@@ -39,7 +39,7 @@ async def test_every_order_counts_once_when_processes_are_killed(tmp_path: Path)
         rate=10,
         quiet_s=(0.5, 1.5),
         lasts_s=(0.3, 2.0),
-        kinds=("kill", "pause"),
+        kinds=("kill",),
         roles=("broker", "broker", "bookie"),
     )
     _judged(result, seed)
