@@ -197,7 +197,7 @@ def test_a_redelivery_count_that_goes_down_is_found() -> None:
     assert broken(story) == {"redelivery_counts"}
 
 
-def test_a_count_begins_anew_at_another_attachment() -> None:
+def test_a_count_begins_again_at_another_attachment() -> None:
     story = Story()
     first = story.subscribed(Kind.SHARED)
     sent = story.sent()

@@ -87,7 +87,7 @@ async def test_a_watch_that_was_refused_watches_nothing(monkeypatch: pytest.Monk
         await client.close()
 
 
-async def test_a_request_that_meets_a_bug_is_answered_and_the_others_go_on(
+async def test_a_request_that_meets_a_bug_is_answered_and_the_others_continue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(*_: object) -> None:

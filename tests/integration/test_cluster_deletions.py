@@ -11,6 +11,7 @@ from tests.support.rest_cluster import RestCluster
 from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.sender import PeerAnswer
 from magnetar.broker.catalog.resources import partitioned_key
+from magnetar.broker.ownership.bundles import Bundle
 from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
@@ -44,7 +45,7 @@ async def test_any_broker_answers_about_a_partitioned_topic_as_a_whole(
         assert len({(answer.status_code, answer.text) for answer in answers}) == 1
 
 
-async def test_a_namespace_goes_with_topics_whose_deletion_was_cut_short(
+async def test_a_namespace_goes_with_topics_whose_deletion_was_interrupted(
     cluster: RestCluster,
 ) -> None:
     first, second = cluster.members
@@ -120,6 +121,27 @@ async def test_a_bundle_that_nobody_has_is_taken_by_the_broker_that_is_asked_abo
     await member.done("PUT", f"{NAMESPACE}/{bounds[0]}_{bounds[1]}/split")
     edges = (await member.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
     assert len(edges) == len(bounds) + 1
+    await alone.stop()
+
+
+async def test_an_unload_claims_no_bundle() -> None:
+    alone = RestCluster()
+    await alone.start(1)
+    (member,) = alone.members
+    await member.done("PUT", NAMESPACE + "/unload")
+    bounds = (await member.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
+    claimed = member.ownership.claims.acquire
+    claims: list[object] = []
+
+    async def counted(bundle: Bundle) -> object:
+        claims.append(bundle)
+        return await claimed(bundle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(member.ownership.claims), "acquire", lambda _, bundle: counted(bundle))
+        await member.done("PUT", f"{NAMESPACE}/{bounds[0]}_{bounds[1]}/unload")
+    assert claims == []
+    assert not member.ownership.owned()
     await alone.stop()
 
 

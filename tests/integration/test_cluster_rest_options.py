@@ -295,7 +295,7 @@ async def test_what_is_done_to_a_namespace_is_done_in_bundles_that_nobody_has() 
     await alone.stop()
 
 
-async def test_a_bundle_is_split_as_it_is_asked_for_and_unloaded_where_it_is_asked_for(
+async def test_a_bundle_is_split_as_it_is_requested_and_unloaded_where_it_is_requested(
     cluster: RestCluster,
 ) -> None:
     await cluster.members[0].done("PUT", TOPIC)

@@ -143,7 +143,7 @@ async def cut_short(service: BrokerService, name: TopicName) -> int:
     return ledger_id
 
 
-async def test_a_namespace_takes_topics_with_it_whose_deletion_was_cut_short(
+async def test_a_namespace_takes_topics_with_it_whose_deletion_was_interrupted(
     broker: Broker,
 ) -> None:
     service, store = broker
@@ -156,7 +156,7 @@ async def test_a_namespace_takes_topics_with_it_whose_deletion_was_cut_short(
         assert await store.get(ledger_key(ledger_id)) is None
 
 
-async def test_a_repeated_deletion_of_a_topic_finishes_one_that_was_cut_short(
+async def test_a_repeated_deletion_of_a_topic_finishes_one_that_was_interrupted(
     broker: Broker,
 ) -> None:
     service, store = broker

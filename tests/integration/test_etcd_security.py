@@ -188,7 +188,7 @@ async def first_of(watch: Watch) -> int:
     return (await asyncio.wait_for(anext(watch), WITHIN_S)).record.revision
 
 
-async def test_a_token_that_expired_is_asked_for_again(etcd: EtcdMember) -> None:
+async def test_a_token_that_expired_is_requested_again(etcd: EtcdMember) -> None:
     store = await open_on(etcd, **MAGNETAR)
     old_watch = store.watch("/a")
     lease = await store.grant_lease(30)
@@ -227,7 +227,7 @@ async def test_a_refused_request_fails_at_once_with_the_reason(etcd: EtcdMember)
             await open_on(etcd, **OTHER)
 
 
-async def test_a_watch_of_what_one_may_not_see_ends_and_others_go_on(etcd: EtcdMember) -> None:
+async def test_a_watch_of_what_one_may_not_see_ends_and_others_continue(etcd: EtcdMember) -> None:
     store = await open_on(etcd, **MAGNETAR, root="/magnetar/x")
     seen = store.watch("/a")
     # As if the role had been narrowed: a range beyond the root.

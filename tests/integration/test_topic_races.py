@@ -91,7 +91,7 @@ async def test_who_may_create_a_topic_does_not_inherit_the_answer_of_who_may_not
             await asking
 
 
-async def test_a_topic_that_another_owner_fenced_is_opened_anew() -> None:
+async def test_a_topic_that_another_owner_fenced_is_opened_again() -> None:
     async with running_broker() as (service, port):
         client = await RawClient.connect(HOST, port)
         producer = await client.producer(TOPIC)
@@ -114,7 +114,7 @@ async def test_a_topic_that_another_owner_fenced_is_opened_anew() -> None:
         await client.close()
 
 
-async def test_a_log_whose_topic_could_not_be_opened_is_read_anew_by_the_next(
+async def test_a_log_whose_topic_could_not_be_opened_is_read_again_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with running_broker(compose(BrokerSettings, entry_metadata=("index",))) as (

@@ -165,7 +165,7 @@ def test_a_negative_ack_of_an_ordered_subscription(
 
 
 @pytest.mark.parametrize("kind", IN_ORDER + SHARED)
-def test_all_unacked_messages_come_again_when_asked_for(
+def test_all_unacked_messages_come_again_when_requested(
     client: pulsar.Client, admin: httpx.Client, topic: str, kind: Type
 ) -> None:
     consumer = client.subscribe(topic, "sub", kind)

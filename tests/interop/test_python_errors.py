@@ -131,7 +131,9 @@ def test_many_producers_and_consumers_on_one_connection(
         assert bodies(take(consumer, 1)) == [b"%d" % i]
 
 
-def test_a_client_that_is_gone_frees_its_subscription(connect: ConnectClient, topic: str) -> None:
+def test_a_client_that_disconnects_frees_its_subscription(
+    connect: ConnectClient, topic: str
+) -> None:
     first = connect()
     first.subscribe(topic, "sub")
     first.shutdown()

@@ -71,7 +71,7 @@ def test_a_volume_replacement_starts_with_a_drain_and_ends_with_the_claims_delet
     assert not decide(view).actions
 
 
-def test_nothing_is_replaced_unless_asked_for() -> None:
+def test_nothing_is_replaced_unless_requested() -> None:
     assert decide(View()) == replacing.VolumeReplacement()
     assert decide(View(has_set=False)) == replacing.VolumeReplacement()
     decision = decide(asked("c-bookie-7"))

@@ -92,9 +92,7 @@ async def test_another_clusters_token_is_not_sent_to_the_address(on: Stage) -> N
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_a_missing_secret_or_address_is_named_and_tried_again(
-    on: Stage, exists: bool
-) -> None:
+async def test_a_missing_secret_or_address_is_named_and_retried(on: Stage, exists: bool) -> None:
     if exists:
         on.kube.put(secret("", "one"))
     on.apply("Tenant", "t2", CREDENTIALS)

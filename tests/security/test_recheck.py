@@ -243,7 +243,7 @@ async def test_a_right_that_is_lost_while_a_list_is_read_shows_no_name(
         assert not reader.session.watchers
 
 
-async def test_a_check_that_fails_ends_its_connection_and_the_scan_goes_on(
+async def test_a_check_that_fails_ends_its_connection_and_the_scan_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with closed_broker() as w:

@@ -170,7 +170,7 @@ async def test_a_lost_connection_has_no_timer() -> None:
         assert await undisturbed(client)
 
 
-async def test_credentials_that_are_valid_only_by_the_clock_skew_are_not_asked_for_at_once(
+async def test_credentials_that_are_valid_only_by_the_clock_skew_are_not_requested_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(access, "TIMER_S_MAX", 3_600.0)

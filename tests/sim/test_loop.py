@@ -118,7 +118,7 @@ def test_a_killed_process_runs_no_more_not_even_its_finally() -> None:
     assert told == ["work"] * 3
 
 
-def test_a_paused_process_finds_its_timers_due_when_it_goes_on() -> None:
+def test_a_paused_process_finds_its_timers_due_when_it_continues() -> None:
     loop = SimLoop(1)
     told: list[float] = []
     process = Process(loop, "a", "a")

@@ -132,7 +132,7 @@ def test_a_broker_that_does_not_answer_leaves_what_metadata_says(
     assert backlogs.rows("consumers") == []
 
 
-def test_defaults_that_were_given_are_not_asked_for(
+def test_defaults_that_were_given_are_not_requested(
     backlogs: Backlogs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Broker(monkeypatch)

@@ -276,7 +276,7 @@ def test_a_ledger_that_cannot_be_found_is_not_left_out(cluster: JobCluster) -> N
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+def test_an_artifact_whose_files_are_deleted_is_written_again_from_a_whole_log(
     cluster: JobCluster, trimmed: bool
 ) -> None:
     cluster.write(TOPIC, keyed(0, 9))

@@ -79,7 +79,7 @@ def test_a_topic_is_due_once_its_threshold_is_behind_the_horizon(
     assert (status(cluster) is not None) is due, "nothing is said of what is not begun"
 
 
-def test_what_is_asked_for_is_done_whatever_the_threshold_says(cluster: JobCluster) -> None:
+def test_what_is_requested_is_done_whatever_the_threshold_says(cluster: JobCluster) -> None:
     cluster.write(TOPIC, keyed(0, 6))
     threshold(cluster, 1 << 30)
     ask(cluster)

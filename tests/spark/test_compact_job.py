@@ -117,7 +117,7 @@ def test_small_topics_without_spark(
 
 
 @pytest.mark.parametrize("trimmed", ["never", "before", "as the job begins"])
-def test_an_artifact_whose_files_are_gone_is_made_anew_from_a_whole_log(
+def test_an_artifact_whose_files_are_deleted_is_written_again_from_a_whole_log(
     rig: CompactRig,
     client: pulsar.Client,
     topic: str,

@@ -35,7 +35,7 @@ async def ask(store: MemoryStore) -> int:
     return await store.put(KEY, encode(CompactionRequest(7)))
 
 
-async def test_from_asked_for_to_done(store: MemoryStore) -> None:
+async def test_from_requested_to_done(store: MemoryStore) -> None:
     status = told(store, "one", await ask(store))
     await status.update(RUNNING)
     running = await found(store)
@@ -52,7 +52,7 @@ async def test_from_asked_for_to_done(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("asked_before", [True, False])
-async def test_what_is_asked_for_after_the_job_has_looked_waits(
+async def test_what_is_requested_after_the_job_has_looked_waits(
     store: MemoryStore, asked_before: bool
 ) -> None:
     """The running job may not have read the newest messages."""

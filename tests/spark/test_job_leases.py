@@ -144,7 +144,7 @@ def test_an_offload_whose_lease_is_lost_lives_on_under_a_new_one() -> None:
     virtual(job())
 
 
-def test_a_compaction_whose_lease_is_lost_goes_on_without_one() -> None:
+def test_a_compaction_whose_lease_is_lost_continues_without_one() -> None:
     """Another job may clean up its attempt; the commit detects that."""
 
     async def job() -> None:

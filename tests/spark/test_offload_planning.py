@@ -51,7 +51,7 @@ def test_age_counts_from_the_closing() -> None:
     assert ids(due(ledgers, (), plan(threshold_s=60), NOW_MS)) == [1]
 
 
-def test_what_is_asked_for_is_due_whatever_the_thresholds_say() -> None:
+def test_what_is_requested_is_due_whatever_the_thresholds_say() -> None:
     assert ids(due(LEDGERS, (), plan(), NOW_MS, [Position(3, 0), Position(2, 9)])) == [1, 2]
 
 

@@ -70,9 +70,7 @@ async def test_a_file_that_went_missing_keeps_the_ledger(moved: Moved) -> None:
 
 
 @pytest.mark.parametrize("ahead", ["the job's", "the writer's, behind"])
-async def test_a_host_whose_clock_is_a_year_off_lets_go_of_nothing(
-    moved: Moved, ahead: str
-) -> None:
+async def test_a_host_whose_clock_is_a_year_off_releases_nothing(moved: Moved, ahead: str) -> None:
     moved.whole.write_bytes(b"whole")
     now_ms = time.time_ns() // 1_000_000
     noted_ms, here_ms = (now_ms, now_ms + YEAR_MS)

@@ -278,7 +278,7 @@ def test_a_policy_that_changes_while_ledgers_are_written_holds_for_the_release(
     assert counts(offload(cluster, "--threshold", "0"), "ledgersReleased") == [3]
 
 
-def test_a_file_that_is_gone_keeps_its_ledger_and_is_reported(cluster: JobCluster) -> None:
+def test_a_file_that_is_deleted_keeps_its_ledger_and_is_reported(cluster: JobCluster) -> None:
     cluster.write(TOPIC, ENTRIES)
     offload(cluster, *TO_FILES)
     first = cluster.closed()[0]

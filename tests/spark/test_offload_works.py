@@ -129,7 +129,7 @@ async def test_policies_of_the_topic_are_over_its_namespaces(store: MemoryStore)
     assert {task.store for task in (await work_of(store, Override(store=other))).tasks} == {other}
 
 
-async def test_what_is_asked_for_by_anybody_is_due(store: MemoryStore) -> None:
+async def test_a_request_of_any_process_is_due(store: MemoryStore) -> None:
     quiet = Override(threshold_bytes=-1)
     assert due(await work_of(store, quiet)) == []
     assert due(await work_of(store, Override(up_to=Position(2, 9)))) == [1]
@@ -226,7 +226,7 @@ def replace_request(work: TopicWork) -> TopicWork:
     return dataclasses.replace(work, request=None)
 
 
-def test_the_first_position_in_no_file_is_at_most_the_one_asked_for() -> None:
+def test_the_first_position_in_no_file_is_at_most_the_one_requested() -> None:
     for up_to, offloaded, expected in (
         (Position(3, 7), {1, 2}, Position(3, 0)),
         (Position(3, 7), {1}, Position(2, 0)),

@@ -286,7 +286,7 @@ def test_a_deleted_topic_of_a_pattern_fails_the_query(log: MemoryLog) -> None:
     assert latest(tolerant, start) == {other: "6:2"}
 
 
-def test_a_topic_that_is_not_asked_for_any_more_stays_where_it_was_read_to(
+def test_a_topic_that_is_not_requested_any_more_stays_where_it_was_read_to(
     log: MemoryLog,
 ) -> None:
     other = f"{TOPIC}2"
@@ -428,7 +428,7 @@ def test_a_ledger_that_is_trimmed_while_the_log_is_read_is_no_loss_to_the_earlie
 
 
 @pytest.mark.parametrize("case", ["going", "created again", "gone"])
-def test_a_batch_from_an_offset_that_is_gone_fails(log: MemoryLog, case: str) -> None:
+def test_a_batch_from_an_offset_that_is_deleted_fails(log: MemoryLog, case: str) -> None:
     if case == "going":
         log.topic(log.closed(5, 11), log.closed(6, 3))
         log.delete(ledger_key(5))
@@ -449,7 +449,7 @@ def test_a_batch_from_the_earliest_asks_for_what_is_there(log: MemoryLog) -> Non
     assert log.batch(startingOffsets="latest").tasks == []
 
 
-def test_a_ledger_that_is_gone_amid_the_log_fails_a_batch(log: MemoryLog) -> None:
+def test_a_ledger_that_is_deleted_amid_the_log_fails_a_batch(log: MemoryLog) -> None:
     log.topic(log.closed(4, 2), log.closed(5, 11), log.closed(6, 3))
     log.delete(ledger_key(5))
     with pytest.raises(PersistenceError, match="ledger 5 is neither on bookies nor in files"):

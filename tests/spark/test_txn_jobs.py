@@ -9,9 +9,10 @@ from pyroaring import BitMap
 from tests.spark import compact_stage
 from tests.spark.backlog_stage import Backlogs
 from tests.spark.compact_stage import artifact, compact, counts, record
-from tests.spark.job_stage import TOPIC, JobCluster, append, entry
+from tests.spark.job_stage import METADATA_URL, TOPIC, JobCluster, append, entry
 from tests.spark.offload_stage import offload, on_this_process
 
+from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -21,7 +22,15 @@ from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
 from magnetar.transactions.records import record_key
 from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar_spark.jobs.compact import job as compact_job
+from magnetar_spark.log.access import opened_log
+from magnetar_spark.log.entry_reader import EntryReader
+from magnetar_spark.log.ledgers import topic_log
+from magnetar_spark.log.ranges import Range, Window, ranges_of
+from magnetar_spark.log.settings import LogSettings
+from magnetar_spark.log.topic_log import LedgerSpan
 from magnetar_spark.log.topics import log_name
+from magnetar_spark.log.transactions.search import search
+from magnetar_spark.log.transactions.visible import Settled
 
 ABORTED, COMMITTED, ENDING, OPEN = (TxnId(0, number) for number in range(4))
 STATES = {
@@ -145,6 +154,61 @@ def test_offload_copies_all_entries_and_their_files_are_read_without_the_aborted
     assert [content[key] for key in sorted(content)] == stored[:8] == HISTORY[:8]
     assert compact(cluster)["code"] == 0
     assert positions(cluster) == numbered(*BEFORE)
+
+
+def test_a_search_reads_the_bookies_if_a_file_is_gone(cluster: JobCluster) -> None:
+    write(cluster)
+    assert offload(cluster, "--threshold", "0", "--deletion-lag", "-1")["code"] == 0
+    for path in cluster.files():
+        (cluster.folder / path).unlink()
+    settled = cluster.run(searched(cluster.run(spans())))
+    assert settled.horizon == position(8)
+
+
+def test_a_search_reads_the_file_of_a_ledger_that_is_offloaded_meanwhile(
+    cluster: JobCluster,
+) -> None:
+    write(cluster)
+    before = cluster.run(spans())
+    assert offload(cluster, "--threshold", "0", "--deletion-lag", "0")["code"] == 0
+    assert cluster.on_bookies() == [3]
+    settled = cluster.run(searched(before))
+    assert settled.horizon == position(8)
+    assert {ledger_id: list(ids) for ledger_id, ids in settled.aborted.items()} == {2: [1, 2]}
+
+
+async def spans() -> tuple[LedgerSpan, ...]:
+    async with opened_log(LogSettings(METADATA_URL)) as log:
+        return (await topic_log(log, parse_topic(TOPIC))).ledgers
+
+
+async def searched(ledgers: tuple[LedgerSpan, ...]) -> Settled:
+    """The search from the watermark on, given ledgers that were read before."""
+    settled = Settled(1, position(3))
+    async with opened_log(LogSettings(METADATA_URL)) as log:
+        return await search(log, log_name(parse_topic(TOPIC)), ledgers, settled, position(10))
+
+
+def test_what_a_task_reads_back_for_chunks_has_no_aborted_entry_either(cluster: JobCluster) -> None:
+    write(cluster)
+    settings = LogSettings(METADATA_URL)
+
+    async def planned() -> tuple[list[Range], tuple[BookieRegistration, ...]]:
+        async with opened_log(settings) as log:
+            current = await topic_log(log, parse_topic(TOPIC))
+            window = Window(first=position(6))
+            return list(ranges_of(current, window, 1 << 20)), tuple(log.bookies.registrations())
+
+    ranges, bookies = cluster.run(planned())
+    with EntryReader(settings, bookies) as reader:
+        read = [each.entry_id for group in reader.read(ranges[0]) for each in group]
+        back = [
+            Position(ledger_id, each.entry_id)
+            for ledger_id, group in reader.read_back(ranges[0], 2)
+            for each in group
+        ]
+    assert read == [3], "6 is aborted, and 8 is in an open transaction"
+    assert back == numbered(4, 2, 0)
 
 
 def test_an_unreadable_aborted_set_fails_the_topic(cluster: JobCluster) -> None:

@@ -204,7 +204,7 @@ async def test_an_owner_that_hears_of_its_loss_sends_its_clients_away() -> None:
         assert answer.brokerServiceUrl == new.url
 
 
-async def test_while_the_lease_is_in_doubt_everything_rests_and_then_goes_on() -> None:
+async def test_while_the_lease_is_in_doubt_everything_rests_and_then_continues() -> None:
     async with running_cluster(1, ttl_s=DOUBTED_TTL_S) as cluster:
         node = await find(cluster)
         client = await node.client()
@@ -230,7 +230,7 @@ async def test_while_the_lease_is_in_doubt_everything_rests_and_then_goes_on() -
         assert len(node.view.leases) == 1
 
 
-async def test_a_lease_that_was_lost_costs_the_topics_and_they_are_opened_anew() -> None:
+async def test_a_lease_that_was_lost_costs_the_topics_and_they_are_opened_again() -> None:
     async with running_cluster(1) as cluster:
         node = await find(cluster)
         client = await attached(node)

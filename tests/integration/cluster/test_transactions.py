@@ -82,7 +82,7 @@ async def test_the_end_reaches_topics_and_subscriptions_of_all_brokers(commit: b
             assert (cursor.pending, cursor.backlog) == (None, 2)
 
 
-async def test_an_open_transaction_goes_on_when_its_coordinator_dies() -> None:
+async def test_an_open_transaction_continues_when_its_coordinator_dies() -> None:
     async with transactional() as (cluster, client):
         first = await coordinator_of(cluster)
         topic = await topic_of(cluster, other(cluster, first))

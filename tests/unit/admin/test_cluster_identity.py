@@ -108,7 +108,7 @@ async def test_other_brokers_get_this_brokers_token_and_the_principal_of_the_req
         await sender.close()
 
 
-async def test_no_request_is_sent_to_other_brokers_for_nobody() -> None:
+async def test_no_request_is_sent_to_other_brokers_for_no_caller() -> None:
     """It would have the rights of a broker."""
     sender = Sender(Scripted().app(), Credentials.parse("token", "token:secret"))
     async with admin_port() as heard:
@@ -153,6 +153,21 @@ async def test_a_broker_that_cannot_be_reached_is_a_temporary_failure() -> None:
     with pytest.raises(ServiceNotReady, match="other:1 did not answer GET /admin/v2/x"):
         await sender.send(other(heard), SENT)
     await sender.close()
+
+
+async def test_other_brokers_are_reached_without_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would get this broker's token."""
+    async with admin_port() as proxy, admin_port() as heard:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://{HOST}:{proxy.port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        sender = Sender(Scripted().app())
+        assert (await sender.send(other(heard), SENT)).succeeded
+        assert (len(heard.requests), proxy.requests) == (1, [])
+        await sender.close()
 
 
 # -- TLS

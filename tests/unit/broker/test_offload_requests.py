@@ -231,7 +231,7 @@ async def test_stats_ask_metadata_only_of_topics_that_may_have_moved() -> None:
     await stop_service(service)
 
 
-async def test_a_topic_without_closed_ledgers_is_not_asked_for() -> None:
+async def test_a_topic_without_closed_ledgers_is_not_requested() -> None:
     service = await start_service(FOLDER)
     ledger = await closed_ledgers(service, 0)
     await service.store.put(offload_key(ledger.name, ledger.ledgers[0].ledger_id), b"unreadable")

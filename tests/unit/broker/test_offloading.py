@@ -64,7 +64,7 @@ async def with_moved_ledger(service: BrokerService, name: TopicName) -> ManagedL
     return ledger
 
 
-async def test_only_topics_that_are_offloaded_are_asked_for() -> None:
+async def test_only_topics_that_are_offloaded_are_requested() -> None:
     service = await start_service()
     plain = await with_moved_ledger(service, parse_topic("persistent://t1/n1/plain"))
     own = parse_topic("persistent://t1/n1/own")

@@ -142,7 +142,7 @@ async def asked_for(store: HeldStore, name: str = NAME) -> compaction.Compaction
     return compaction.decode_request(stored.key, stored.value)
 
 
-async def test_of_several_logs_those_are_asked_for_that_were_not(
+async def test_of_several_logs_those_are_requested_that_were_not(
     service: BrokerService, store: HeldStore
 ) -> None:
     await service.compaction.request([NAME])

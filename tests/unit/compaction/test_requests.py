@@ -143,7 +143,7 @@ async def test_where_there_are_no_jobs_a_request_ends_at_once(rig: Rig) -> None:
         assert await rig.compaction.status(NAME) == CompactionStatus("ERROR", NO_JOBS)
 
 
-async def test_of_several_logs_those_that_are_not_at_it_are_asked_for(rig: Rig) -> None:
+async def test_of_several_logs_those_that_are_not_at_it_are_requested(rig: Rig) -> None:
     await rig.compaction.request([])
     await rig.compaction.request([NAME])
     await rig.compaction.request([NAME, OTHER])

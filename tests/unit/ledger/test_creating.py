@@ -224,7 +224,7 @@ def test_a_creation_that_lands_beside_its_repetition_is_the_one_ledger() -> None
     virtual(main())
 
 
-def test_many_creations_go_on_while_other_processes_take_ids() -> None:
+def test_many_creations_continue_while_other_processes_take_ids() -> None:
     """Several transactions in a row, and another process's ledger after each of them."""
 
     async def main() -> None:

@@ -136,7 +136,7 @@ def test_an_ensemble_that_lost_a_bookie_before_it_had_an_entry_is_replaced_whole
     virtual(main())
 
 
-def test_without_a_spare_writes_go_on_over_the_ack_quorum_until_a_bookie_comes() -> None:
+def test_without_a_spare_writes_continue_over_the_ack_quorum_until_a_bookie_comes() -> None:
     async def main() -> None:
         cluster = Cluster(3, quorum(3, 3, 2, regrow_interval_s=1.0, avoid_s=2.0))
         writer, links = await cluster.writer()

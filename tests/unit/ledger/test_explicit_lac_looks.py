@@ -35,7 +35,7 @@ def test_a_bookie_that_refuses_is_asked_at_ever_longer_intervals() -> None:
     virtual(main())
 
 
-def test_more_adds_begin_the_tries_anew() -> None:
+def test_more_adds_begin_the_tries_again() -> None:
     async def main() -> None:
         cluster = Cluster(1, quorum(1, 1, 1))
         writer, links = await cluster.writer()

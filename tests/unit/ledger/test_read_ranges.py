@@ -154,7 +154,7 @@ def test_a_writer_whose_record_cannot_be_read_raises_what_its_bookies_said() -> 
     virtual(main())
 
 
-def test_copies_that_fail_after_another_has_answered_fail_for_nobody() -> None:
+def test_copies_that_fail_after_another_has_answered_fail_for_no_caller() -> None:
     async def main() -> None:
         unhandled: list[object] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: unhandled.append(what))

@@ -193,7 +193,7 @@ def test_bookies_that_fail_while_entries_are_stored_are_replaced_in_the_closing_
     virtual(main())
 
 
-def test_a_recovery_that_is_cut_short_leaves_the_ensembles_alone() -> None:
+def test_a_recovery_that_is_interrupted_leaves_the_ensembles_alone() -> None:
     """Else the next one would ask bookies that have nothing yet, and cut the ledger short."""
 
     async def main() -> None:

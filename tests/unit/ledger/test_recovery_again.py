@@ -11,7 +11,7 @@ from magnetar.ledger.metadata import LedgerState
 from magnetar.ledger.quorum import write_set
 
 
-def test_what_a_cut_short_recovery_stored_elsewhere_is_not_taken_for_confirmed(
+def test_entries_that_an_interrupted_recovery_stored_elsewhere_do_not_count_as_confirmed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its new ensembles are in no record: an entry that is on those only lacks copies where the

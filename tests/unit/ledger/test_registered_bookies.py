@@ -107,7 +107,7 @@ async def test_a_registration_that_cannot_be_read_disturbs_nobody(stage: Stage) 
     assert not stage.lost
 
 
-async def test_a_bookie_that_comes_back_is_not_forgotten_later() -> None:
+async def test_a_bookie_that_returns_is_not_forgotten_later() -> None:
     stage = Stage(MemoryStore(), keep_s=0.05)
     await stage.put("b1")
     await stage.bookies.start()
@@ -289,7 +289,7 @@ async def test_refusals_are_no_failures(stage: Stage, kind: type[BookieError]) -
     assert not shunned(stage)
 
 
-async def test_a_bookie_that_was_started_anew_is_taken_back(stage: Stage) -> None:
+async def test_a_bookie_that_was_started_again_is_taken_back(stage: Stage) -> None:
     fail(stage, BookieUnavailable("gone"), 5, 2.0)
     assert shunned(stage)
     await stage.put("b1", disk_bytes_total=10, disk_bytes_free=5)  # it only says how it is
@@ -315,7 +315,7 @@ class Forgetting(MemoryStore):
         return watch
 
 
-async def test_a_watch_that_ends_is_begun_anew_without_anybody_leaving() -> None:
+async def test_a_watch_that_ends_is_begun_again_without_anybody_leaving() -> None:
     store = Forgetting()
     stage = Stage(store)
     for name in ("b1", "b2", "b3"):

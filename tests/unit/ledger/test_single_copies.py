@@ -34,7 +34,7 @@ async def test_a_bookie_that_dropped_its_copy_does_not_end_the_ledger_as_empty()
         await stage.client().open(writer.ledger_id, recover=True)
 
 
-async def test_what_the_only_copy_does_not_know_of_is_not_asked_for(
+async def test_what_the_only_copy_does_not_know_of_is_not_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The end of a ledger on one bookie costs one request behind its last entry: none."""

@@ -34,7 +34,7 @@ def test_runs_of_ids(ids: set[int], start: int) -> None:
     assert all(last + 1 not in ids for _, last in found)
 
 
-def test_mark_delete_goes_on_where_ledgers_between_are_gone() -> None:
+def test_mark_delete_continues_where_ledgers_between_are_gone() -> None:
     index = index_of((3, 4), (5, 2), (9, 3))
     state = AckState(index, Position(1, 7), tracked=False)  # ledger 1 was trimmed
     state.restore(

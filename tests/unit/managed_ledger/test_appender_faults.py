@@ -112,7 +112,7 @@ async def test_of_two_idle_owners_the_first_to_write_stays() -> None:
     assert await data_of(stage) == [b"two"]
 
 
-async def test_an_owner_that_comes_back_opens_anew() -> None:
+async def test_an_owner_that_returns_opens_again() -> None:
     stage = Stage()
     factory = stage.factory()
     ledger = await factory.open(NAME)

@@ -90,7 +90,7 @@ async def test_a_cursors_last_write_never_takes_its_deletion_for_another_owner(
     await factory.close()
 
 
-async def test_a_cursor_that_could_not_be_deleted_goes_on(
+async def test_a_cursor_that_could_not_be_deleted_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage, store, factory, ledger, cursor, ledger_id = await opened()
@@ -284,7 +284,7 @@ async def test_a_broken_cursor_that_is_read_back_during_its_deletion_is_deleted(
     assert not ledger.fenced
 
 
-async def test_a_broken_cursor_that_is_asked_for_during_its_deletion_does_not_exist(
+async def test_a_broken_cursor_that_is_requested_during_its_deletion_does_not_exist(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its bookies are back by then: it could be read."""

@@ -38,7 +38,7 @@ async def opened() -> tuple[Stage, HeldStore, ManagedLedgerFactory, ManagedLedge
     return stage, store, factory, ledger, cursor, ledger_id
 
 
-async def test_a_topic_goes_on_although_the_write_that_keeps_a_cursor_was_not_answered() -> None:
+async def test_a_topic_continues_although_the_write_that_keeps_a_cursor_was_not_answered() -> None:
     _, store, factory, ledger, cursor, ledger_id = await opened()
     store.lose(DELETION, lands=False)
     with pytest.raises(MetadataUnavailable):

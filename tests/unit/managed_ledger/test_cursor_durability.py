@@ -144,7 +144,7 @@ async def test_nothing_to_write_is_durable_already() -> None:
     assert await cursor_ledgers(stage, ledger) == []
 
 
-def test_acks_that_nobody_waits_for_are_written_within_a_second() -> None:
+def test_acks_that_no_caller_waits_for_are_written_within_a_second() -> None:
     async def second_passes() -> int:
         stage = Stage()
         factory, _, cursor, ledger_id = await start(stage)

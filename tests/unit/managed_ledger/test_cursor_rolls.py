@@ -133,7 +133,7 @@ async def test_a_change_that_did_not_land_is_not_made_by_the_next_write() -> Non
     assert again.cursors["sub"].is_acked(ledger_id, 3)
 
 
-def test_acks_that_nobody_waits_for_are_written_once_the_bookies_are_back() -> None:
+def test_acks_that_no_caller_waits_for_are_written_once_the_bookies_are_back() -> None:
     async def run() -> bool:
         stage = Stage()
         factory, _, cursor, ledger_id = await start(stage)

@@ -104,7 +104,7 @@ async def test_what_is_cached_is_read_by_count_and_by_bytes() -> None:
             assert await ledger.read(start_at, count, size) == found
 
 
-async def test_a_run_that_has_a_gap_begins_anew_and_the_old_one_takes_no_memory() -> None:
+async def test_a_run_that_has_a_gap_begins_again_and_the_old_one_takes_no_memory() -> None:
     stage = Stage()
     factory, ledger, _, _ = await start(stage)
     await ledger.delete_cursor("sub")
@@ -180,7 +180,7 @@ def test_a_cursors_mark_is_right_before_what_it_reads_first(
     assert mark_delete_before(index, position, before_kept=before_kept) == mark
 
 
-async def test_reading_goes_on_behind_what_was_acked() -> None:
+async def test_reading_continues_behind_what_was_acked() -> None:
     _, _, cursor, ledger_id = await start(Stage())
     await cursor.reset(Position(ledger_id, 0))
     assert cursor.read_position == (ledger_id, 0)

@@ -128,7 +128,7 @@ def test_a_log_that_never_had_a_ledger() -> None:
     assert index.last_confirmed == index.first_position == Position(7, -1)
 
 
-def test_counts_go_on_where_everything_was_trimmed() -> None:
+def test_counts_continue_where_everything_was_trimmed() -> None:
     index = LedgerIndex()
     index.add(LedgerInfo(3, 1, entries=5, size_bytes=50, closed_ms=1))
     index.remove({3})

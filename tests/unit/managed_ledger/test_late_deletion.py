@@ -47,7 +47,7 @@ async def marked_deleted(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("deleting", [True, False], ids=["deletes", "opens"])
-async def test_what_was_made_anew_meanwhile_is_left_alone(deleting: bool) -> None:
+async def test_what_was_created_again_meanwhile_is_left_alone(deleting: bool) -> None:
     stage = Stage()
     stage.store = store = PausedStore()
     await marked_deleted(stage)

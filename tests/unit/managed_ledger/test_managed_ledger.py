@@ -311,7 +311,7 @@ async def test_properties_survive() -> None:
     assert (await stage.factory().open(NAME)).properties == {"b": "2"}
 
 
-async def test_deletion_leaves_nothing_and_ids_go_on() -> None:
+async def test_deletion_leaves_nothing_and_ids_continue() -> None:
     stage = Stage()
     factory = stage.factory(SMALL)
     ledger = await factory.open(NAME)

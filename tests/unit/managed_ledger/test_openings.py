@@ -189,7 +189,7 @@ async def test_the_last_entry_of_a_head_is_found(count: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "found"), [(2, None), (9, 8)])
-async def test_a_search_goes_on_behind_what_is_trimmed_meanwhile(
+async def test_a_search_continues_behind_what_is_trimmed_meanwhile(
     count: int, found: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage()
@@ -252,7 +252,7 @@ def test_what_waits_is_persisted_together_within_the_interval_and_once() -> None
     virtual(main())
 
 
-async def test_what_is_stored_by_an_opening_that_fails_goes_on_no_further() -> None:
+async def test_what_is_stored_by_an_opening_that_fails_continues_no_further() -> None:
     stage = Stage()
     factory, ledger, cursor, ledger_id = await start(stage)
     cursor.ack(ledger_id, 3)

@@ -78,7 +78,7 @@ async def test_the_record_has_each_ledger_with_its_times_and_sizes() -> None:
     assert (await recorded(stage)).properties == {"b": "3"}
 
 
-async def test_a_retired_ledger_is_deleted_once_however_often_it_is_asked_for() -> None:
+async def test_a_retired_ledger_is_deleted_once_however_often_it_is_requested() -> None:
     stage = Stage()
     _, ledger, _, ledger_id = await start(stage)
     await ledger.roll_over()
@@ -169,7 +169,7 @@ async def test_what_is_deleted_is_gone_with_its_cursors_and_memory() -> None:
 
 
 @pytest.mark.parametrize("trimmed", [False, True])
-async def test_what_was_asked_for_a_topic_is_deleted_with_it(trimmed: bool) -> None:
+async def test_requests_for_a_topic_are_deleted_with_it(trimmed: bool) -> None:
     stage = Stage()
     factory, ledger, _, _ = await start(stage)
     if trimmed:

@@ -57,7 +57,7 @@ async def test_one_trim_at_a_time_is_under_way_and_the_next_comes_after_it() -> 
 
 
 @pytest.mark.parametrize("which", ["confirm", "limit"])
-async def test_what_cannot_be_confirmed_is_kept_and_tried_again(which: str) -> None:
+async def test_ledgers_whose_retention_cannot_be_confirmed_are_kept_and_retried(which: str) -> None:
     stage = Stage()
     failing = True
 
@@ -195,7 +195,7 @@ async def test_without_retention_there_is_nothing_to_trim() -> None:
     assert len(left(ledger)) == 2
 
 
-async def test_truncation_deletes_all_and_cursors_go_on_behind_it() -> None:
+async def test_truncation_deletes_all_and_cursors_continue_behind_it() -> None:
     stage = Stage()
     ledger = await stage.factory().open(NAME)
     cursor = await ledger.open_cursor("sub", initial=EARLIEST)

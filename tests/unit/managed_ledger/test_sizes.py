@@ -65,7 +65,7 @@ def test_bytes_behind_a_place_are_those_of_later_ledgers_and_a_part_of_its_own(
             assert index.bytes_after(ledger_id, entry_id) == later + mean
 
 
-def test_sizes_and_ranks_go_on_behind_what_was_trimmed() -> None:
+def test_sizes_and_ranks_continue_behind_what_was_trimmed() -> None:
     index = LedgerIndex()
     for ledger_id, entries in ((1, 3), (4, 2)):
         index.add(LedgerInfo(ledger_id, 1, entries=entries, size_bytes=entries * 10))

@@ -57,7 +57,7 @@ async def test_a_termination_that_failed_refuses_everybody_and_is_recorded_later
     assert (await stage.factory().open(NAME)).terminated_at == ledger.last_confirmed
 
 
-async def test_an_end_that_cannot_be_recorded_is_tried_again_and_by_one_task(
+async def test_an_end_that_cannot_be_recorded_is_retried_and_by_one_task(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO", "magnetar.managed_ledger")

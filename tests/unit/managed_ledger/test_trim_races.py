@@ -152,7 +152,7 @@ async def test_data_of_a_cursor_goes_when_its_deletion_is_known_and_not_before(
     assert ("sub" in ledger.cursors) is not landed
 
 
-async def test_a_truncation_takes_only_what_was_readable_when_it_was_asked_for() -> None:
+async def test_a_truncation_takes_only_what_was_readable_when_it_was_requested() -> None:
     scene = Scene()
     ledger = await scene.open()
     held = scene.store.hold(LOG)

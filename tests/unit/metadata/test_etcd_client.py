@@ -117,7 +117,7 @@ async def test_a_write_goes_to_the_member_that_answers() -> None:
     await other.stop()
 
 
-async def test_an_answer_that_is_too_large_is_asked_for_in_parts(
+async def test_an_answer_that_is_too_large_is_requested_in_parts(
     fake: FakeEtcd, store: EtcdStore
 ) -> None:
     limits = []
@@ -136,7 +136,9 @@ async def test_an_answer_that_is_too_large_is_asked_for_in_parts(
     assert limits == [1000, 250, 62, 62]
 
 
-async def test_a_list_overtaken_by_compaction_begins_anew(fake: FakeEtcd, store: EtcdStore) -> None:
+async def test_a_list_overtaken_by_compaction_begins_again(
+    fake: FakeEtcd, store: EtcdStore
+) -> None:
     kvs = [pb.KeyValue(key=b"/r/a", mod_revision=3)]
     first = pb.RangeResponse(header=head(9), kvs=kvs, more=True)
     last = pb.RangeResponse(header=head(9), kvs=kvs)
@@ -239,7 +241,7 @@ async def test_a_refused_creation_may_come_without_its_id(fake: FakeEtcd, store:
         await revisions(first, 1)
 
 
-async def test_a_compacted_watch_names_where_to_go_on(fake: FakeEtcd, store: EtcdStore) -> None:
+async def test_a_compacted_watch_names_where_to_continue(fake: FakeEtcd, store: EtcdStore) -> None:
     watch = store.watch("/", from_revision=3)
     await created(fake)
     await fake.to_watches.put(pb.WatchResponse(watch_id=1, canceled=True, compact_revision=6))
@@ -247,7 +249,7 @@ async def test_a_compacted_watch_names_where_to_go_on(fake: FakeEtcd, store: Etc
         await revisions(watch, 1)
 
 
-async def test_a_full_watch_rests_and_goes_on_where_it_was(
+async def test_a_full_watch_rests_and_continues_where_it_was(
     fake: FakeEtcd, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "WATCH_EVENTS_MAX", 4)
@@ -268,7 +270,7 @@ async def test_a_full_watch_rests_and_goes_on_where_it_was(
     assert await revisions(watch, 2) == [12, 13]
 
 
-async def test_a_watch_nobody_refers_to_is_cancelled(
+async def test_a_watch_without_references_is_cancelled(
     fake: FakeEtcd, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "SWEEP_S", 0.02)

@@ -15,7 +15,7 @@ from magnetar.metadata.etcd.store import EtcdStore
 from magnetar.metadata.store import LeaseLost, MetadataUnavailable
 
 
-async def test_a_lease_lasts_from_before_it_was_asked_for_however_late_etcd_answers(
+async def test_a_lease_lasts_from_before_it_was_requested_however_late_etcd_answers(
     fake: FakeEtcd,
 ) -> None:
     """etcd may have begun to count when the request came, so the holder counts no later."""

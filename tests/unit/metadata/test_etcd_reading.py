@@ -137,7 +137,7 @@ async def test_reads_that_go_out_together_have_the_time_of_the_one_that_was_aske
     assert given == [asked[ALONE_MAX]]
 
 
-async def test_an_answer_too_large_for_all_is_asked_for_one_by_one(
+async def test_an_answer_too_large_for_all_is_requested_one_by_one(
     etcd: Etcd, store: EtcdStore
 ) -> None:
     async def too_large(request: pb.TxnRequest) -> pb.TxnResponse:
@@ -152,7 +152,7 @@ async def test_an_answer_too_large_for_all_is_asked_for_one_by_one(
     assert [record.key for record in records if record] == [f"/k/{n}" for n in range(len(tasks))]
 
 
-async def test_one_that_is_refused_when_asked_for_alone_fails_as_etcd_says_and_no_other_does(
+async def test_one_that_is_refused_when_requested_alone_fails_as_etcd_says_and_no_other_does(
     etcd: Etcd, store: EtcdStore
 ) -> None:
     async def too_large(request: pb.TxnRequest) -> pb.TxnResponse:
@@ -198,7 +198,7 @@ async def test_a_request_that_fails_fails_all_that_are_part_of_it_and_no_others(
     assert await store.get("/k/again") is not None
 
 
-async def test_who_gives_up_waiting_is_not_asked_for(etcd: Etcd, store: EtcdStore) -> None:
+async def test_no_request_is_sent_for_a_caller_that_gave_up(etcd: Etcd, store: EtcdStore) -> None:
     tasks = await gathered(etcd, store, ALONE_MAX + 4)
     tasks[-1].cancel()
     tasks[0].cancel()  # one that is under way: its place is free then
@@ -209,7 +209,7 @@ async def test_who_gives_up_waiting_is_not_asked_for(etcd: Etcd, store: EtcdStor
     assert etcd.ranges == [3]
 
 
-async def test_nothing_is_asked_for_once_all_who_waited_have_given_up(
+async def test_nothing_is_requested_once_all_who_waited_have_given_up(
     etcd: Etcd, store: EtcdStore
 ) -> None:
     tasks = await gathered(etcd, store, ALONE_MAX + 3)

@@ -133,7 +133,7 @@ async def test_a_watch_from_now_begins_behind_all_that_this_process_has_heard_of
     await begins_at(31)
 
 
-async def test_a_watch_that_rests_goes_on_once_half_of_what_it_holds_is_read(
+async def test_a_watch_that_rests_continues_once_half_of_what_it_holds_is_read(
     fake: FakeEtcd, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "WATCH_EVENTS_MAX", 4)

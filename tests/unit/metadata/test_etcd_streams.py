@@ -53,7 +53,7 @@ async def granted(fake: FakeEtcd, store: EtcdStore) -> Lease:
 
 
 @pytest.mark.parametrize("fault", [LOST, None], ids=["refused", "ended"])
-async def test_a_renewal_that_fails_in_passing_is_tried_again_as_a_whole(
+async def test_a_renewal_that_fails_in_passing_is_retried_as_a_whole(
     fake: FakeEtcd, store: EtcdStore, fault: Refusal | None
 ) -> None:
     """The read before each keep-alive shows that the member is no deposed leader."""
@@ -67,7 +67,7 @@ async def test_a_renewal_that_fails_in_passing_is_tried_again_as_a_whole(
 
 
 @pytest.mark.parametrize("gone", [NO_LEASE, kept(0), kept(-1)], ids=["refused", "zero", "less"])
-async def test_a_lease_that_etcd_does_not_have_is_lost_and_not_asked_for_again(
+async def test_a_lease_that_etcd_does_not_have_is_lost_and_not_requested_again(
     fake: FakeEtcd, store: EtcdStore, gone: Any
 ) -> None:
     lease = await granted(fake, store)
@@ -156,7 +156,7 @@ async def test_a_renewal_may_be_overtaken_by_writes(fake: FakeEtcd, store: EtcdS
     assert lease.valid
 
 
-async def test_a_lease_is_asked_for_in_whole_seconds_and_never_for_less_than_was_asked(
+async def test_a_lease_is_requested_in_whole_seconds_and_never_for_less_than_was_asked(
     fake: FakeEtcd, store: EtcdStore
 ) -> None:
     asked = []
@@ -218,7 +218,7 @@ async def creation(fake: FakeEtcd) -> pb.WatchCreateRequest:
                 return request.create_request
 
 
-async def test_watches_go_on_at_the_next_member_from_where_they_were(
+async def test_watches_continue_at_the_next_member_from_where_they_were(
     members: tuple[FakeEtcd, FakeEtcd],
 ) -> None:
     store = await open_fake(*members)

@@ -195,7 +195,7 @@ async def test_a_watch_is_created_once_however_often_it_is_wanted(stream: WatchS
     assert request.create_request.fragment
 
 
-async def test_a_watch_that_is_closed_before_it_was_asked_for_is_not_asked_for(
+async def test_a_watch_that_is_closed_before_it_was_requested_is_not_requested(
     stream: WatchStream,
 ) -> None:
     watch = EtcdWatch(stream, 1, "/", FIRST)
@@ -291,7 +291,7 @@ async def test_what_is_awaited_may_still_come(
     assert not watch.awaits(9)
 
 
-async def test_a_watch_that_nobody_refers_to_costs_nothing(stream: WatchStream) -> None:
+async def test_a_watch_without_references_costs_nothing(stream: WatchStream) -> None:
     watch: Any = watch_on(stream)
     late = events(watch, 8)
     del watch

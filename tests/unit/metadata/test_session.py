@@ -232,7 +232,7 @@ async def test_the_old_lease_comes_back_where_the_store_kept_it() -> None:
 
 
 @on_virtual_time
-async def test_a_lease_that_somebody_else_revoked_is_replaced() -> None:
+async def test_a_lease_that_another_process_revoked_is_replaced() -> None:
     stage = Stage()
     await stage.start()
     first = stage.session.lease_id

@@ -113,7 +113,7 @@ async def test_a_session_is_what_its_lease_is() -> None:
 
 
 @on_virtual_time
-async def test_the_time_that_was_granted_counts_and_not_what_was_asked_for() -> None:
+async def test_the_time_that_was_granted_counts_and_not_what_was_requested() -> None:
     class Generous(MemoryStore):
         async def grant_lease(self, ttl_s: float) -> Lease:
             return await super().grant_lease(ttl_s * 4)

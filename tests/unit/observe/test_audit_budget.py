@@ -24,7 +24,7 @@ def taken(budget: AuditBudget, record: AuditRecord, times: int = MANY, now_s: fl
     return sum(budget.admits(record, now_s) for _ in range(times))
 
 
-def test_one_address_of_strangers_gets_a_few_records_and_others_go_on() -> None:
+def test_one_address_of_strangers_gets_a_few_records_and_others_continue() -> None:
     budget = AuditBudget()
     assert taken(budget, STRANGER) == SENDER_RECORDS_MAX
     assert taken(budget, replace(STRANGER, address="10.0.0.2"), 1) == 1

@@ -259,7 +259,7 @@ async def test_groups_are_decoded_on_threads_of_their_own_that_end_with_the_cach
     assert not files._groups
 
 
-async def test_a_file_that_is_missing_is_asked_for_once(files: ColdFiles, tmp_path: Path) -> None:
+async def test_a_file_that_is_missing_is_requested_once(files: ColdFiles, tmp_path: Path) -> None:
     ref = made(tmp_path, "a")
     (tmp_path / "a").unlink()
     with pytest.raises(ColdFileMissing):

@@ -144,7 +144,7 @@ async def test_there_is_no_seam(stage: ColdStage, cold_first: bool) -> None:
     await factory.close()
 
 
-async def test_a_reader_of_bookies_goes_on_with_the_file(stage: ColdStage) -> None:
+async def test_a_reader_of_bookies_continues_with_the_file(stage: ColdStage) -> None:
     """The bookies delete the ledger that is being read."""
     first = stage.factory()
     await stage.filled(first)
@@ -289,7 +289,7 @@ async def test_what_a_store_that_is_away_has_is_deleted_when_it_is_back(stage: C
     await factory.close()
 
 
-async def test_a_topic_whose_store_is_gone_is_deleted_and_made_anew(stage: ColdStage) -> None:
+async def test_a_topic_whose_store_is_gone_is_deleted_and_created_again(stage: ColdStage) -> None:
     factory = stage.factory()
     await stage.move(await stage.filled(factory), 3)
     away = stage.folder.with_name("away")

@@ -108,7 +108,7 @@ async def test_every_time_is_found_as_entries_tell_it(tmp_path: Path) -> None:
     await factory.close()
 
 
-async def test_a_search_goes_on_with_the_bookies_where_the_store_fails(tmp_path: Path) -> None:
+async def test_a_search_continues_with_the_bookies_where_the_store_fails(tmp_path: Path) -> None:
     stage = ColdStage(tmp_path)
     first = stage.factory(SETTINGS)
     ledger = await first.open(NAME)

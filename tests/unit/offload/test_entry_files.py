@@ -333,7 +333,7 @@ async def test_a_request_that_is_not_answered_in_time_is_a_store_that_is_away(
 
 
 @pytest.mark.parametrize("answered", [0, 9, 11])
-async def test_an_answer_of_another_length_than_was_asked_for_is_a_corrupt_file(
+async def test_an_answer_of_another_length_than_was_requested_is_a_corrupt_file(
     monkeypatch: pytest.MonkeyPatch, answered: int
 ) -> None:
     class Answer:

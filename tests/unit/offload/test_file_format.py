@@ -109,7 +109,7 @@ def checksum_of(data: bytes) -> int:
     return crc32c(data)
 
 
-async def test_a_file_that_is_cut_short_is_corrupt() -> None:
+async def test_a_truncated_file_is_corrupt() -> None:
     good, _ = a_file()
     for size in (0, 3, 11, 100, len(good) // 2, len(good) - 1):
         store = MemoryStore()

@@ -213,7 +213,7 @@ async def test_a_file_with_a_gap_serves_nothing_in_its_place(
     await files.close()
 
 
-async def test_a_read_ends_with_the_last_entry_that_was_asked_for(tmp_path: Path) -> None:
+async def test_a_read_ends_with_the_last_entry_that_was_requested(tmp_path: Path) -> None:
     """Within a row group of many."""
     ref = made(tmp_path, "a", data=[b""] * 30 + [bytes(20)])
     files = ColdFiles()

@@ -78,7 +78,7 @@ async def test_the_trash_is_emptied_so_many_times_with_longer_and_longer_pauses(
     await emptying.ledgers.close()
 
 
-async def test_an_empty_trash_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_empty_trash_is_requested_once(monkeypatch: pytest.MonkeyPatch) -> None:
     emptying = Emptying(monkeypatch)
     emptying.outcomes = [Emptied(files=1)]
     emptying.ledgers.empty_trash_soon()
@@ -308,7 +308,7 @@ async def test_the_reason_why_a_store_was_not_emptied_is_reported(tmp_path: Path
 
 
 @pytest.mark.parametrize("left", [0, 1])
-async def test_a_list_of_trash_that_is_written_anew_meanwhile_is_left_to_the_other(
+async def test_a_list_of_trash_that_is_written_again_meanwhile_is_left_to_the_other(
     tmp_path: Path, left: int
 ) -> None:
     """Another broker empties the trash at the same time: its list is the newer one."""

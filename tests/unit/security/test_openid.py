@@ -165,7 +165,7 @@ async def test_the_alg_of_the_issuers_key_is_the_only_one(web: Issuer) -> None:
         )
 
 
-async def test_hmac_and_none_are_never_asked_for(web: Issuer) -> None:
+async def test_hmac_and_none_are_never_requested(web: Issuer) -> None:
     async with opened(web) as provider:
         for header in ({"alg": "HS256"}, {"alg": "none"}, {"alg": "PS256"}, {"alg": "rs256"}):
             compact = forged(header | {"kid": "a"}, claims(web), der("RS256"))

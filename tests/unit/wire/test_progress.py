@@ -24,7 +24,7 @@ def test_a_trickle_is_late() -> None:
     assert not any(stalled((0, 1), (9, 1 + least), (18, 1 + 2 * least), (27, 1 + 3 * least)))
 
 
-def test_another_frame_begins_anew() -> None:
+def test_another_frame_begins_again() -> None:
     assert not any(stalled((0, 500), (9, 20), (18, 10), (27, 5)))
     assert not any(stalled((0, 5), (9, 0), (18, 5), (27, 5)))
 

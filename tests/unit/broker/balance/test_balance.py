@@ -197,7 +197,7 @@ async def test_a_report_is_written_when_it_changed_and_goes_with_the_broker(
     assert await cluster.store.get(key) is None
 
 
-async def test_reports_go_on_after_the_process_could_not_read_its_figures(
+async def test_reports_continue_after_the_process_could_not_read_its_figures(
     cluster: Cluster,
 ) -> None:
     broker = await cluster.add("b0")
@@ -212,7 +212,7 @@ async def test_reports_go_on_after_the_process_could_not_read_its_figures(
     await until(reported)
 
 
-async def test_balancing_goes_on_after_a_record_that_makes_no_sense(cluster: Cluster) -> None:
+async def test_balancing_continues_after_a_record_that_makes_no_sense(cluster: Cluster) -> None:
     """One hot bundle is of a namespace without bundles, which nothing of ours writes."""
     settings = BalanceSettings(
         shedding_rounds=1,

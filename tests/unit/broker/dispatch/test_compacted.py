@@ -230,7 +230,7 @@ async def test_retention_stops_at_the_horizon_and_the_artifact_has_the_rest(topi
     assert await read_on(view, EARLIEST) == [entries[2], *entries[6:]]
 
 
-async def test_a_reader_that_is_overtaken_goes_on_in_the_newest_artifact(topic: Topic) -> None:
+async def test_a_reader_that_is_overtaken_continues_in_the_newest_artifact(topic: Topic) -> None:
     ledger = await topic.open(3)
     entries = topic.entries
     await topic.compact(entries[3], [entries[0]])

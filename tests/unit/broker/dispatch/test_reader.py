@@ -311,7 +311,7 @@ def test_a_skip_while_a_read_is_under_way_reads_behind_it() -> None:
 # -- failures
 
 
-def test_a_read_that_fails_is_tried_again_and_shown_until_it_succeeds() -> None:
+def test_a_read_that_fails_is_retried_and_shown_until_it_succeeds() -> None:
     async def test(rig: Rig) -> None:
         rig.take()
         delay_s = RETRY_MIN_S

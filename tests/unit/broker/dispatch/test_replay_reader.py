@@ -99,7 +99,7 @@ def test_cached_entries_need_no_read() -> None:
     rigged(test)
 
 
-def test_a_position_is_asked_for_once_and_a_short_answer_is_read_on() -> None:
+def test_a_position_is_requested_once_and_a_short_answer_is_read_on() -> None:
     async def test(rig: Rig) -> None:
         rig.request(1, 2, 3)
         await turns()
@@ -230,7 +230,7 @@ def test_a_closed_reader_does_not_keep_its_dispatcher_alive() -> None:
 # -- failures
 
 
-def test_a_position_that_cannot_be_read_is_tried_again_and_holds_up_no_other() -> None:
+def test_a_position_that_cannot_be_read_is_retried_and_holds_up_no_other() -> None:
     async def test(rig: Rig) -> None:
         rig.request(1, 5)
         delay_s = RETRY_MIN_S

@@ -209,7 +209,7 @@ def test_times_of_offloaded_files_count_only_where_no_broker_has_stamped_the_ent
 
 
 @pytest.mark.parametrize("most", [2, 3, 4])
-def test_a_round_proves_so_many_entries_and_the_next_one_goes_on(
+def test_a_round_proves_so_many_entries_and_the_next_one_continues(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "ENTRIES_PROVED_MAX", most)

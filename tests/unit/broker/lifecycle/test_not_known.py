@@ -138,7 +138,7 @@ async def told_late(w: World, name: TopicName, change: Change) -> None:
             await asyncio.sleep(0)
 
 
-async def test_what_another_broker_has_set_is_asked_for_before_anything_goes() -> None:
+async def test_what_another_broker_has_set_is_requested_before_anything_goes() -> None:
     async with world() as w:
         topic = await filled(w, aged=False)
         await topic.create_subscription("s", EARLIEST, {})

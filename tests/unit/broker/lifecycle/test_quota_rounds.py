@@ -98,7 +98,7 @@ async def test_the_log_says_once_that_a_quota_is_exceeded_and_once_that_it_is_no
         assert log.said() == []
 
 
-async def test_a_quota_that_is_set_anew_is_said_anew(log: Log) -> None:
+async def test_a_quota_that_is_set_again_is_logged_again(log: Log) -> None:
     async with world() as w:
         topic = await w.topic("t", "s")
         await w.publish(topic, 4, size_bytes=100)

@@ -44,7 +44,7 @@ async def test_a_subscription_in_use_outlives_its_broker() -> None:
         assert set(topic.subscriptions) == {"attached"}
 
 
-async def test_clients_have_time_to_come_back() -> None:
+async def test_clients_have_time_to_return() -> None:
     """The policy is set after the crash, and knows nothing but old records."""
     async with world() as w:
         topic = await w.topic("t", "attached")
@@ -153,7 +153,7 @@ async def test_a_topic_whose_only_subscription_cannot_be_read_is_in_use(mode: st
         assert w.service.topics.loaded(topic.name) is None
 
 
-async def test_a_topic_made_anew_begins_without_policies() -> None:
+async def test_a_topic_created_again_begins_without_policies() -> None:
     """Its deletion was cut short between its log and its policies."""
     kept: dict[str, Any] = {"retentionTimeInMinutes": 7, "retentionSizeInMB": -1}
     async with world() as w:

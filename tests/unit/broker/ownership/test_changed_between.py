@@ -211,7 +211,7 @@ async def test_a_split_overwrites_no_claim_of_a_part() -> None:
 
 
 @in_virtual_time
-async def test_a_split_that_fails_lets_the_writes_go_on_that_waited_for_it() -> None:
+async def test_a_split_that_fails_lets_the_writes_continue_that_waited_for_it() -> None:
     async with Stage() as stage:
         broker, claim = await owning(stage)
         broker.view.running.clear()
@@ -318,7 +318,7 @@ async def test_a_claim_under_a_new_lease_is_not_served_before_the_old_claims_are
 
 
 @in_virtual_time
-async def test_a_probe_that_is_cut_short_ends_quietly_and_proves_nothing() -> None:
+async def test_a_probe_that_is_interrupted_ends_quietly_and_proves_nothing() -> None:
     async with Stage() as stage:
         one, other = await stage.pair()
         await other.take(FIRST)

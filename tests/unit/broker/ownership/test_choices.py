@@ -51,7 +51,7 @@ async def test_a_bundle_goes_to_the_broker_that_is_named_and_not_to_a_better_one
 
 
 @in_virtual_time
-async def test_bundles_of_other_namespaces_stay_where_one_is_cut_anew() -> None:
+async def test_bundles_of_other_namespaces_stay_where_one_is_cut_again() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         other = Bundle(NamespaceName("public", "other"), 0, RING_END)
@@ -158,7 +158,7 @@ async def test_a_claim_that_is_delivered_twice_keeps_its_origin() -> None:
 
 
 @in_virtual_time
-async def test_a_bundle_that_leaves_or_was_claimed_anew_is_not_released_again() -> None:
+async def test_a_bundle_that_leaves_or_was_claimed_again_is_not_released_again() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         await one.take(FIRST)
@@ -224,7 +224,7 @@ async def test_a_split_without_an_answer_is_made_once(unanswered: list[bool]) ->
 
 
 @in_virtual_time
-async def test_a_claim_that_was_lost_and_made_anew_gives_up_the_topics_of_the_first() -> None:
+async def test_a_lost_claim_that_is_made_again_closes_the_topics_of_the_first() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         await one.take(FIRST)

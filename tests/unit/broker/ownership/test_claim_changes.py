@@ -339,7 +339,7 @@ async def test_a_bundle_that_another_broker_has_claimed_meanwhile_is_not_handed_
     await third.session.stop()
 
 
-async def test_a_bundle_that_is_lost_and_claimed_anew_while_it_is_given_away_is_kept(
+async def test_a_bundle_that_is_lost_and_claimed_again_while_it_is_given_away_is_kept(
     store: HeldStore, broker: Broker, other: Broker
 ) -> None:
     bundle = (await ring(store)).bundles[0]

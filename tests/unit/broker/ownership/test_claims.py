@@ -516,7 +516,7 @@ async def test_a_split_whose_outcome_stays_unknown_drops_the_claim(landed: bool)
 
 
 @in_virtual_time
-async def test_a_write_is_tried_again_as_often_as_bounded() -> None:
+async def test_a_write_is_retried_as_often_as_bounded() -> None:
     async with Stage() as stage:
         broker = await stage.broker("a")
         await broker.take(FIRST)

@@ -224,7 +224,7 @@ async def test_topics_that_do_not_close_in_time_are_given_up() -> None:
 
 
 @in_virtual_time
-async def test_a_move_goes_on_if_its_caller_leaves() -> None:
+async def test_a_move_continues_if_its_caller_leaves() -> None:
     async with Stage() as stage:
         one, other = await stage.pair()
         await one.take(FIRST)
@@ -334,7 +334,7 @@ async def test_during_a_split_topics_of_other_namespaces_are_as_unowned_as_befor
 
 
 @in_virtual_time
-async def test_a_split_goes_on_if_its_caller_leaves() -> None:
+async def test_a_split_continues_if_its_caller_leaves() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         await one.take(FIRST)

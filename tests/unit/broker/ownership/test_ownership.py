@@ -221,7 +221,7 @@ async def test_a_broker_that_starts_ends_the_lease_of_its_former_process_and_of_
 
 
 @in_virtual_time
-async def test_the_same_lease_that_comes_back_needs_no_other_registration() -> None:
+async def test_the_same_lease_that_returns_needs_no_other_registration() -> None:
     async with Stage() as stage:
         one = await stage.broker("a")
         before = await stage.store.get(broker_key(one.id))

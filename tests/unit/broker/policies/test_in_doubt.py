@@ -214,7 +214,7 @@ async def test_what_is_confirmed_is_what_the_store_has_though_the_watch_is_late(
     assert stage.value(MESSAGE_TTL) == 7
 
 
-async def test_a_record_that_was_written_while_it_was_asked_for_is_not_taken_for_gone(
+async def test_a_record_that_was_written_while_it_was_requested_is_not_taken_for_gone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stage.own(message_ttl=5)

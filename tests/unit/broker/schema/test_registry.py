@@ -120,7 +120,7 @@ async def test_transitive_means_all_versions(registry: SchemaRegistry) -> None:
     assert await registry.put(TOPIC, text, backward) == 2
 
 
-async def test_deleting_hides_what_was_and_numbers_go_on(registry: SchemaRegistry) -> None:
+async def test_deleting_hides_what_was_and_numbers_continue(registry: SchemaRegistry) -> None:
     await registry.put(TOPIC, avro("a"), FULL)
     assert await registry.delete(TOPIC, user="ann") == 1
     assert await registry.delete(TOPIC) == 2
@@ -143,7 +143,7 @@ async def test_deleting_hides_what_was_and_numbers_go_on(registry: SchemaRegistr
     assert await registry.delete(parse_topic("never-had-one")) == 0
 
 
-async def test_forgetting_begins_anew(registry: SchemaRegistry, store: MemoryStore) -> None:
+async def test_forgetting_begins_again(registry: SchemaRegistry, store: MemoryStore) -> None:
     assert await registry.forget(TOPIC) is None
     other = parse_topic("persistent://public/default/flights-2")
     await registry.put(other, avro("a"), FULL)

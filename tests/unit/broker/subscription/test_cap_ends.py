@@ -126,7 +126,7 @@ async def test_a_chunk_for_its_owner_in_another_s_turn_counts_against_the_cap_of
     assert subscription.dispatcher.unacked == 4
 
 
-async def test_a_key_goes_on_although_its_only_entry_was_acknowledged_while_it_was_read_again(
+async def test_a_key_continues_although_its_only_entry_was_acknowledged_while_it_was_read_again(
     rig, make_entry
 ) -> None:
     subscription = await rig.subscription()

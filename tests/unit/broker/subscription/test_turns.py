@@ -169,7 +169,7 @@ async def test_so_many_positions_may_wait(rig, each, whole, consumers, most) -> 
     assert subscription.dispatcher.look_ahead_max == most
 
 
-async def test_a_full_look_ahead_reads_nothing_more_and_goes_on_with_what_was_read(rig) -> None:
+async def test_a_full_look_ahead_reads_nothing_more_and_continues_with_what_was_read(rig) -> None:
     await rig.publish_texts(60, keys=1)
     limits = SubscriptionLimits(look_ahead_per_subscription=5, read_entries_min=40)
     subscription = await rig.subscription(limits=limits)

@@ -91,7 +91,7 @@ async def test_a_topic_whose_turn_comes_after_its_bundle_went_is_not_created(
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["owned again", "not owned"])
-async def test_a_topic_whose_bundle_went_while_it_was_opened_is_read_anew(back: bool) -> None:
+async def test_a_topic_whose_bundle_went_while_it_was_opened_is_read_again(back: bool) -> None:
     """Another owner may have written to its log after it was read."""
     async with stage() as s:
         ownership, topics = movable(s.service), s.service.topics
@@ -110,7 +110,7 @@ async def test_a_topic_whose_bundle_went_while_it_was_opened_is_read_anew(back: 
         assert (await s.topic()).serving
 
 
-async def test_a_log_whose_topic_could_not_be_opened_is_read_anew(
+async def test_a_log_whose_topic_could_not_be_opened_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another broker may own it and write to it before the next request here."""
@@ -128,7 +128,7 @@ async def test_a_log_whose_topic_could_not_be_opened_is_read_anew(
         assert (await s.topic()).managed_ledger.entries_total == 1
 
 
-async def test_a_topic_that_another_broker_fenced_is_closed_and_opened_anew() -> None:
+async def test_a_topic_that_another_broker_fenced_is_closed_and_opened_again() -> None:
     async with stage() as s:
         ownership = movable(s.service)
         topic = await s.topic()

@@ -345,7 +345,7 @@ async def test_a_subscription_whose_cursor_was_deleted_by_another_is_gone(
         assert topic.subscriptions == {"s": again}
 
 
-async def test_a_subscription_made_anew_outlives_the_deletion_of_the_former(
+async def test_a_subscription_created_again_outlives_the_deletion_of_the_former(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with stage() as s:

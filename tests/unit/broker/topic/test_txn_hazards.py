@@ -112,7 +112,7 @@ async def test_a_subscription_that_cannot_be_read_has_not_ended_a_transaction() 
 
 
 @pytest.mark.parametrize("failure", [OSError("no route"), ValueError("odd")])
-async def test_a_failure_of_any_kind_refuses_the_message_and_is_tried_again(
+async def test_a_failure_of_any_kind_refuses_the_message_and_is_retried(
     failure: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with txn_stage() as t:
