@@ -6,7 +6,7 @@ check and the ranges see the same state.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
@@ -23,6 +23,7 @@ from magnetar_spark.log.losses import losses
 from magnetar_spark.log.ranges import Interval, Range, Window, ranges_of, tasks_of
 from magnetar_spark.log.schemas import packed, topic_schemas
 from magnetar_spark.log.topics import resolve
+from magnetar_spark.log.transactions.visible import Settled
 from magnetar_spark.offsets import Start
 from magnetar_spark.options import ReadOptions
 
@@ -88,15 +89,26 @@ async def plan_between(
     options: ReadOptions,
     between: Iterable[tuple[TopicName, Position, Position]],
     times: Interval,
+    settled: dict[TopicName, Settled],
 ) -> Plan:
     """The tasks of a micro-batch: per topic, the entries after the first position, up to and
-    including the second, which an earlier read found confirmed."""
+    including the second, which an earlier read found confirmed, and not held back by a transaction.
+
+    Raises PersistenceError if a transaction holds back some of them now: it was read as ended
+    before, so the metadata store has lost its outcome.
+    """
     ranges: list[Range] = []
-    async with opened_log(options.log) as opened:
+    async with opened_log(options.log) as fresh:
+        opened = replace(fresh, settled=settled)
         for topic, start, end in between:
             if start < end:
                 current = await topic_log(opened, topic, end)
                 _check(options, topic, losses(current, start, end))
+                if current.horizon is not None and current.horizon <= end:
+                    raise PersistenceError(
+                        f"{topic}: {current.horizon} is in an open transaction, though the stream "
+                        f"has been read up to {end}; retry once the transaction has ended"
+                    )
                 window = Window(behind(start), end, times, times)
                 ranges += ranges_of(current, window, options.partition_bytes)
         return await _planned(opened, options, ranges)

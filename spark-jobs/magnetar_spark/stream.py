@@ -7,6 +7,9 @@ its batches (as files do) has each of them exactly once. A position in an offset
 plan reads up to it or fails, and never asks again for the log's end. The only state is the offsets:
 no subscription, no cursor, nothing in the metadata store.
 
+A topic ends before the first entry of an open transaction. Once that has ended, the next offset is
+behind it, so its messages come in their order, and aborted ones are left out of every plan alike.
+
 Topics and partitions that are created later are read from their beginning.
 """
 
@@ -31,8 +34,10 @@ from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.event_loop import run
-from magnetar_spark.log.ledgers import TopicLog, last_before, topic_end, topic_log, topic_start
+from magnetar_spark.log.ledgers import last_before, topic_end, topic_log, topic_start
+from magnetar_spark.log.topic_log import TopicLog
 from magnetar_spark.log.topics import logs_of, means, resolve
+from magnetar_spark.log.transactions.visible import Settled
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, before, behind, plan_between, times_from
 from magnetar_spark.stream_offsets import StreamOffset
@@ -52,9 +57,15 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._target: StreamOffset | None = None
         """The topics' ends at the start of a query with an end; None for others."""
+        self._settled: dict[TopicName, Settled] = {}
+        """What is known about transactions, so that each trigger reads on where the last ended."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get the reader, too; they plan nothing.
+        return {**self.__dict__, "_settled": {}}
 
     def initialOffset(self) -> dict[str, Any]:
-        self._initial = run(_initial(self._options))
+        self._initial = run(_initial(self._options, self._settled))
         return self._initial.document()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -64,17 +75,17 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         current = StreamOffset.parse(start)
-        ends = run(_latest(self._options, current, bytes_max, self._target))
+        ends = run(_latest(self._options, current, bytes_max, self._target, self._settled))
         if ends == current.positions:
             return start
         began = current.positions if current == self._initial else None
         return replace(current, positions=ends, began=began).document()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return run(_newest(self._options)).document()
+        return run(_newest(self._options, self._settled)).document()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = run(_newest(self._options))
+        self._target = run(_newest(self._options, self._settled))
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         offset, ends = StreamOffset.parse(start), StreamOffset.parse(end)
@@ -83,7 +94,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         between = [
             (parse_topic(name), offset.of(name), last) for name, last in ends.positions.items()
         ]
-        plan = plan_between(self._options, between, times_from(ends.starting_ms))
+        plan = plan_between(self._options, between, times_from(ends.starting_ms), self._settled)
         return run(plan).partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,11 +109,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Does nothing: no connection stays open between calls."""
 
 
-async def _initial(options: ReadOptions) -> StreamOffset:
+async def _initial(options: ReadOptions, settled: dict[TopicName, Settled]) -> StreamOffset:
     """The start of a new query: after the newest entry, unless the options say otherwise."""
     starting = options.starting
     positions: dict[str, Position] = {}
-    async with opened_log(options.log) as log:
+    async with opened_log(options.log) as opened:
+        log = replace(opened, settled=settled)
         for topic in await resolve(log.store, options.topics, options.pattern):
             first = starting.of(topic) if starting else LATEST
             if first == LATEST:
@@ -118,9 +130,10 @@ async def _initial(options: ReadOptions) -> StreamOffset:
     return StreamOffset(positions, None if starting is None else starting.time_ms)
 
 
-async def _newest(options: ReadOptions) -> StreamOffset:
-    """The current end of each topic. Raises BookieError if it is unknown."""
-    async with opened_log(options.log) as log:
+async def _newest(options: ReadOptions, settled: dict[TopicName, Settled]) -> StreamOffset:
+    """The current readable end of each topic. Raises BookieError if it is unknown."""
+    async with opened_log(options.log) as opened:
+        log = replace(opened, settled=settled)
         topics = await resolve(log.store, options.topics, options.pattern)
         return StreamOffset({str(topic): await topic_end(log, topic) for topic in topics})
 
@@ -130,10 +143,12 @@ async def _latest(
     start: StreamOffset,
     bytes_max: int | None,
     target: StreamOffset | None,
+    settled: dict[TopicName, Settled],
 ) -> dict[str, Position]:
     """The newest positions within the limits, never before `start`."""
     ends: dict[TopicName, Position] = {}
-    async with opened_log(options.log) as log:
+    async with opened_log(options.log) as opened:
+        log = replace(opened, settled=settled)
         topics = await resolve(log.store, options.topics, options.pattern)
         for topic in topics:
             name = str(topic)

@@ -1,6 +1,7 @@
 """Compares this checkout with a real Pulsar, scenario by scenario, in one run on one machine.
 
-    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [NAME...]
+    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [--set KEY=VALUE]
+        [NAME...]
 
 Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
 and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are
@@ -30,6 +31,7 @@ NO_PERF_NEEDED = (
     "idle connections",
 )
 ONCE = ("idle", "idle topics", "idle connections", "restart, 1 GiB in 100 topics")
+TRANSACTIONS = "transactions"
 START_RUNS = 3
 SETTLE_S = 2.0
 
@@ -42,6 +44,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("bench.jsonl"))
     parser.add_argument("--tls", action="store_true", help="clients connect by TLS")
     parser.add_argument("--token", action="store_true", help="with authentication by token")
+    parser.add_argument(
+        "--set", action="append", default=[], help="KEY=VALUE for both servers, by Pulsar's names"
+    )
     parser.add_argument("--only", choices=("magnetar", "pulsar"))
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"of: start, {', '.join(SCENARIOS)}"
@@ -49,14 +54,19 @@ def main() -> None:
     arguments = parser.parse_args()
     root = Path(tempfile.mkdtemp(prefix="bench-"))
     security = Security.create(root, tls=arguments.tls, token=arguments.token)
+    security.settings.update(setting.split("=", 1) for setting in arguments.set)
     servers: list[Server] = []
     if arguments.only != "pulsar":
         servers.append(MagnetarServer(root, *PORTS["magnetar"], security))
     if arguments.kit is not None and arguments.only != "magnetar":
         servers.append(PulsarServer(arguments.kit.resolve(), root, *PORTS["pulsar"], security))
-    names = arguments.names or ["start", *SCENARIOS]
+    names = arguments.names or ["start", *filter(_named, SCENARIOS)]
     if arguments.kit is None:
-        names = [name for name in names if name in ("start", *NO_PERF_NEEDED)]
+        names = [
+            name
+            for name in names
+            if name in ("start", *NO_PERF_NEEDED) or name.startswith(TRANSACTIONS)
+        ]
     rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     try:
         _measure(servers, security, names, arguments, root, rows)
@@ -65,6 +75,11 @@ def main() -> None:
             server.stop()
         shutil.rmtree(root, ignore_errors=True)
     print(table(rows))
+
+
+def _named(scenario: str) -> bool:
+    """Whether a scenario is run without being named: those of transactions need a setting."""
+    return not scenario.startswith(TRANSACTIONS)
 
 
 def _measure(

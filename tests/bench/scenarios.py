@@ -161,6 +161,22 @@ def wheel(mode: str) -> Callable[[Load], Row]:
     return scenario
 
 
+def transactions(messages: int, topics: int, *, at_once: int, count: int) -> Callable[[Load], Row]:
+    """Commits transactions of `messages` messages to `topics` topics by a raw client.
+
+    Both servers need `--set transactionCoordinatorEnabled=true`.
+    """
+
+    def scenario(load: Load) -> Row:
+        arguments = map(str, (load.topic("txn"), messages, topics, at_once, count))
+        figures, row = load.python("transactions", *arguments)
+        row.update(figures)
+        row["cpu_us_per_txn"] = round(float(row["cpu_s"] or 0) / figures["transactions"] * 1e6)
+        return row
+
+    return scenario
+
+
 def idle(load: Load) -> Row:
     """Measures ten idle seconds."""
     before = cpu_seconds(load.server)
@@ -242,6 +258,13 @@ SCENARIOS: dict[str, Callable[[Load], Row]] = {
     "100 B batched, 10 partitions": produce(100, "-np", "10"),
     "100 B unbatched": produce(100, "-db"),
     "100 B unbatched, 10 partitions": produce(100, "-db", "-np", "10"),
+    **{
+        f"transactions, {messages} messages, {topics} topics, {at_once} at once": transactions(
+            messages, topics, at_once=at_once, count=count
+        )
+        for at_once, count in ((1, 500), (64, 8_000))
+        for messages, topics in ((1, 1), (10, 1), (10, 8), (100, 8))
+    },
     "drain batched": drain(),
     "drain unbatched": drain("-db", "-o", "5000"),
     "idle topics": idle_topics,

@@ -20,6 +20,7 @@ import pulsar
 import pytest
 import yaml
 from tests.support.cluster_processes import brokers, get, running_cluster, wait_for
+from tests.support.transactional import TransactionalClient
 
 from magnetar.core.clock import SystemClock
 from magnetar.documents.backlog import BacklogRecord
@@ -95,6 +96,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
                 f"{broker.http_url}/admin/v3/transactions/coordinatorStats?coordinatorId=0"
             )
             assert status == 200  # the coordinator is served from now on
+            asyncio.run(in_transaction(broker.host, broker.ports["port"]))
             asyncio.run(analysed(cluster.metadata_url))
             # Shown by who leads the brokers, and asked for now and then.
             shows = partial(has_series, broker.http_url, "magnetar_analytics_")
@@ -109,6 +111,15 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Labels:
             client.close()
     found |= series_of(asyncio.run(operator_page()))
     return {**found, "up": set()}
+
+
+async def in_transaction(host: str, port: int) -> None:
+    """The topic has a message of a transaction."""
+    topic = "persistent://public/default/topic"
+    async with TransactionalClient((host, port)) as client:
+        txn = await client.begin()
+        await client.add(txn, topic)
+        await client.send(topic, txn, b"message")
 
 
 def has_series(http_url: str, prefix: str) -> bool:

@@ -11,6 +11,7 @@ from tests.support.rest_cluster import RestCluster
 from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.sender import PeerAnswer
 from magnetar.broker.catalog.resources import partitioned_key
+from magnetar.broker.ownership.bundles import Bundle
 from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
@@ -123,6 +124,27 @@ async def test_a_bundle_that_nobody_has_is_taken_by_the_broker_that_is_asked_abo
     await alone.stop()
 
 
+async def test_an_unload_claims_no_bundle() -> None:
+    alone = RestCluster()
+    await alone.start(1)
+    (member,) = alone.members
+    await member.done("PUT", NAMESPACE + "/unload")
+    bounds = (await member.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
+    claimed = member.ownership.claims.acquire
+    claims: list[object] = []
+
+    async def counted(bundle: Bundle) -> object:
+        claims.append(bundle)
+        return await claimed(bundle)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(member.ownership.claims), "acquire", lambda _, bundle: counted(bundle))
+        await member.done("PUT", f"{NAMESPACE}/{bounds[0]}_{bounds[1]}/unload")
+    assert claims == []
+    assert not member.ownership.owned()
+    await alone.stop()
+
+
 async def test_a_subscription_is_deleted_from_all_partitions_whatever_its_name(
     cluster: RestCluster,
 ) -> None:
@@ -166,6 +188,29 @@ async def test_a_subscription_that_one_partition_keeps_is_not_reported_as_delete
     assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == ["s"]
     await second.done("DELETE", PARTS + "/subscription/s")
     assert (await first.done("GET", PARTS + "-partition-2/subscriptions")).json() == []
+
+
+@pytest.mark.parametrize(("gone", "status"), [({2}, 204), ({0, 1, 2, 3}, 404)])
+async def test_a_subscription_that_another_request_deletes_meanwhile_is_not_missed(
+    cluster: RestCluster, monkeypatch: pytest.MonkeyPatch, gone: set[int], status: int
+) -> None:
+    """It is not found only if no partition had it any more."""
+    first, second = await spread(cluster)
+    await first.done("PUT", PARTS + "/subscription/s")
+    request_topic = Peers.request_topic
+
+    async def deleted(self: Peers, name: TopicName, method: str, *rest: Any, **more: Any) -> Any:
+        if method == "DELETE" and name.partition_index in gone:
+            return PeerAnswer(404, b'{"reason":"Subscription not found"}')
+        return await request_topic(self, name, method, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Peers, "request_topic", deleted)
+        answer = await second.call("DELETE", PARTS + "/subscription/s")
+    assert answer.status_code == status
+    for index in range(4):
+        listed = await first.done("GET", f"{PARTS}-partition-{index}/subscriptions")
+        assert listed.json() == (["s"] if index in gone else [])
 
 
 async def test_a_list_of_topics_that_a_broker_cannot_give_is_no_list(

@@ -26,6 +26,8 @@ from magnetar.settings.bookie import BookieProcessSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
 from magnetar.settings.field import compose
 from magnetar.settings.member import AutorecoveryProcessSettings
+from magnetar.transactions.model import TxnId
+from magnetar.transactions.records import record_key
 
 ROOT = "/magnetar"
 PASSWORD = "secret"  # noqa: S105
@@ -242,6 +244,7 @@ async def lose_a_bookie(cluster: Cluster, etcd: EtcdMember) -> None:
         ("autorecovery", "/bookies/bookie-0"),
         ("job", "/ledgers/1"),
         ("job", "/namespaces/t/n"),
+        ("job", "/transactions/0/1"),
         ("broker", "/bookies/bookie-0"),
         ("broker", "/offload-jobs/j"),
     ],
@@ -257,3 +260,18 @@ async def test_a_role_cannot_write_what_it_does_not_need(
             await store.delete(denied)
     finally:
         await store.close()
+
+
+async def test_a_job_reads_the_records_of_transactions(etcd: EtcdMember) -> None:
+    """Without them, Spark and compaction cannot tell which messages were aborted."""
+    key = record_key(TxnId(0, 1 << 40))
+    broker = await open_on(etcd, username="broker", password=PASSWORD, root=ROOT)
+    job = await open_on(etcd, username="job", password=PASSWORD, root=ROOT)
+    try:
+        await broker.put(key, b"{}")
+        stored = await job.get(key)
+        assert stored is not None
+        assert stored.value == b"{}"
+    finally:
+        await job.close()
+        await broker.close()

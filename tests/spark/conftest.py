@@ -82,6 +82,7 @@ def cluster(
         ledger_entries_max=20,
         retention_minutes=-1,
         retention_size_mb=-1,
+        transactions=True,
     ) as cluster:
         yield cluster
 

@@ -23,8 +23,8 @@ from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder, decoded
 from magnetar_spark.decode.rows import Rows
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
 from magnetar_spark.log.ranges import Range, Window, ranges_of
+from magnetar_spark.log.topic_log import LedgerSpan, TopicLog
 from magnetar_spark.source import PulsarReader
 from magnetar_spark.table import schema_of
 from magnetar_spark.tasks import TIME_ZONE

@@ -4,9 +4,8 @@ import pytest
 from pyspark.sql.datasource import EqualTo
 from tests.spark.memory_log import TOPIC, MemoryLog, positions
 
-from magnetar.core.errors import NotAllowed, PersistenceError
+from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST, ID_MAX, Position
-from magnetar.managed_ledger.record import WATERMARK_PROPERTY
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.ranges import Interval, Range
 from magnetar_spark.planner import Plan, before, behind, plan_read, times_from
@@ -36,15 +35,6 @@ def ranges(plan: Plan) -> list[Range]:
 
 def read(plan: Plan) -> list[str]:
     return positions(ranges(plan))
-
-
-def test_a_topic_with_transactions_is_refused_and_not_read_with_its_aborted_messages(
-    log: MemoryLog,
-) -> None:
-    log.topic(log.closed(7, 2), name=OTHER, properties={WATERMARK_PROPERTY: "7:1"})
-    assert read(planned(log, topic=TOPIC)) == ALL
-    with pytest.raises(NotAllowed, match="-other has had transactions"):
-        planned(log)
 
 
 ALL = ["3:0", "3:1", "5:0", "5:1", "5:2"]

@@ -31,7 +31,7 @@ from magnetar_spark.jobs.compact import engine, swap
 from magnetar_spark.jobs.compact import job as compact_job
 from magnetar_spark.jobs.compact.job import whole_log
 from magnetar_spark.log import access
-from magnetar_spark.log.ledgers import TopicLog
+from magnetar_spark.log.topic_log import TopicLog
 from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")

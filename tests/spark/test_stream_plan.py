@@ -1,9 +1,11 @@
 """Micro-batches: equal offsets give equal rows, and losses are never skipped silently."""
 
+import pickle
 from typing import Any
 
 import msgspec
 import pytest
+from pyroaring import BitMap
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 from tests.spark.memory_log import (
     TOPIC,
@@ -16,7 +18,6 @@ from tests.spark.memory_log import (
 
 from magnetar.bookie.api import BookieUnavailable
 from magnetar.core.errors import (
-    NotAllowed,
     PersistenceError,
     PreconditionFailed,
     TopicNotFound,
@@ -31,6 +32,10 @@ from magnetar.managed_ledger.record import (
     managed_ledger_key,
 )
 from magnetar.metadata.records import encode
+from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
+from magnetar.transactions.records import record_key
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
+from magnetar.wire.entry import build_entry, in_transaction
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.settings import LogSettings
@@ -87,13 +92,45 @@ def test_a_micro_batch_reads_to_what_a_broker_confirmed_and_does_not_ask_it_agai
     assert positions(ranges_of_stream(reader, {TOPIC: "5:4"}, end)) == entries(5, 5, 10)
 
 
-def test_a_stream_stops_with_the_reason_once_its_topic_has_a_transaction(log: MemoryLog) -> None:
-    log.topic(log.open(5, (11, 10), (11, 10)))
+TXN = TxnId(0, 7)
+
+
+def in_txn(log: MemoryLog, state: TxnState) -> None:
+    """Makes 5:8 an entry of a transaction in this state; the watermark is 5:6."""
+    record = TransactionRecord(state=state, opened_ms=1, deadline_ms=2)
+    log.put(record_key(TXN), encode(record))
+    for disk in log.bookies.disks:
+        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=1)
+        entry = build_entry(metadata, b"x")
+        disk.ledger(5).entries[8] = in_transaction(entry, metadata, *TXN)
+
+
+def test_a_stream_waits_at_a_transaction_and_fails_if_its_outcome_is_lost(log: MemoryLog) -> None:
+    item = log.open(5, (11, 10), (11, 10))
+    log.topic(item, properties={WATERMARK_PROPERTY: "5:6"})
+    in_txn(log, TxnState.OPEN)
+    reader = log.stream()
+    assert latest(reader, {TOPIC: "5:4"}) == {TOPIC: "5:7"}
+    assert latest(reader, {TOPIC: "5:7"}) == {TOPIC: "5:7"}
+    assert latest(reader, {TOPIC: "5:8"}) == {TOPIC: "5:8"}
+    in_txn(log, TxnState.COMMITTING)
+    end = latest(reader, {TOPIC: "5:7"})
+    assert end == {TOPIC: "5:9"}
+    in_txn(log, TxnState.OPEN)  # metadata from a backup
+    assert positions(ranges_of_stream(reader, {TOPIC: "5:7"}, end)) == entries(5, 8, 9)
+    with pytest.raises(PersistenceError, match=r"5:8 is in an open transaction.*up to 5:9"):
+        ranges_of_stream(log.stream(), {TOPIC: "5:7"}, end)
+
+
+def test_a_reader_reaches_executors_without_what_it_knows_of_transactions(log: MemoryLog) -> None:
+    log.topic(log.open(5, (11, 10), (11, 10)), properties={WATERMARK_PROPERTY: "5:6"})
+    in_txn(log, TxnState.ABORTING)
     reader = log.stream()
     end = latest(reader, {TOPIC: "5:4"})
-    log.topic(log.open(5, (11, 10), (11, 10)), properties={WATERMARK_PROPERTY: "5:9"})
-    with pytest.raises(NotAllowed, match="transactions"):
-        ranges_of_stream(reader, {TOPIC: "5:4"}, end)
+    assert reader._settled
+    assert pickle.loads(pickle.dumps(reader))._settled == {}  # noqa: S301
+    ranges = ranges_of_stream(reader, {TOPIC: "5:4"}, end)
+    assert [list(BitMap.deserialize(ranged.aborted)) for ranged in ranges] == [[8]]
 
 
 def test_a_micro_batch_that_is_repeated_reads_no_more(log: MemoryLog) -> None:

@@ -160,13 +160,15 @@ class TransactionalClient:
         )
         await self._coordinate(txn[0], CommandType.END_TXN, command)
 
-    async def send(self, topic: str, txn: Txn | None, *payloads: bytes) -> None:
+    async def send(self, topic: str, txn: Txn | None, *payloads: bytes, key: str = "") -> None:
         """Sends the messages by a new producer; returns once they have their receipts."""
         connection, producer = await self._attached(topic, lambda to: to.producer(topic))
         for number, payload in enumerate(payloads):
             metadata = pb.MessageMetadata(
                 producer_name="raw", sequence_id=number, publish_time=int(time.time() * 1000)
             )
+            if key:
+                metadata.partition_key = key
             command = pb.CommandSend(producer_id=producer, sequence_id=number)
             if txn is not None:
                 command.txnid_most_bits, command.txnid_least_bits = txn

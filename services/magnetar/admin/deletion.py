@@ -48,7 +48,7 @@ async def delete_topic(
     loaded = service.topics.loaded(name)
     if loaded is not None and not force:
         check_unused(loaded)
-    if loaded is None and not await service.topics.exists(name, half_deleted=True):
+    if not await service.topics.exists(name, half_deleted=True):
         raise topic_not_found(name)
     try:
         # Forced: clients were checked above, and subscriptions without consumers do not count.
@@ -66,8 +66,11 @@ class TopicRemover(Protocol):
         `half_deleted` includes topics whose deletion was interrupted.
         """
 
-    async def partitions(self, name: TopicName, *, half_deleted: bool) -> list[TopicName]:
-        """Returns the partitions of a partitioned topic; it may omit those that do not exist."""
+    async def partitions(self, name: TopicName) -> list[TopicName]:
+        """Returns the partitions of a partitioned topic; it may omit those that do not exist.
+
+        Includes partitions whose deletion was interrupted.
+        """
 
     async def refuse_if_used(self, name: TopicName) -> None:
         """Raises PreconditionFailed if clients are connected to the topic."""
@@ -89,12 +92,7 @@ class LocalRemover:
         ]
         return [name for names in domains for name in names]
 
-    async def partitions(
-        self,
-        name: TopicName,
-        *,
-        half_deleted: bool,  # noqa: ARG002 - neither step minds a partition that does not exist
-    ) -> list[TopicName]:
+    async def partitions(self, name: TopicName) -> list[TopicName]:
         partitions = await self._service.resources.partitions(name)
         return [name.partition(index) for index in range(partitions)]
 
@@ -122,11 +120,11 @@ async def delete_partitioned(
     """
 
     async def check() -> None:
-        for part in [] if force else await remover.partitions(name, half_deleted=False):
+        for part in [] if force else await remover.partitions(name):
             await remover.refuse_if_used(part)
 
     async def empty(mark: Check) -> None:
-        await remover.remove(await remover.partitions(name, half_deleted=True), mark)
+        await remover.remove(await remover.partitions(name), mark)
 
     await service.resources.partitioned_deletion(name, under).run(check, empty)
     await forget_partitioned(service, name)

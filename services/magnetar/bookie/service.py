@@ -308,7 +308,7 @@ class BookieService:
         verified_at = self._clock.monotonic()
         while True:
             await asyncio.sleep(self._settings.refresh_s)
-            if not self._session.valid or self._registered is None:
+            if not self._session.valid:
                 continue
             now = self._clock.monotonic()
             try:

@@ -42,7 +42,6 @@ from magnetar.broker.transactions.coordinator import OPEN_MAX, Limits
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import StoredRecords
 from magnetar.broker.transactions.routing import RoutedParticipants
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
@@ -58,6 +57,7 @@ from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold import ColdLedgers
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.subscriptions import SubscriptionSettings
+from magnetar.transactions.records import StoredRecords
 
 if TYPE_CHECKING:
     from magnetar.broker.ownership.ownership import ClusterOwnership

@@ -44,6 +44,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.factory import ManagedLedgerFactory
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import MetadataStore
+from magnetar.observe.peer_log import PeerLog
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
 
@@ -130,6 +131,7 @@ class BrokerService:
         self.sessions: set[Session] = set()
         self._caps = ConnectionCaps(connections.connections_max, connections.connections_per_ip_max)
         self._causes = Causes()
+        self.peer_log = PeerLog(get_logger("magnetar.session"))
         self.sessions_total = 0
         self._servers: list[asyncio.Server] = []
         self._no_sessions: asyncio.Event | None = None

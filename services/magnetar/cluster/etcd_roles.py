@@ -16,7 +16,6 @@ from magnetar.broker.catalog import resources
 from magnetar.broker.ownership import records as ownership
 from magnetar.broker.policies.store import TOPIC_POLICIES_PREFIX
 from magnetar.broker.schema.registry import SCHEMAS_PREFIX
-from magnetar.broker.transactions import records as transactions
 from magnetar.cluster.identity import CLUSTER_KEY
 from magnetar.compaction import records as compaction
 from magnetar.ledger.metadata import LEDGER_ID_KEY, LEDGERS_PREFIX
@@ -25,6 +24,7 @@ from magnetar.managed_ledger.backlog_record import ANALYTICS_PREFIX
 from magnetar.managed_ledger.record import CURSORS_PREFIX, MANAGED_LEDGERS_PREFIX
 from magnetar.offload import records as offload
 from magnetar.offload.trash import TRASH_PREFIX
+from magnetar.transactions import records as transactions
 
 READ: Final = "read"
 READ_WRITE: Final = "readwrite"
@@ -132,6 +132,8 @@ PERMISSIONS: Final[dict[str, tuple[Permission, ...]]] = {
             LEDGER_ID_KEY,
             MANAGED_LEDGERS_PREFIX,
             CURSORS_PREFIX,
+            # Messages of open and of aborted transactions are not read.
+            transactions.PREFIX,
             resources.NAMESPACES_PREFIX,
             resources.PARTITIONED_PREFIX,
             TOPIC_POLICIES_PREFIX,

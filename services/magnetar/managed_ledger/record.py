@@ -10,6 +10,7 @@ may be unfinished (`closed_ms` 0): its own record then has its end, or recovery 
 Ledgers in `deleting` are unused, but may still take space.
 """
 
+from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -75,6 +76,15 @@ class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 decode_managed_ledger = RecordType(ManagedLedgerRecord, "managed ledger").decode
 decode_cursor = RecordType(CursorRecord, "cursor").decode
+
+
+def watermark_of(properties: Mapping[str, str]) -> Position | None:
+    """Returns the watermark of a log with these properties, None without transactions."""
+    text = properties.get(WATERMARK_PROPERTY)
+    if text is None:
+        return None
+    ledger_id, _, entry_id = text.rpartition(":")
+    return Position(int(ledger_id), int(entry_id))
 
 
 def managed_ledger_key(name: str) -> str:

@@ -17,7 +17,7 @@ from magnetar.security.source import KeySource, Stamp
 
 log = get_logger("magnetar.security.reloading")
 
-RELOAD_CHECK_S: Final = 1.0
+RELOAD_CHECK_S: Final = 0.25
 """A change takes effect on the first use that is this much later than the previous check."""
 
 T = TypeVar("T")

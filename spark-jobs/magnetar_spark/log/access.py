@@ -10,7 +10,7 @@ task opens the log like a planner.
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
@@ -19,6 +19,7 @@ from magnetar.bookie.net.client import RemoteBookie
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed
+from magnetar.core.names import TopicName
 from magnetar.ledger.bookies import BookieInfo
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.registered_bookies import RegisteredBookies
@@ -27,6 +28,7 @@ from magnetar.metadata.store_url import open_store
 from magnetar.security.tls.reload import ClientTls
 from magnetar_spark.log.ends import Admin
 from magnetar_spark.log.settings import LEDGER_SETTINGS, LogSettings
+from magnetar_spark.log.transactions.visible import Settled
 
 CLIENT: Final = "spark"
 
@@ -40,6 +42,8 @@ class Log:
     context: LedgerContext
     admin: Admin | None
     """The brokers' admin REST, if its URL is set."""
+    settled: dict[TopicName, Settled] = field(default_factory=dict)
+    """What earlier reads found out about the transactions of logs; may outlive this object."""
 
 
 @asynccontextmanager

@@ -24,6 +24,8 @@ from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from pyroaring import BitMap
+
 from magnetar.bookie.api import BookieError, NoSuchLedger, StoredEntry
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
@@ -97,11 +99,11 @@ class EntryReader:
         return self._loop.run_until_complete(coroutine)
 
     def read(self, ranged: Range) -> Iterator[list[StoredEntry]]:
-        """The range's entries in order, a group at a time.
+        """The range's entries in order, a group at a time, without those of aborted transactions.
 
         Raises BookieError, MetadataError, and the errors of `magnetar.offload.errors`.
         """
-        held = Elder(ranged.metadata, ranged.last, ranged.file)
+        held = Elder(ranged.metadata, ranged.last, ranged.file, ranged.aborted)
         return self._entries(ranged.topic, held, ranged.first, ranged.last)
 
     def narrowed(self, ranged: Range) -> Range | None:
@@ -132,7 +134,8 @@ class EntryReader:
         self, ranged: Range, span_entries: int
     ) -> Iterator[tuple[int, list[StoredEntry]]]:
         """The entries before the range, up to `span_entries` at a time, the newest first."""
-        places = [Elder(ranged.metadata, ranged.first - 1, ranged.file), *ranged.before]
+        own = Elder(ranged.metadata, ranged.first - 1, ranged.file, ranged.aborted)
+        places = [own, *ranged.before]
         for held in places:
             last = held.last_entry
             while last >= 0:
@@ -148,6 +151,7 @@ class EntryReader:
     ) -> Generator[list[StoredEntry], None, None]:
         """Reads the file if there is one, else the bookies; switches to the other at most once."""
         file, ledger_id, taken_over = held.file, held.metadata.ledger_id, False
+        aborted = BitMap.deserialize(held.aborted) if held.aborted else None
         while first <= last:
             source = (
                 self._ahead(held.metadata, first, last)
@@ -157,7 +161,9 @@ class EntryReader:
             try:
                 with closing(source):
                     for entries in source:
-                        yield entries
+                        kept = entries if aborted is None else _without(entries, aborted)
+                        if kept:
+                            yield kept
                         first = entries[-1].entry_id + 1
                 return
             except NoSuchLedger:
@@ -252,6 +258,10 @@ class EntryReader:
                 log = await self._open.enter_async_context(opened_log(self._settings))
                 self._context = log.context
                 self._copies = CopiesReader(self._context)
+
+
+def _without(entries: list[StoredEntry], aborted: BitMap) -> list[StoredEntry]:
+    return [entry for entry in entries if entry.entry_id not in aborted]
 
 
 async def _result(task: asyncio.Task[T]) -> T:

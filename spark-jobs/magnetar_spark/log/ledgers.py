@@ -4,33 +4,34 @@ Read from the managed ledger's record and from the records of its ledgers or of 
 offloaded ledger is read from its file. The newest ledger is usually open: it counts up to its last
 confirmed entry, which its bookies are asked for without fencing it (`ends`).
 
+Of a topic with transactions, only what they leave readable counts (`transactions`).
+
 The sizes of open ledgers are estimates, good enough for dividing ranges.
 """
 
 import asyncio
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final
 
 from magnetar.bookie.api import BookieError, NoSuchLedger
-from magnetar.core.errors import NotAllowed, PersistenceError
+from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
 from magnetar.ledger.copies_reader import CopiesReader
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
 from magnetar.ledger.records import read_record
 from magnetar.managed_ledger.record import (
-    WATERMARK_PROPERTY,
     LedgerItem,
     ManagedLedgerRecord,
-    decode_managed_ledger,
-    managed_ledger_key,
 )
-from magnetar.metadata.store import MetadataStore
-from magnetar.offload.records import OffloadRecord
 from magnetar.offload.repository import LiveFile, OffloadRepository
 from magnetar_spark.log.access import Log
 from magnetar_spark.log.ends import end_of
+from magnetar_spark.log.topic_log import LedgerSpan, TopicLog, cold_span, log_record
 from magnetar_spark.log.topics import log_name
+from magnetar_spark.log.transactions.readable import LogReplaced, readable, settled_to
+from magnetar_spark.log.transactions.search import search
+from magnetar_spark.log.transactions.visible import before_horizon
 
 PROBE_BYTES: Final = 64 << 10
 """Read from an open ledger to estimate its size, if its record does not count it."""
@@ -41,55 +42,6 @@ ENTRY_BYTES_GUESS: Final = 1 << 10
 """Entry size of an open ledger whose bookies do not answer; only task sizes depend on it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSpan:
-    """One ledger of a topic. `last_entry` is -1 if it has no readable entry yet.
-
-    `created_ms` and `closed_ms` are in ms since 1970; `closed_ms` is 0 while the ledger may grow.
-    With a `file`, `metadata` names no bookies: they may have deleted the ledger.
-    """
-
-    metadata: LedgerMetadata
-    last_entry: int
-    size_bytes: int
-    created_ms: int
-    closed_ms: int
-    file: OffloadRecord | None = None
-
-    @property
-    def ledger_id(self) -> int:
-        return self.metadata.ledger_id
-
-    @property
-    def entry_bytes(self) -> float:
-        """The average size of an entry."""
-        return self.size_bytes / (self.last_entry + 1) if self.last_entry >= 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class TopicLog:
-    """The ledgers of one topic or partition, oldest first.
-
-    `trimmed_to` is the greatest position that was trimmed. `gone` are ledgers that two successive
-    reads of the topic's record list, and that are neither on bookies nor in files. A log that does
-    not exist was deleted, or never written.
-    """
-
-    topic: TopicName
-    ledgers: tuple[LedgerSpan, ...]
-    trimmed_to: Position
-    gone: tuple[LedgerItem, ...] = ()
-    exists: bool = True
-
-    @property
-    def end(self) -> Position:
-        """The last entry, or the position up to which the log was trimmed."""
-        for span in reversed(self.ledgers):
-            if span.last_entry >= 0:
-                return Position(span.ledger_id, span.last_entry)
-        return self.trimmed_to
-
-
 async def topic_log(log: Log, topic: TopicName, confirmed: Position | None = None) -> TopicLog:
     """Reads the ledgers of a topic; an empty log if it has no record.
 
@@ -97,15 +49,19 @@ async def topic_log(log: Log, topic: TopicName, confirmed: Position | None = Non
     bookie is asked for a newer end, so none can contradict the earlier answer. Raises
     PersistenceError if a ledger before `confirmed` has no end.
     """
-    current = await _read(log, topic, confirmed)
-    for _ in range(READS_MAX - 1):
-        if not current.gone:
-            break
+    before: TopicLog | None = None
+    for attempt in range(READS_MAX):
+        try:
+            current = await _read(log, topic, confirmed)
+        except (LogReplaced, NoSuchLedger):
+            if attempt == READS_MAX - 1:
+                raise
+            continue
         # If the ledgers were trimmed, the record says so by now. If it lists them again, they
         # are lost.
-        before, current = current, await _read(log, topic, confirmed)
-        if current.gone == before.gone:
+        if not current.gone or (before is not None and current.gone == before.gone):
             break
+        before = current
     return current
 
 
@@ -113,11 +69,6 @@ async def _read(log: Log, topic: TopicName, confirmed: Position | None) -> Topic
     record = await log_record(log.store, topic)
     if record is None:
         return TopicLog(topic, (), EARLIEST, exists=False)
-    if WATERMARK_PROPERTY in record.properties:
-        raise NotAllowed(
-            f"{topic} has had transactions: Spark reads and compacts no such topic yet, since it "
-            "cannot leave out the messages of open and of aborted transactions"
-        )
     files = await OffloadRepository(log.store).files(log_name(topic))
     listed = [
         item
@@ -133,34 +84,8 @@ async def _read(log: Log, topic: TopicName, confirmed: Position | None) -> Topic
         )
         spans += [span for span in batch if span is not None]
         gone += [item for item, span in zip(items, batch, strict=True) if span is None]
-    return TopicLog(topic, tuple(spans), Position(*record.last_position), tuple(gone))
-
-
-async def log_record(store: MetadataStore, topic: TopicName) -> ManagedLedgerRecord | None:
-    """The record of a topic's managed ledger; None if there is none, or it is being deleted."""
-    key = managed_ledger_key(log_name(topic))
-    stored = await store.get(key)
-    if stored is None:
-        return None
-    record = decode_managed_ledger(key, stored.value)
-    return None if record.deleted else record
-
-
-def cold_span(item: LedgerItem, file: OffloadRecord) -> LedgerSpan:
-    """An offloaded ledger, described by its file."""
-    last_entry = file.entries - 1
-    metadata = LedgerMetadata(
-        item.ledger_id,
-        (),
-        item.created_ms,
-        state=LedgerState.CLOSED,
-        last_entry=last_entry,
-        length_bytes=file.length_bytes,
-        closed_ms=item.closed_ms,
-    )
-    return LedgerSpan(
-        metadata, last_entry, file.length_bytes, item.created_ms, item.closed_ms, file
-    )
+    whole = TopicLog(topic, tuple(spans), Position(*record.last_position), tuple(gone))
+    return await readable(log, whole, record.created_ms, confirmed)
 
 
 async def _span(
@@ -226,10 +151,37 @@ async def _estimated(log: Log, metadata: LedgerMetadata, last_entry: int) -> int
 
 
 async def topic_end(log: Log, topic: TopicName) -> Position:
-    """Like `TopicLog.end`, from one record and one request to the newest ledger's bookies."""
+    """Like `TopicLog.end`, from one record and one request to the newest ledger's bookies.
+
+    A topic with transactions is read from its watermark on.
+    """
+    for _ in range(READS_MAX - 1):
+        with suppress(LogReplaced, NoSuchLedger):
+            return await _topic_end(log, topic)
+    return await _topic_end(log, topic)
+
+
+async def _topic_end(log: Log, topic: TopicName) -> Position:
     record = await log_record(log.store, topic)
     if record is None:
         return EARLIEST
+    end = await _last_confirmed(log, topic, record)
+    settled = await settled_to(log, topic, record.created_ms)
+    if settled is None or settled.to >= end:
+        return end
+    between = [
+        item
+        for item in record.ledgers
+        if settled.to.ledger_id <= item.ledger_id <= end.ledger_id
+        and (item.entries or not item.closed_ms)
+    ]
+    spans = [await _unsized_span(log, topic, item, end) for item in between]
+    settled = await search(log, log_name(topic), spans, settled, end)
+    log.settled[topic] = settled
+    return end if settled.horizon is None else before_horizon(record, settled.horizon)
+
+
+async def _last_confirmed(log: Log, topic: TopicName, record: ManagedLedgerRecord) -> Position:
     for item in reversed(record.ledgers):
         if item.closed_ms:
             last_entry = item.entries - 1
@@ -239,6 +191,19 @@ async def topic_end(log: Log, topic: TopicName) -> Position:
         if last_entry >= 0:
             return Position(item.ledger_id, last_entry)
     return Position(*record.last_position)
+
+
+async def _unsized_span(log: Log, topic: TopicName, item: LedgerItem, end: Position) -> LedgerSpan:
+    """A ledger up to `end`, without its size; raises NoSuchLedger if it was trimmed meanwhile."""
+    try:
+        metadata, _ = await read_record(log.context, item.ledger_id)
+    except NoSuchLedger:
+        file = await OffloadRepository(log.store).file(log_name(topic), item.ledger_id)
+        if file is None:
+            raise
+        return cold_span(item, file)
+    last_entry = end.entry_id if item.ledger_id == end.ledger_id else item.entries - 1
+    return LedgerSpan(metadata, last_entry, 0, item.created_ms, item.closed_ms)
 
 
 async def topic_start(log: Log, topic: TopicName) -> Position:

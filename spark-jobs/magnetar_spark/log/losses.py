@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.managed_ledger.record import LedgerItem
-from magnetar_spark.log.ledgers import TopicLog
+from magnetar_spark.log.topic_log import TopicLog
 
 
 def losses(

@@ -15,7 +15,7 @@ from typing import Final
 from magnetar.core.ids import EARLIEST, ID_MAX, LATEST, Position
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.records import OffloadRecord
-from magnetar_spark.log.ledgers import LedgerSpan, TopicLog
+from magnetar_spark.log.topic_log import LedgerSpan, TopicLog, last_readable
 
 PARTITION_BYTES_DEFAULT: Final = 128 << 20
 """Spark's size for parts of files. A task costs about 50 ms of CPU, regardless of its size."""
@@ -87,6 +87,8 @@ class Range:
     publish_ms: Interval = Interval()
     file: OffloadRecord | None = None
     """The file of an offloaded ledger."""
+    aborted: bytes = b""
+    """The entries of the ledger to leave out, see `LedgerSpan.aborted`."""
 
     @property
     def ledger_id(self) -> int:
@@ -100,19 +102,20 @@ class Elder:
     metadata: LedgerMetadata
     last_entry: int
     file: OffloadRecord | None = None
+    aborted: bytes = b""
 
 
 def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range]:
-    """The ranges of a topic within the window, in order."""
+    """The ranges of a topic within the window and before its horizon, in order."""
     for index, span in enumerate(log.ledgers):
         earlier = [other for other in log.ledgers[:index] if other.last_entry >= 0]
         before = tuple(
-            Elder(other.metadata, other.last_entry, other.file)
+            Elder(other.metadata, other.last_entry, other.file, other.aborted)
             for other in reversed(earlier[-BEFORE_LEDGERS_MAX:])
         )
         entry_bytes = max(1.0, span.entry_bytes)
         step = max(1, int(range_bytes / entry_bytes))
-        for first, last in _entries_wanted(span, window):
+        for first, last in _entries_wanted(span, last_readable(span, log.horizon), window):
             for start in range(first, last + 1, step):
                 end = min(last, start + step - 1)
                 yield Range(
@@ -125,11 +128,12 @@ def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range
                     before,
                     window.publish_ms,
                     span.file,
+                    span.aborted,
                 )
 
 
-def _entries_wanted(span: LedgerSpan, window: Window) -> Iterator[tuple[int, int]]:
-    """The runs of entries within the window, as first and last entry."""
+def _entries_wanted(span: LedgerSpan, last_entry: int, window: Window) -> Iterator[tuple[int, int]]:
+    """The runs of entries within the window up to `last_entry`, as first and last entry."""
     stored_ms, ledger_id = window.ledgers_ms, span.ledger_id
     if (
         not window.first.ledger_id <= ledger_id <= window.last.ledger_id
@@ -138,7 +142,7 @@ def _entries_wanted(span: LedgerSpan, window: Window) -> Iterator[tuple[int, int
         or 0 < span.closed_ms < stored_ms.low - CLOCKS_APART_MS
     ):
         return
-    wanted = window.entries.cut(0, span.last_entry)
+    wanted = window.entries.cut(0, last_entry)
     if ledger_id == window.first.ledger_id:
         wanted = wanted.cut(window.first.entry_id, wanted.high)
     if ledger_id == window.last.ledger_id:

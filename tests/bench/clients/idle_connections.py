@@ -50,6 +50,8 @@ def main(url: str, count: int) -> None:
     started = time.perf_counter()
     for _ in range(count):
         connection = socket.create_connection((address.hostname, address.port), TIMEOUT_S)
+        # As clients do; else the kernel holds CONNECT back until the server acknowledges Finished.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if context is not None:
             connection = context.wrap_socket(connection, server_hostname=address.hostname)
         connection.sendall(connect)

@@ -9,12 +9,12 @@ from tests.support.brokers import Cluster, Node, find, other, running_cluster
 from tests.support.transactional import EndRefused, TransactionalClient, Txn
 
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import TransactionRecord, TxnId, TxnState
 from magnetar.broker.transactions.assignment import assign_partition
-from magnetar.broker.transactions.records import decode_record, record_key
 from magnetar.core.errors import ServerError
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
+from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
+from magnetar.transactions.records import decode_record, record_key
 
 TOPICS = [f"persistent://public/default/t{number}" for number in range(8)]
 SETTINGS = compose(BrokerSettings, transactions=True, shutdown_timeout_ms=5_000)

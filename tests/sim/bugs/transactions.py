@@ -10,11 +10,11 @@ from magnetar.broker.topic.transactions import topic_transactions
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
-from magnetar.broker.transactions.api import Outcome
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.cursors import Cursors
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.pending_acks import Part, PendingAcks
+from magnetar.transactions.model import Outcome
 
 
 def _nothing(*_given: Any) -> None:

@@ -72,6 +72,8 @@ def test_lists_and_objects_are_merged_and_missing_partitions_are_skipped() -> No
     assert msgspec.json.decode(bytes(merged_lists(lists).body)) == ["a", "b", "c"]
     objects = [MISSING, with_body({"a": 1}), with_body({"b": 2})]
     assert msgspec.json.decode(bytes(merged_objects(objects).body)) == {"a": 1, "b": 2}
+    differing = [with_body({"a": 1, "b": 1}), with_body({"a": 2}), MISSING]
+    assert msgspec.json.decode(bytes(merged_objects(differing).body)) == {"a": 2, "b": 1}
     for merge in (merged_lists, merged_objects):
         assert merge([MISSING, MISSING]).status_code == 404
         assert merge([lists[0] if merge is merged_lists else objects[1], BROKEN]).status_code == 500

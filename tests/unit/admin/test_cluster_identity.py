@@ -155,6 +155,21 @@ async def test_a_broker_that_cannot_be_reached_is_a_temporary_failure() -> None:
     await sender.close()
 
 
+async def test_other_brokers_are_reached_without_the_proxy_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would get this broker's token."""
+    async with admin_port() as proxy, admin_port() as heard:
+        for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://{HOST}:{proxy.port}")
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        sender = Sender(Scripted().app())
+        assert (await sender.send(other(heard), SENT)).succeeded
+        assert (len(heard.requests), proxy.requests) == (1, [])
+        await sender.close()
+
+
 # -- TLS
 
 

@@ -53,7 +53,7 @@ async def test_all_requests_end_before_the_first_error_is_raised() -> None:
         answers("a"), fails("b", ServiceNotReady("first")), answers("c"), fails("d", ValueError()),
     ]  # fmt: skip
     everything = asyncio.ensure_future(gather_answers(requests))
-    for _ in range(3):
+    for _ in range(50):  # an error that were raised at once would arrive within these turns
         await asyncio.sleep(0)
     assert not everything.done()
     late.set()
@@ -159,9 +159,11 @@ async def test_new_partitions_get_every_durable_subscription_of_the_first_at_the
     await peers.close()
 
 
-async def test_subscriptions_that_cannot_be_copied_are_an_error() -> None:
+@pytest.mark.parametrize("status", [404, 412, 500])
+async def test_subscriptions_that_cannot_be_copied_are_an_error(status: int) -> None:
     stats: dict[str, Any] = {"publishers": [], "subscriptions": {"s": {}}}
-    peers = Peers(Owner(), Scripted((200, stats), (204, None), (500, {"reason": "broken"})).app())
+    script = Scripted((200, stats), (204, None), (status, {"reason": "broken"}))
+    peers = Peers(Owner(), script.app())
     with pytest.raises(Refused, match="broken"):
         await copy_subscriptions(peers, TOPIC, 1, 3)
     await peers.close()
@@ -262,6 +264,61 @@ async def test_a_too_large_answer_is_refused(monkeypatch: pytest.MonkeyPatch, ov
             await sender.send(OWNER, sent)
     else:
         assert len((await sender.send(OWNER, sent)).body) == 10
+    await sender.close()
+
+
+def test_the_wait_for_a_slot_is_no_part_of_a_requests_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the last requests of a large fan-out fail although every peer answers in time."""
+    monkeypatch.setattr(sending, "AT_ONCE_MAX", 1)
+
+    async def scenario() -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await asyncio.sleep(sending.REQUEST_TIMEOUT_S * 0.6)
+            await Response(None, 204)(scope, receive, send)
+
+        sender = Sender(app)
+        sent = [sender.send(OWNER, PeerRequest("GET", "/a")) for _ in range(2)]
+        assert [answer.status for answer in await asyncio.gather(*sent)] == [204, 204]
+        await sender.close()
+
+    virtual(scenario())
+
+
+async def test_a_repeated_request_keeps_its_body_and_the_type_of_it() -> None:
+    body = b'{"ledgerId":3}'
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    path = "/admin/v2/persistent/t1/n1/p/subscription/s"
+    asked = request_of(path, "replicated=true", content_type="application/json", cookie="c")
+    script = Scripted((204, None), (204, None))
+    peers = Peers(Owner(), script.app())
+    names = [TOPIC.partition(index) for index in range(2)]
+    await peers.repeat_for_topics(Request(asked.scope, receive), names)
+    assert script.requests == [
+        (
+            "PUT",
+            f"/admin/v2/persistent/t1/n1/p-partition-{index}/subscription/s",
+            "replicated=true&authoritative=true",
+        )
+        for index in range(2)
+    ]
+    assert script.bodies == [{"ledgerId": 3}] * 2
+    for headers in script.headers:
+        assert headers["content-type"] == "application/json"
+        assert "cookie" not in headers
+    await peers.close()
+
+
+async def test_the_times_of_a_request_to_another_broker_are_bounded() -> None:
+    """A broker whose machine is gone refuses no connection: the client must give up itself."""
+    sender = Sender(Scripted().app())
+    timeout = sender._client(local=False).timeout
+    assert timeout.connect == sending.CONNECT_TIMEOUT_S
+    assert {timeout.read, timeout.write, timeout.pool} == {sending.REQUEST_TIMEOUT_S}
     await sender.close()
 
 

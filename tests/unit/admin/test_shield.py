@@ -2,12 +2,17 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 
 import httpx
+from starlette.requests import Request
+from starlette.responses import Response
 from tests.support.stalled_store import StalledStore
 
 from magnetar.admin.app import create_app
+from magnetar.admin.http.routes import Description
 from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.shield import shielded
 
 from .support import Admin, start_service, stop_service
 
@@ -64,4 +69,32 @@ async def test_requests_that_change_state_are_completed() -> None:
 
         await until(gone)
         assert await parts() == 0
+    await stop_service(service)
+
+
+async def test_a_read_ends_with_its_connection() -> None:
+    """Nobody waits for its answer, and it changes nothing that it would have to complete."""
+    service = await start_service()
+    tasks: list[asyncio.Task[object] | None] = []
+
+    async def served(_: Request) -> Response:
+        tasks.append(asyncio.current_task())
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.set()
+            raise
+        return Response()
+
+    ended = asyncio.Event()
+    handler = shielded(Description("GET", "/x", served, served, (), "", None))
+    app = SimpleNamespace(state=SimpleNamespace(service=service))
+    request = Request({"type": "http", "method": "GET", "path": "/x", "headers": [], "app": app})
+    reading = asyncio.ensure_future(handler(request))
+    async with asyncio.timeout(WAIT_S):
+        while not tasks:  # noqa: ASYNC110 - no event signals it
+            await asyncio.sleep(0)
+        reading.cancel()
+        await ended.wait()
+    assert tasks == [reading]
     await stop_service(service)

@@ -10,12 +10,12 @@ from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, SubscriptionInTxn, TxnId
 from magnetar.broker.transactions.coordinator import Caller
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
+from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId
 from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar.wire.events import SendRun
 

@@ -178,6 +178,20 @@ def test_tombstone_is_kept_for_tombstone_kept_s(age_ms: int, dropped: list[int])
     assert kept == [ledger_id for ledger_id in (1, 2, 3) if ledger_id not in dropped]
 
 
+def test_a_collection_that_finds_nothing_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index on a full disk refuses every write, even an empty one."""
+    rig = Rig()
+    rig.log(1)
+
+    def full(_: Batch) -> None:
+        raise FULL
+
+    monkeypatch.setattr(rig.index.store, "write", full)
+    report = rig.collector.collect(0.0, 0, join_small=True)
+    assert (report.logs_removed, report.logs_compacted) == (0, 0)
+    assert rig.logs.ids() == [1]
+
+
 def test_copied_blocks_stay_when_the_next_copy_fails() -> None:
     """The log of a failed copy is removed, so it must not contain blocks with views."""
     rig = Rig()

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from tests.support.sim_disk import SimDisk
 from tests.unit.bookie.test_journal import SALT, SETTINGS, Rig, threaded
 
@@ -73,14 +74,23 @@ async def test_journal_file_with_unsynced_name_is_renamed_again() -> None:
     assert len(rig.read_back()) >= answers.count(None)
 
 
-async def test_held_records_are_not_a_stall_of_the_journal() -> None:
+async def test_held_records_are_not_a_stall_of_the_journal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The journal is held; the flush is the part that hangs."""
     rig = Rig(SimDisk())
+    now = 100.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     rig.journal.hold()
     rig.add(b"held", entry_id=0)
+    now = 200.0
     assert rig.journal.waited_s == 0
     rig.journal.release()
-    assert rig.journal.waited_s > 0
+    assert rig.journal.waited_s == 0, "the time on hold does not count"
+    now = 203.0
+    assert rig.journal.waited_s == 3
+    rig.journal.release()
+    assert rig.journal.waited_s == 3, "it was not held"
     await rig.settle()
     assert rig.journal.waited_s == 0
 

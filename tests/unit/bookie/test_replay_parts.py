@@ -80,7 +80,8 @@ async def test_missing_newest_journal_file_is_damage_behind_the_last_record() ->
     assert (result.offset, result.end, result.first_seq, result.last_seq) == (0, 0, 4, 4)
     assert bookie.stats().ledgers_in_limbo_through == 1
     assert isinstance(await add(bookie, 1, [3]), LedgerFenced), "the lost record may be a fence"
-    assert bookie._journal._writer.position.file_id == 3
+    position = bookie._journal._writer.position
+    assert (position.file_id, position.seq) == (3, 4), "the lost number is not used again"
     await bookie.close()
 
 

@@ -1,5 +1,7 @@
 """Small parts of a bookie: states of ledgers, the index, the write cache."""
 
+from collections.abc import Sequence
+
 import pytest
 from tests.support.memory_bookie import MemoryBookie
 from tests.support.memory_index import MemoryIndexStore
@@ -175,6 +177,15 @@ def test_limbo_accepts_recovery_adds_only() -> None:
     assert second.fenced
 
 
+def test_a_ledger_that_is_emptied_after_the_index_was_read_is_not_listed() -> None:
+    ledgers = Ledgers(stored((1, 0), (2, 0), (3, 0)))
+    indexed = ledgers.indexed_ids()
+    ledgers.get(1).mark_emptied()
+    ledgers.get(3).deleted_ms = 5
+    ledgers.get(4).added(0, 0, 1, -1)
+    assert ledgers.ids(indexed) == [2, 4]
+
+
 def test_still_emptied_excludes_ledgers_with_later_adds() -> None:
     ledgers = Ledgers(stored(*((ledger_id, FLAG_EMPTIED) for ledger_id in (1, 2, 3))))
     ledgers.get(2).added(0, 0, 1, -1)
@@ -335,6 +346,25 @@ def test_half_counts_its_entries_and_bytes() -> None:
     assert half.slice(2, 1, 1, 9) == (range(1, 2), [bytes(10)])
     assert half.slice(2, 0, 9, 2) == (range(2), [bytes(10)] * 2)
     assert half.slice(2, 3, 9, 9) is None
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[[0, 2, 4]], [range(3), range(3)], [range(4), [1, 2, 7]], [[5, 9], range(3, 8)]],
+    ids=["holes", "the same again", "some again", "between"],
+)
+def test_a_dropped_ledger_takes_what_it_was_charged(groups: list[Sequence[int]]) -> None:
+    """Otherwise the bound of memory shifts with every deletion of such a ledger."""
+    half = WriteCacheHalf()
+    half.add(1, range(2), [b"x", b"y"], segment_of([b"x", b"y"]))
+    alone = half.charge, half.count
+    for ids in groups:
+        entries = [bytes(10 + entry_id) for entry_id in ids]
+        half.add(2, ids, entries, segment_of(entries))
+    half.drop(2)
+    assert (half.charge, half.count) == alone
+    half.drop(1)
+    assert (half.charge, half.count) == (0, 0)
 
 
 def test_consecutive_ids_become_a_range() -> None:

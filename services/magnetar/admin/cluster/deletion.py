@@ -67,11 +67,9 @@ class ClusterRemover:
         )
         return [*stored, *await topic_names(self._request, namespace, "non-persistent")]
 
-    async def partitions(self, name: TopicName, *, half_deleted: bool) -> list[TopicName]:
+    async def partitions(self, name: TopicName) -> list[TopicName]:
         partitions = await self._service.resources.partitions(name)
-        return await existing_partition_names(
-            self._service, name, partitions, half_deleted=half_deleted
-        )
+        return await existing_partition_names(self._service, name, partitions, half_deleted=True)
 
     async def refuse_if_used(self, name: TopicName) -> None:
         if (stats := await stats_of(self._peers, name)) is not None:

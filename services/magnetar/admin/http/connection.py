@@ -17,10 +17,11 @@ import h11
 
 from magnetar.admin.http.lean_uvicorn import H11Protocol
 from magnetar.core.log import get_logger
+from magnetar.observe.peer_log import PeerLog
 from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.progress import Progress
 
-log = get_logger("magnetar.admin")
+_PEER_LOG: Final = PeerLog(get_logger("magnetar.admin"))
 
 HEAD_TIMEOUT_S: Final = 10.0
 PEER_CERTIFICATE: Final = "peer_certificate"
@@ -97,7 +98,10 @@ class HttpConnection(H11Protocol):
         """Closes the connection if the client has missed a deadline."""
         reason = self._missed_deadline(now)
         if reason and self.transport is not None:
-            log.info("unfinished, disconnected", peer=str(self.client), unfinished=reason)
+            host = self.client[0] if self.client else ""
+            _PEER_LOG.info(
+                "unfinished, disconnected", host, peer=str(self.client), unfinished=reason
+            )
             self.transport.abort()
 
     def _missed_deadline(self, now: float) -> str:

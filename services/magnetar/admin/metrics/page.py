@@ -14,6 +14,7 @@ from magnetar.admin.metrics.balance_series import balance_families
 from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
 from magnetar.admin.metrics.cold_series import ColdSeries
+from magnetar.admin.metrics.participant_series import ParticipantSeries
 from magnetar.admin.metrics.quota_series import QuotaSeries
 from magnetar.admin.metrics.security_series import security_families
 from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
@@ -78,10 +79,11 @@ class MetricsPage:
             rows=settings.operation.topic_metrics, consumers=settings.operation.consumer_metrics
         )
         quotas = QuotaSeries()
+        participants = ParticipantSeries(cluster, topics=settings.operation.topic_metrics)
         namespaces: list[str] = []
         for count, topic in enumerate(service.topics):
             labels_of_topic = topic_labels(cluster, topic)
-            _collect(service, topic, labels_of_topic, topics, subscriptions)
+            _collect(service, topic, labels_of_topic, topics, subscriptions, participants)
             quotas.add(labels_of_topic, topic)
             namespaces.append(f"{topic.name.tenant}/{topic.name.namespace_local}")
             if count % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
@@ -121,6 +123,8 @@ class MetricsPage:
             await asyncio.sleep(0)
         for piece in quotas.families(cluster, topics=settings.operation.topic_metrics):
             yield piece
+        for piece in participants.families():
+            yield piece
         for piece in subscriptions.families():
             yield piece
             await asyncio.sleep(0)
@@ -132,12 +136,15 @@ def _collect(
     labels: str,
     topics: TopicSeries,
     subscriptions: SubscriptionSeries,
+    participants: ParticipantSeries,
 ) -> None:
     sums = NO_SUBSCRIPTIONS
     for name, subscription in topic.subscriptions.items():
         own = subscriptions.add(labels, name, subscription)
+        participants.add_subscription(labels, topic, name, subscription)
         sums = own if sums is NO_SUBSCRIPTIONS else sums.plus(own)
     offloaded_bytes = 0
     if (persistent := as_persistent(topic)) is not None:
         offloaded_bytes = service.offloading.moved(persistent.managed_ledger).size_bytes
     topics.add(labels, topic, sums, offloaded_bytes)
+    participants.add(labels, topic)

@@ -29,9 +29,9 @@ from magnetar.admin.routers.transactions import transactions_of
 from magnetar.admin.stats.transactions import buffer_stats, pending_ack_stats
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.ids import Position
+from magnetar.transactions.model import TxnId
 
 router = Routes(prefix="/admin/v3/transactions", tags=("transactions",), placement=at_owner)
 

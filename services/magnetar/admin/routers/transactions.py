@@ -25,7 +25,6 @@ from magnetar.admin.stats.transactions import (
     coordinator_stats,
     transaction_metadata,
 )
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.broker.transactions.assignment import (
     ASSIGN_TOPIC,
     COORDINATORS_MAX,
@@ -40,6 +39,7 @@ from magnetar.core.errors import (
     ServiceNotReady,
     TransactionCoordinatorNotFound,
 )
+from magnetar.transactions.model import Outcome, TxnId
 
 router = Routes(prefix="/admin/v3/transactions", tags=("transactions",), placement=at_owner)
 

@@ -5,8 +5,8 @@ from typing import TypedDict
 
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import TransactionRecord, TxnId
 from magnetar.broker.transactions.coordinator import Coordinator
+from magnetar.transactions.model import TransactionRecord, TxnId
 
 READY = "Ready"
 """A coordinator that is served is ready; Pulsar's other states are those of a log in recovery."""

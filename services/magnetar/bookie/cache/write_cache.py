@@ -47,11 +47,13 @@ def segment_of(entries: Sequence[bytes]) -> Segment:
 class LedgerEntries:
     """The runs of one ledger, ascending and disjoint."""
 
-    __slots__ = ("_firsts", "runs")
+    __slots__ = ("_firsts", "charge", "count", "runs")
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self._firsts: list[int] = []
+        self.charge = self.count = 0
+        """The ledger's part of its half's."""
 
     @property
     def last(self) -> int:
@@ -148,20 +150,18 @@ class WriteCacheHalf:
             ledger = self.ledgers[ledger_id] = LedgerEntries()
         ledger.append(entry_ids, entries, segment)
         count = segment.count
+        charge = segment.body_bytes + count * ENTRY_OVERHEAD_BYTES + GROUP_OVERHEAD_BYTES
+        ledger.count += count
+        ledger.charge += charge
         self.count += count
-        self.charge += segment.body_bytes + count * ENTRY_OVERHEAD_BYTES + GROUP_OVERHEAD_BYTES
+        self.charge += charge
 
     def drop(self, ledger_id: int) -> None:
         """Drops a deleted ledger's entries."""
         ledger = self.ledgers.pop(ledger_id, None)
-        if ledger is None:
-            return
-        for run in ledger.runs:
-            self.count -= len(run.entries)
-            for segment in run.segments:
-                self.charge -= segment.body_bytes + segment.count * ENTRY_OVERHEAD_BYTES
-                self.charge -= GROUP_OVERHEAD_BYTES
-        self.charge = max(self.charge, 0)
+        if ledger is not None:
+            self.count -= ledger.count
+            self.charge -= ledger.charge
 
     def slice(
         self, ledger_id: int, first: int, last: int, count_max: int

@@ -246,8 +246,7 @@ class RemoteBookie:
 
     def lost(self, connection: ClientConnection) -> None:
         """A connection ended. If the bookie never welcomed it, the next attempt waits."""
-        if connection is self._connection:
-            self._connection = None
+        self._connection = None
         if not connection.opened:
             self.retry_at = asyncio.get_running_loop().time() + self._backoff.failed_s()
             self._failure = str(connection.error)

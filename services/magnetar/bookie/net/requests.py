@@ -144,7 +144,6 @@ class Requests:
     def clear(self) -> None:
         """The connection ended: drops the queue. Running requests continue without an answer."""
         self._waiting.clear()
-        self._listing = []
 
     def begin(self) -> None:
         """Begins queued requests, as far as the bounds allow."""

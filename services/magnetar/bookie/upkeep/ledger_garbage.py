@@ -100,7 +100,7 @@ class LedgerGarbage:
                 return deleted
             await self._bookie.delete_ledger(ledger_id)
             deleted.append(ledger_id)
-        self._suspects = absent - set(deleted)
+        self._suspects = absent
         self.deleted += len(deleted)
         if deleted:
             log.info("garbage ledgers deleted", count=len(deleted), first=deleted[0])

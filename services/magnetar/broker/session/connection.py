@@ -20,15 +20,13 @@ FRAME_STALL_S. Between frames, only keep-alive pings count.
 import asyncio
 from typing import Final, cast
 
+from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.session.session import Session
-from magnetar.core.log import get_logger
 from magnetar.security.api import Peer
 from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.framing import ProtocolError
 from magnetar.wire.progress import Progress
-
-log = get_logger("magnetar.connection")
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
@@ -220,7 +218,9 @@ class Connection(asyncio.BufferedProtocol):
         if late:
             unfinished = "frame" if connected else "CONNECT"
             address = self._session.link.address
-            log.info("unfinished, disconnected", peer=address, unfinished=unfinished)
+            self._session.service.peer_log.info(
+                "unfinished, disconnected", host_of(address), peer=address, unfinished=unfinished
+            )
             self.close()
 
     def close(self) -> None:

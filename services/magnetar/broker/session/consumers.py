@@ -18,7 +18,6 @@ from magnetar.broker.subscription.spec import (
 )
 from magnetar.broker.topic.persistent import require_persistent
 from magnetar.broker.topic.subscribe import SubscribeRequest
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
@@ -28,6 +27,7 @@ from magnetar.core.errors import (
 )
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.transactions.model import TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import error_number

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.ownership.records import BrokerRecord
+from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
@@ -37,6 +38,7 @@ from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
+from magnetar.observe.peer_log import PeerLog
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.connection_state import ConnectionState
@@ -92,6 +94,7 @@ class Broker(Protocol):
     """None while authentication is off."""
     transactions: Transactions | None
     """None while transactions are off."""
+    peer_log: PeerLog
 
     @property
     def clock(self) -> Clock:
@@ -193,7 +196,10 @@ class Session:
 
     def broken(self, error: ProtocolError) -> None:
         """Closes the connection of a client that breaks the protocol, and logs why."""
-        log.info("protocol error", peer=self.link.address, error=str(error))
+        address = self.link.address
+        self.service.peer_log.info(
+            "protocol error", host_of(address), peer=address, error=str(error)
+        )
         self.wire.close()
 
     @contextlib.asynccontextmanager

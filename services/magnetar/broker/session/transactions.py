@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from magnetar.broker.session.session import Handler, Session
-from magnetar.broker.transactions.api import Outcome, SubscriptionInTxn, TxnId
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.errors import (
@@ -26,6 +25,7 @@ from magnetar.core.errors import (
     drop_frames,
 )
 from magnetar.core.names import parse_topic
+from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import error_number

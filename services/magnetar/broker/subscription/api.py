@@ -8,9 +8,9 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import SubscriptionStats
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
+from magnetar.transactions.model import TxnId
 
 AckPosition = tuple[int, int, int | None, int]
 """(ledger id, entry id, ack set or None, batch size)."""

@@ -26,11 +26,11 @@ from magnetar.broker.subscription.stats import (
     consumer_stats,
     total,
 )
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.clock import Clock
 from magnetar.core.errors import ConsumerBusy, NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.entry import Entry
+from magnetar.transactions.model import TxnId
 
 LEDGER_ID: Final = 0
 ENTRY_ID: Final = 0

@@ -30,7 +30,7 @@ from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
 from magnetar.broker.topic.counters import RATE_PERIOD_S
-from magnetar.broker.transactions.api import Outcome, TransactionRecords, TxnId
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
@@ -45,6 +45,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.transactions.model import Outcome, TxnId
 
 log = get_logger("magnetar.subscription")
 
@@ -285,6 +286,11 @@ class PersistentSubscription:
                 self, self._records, self.clock, self._context.tasks
             )
         return self._transactions
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the subscription may have had a transaction since it was opened."""
+        return self._transactions is not None
 
     def ack_in_transaction(
         self,

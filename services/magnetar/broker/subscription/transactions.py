@@ -16,12 +16,7 @@ from magnetar.broker.topic.transactions.expiry import NOT_LOOKED_UP, Expiry
 from magnetar.broker.topic.transactions.judgment import ack_refusal
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.stats import PendingAckStats
-from magnetar.broker.transactions.api import (
-    Outcome,
-    TransactionRecord,
-    TransactionRecords,
-    TxnId,
-)
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
     ConsumerNotFound,
@@ -37,6 +32,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.pending_acks import Part
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
 from magnetar.wire.entry import parse_metadata
 from magnetar.wire.framing import MalformedEntry
 

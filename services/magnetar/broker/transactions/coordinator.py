@@ -19,22 +19,9 @@ from types import MappingProxyType
 from typing import Final
 
 from magnetar.broker.transactions import transitions
-from magnetar.broker.transactions.api import (
-    Outcome,
-    SubscriptionInTxn,
-    TransactionRecord,
-    TxnId,
-    TxnState,
-)
 from magnetar.broker.transactions.counts import CoordinatorCounts
 from magnetar.broker.transactions.outcomes import Outcomes
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import (
-    Head,
-    decode_record,
-    encode_record,
-    number_of,
-)
 from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
 from magnetar.core.backoff import Random
 from magnetar.core.errors import (
@@ -46,6 +33,19 @@ from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import MetadataStore, Record
+from magnetar.transactions.model import (
+    Outcome,
+    SubscriptionInTxn,
+    TransactionRecord,
+    TxnId,
+    TxnState,
+)
+from magnetar.transactions.records import (
+    Head,
+    decode_record,
+    encode_record,
+    number_of,
+)
 
 OPEN_MAX: Final = 100_000
 """Maximum number of open transactions of a coordinator; a setting may lower it."""

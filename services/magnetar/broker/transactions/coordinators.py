@@ -15,7 +15,6 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.transactions.assignment import COORDINATORS_MAX, assign_partition
 from magnetar.broker.transactions.coordinator import Coordinator, Limits
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import PREFIX
 from magnetar.core.backoff import Random
 from magnetar.core.causes import Causes
 from magnetar.core.errors import (
@@ -27,6 +26,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.store import MetadataStore
+from magnetar.transactions.records import PREFIX
 
 TICK_S: Final = 0.25
 """How often deadlines, ownership and outcomes are checked."""

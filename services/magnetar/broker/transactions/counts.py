@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from typing import Final
 
-from magnetar.broker.transactions.api import Outcome, TransactionRecord
+from magnetar.transactions.model import Outcome, TransactionRecord
 
 LATENCY_BOUNDS_MS: Final = (
     *(10, 20, 50, 100, 500, 1_000, 5_000, 15_000, 30_000, 60_000),

@@ -3,9 +3,10 @@
 from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.registry import TopicRegistry
-from magnetar.broker.transactions.api import Outcome, Participant, TxnId
+from magnetar.broker.transactions.api import Participant
 from magnetar.core.errors import InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.transactions.model import Outcome, TxnId
 
 
 class LocalParticipants:

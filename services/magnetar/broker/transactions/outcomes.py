@@ -9,7 +9,7 @@ import weakref
 from collections import OrderedDict
 from typing import Final
 
-from magnetar.broker.transactions.api import TransactionRecord
+from magnetar.transactions.model import TransactionRecord
 
 OUTCOMES_MAX: Final = 20_000
 """Outcomes of a coordinator; beyond that, the oldest are deleted before their time."""

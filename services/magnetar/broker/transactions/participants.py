@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, Protocol
 
-from magnetar.broker.transactions.api import Outcome, TransactionRecord, TxnId
 from magnetar.core.backoff import Backoff, Random
 from magnetar.core.causes import Causes
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskScope
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
 
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 10.0

@@ -11,10 +11,10 @@ from google.protobuf.message import Message
 
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.peers.client import PeerClient
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.core.errors import ServiceNotReady, TopicNotFound
 from magnetar.core.names import parse_topic
+from magnetar.transactions.model import Outcome, TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 

@@ -11,14 +11,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from magnetar.broker.transactions.api import (
+from magnetar.core.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
+from magnetar.transactions.model import (
     Outcome,
     SubscriptionInTxn,
     TransactionRecord,
     TxnId,
     TxnState,
 )
-from magnetar.core.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
 
 TIMEOUT_MS_MAX: Final = 30 * 24 * 3_600_000
 """An open transaction holds its topics back, so a timeout has a bound."""

@@ -21,14 +21,6 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.transactions.api import TxnId
-from magnetar.broker.transactions.records import (
-    Head,
-    decode_head,
-    head_key,
-    record_key,
-    records_prefix,
-)
 from magnetar.core.backoff import Backoff, Random
 from magnetar.core.errors import MagnetarError, TransactionCoordinatorNotFound
 from magnetar.core.log import get_logger
@@ -44,6 +36,14 @@ from magnetar.metadata.store import (
     Operation,
     Put,
     Record,
+)
+from magnetar.transactions.model import TxnId
+from magnetar.transactions.records import (
+    Head,
+    decode_head,
+    head_key,
+    record_key,
+    records_prefix,
 )
 
 GROUP_RECORDS_MAX: Final = TRANSACTION_OPS_MAX - 1

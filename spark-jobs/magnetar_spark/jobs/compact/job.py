@@ -40,8 +40,9 @@ from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.jobs.sweeper import SWEEP_AGE_S, Removed, cluster_id_of, empty_trash
 from magnetar_spark.log.access import Log, opened_log
 from magnetar_spark.log.event_loop import run as run_async
-from magnetar_spark.log.ledgers import TopicLog, topic_log
+from magnetar_spark.log.ledgers import topic_log
 from magnetar_spark.log.ranges import Range, Window, ranges_of
+from magnetar_spark.log.topic_log import TopicLog
 from magnetar_spark.log.topics import log_name
 
 _OUR_ERROR: Final = re.compile(r"magnetar[\w.]*: ")

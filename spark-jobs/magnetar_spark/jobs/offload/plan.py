@@ -22,7 +22,7 @@ from magnetar.offload.repository import LiveFile, OffloadRepository, OpenRequest
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.offload.work import LedgerTask
 from magnetar_spark.jobs.store_flag import store_of
-from magnetar_spark.log.ledgers import log_record
+from magnetar_spark.log.topic_log import log_record
 from magnetar_spark.log.topics import log_name
 
 TOPICS_AT_ONCE: Final = 32

@@ -263,6 +263,12 @@ def _add_payload(first: int, count: int, crc: int, tables: bytes = b"") -> bytes
             ),
             "above",
         ),
+        (
+            reframed(
+                protocol.ADD, _add_payload(0, 1, value(b"x"), bytes(8)), b"x", protocol.FLAG_IDS
+            ),
+            "ids for one entry",
+        ),
         (reframed(protocol.ADD, _add_payload(0, 1, value(b"x")), b"x", 0x40), "flags"),
         (reframed(protocol.PING, b"x"), "payload"),
         (reframed(protocol.PING, b"", b"body"), "of body"),
@@ -414,3 +420,26 @@ def test_answers_with_invalid_ids_are_refused(
 ) -> None:
     with pytest.raises(FrameError):
         decode(payload)
+
+
+def test_the_head_of_a_frame_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many reads its body takes: the tables of a frame may have 12 MiB."""
+    verified: list[int] = []
+
+    def count(data: bytes) -> int:
+        verified.append(len(data))
+        return int(value(data))
+
+    monkeypatch.setattr(protocol, "value", count)
+    payload = _add_payload(0, 1, value(bytes(1000)))
+    frame = reframed(protocol.ADD, payload, bytes(1000))
+    decoder = FrameDecoder()
+    verified.clear()
+    for start in range(0, len(frame), 100):
+        piece = frame[start : start + 100]
+        decoder.get_buffer()[: len(piece)] = piece
+        decoder.received(len(piece))
+        taken = decoder.take()
+    assert isinstance(taken, Add)
+    head_bytes = protocol.HEAD_BYTES - 4 + len(payload)
+    assert [size for size in verified if size == head_bytes] == [head_bytes]

@@ -88,6 +88,14 @@ async def test_registration_is_rewritten_only_under_a_new_lease(rig: Rig) -> Non
     assert await rig.revision() > first
 
 
+async def test_periodic_work_runs_once_however_often_the_session_is_renewed(rig: Rig) -> None:
+    tasks = asyncio.all_tasks()
+    for renewed in (True, False, True):
+        rig.service.suspended()
+        await rig.service.established(renewed=renewed)
+    assert asyncio.all_tasks() == tasks
+
+
 async def test_adds_are_accepted_only_under_a_valid_lease(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +198,10 @@ async def test_former_copies_are_collected_only_with_a_valid_session() -> None:
             ledger_id, range(1), [b"x"], last_add_confirmed=-1, on_added=lambda _: None
         )
         await store.put(f"{LEDGERS_PREFIX}{ledger_id:020d}", b"{}")
-    await store.put(LEDGER_ID_KEY, b"2")
+    bookie.add_entries(3, range(1), [b"x"], last_add_confirmed=-1, on_added=lambda _: None)
+    await store.put(f"{LEDGERS_PREFIX}{3:020d}", b"{}")
+    assert await bookie.drop_copies([3]) == [3], "no copy of it is left"
+    await store.put(LEDGER_ID_KEY, b"3")
     await store.put(known_key(bookie.identity), b"{}")
     assert await garbage.compare() == []
     assert await garbage.collect_former() == [], "nobody can collect them"

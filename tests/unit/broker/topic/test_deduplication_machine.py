@@ -158,6 +158,9 @@ class DeduplicationMachine(RuleBasedStateMachine):
         self.come_back(sender)
         assert sender.producer is not None
         sender.pending.clear()
+        # It may repeat what has a receipt. What it lost, it numbers anew.
+        confirmed = sender.confirmed.values()
+        sender.sent = [data for data in sender.sent if data in confirmed]
         sender.life += 1
         sender.next_id = sender.producer.last_sequence_id + 1
         assert sender.next_id > max(sender.confirmed, default=-1)

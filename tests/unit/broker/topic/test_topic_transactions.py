@@ -6,9 +6,9 @@ from tests.unit.broker.topic.txn_stage import T1, T2, T3, told, txn_stage
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
-from magnetar.broker.transactions.api import Outcome, TxnState
 from magnetar.core.errors import NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST
+from magnetar.transactions.model import Outcome, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
 

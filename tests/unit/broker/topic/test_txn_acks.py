@@ -9,9 +9,9 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, TxnId, TxnState
 from magnetar.core.errors import MagnetarError, TransactionConflict, TransactionNotFound
 from magnetar.core.ids import EARLIEST
+from magnetar.transactions.model import Outcome, TxnId, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
 INDIVIDUAL = pytest.mark.parametrize("sub_type", [SubType.Shared, SubType.Key_Shared])

@@ -11,10 +11,10 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, TxnId, TxnState
 from magnetar.core.errors import NotAllowed, TransactionNotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.transactions.model import Outcome, TxnId, TxnState
 
 ABORTED = 3_000
 

@@ -7,8 +7,8 @@ from tests.unit.broker.topic.txn_stage import T1, T2, TxnStage, told, txn_stage
 from magnetar.broker.topic.deduplication.snapshots import CURSOR
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.producer import Producer
-from magnetar.broker.transactions.api import Outcome, TxnId, TxnState
 from magnetar.managed_ledger.record import ABORTED_CURSOR
+from magnetar.transactions.model import Outcome, TxnId, TxnState
 from magnetar.wire.entry import in_transaction, parse_metadata
 
 

@@ -11,7 +11,6 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, TxnState
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.core.errors import (
     MagnetarError,
@@ -20,6 +19,7 @@ from magnetar.core.errors import (
     TransactionConflict,
 )
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.transactions.model import Outcome, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
 

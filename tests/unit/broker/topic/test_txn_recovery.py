@@ -6,9 +6,10 @@ from tests.unit.broker.topic.txn_stage import T1, T2, T3, TxnStage, txn_stage
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.broker.transactions.api import Outcome, TxnState
+from magnetar.broker.topic.transactions import watermark
 from magnetar.core.ids import EARLIEST
-from magnetar.managed_ledger.record import WATERMARK_PROPERTY
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY, watermark_of
+from magnetar.transactions.model import Outcome, TxnState
 
 CRASH = pytest.mark.parametrize("crash", [False, True])
 
@@ -94,3 +95,35 @@ async def test_a_topic_that_was_closed_without_open_transactions_reads_nothing()
         assert topic.properties == {}
         assert topic.managed_ledger.horizon is None
         assert await all_texts(t, topic) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("bound", "each"), [("WATERMARK_ENTRIES", 1), ("WATERMARK_BYTES", 100)])
+async def test_the_watermark_follows_what_is_settled_by_entries_or_bytes(
+    monkeypatch: pytest.MonkeyPatch, bound: str, each: int
+) -> None:
+    monkeypatch.setattr(watermark, bound, 4 * each)
+    async with txn_stage() as t:
+        topic = await t.topic()
+        t.records.open(T1, topic)
+        await t.sent(topic, None, "x" * each)
+        await t.sent(topic, T1, "x" * each)
+        stored = topic.managed_ledger.properties[WATERMARK_PROPERTY]
+        await t.sent(topic, None, *["x" * each] * 6)
+        t.s.clock.advance(2_000)
+        await t.sent(topic, None, "x" * each)
+        await turns(100)
+        held = topic.managed_ledger.properties[WATERMARK_PROPERTY]
+        assert held == stored, "an open transaction holds it back"
+        await topic.transactions.end_transaction(T1, Outcome.COMMIT)
+        last = topic.managed_ledger.last_confirmed
+        await turns(100)
+        assert topic.managed_ledger.properties[WATERMARK_PROPERTY] == str(last)
+        t.s.clock.advance(2_000)
+        await t.sent(topic, None, "x" * each)
+        await turns(100)
+        assert topic.managed_ledger.properties[WATERMARK_PROPERTY] == str(last), "too little"
+        await t.sent(topic, None, *["x" * each] * 6)
+        await turns(100)
+        moved = watermark_of(topic.managed_ledger.properties)
+        assert moved is not None
+        assert moved > last

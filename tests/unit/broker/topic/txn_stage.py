@@ -13,14 +13,9 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.producer import Producer
-from magnetar.broker.transactions.api import (
-    SubscriptionInTxn,
-    TransactionRecord,
-    TxnId,
-    TxnState,
-)
 from magnetar.core.errors import MetadataError
 from magnetar.core.names import parse_topic
+from magnetar.transactions.model import SubscriptionInTxn, TransactionRecord, TxnId, TxnState
 from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar.wire.events import SendRun
 

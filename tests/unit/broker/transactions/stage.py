@@ -6,15 +6,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from magnetar.broker.transactions.api import Outcome, TransactionRecord, TxnId
 from magnetar.broker.transactions.coordinator import Caller, Coordinator, Limits
 from magnetar.broker.transactions.participants import Notifier
-from magnetar.broker.transactions.records import decode_record, record_key
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataUnavailable, Operation
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
+from magnetar.transactions.records import decode_record, record_key
 
 TOPIC = "persistent://public/default/t"
 OTHER = "persistent://public/default/u"

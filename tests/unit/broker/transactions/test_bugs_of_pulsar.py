@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from tests.unit.broker.transactions.stage import TOPIC, Connection, Stage, turns
 
-from magnetar.broker.transactions.api import Outcome, TxnState
 from magnetar.broker.transactions.coordinator import Limits
 from magnetar.core.errors import (
     InvalidTxnStatus,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
+from magnetar.transactions.model import Outcome, TxnState
 
 
 @pytest.mark.parametrize("writes", range(1, 8))

@@ -7,7 +7,6 @@ import pytest
 from tests.unit.broker.transactions.stage import OTHER, TOPIC, Connection, Stage, turns
 
 from magnetar.broker.transactions import outcomes
-from magnetar.broker.transactions.api import Outcome, SubscriptionInTxn, TxnId, TxnState
 from magnetar.broker.transactions.coordinator import Coordinator, Limits
 from magnetar.core.errors import (
     InvalidTxnStatus,
@@ -15,6 +14,7 @@ from magnetar.core.errors import (
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
+from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId, TxnState
 
 TIMEOUT_MS = 60_000
 

@@ -15,15 +15,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.broker.transactions.stage import OTHER, TOPIC, Connection, Stage, turns
 
 from magnetar.broker.transactions import participants, writer
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.broker.transactions.records import decode_record, records_prefix
 from magnetar.core.errors import (
     InvalidTxnStatus,
     MagnetarError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
+from magnetar.transactions.model import Outcome, TxnId
+from magnetar.transactions.records import decode_record, records_prefix
 
 TIMEOUT_MS = 10_000
 PICKS = st.integers(0, 1_000)

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from magnetar.broker.transactions.api import (
+from magnetar.transactions.model import (
     SubscriptionInTxn,
     TransactionRecord,
     TxnId,
     TxnState,
 )
-from magnetar.broker.transactions.records import (
+from magnetar.transactions.records import (
     Head,
     decode_head,
     decode_record,

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.broker.transactions import transitions
-from magnetar.broker.transactions.api import (
+from magnetar.core.errors import InvalidTxnStatus, MagnetarError, NotAllowed, TransactionNotFound
+from magnetar.transactions.model import (
     Outcome,
     SubscriptionInTxn,
     TransactionRecord,
     TxnId,
     TxnState,
 )
-from magnetar.broker.transactions.records import decode_record, encode_record
-from magnetar.core.errors import InvalidTxnStatus, MagnetarError, NotAllowed, TransactionNotFound
+from magnetar.transactions.records import decode_record, encode_record
 
 TXN = TxnId(3, 7)
 NOW_MS = 1_700_000_000_000

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from pyroaring import BitMap
 
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.core.ids import Position
+from magnetar.transactions.model import Outcome, TxnId
 
 
 class OpenTxn:

@@ -9,10 +9,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from magnetar.broker.transactions.api import TxnId
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
+from magnetar.transactions.model import TxnId
 
 EXPIRY_GRACE_S: Final = 5.0
 LOOKED_UP_AT_ONCE_MAX: Final = 1_000

@@ -1,21 +1,15 @@
-"""Decides by a transaction's record about its entries, messages and acks. Pure.
+"""Why a topic or a subscription refuses a transaction, given its record. Pure.
 
-A record is deleted only after every participant has made the outcome durable. So a missing record
-means commit to a participant that has stored no abort.
+`magnetar.transactions.model.outcome_of` decides about entries that are stored already.
 """
 
 from typing import Final
 
-from magnetar.broker.transactions.api import Outcome, TransactionRecord, TxnId, TxnState
 from magnetar.core.errors import InvalidTopicName, MagnetarError, NotAllowed, TransactionNotFound
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
 
 ENDED_TEXT: Final = "Transaction [{}] has been ended. Please use a new transaction to send message."
-
-
-def outcome_of(record: TransactionRecord | None) -> Outcome | None:
-    """Returns the outcome of a transaction with entries here; None while it is open."""
-    return Outcome.COMMIT if record is None else record.state.outcome
 
 
 def send_refusal(

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from magnetar.broker.transactions.api import TransactionRecord, TransactionRecords, TxnId
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.transactions.model import TransactionRecord, TxnId
 
 QUESTION_TIMEOUT_S: Final = 30.0
 QUESTIONS_AT_ONCE_MAX: Final = 64

@@ -4,11 +4,10 @@ import asyncio
 from typing import Final
 
 from magnetar.broker.topic.transactions.buffer import TxnBuffer
-from magnetar.broker.transactions.api import Outcome, TxnId
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.wire.entry import parse_metadata
-from magnetar.wire.framing import MalformedEntry
+from magnetar.transactions.entries import transaction_of
+from magnetar.transactions.model import Outcome
 
 READ_ENTRIES_MAX: Final = 1_000
 READ_BYTES_MAX: Final = 4 << 20
@@ -38,14 +37,3 @@ async def scan(ledger: ManagedLedger, after: Position, end: Position, buffer: Tx
             return  # the rest was trimmed meanwhile
         start = ledger.next_position(entries[-1].position)
         await asyncio.sleep(0)  # parsing a full read takes milliseconds
-
-
-def transaction_of(data: bytes) -> TxnId | None:
-    """Returns the transaction of a stored entry, None if it belongs to none."""
-    try:
-        metadata = parse_metadata(data)
-    except MalformedEntry:
-        return None
-    if not metadata.HasField("txnid_most_bits"):
-        return None
-    return TxnId(metadata.txnid_most_bits, metadata.txnid_least_bits)

@@ -18,17 +18,12 @@ from typing import Final
 from magnetar.broker.topic.transactions.admission import UNDECIDED, Admission
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
 from magnetar.broker.topic.transactions.expiry import RETRY_MAX_S, RETRY_MIN_S, Expiry
-from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, outcome_of, send_refusal
+from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, send_refusal
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.recovery import scan
 from magnetar.broker.topic.transactions.stats import BufferStats, TxnInBuffer
 from magnetar.broker.topic.transactions.watermark import Watermark
-from magnetar.broker.transactions.api import (
-    Outcome,
-    TransactionRecord,
-    TransactionRecords,
-    TxnId,
-)
+from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
@@ -38,6 +33,7 @@ from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.appender import OnAppended
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId, outcome_of
 
 END_TIMEOUT_S: Final = 30.0
 

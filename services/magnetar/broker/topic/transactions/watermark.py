@@ -2,8 +2,9 @@
 
 Settled means that the entry belongs to no transaction, or to an ended one. The watermark is a
 property of the managed ledger. A topic that never had a transaction has none. It is written for the
-first transaction, then once WATERMARK_ENTRIES more entries are settled, at most once in
-WATERMARK_INTERVAL_S, and when the topic is closed.
+first transaction, then once WATERMARK_ENTRIES more entries or WATERMARK_BYTES are settled, at most
+once in WATERMARK_INTERVAL_S, and when the topic is closed. So both bound what a next owner, Spark
+and the compaction job read to find the open transactions.
 """
 
 from collections.abc import Callable
@@ -15,9 +16,10 @@ from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
-from magnetar.managed_ledger.record import WATERMARK_PROPERTY
+from magnetar.managed_ledger.record import WATERMARK_PROPERTY, watermark_of
 
 WATERMARK_ENTRIES: Final = 10_000
+WATERMARK_BYTES: Final = 64 << 20
 WATERMARK_INTERVAL_S: Final = 2.0
 
 log = get_logger("magnetar.transactions")
@@ -50,11 +52,7 @@ class Watermark:
     @staticmethod
     def of(ledger: ManagedLedger) -> Position | None:
         """Returns the stored watermark, None if the log never had a transaction."""
-        text = ledger.properties.get(WATERMARK_PROPERTY)
-        if text is None:
-            return None
-        ledger_id, _, entry_id = text.rpartition(":")
-        return Position(int(ledger_id), int(entry_id))
+        return watermark_of(ledger.properties)
 
     def start(self, stored: Position) -> None:
         """Follows the log, given the stored watermark."""
@@ -79,12 +77,18 @@ class Watermark:
             stored is None
             or self._writing
             or self._clock.monotonic() - self._stored_s < WATERMARK_INTERVAL_S
-            or self._ledger.entries_between(stored, self._settled_to()) < WATERMARK_ENTRIES
+            or not self._is_due(stored, self._settled_to())
         ):
             return
         self._writing = True
         if self._tasks.start(self._advance(), f"watermark of {self._ledger.name}") is None:
             self._writing = False
+
+    def _is_due(self, stored: Position, settled: Position) -> bool:
+        if self._ledger.entries_between(stored, settled) >= WATERMARK_ENTRIES:
+            return True
+        bytes_after = self._ledger.index.bytes_after
+        return bytes_after(*stored) - bytes_after(*settled) >= WATERMARK_BYTES
 
     async def _advance(self) -> None:
         self._stored_s = self._clock.monotonic()

@@ -16,8 +16,10 @@ from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.records import read_record
 from magnetar.managed_ledger.ack_state import AckState
+from magnetar.managed_ledger.cursor_state import StoredState
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.record import (
+    DEDUPLICATION_CURSOR,
     LedgerItem,
     ManagedLedgerRecord,
     decode_managed_ledger,
@@ -32,6 +34,8 @@ from magnetar_spark.jobs.backlog.gather.policies import Keeping
 from magnetar_spark.jobs.backlog.gather.trim_limits import NOT_COMPACTED, Compacted, compacted
 from magnetar_spark.jobs.backlog.scan.entry_times import EntryTimes
 from magnetar_spark.log.topics import log_name
+from magnetar_spark.log.transactions.aborted_set import aborted_set
+from magnetar_spark.log.transactions.visible import NONE_ABORTED
 
 RECORDS_AT_ONCE: Final = 32
 
@@ -66,6 +70,8 @@ class TopicState:
     """Existing ledgers that are recorded for deletion."""
     files: Mapping[int, OffloadRecord] = field(default_factory=dict)
     """The live files of offloaded ledgers."""
+    aborted: StoredState = NONE_ABORTED
+    """The entries of aborted transactions."""
 
     @property
     def name(self) -> str:
@@ -82,8 +88,11 @@ async def topic_state(
     stored = await context.store.get(key)
     if stored is None:
         return None
-    # Cursors first: acknowledged entries existed before, so no cursor is beyond the end.
+    # Cursors first: acknowledged entries existed before, so no cursor is beyond the end. And the
+    # aborted set before the record: ledgers that were trimmed before, all of whose entries the set
+    # may count as aborted, are then no longer listed.
     cursors = await stored_cursors(context, name)
+    aborted = await aborted_set(context, name)
     again = await context.store.get(key)
     if again is None:
         return None
@@ -111,7 +120,7 @@ async def topic_state(
         record,
         index,
         ledgers,
-        [_subscription(index, cursor) for cursor in cursors],
+        [_subscription(index, cursor, aborted) for cursor in cursors],
         keeping,
         EntryTimes(context, cold, name, ledgers, files),
         await compacted(context.store, name, record.created_ms, keeping.compaction_bytes),
@@ -119,6 +128,7 @@ async def topic_state(
         await _cursor_bytes(context, cursors),
         await _existing(context, record.deleting),
         files,
+        aborted or NONE_ABORTED,
     )
     for start in range(0, len(state.subscriptions), RECORDS_AT_ONCE):
         batch = state.subscriptions[start : start + RECORDS_AT_ONCE]
@@ -154,8 +164,13 @@ def _ledger_info(item: LedgerItem, entries: int, size_bytes: int, closed_ms: int
     )
 
 
-def _subscription(index: LedgerIndex, cursor: StoredCursor) -> Subscription:
+def _subscription(
+    index: LedgerIndex, cursor: StoredCursor, aborted: StoredState | None
+) -> Subscription:
     acks = None if cursor.state is None else acks_of(index, cursor.state)
+    if acks is not None and aborted is not None and cursor.name != DEDUPLICATION_CURSOR:
+        # As a broker that loads the topic: its own acks of them may not be stored yet.
+        acks.ack_all_of(acks_of(index, aborted))
     oldest = None if acks is None else acks.oldest_unacked
     return Subscription(cursor.name, cursor, acks, oldest)
 

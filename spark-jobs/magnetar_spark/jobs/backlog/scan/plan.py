@@ -14,8 +14,9 @@ from typing import Final
 
 from magnetar.core.ids import Position
 from magnetar_spark.jobs.backlog.gather.topic_state import TopicState
-from magnetar_spark.log.ledgers import LedgerSpan, TopicLog, cold_span
 from magnetar_spark.log.ranges import Range, Window, ranges_of
+from magnetar_spark.log.topic_log import LedgerSpan, TopicLog, cold_span
+from magnetar_spark.log.transactions.visible import aborted_in
 
 RANGE_BYTES: Final = 32 << 20
 RUN_BYTES: Final = 1 << 20
@@ -74,19 +75,22 @@ def unread_from(state: TopicState) -> Position | None:
 
 
 def _log_of(state: TopicState) -> TopicLog:
-    """The log as the data source sees it: offloaded ledgers are read from their files."""
+    """The log as the data source sees it: offloaded ledgers are read from their files, and entries
+    of aborted transactions are left out."""
     items = {item.ledger_id: item for item in state.record.ledgers}
     spans: list[LedgerSpan] = []
     for info in state.index.infos:
         file, metadata = state.files.get(info.ledger_id), state.ledgers.get(info.ledger_id)
         if file is not None:
-            spans.append(cold_span(items[info.ledger_id], file))
+            span = cold_span(items[info.ledger_id], file)
         elif metadata is not None:
-            spans.append(
-                LedgerSpan(
-                    metadata, info.entries - 1, info.size_bytes, info.created_ms, info.closed_ms
-                )
+            span = LedgerSpan(
+                metadata, info.entries - 1, info.size_bytes, info.created_ms, info.closed_ms
             )
+        else:
+            continue
+        ids = aborted_in(state.aborted, info.ledger_id, span.last_entry)
+        spans.append(replace(span, aborted=ids.serialize()) if ids else span)
     return TopicLog(state.topic, tuple(spans), Position(*state.record.last_position))
 
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.transactions.api import TransactionRecord, TxnId
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.records import RecordType, encode
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
+from magnetar.transactions.model import TransactionRecord, TxnId
 
 PREFIX: Final = "/transactions/"
 READ_TIMEOUT_S: Final = 3.0

@@ -1,0 +1,1 @@
+"""What transactions leave readable of a log, found without a broker."""
