@@ -306,10 +306,7 @@ class PersistentSubscription:
 
     async def end_transaction(self, txn: TxnId, outcome: Outcome) -> None:
         """See `Participant.end_transaction`."""
-        if self._transactions is not None or self.cursor.pending is not None:
-            await self.transactions.end_transaction(txn, outcome)
-        else:  # a former instance may have ended it, and failed to store that
-            await self.cursor.flush()
+        await self.transactions.end_transaction(txn, outcome)
 
     def _ack_individually(self, consumer: Consumer, positions: Sequence[AckPosition]) -> None:
         dispatcher, cursor = self.dispatcher, self.cursor

@@ -249,6 +249,10 @@ class SubscriptionTransactions:
                     dispatcher.announce_end_if_terminated()
                 else:
                     dispatcher.aborted(acks)
+        elif commit:
+            # A former owner of the topic does not know acks at its successor, which takes a deleted
+            # record for an abort.
+            await self._subscription.ledger.tenure.confirm()
         # Store it even without acks: an earlier attempt may have changed the cursor and failed to
         # store it.
         await self._cursor.flush()

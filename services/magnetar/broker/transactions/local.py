@@ -37,6 +37,9 @@ class LocalParticipants:
             raise ServiceNotReady(f"Subscription {subscription} of {topic}: {error.message}")
         if (subscribed := opened.subscriptions.get(subscription)) is not None:
             await _end(subscribed, txn, outcome)
+        else:
+            # It was deleted, unless a later owner of the topic has created it.
+            await opened.managed_ledger.tenure.confirm()
 
     async def claim(self, topic: str) -> None:
         """Claims the topic if no broker owns it, for a request of a coordinator's broker.

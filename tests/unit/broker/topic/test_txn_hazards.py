@@ -19,6 +19,7 @@ from magnetar.core.errors import (
     TransactionConflict,
 )
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.managed_ledger.errors import ManagedLedgerFenced
 from magnetar.transactions.model import Outcome, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
@@ -176,6 +177,23 @@ async def test_the_end_of_an_ended_transaction_is_durable_for_every_instance() -
         t.records.by_id.clear()
         topic = await t.reopened(topic, crash=True)
         assert topic.subscriptions["s"].backlog == 0
+
+
+async def test_a_former_owner_does_not_confirm_an_end_of_which_it_knows_nothing() -> None:
+    """Its successor may have the entries or acks, and the record is deleted after the answer."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        c = await attached(t, topic, SubType.Shared)
+        t.records.open(T2, topic)
+        assert topic.transactions.admission(T2) is not None  # asks for the record
+        await turns(50)
+        assert topic.transactions.buffer.get(T2) is not None
+        topic.managed_ledger.tenure.end(ManagedLedgerFenced("another owner"))
+        for txn in (T1, T2):
+            with pytest.raises(ManagedLedgerFenced):
+                await topic.transactions.end_transaction(txn, Outcome.ABORT)
+        with pytest.raises(ManagedLedgerFenced):
+            await c.subscription.end_transaction(T1, Outcome.COMMIT)
 
 
 async def test_an_abort_that_is_cancelled_while_the_store_writes_does_not_fence_the_topic() -> None:

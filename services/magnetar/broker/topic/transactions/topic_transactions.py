@@ -167,6 +167,8 @@ class TopicTransactions:
                 open_txn = self.buffer.get(txn)
                 if open_txn is not None:
                     await self._finish(txn, open_txn, open_txn.outcome or outcome)
+                elif outcome is Outcome.ABORT:
+                    await self._confirm_owner()
         except TimeoutError:
             raise ServiceNotReady(
                 f"Transaction {txn} has not ended in {self._name} within {END_TIMEOUT_S:g} s"
@@ -178,8 +180,11 @@ class TopicTransactions:
         if open_txn.uncertain:
             # Otherwise an entry could appear once the record of an aborted transaction is deleted.
             await self._ledger.close_failed_ledger()
-        if outcome is Outcome.ABORT and open_txn.entries:
-            await self._ledger.abort_entries(open_txn.entries)
+        if outcome is Outcome.ABORT:
+            if open_txn.entries:
+                await self._ledger.abort_entries(open_txn.entries)
+            else:
+                await self._confirm_owner()
         if self.buffer.get(txn) is open_txn:
             self.buffer.end(txn)
             if outcome is Outcome.COMMIT:
@@ -187,6 +192,14 @@ class TopicTransactions:
             else:
                 self.aborted_total += 1
             self._move_horizon()
+
+    async def _confirm_owner(self) -> None:
+        """Raises ManagedLedgerFenced unless this broker still owns the topic.
+
+        Called if an abort has nothing to write. A new owner may know entries of the transaction,
+        and takes a deleted record for a commit, so a former owner must not confirm the end.
+        """
+        await self._ledger.tenure.confirm()
 
     # -- recovery
 
