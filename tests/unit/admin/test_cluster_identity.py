@@ -13,14 +13,16 @@ from tests.support.certificates import Authority, Files
 from tests.unit.admin.test_cluster_answers import request_of
 from tests.unit.admin.test_cluster_sending import Scripted
 from tests.unit.admin.test_peers import Owner
+from tests.unit.ledger.cluster import virtual
 
 from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.routing import Peer
-from magnetar.admin.cluster.sender import PeerAnswer, PeerRequest, Sender
+from magnetar.admin.cluster.sender import REQUEST_TIMEOUT_S, PeerAnswer, PeerRequest, Sender
 from magnetar.admin.rights.caller import CALLER, ORIGINAL_HEADER, ROLE_HEADER
 from magnetar.broker.security.principal import Principal
 from magnetar.core.errors import AuthorizationError, ServiceNotReady
 from magnetar.security.credentials import Credentials
+from magnetar.security.secret import Secret
 from magnetar.security.tls.reload import open_client_tls
 from magnetar.security.tls.settings import ClientTlsConfig
 
@@ -144,6 +146,33 @@ async def test_credentials_that_cannot_be_read_now_are_a_temporary_failure(
             CALLER.reset(token)
         assert heard.requests[0]["authorization"] == "Bearer renewed"
         await sender.close()
+
+
+class Hanging:
+    """Credentials of a provider that never answers."""
+
+    async def method_and_data(self) -> tuple[str, Secret]:
+        raise AssertionError("a request over HTTP needs headers")
+
+    async def headers(self) -> dict[str, str]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def close(self) -> None: ...
+
+
+def test_credentials_that_never_come_are_a_temporary_failure(caller: Principal) -> None:
+    async def scenario() -> None:
+        CALLER.set(caller)
+        sender = Sender(Scripted().app(), Credentials(Hanging()))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        with pytest.raises(ServiceNotReady, match="no answer within 30 s"):
+            await sender.send(Peer("other:1", "http://other:1", local=False), SENT)
+        assert loop.time() - began == pytest.approx(REQUEST_TIMEOUT_S)
+        await sender.close()
+
+    virtual(scenario())
 
 
 async def test_a_broker_that_cannot_be_reached_is_a_temporary_failure() -> None:

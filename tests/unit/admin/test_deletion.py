@@ -5,12 +5,13 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from magnetar.admin.cluster.partitions import existing_partition_names
 from magnetar.admin.deletion import forget_namespace
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.store import policies_key
 from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.core.errors import Conflict
-from magnetar.core.names import NamespaceName
+from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.managed_ledger.backlog_record import record_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.records import encode
@@ -137,3 +138,21 @@ async def test_a_namespaces_deletion_completes_interrupted_deletions_of_its_topi
     await admin.done("DELETE", "~/namespaces/t1/n1")
     left = [item.key for item in await service.store.list("/") if f"{NAMESPACE}" in item.key]
     assert left == []
+
+
+async def test_the_partitions_that_exist(admin: Admin) -> None:
+    """An interrupted deletion hides a partition; a non-persistent one is created by its use."""
+    service = admin.service
+    for domain in ("persistent", "non-persistent"):
+        await admin.done("PUT", f"~/{domain}/t1/n1/p/partitions", 4)
+    stored, volatile = (TopicName(domain, "t1", "n1", "p") for domain in DOMAINS)
+    await service.topics.delete(stored.partition(0), force=True)
+    await half_deleted(admin, "p-partition-2")
+
+    async def indexes(name: TopicName, **how: bool) -> list[int]:
+        parts = await existing_partition_names(service, name, 4, **how)
+        return [part.partition_index for part in parts]
+
+    assert await indexes(stored) == [1, 3]
+    assert await indexes(stored, half_deleted=True) == [1, 2, 3]
+    assert await indexes(volatile) == [0, 1, 2, 3]

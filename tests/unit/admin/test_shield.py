@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 
 import httpx
+import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from tests.support.stalled_store import StalledStore
@@ -72,29 +73,34 @@ async def test_requests_that_change_state_are_completed() -> None:
     await stop_service(service)
 
 
-async def test_a_read_ends_with_its_connection() -> None:
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_only_a_read_ends_with_its_connection(method: str) -> None:
     """Nobody waits for its answer, and it changes nothing that it would have to complete."""
     service = await start_service()
-    tasks: list[asyncio.Task[object] | None] = []
+    begun, go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    cancelled: list[bool] = []
 
     async def served(_: Request) -> Response:
-        tasks.append(asyncio.current_task())
+        begun.set()
         try:
-            await asyncio.Event().wait()
+            await go.wait()
         except asyncio.CancelledError:
-            ended.set()
+            cancelled.append(True)
             raise
+        finally:
+            ended.set()
         return Response()
 
-    ended = asyncio.Event()
-    handler = shielded(Description("GET", "/x", served, served, (), "", None))
+    handler = shielded(Description(method, "/x", served, served, (), "", None))
     app = SimpleNamespace(state=SimpleNamespace(service=service))
-    request = Request({"type": "http", "method": "GET", "path": "/x", "headers": [], "app": app})
-    reading = asyncio.ensure_future(handler(request))
+    request = Request({"type": "http", "method": method, "path": "/x", "headers": [], "app": app})
+    asking = asyncio.ensure_future(handler(request))
     async with asyncio.timeout(WAIT_S):
-        while not tasks:  # noqa: ASYNC110 - no event signals it
-            await asyncio.sleep(0)
-        reading.cancel()
+        await begun.wait()
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert ended.is_set() is (method == "GET")
+        go.set()
         await ended.wait()
-    assert tasks == [reading]
+    assert cancelled == ([True] if method == "GET" else [])
     await stop_service(service)

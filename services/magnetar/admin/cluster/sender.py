@@ -123,8 +123,9 @@ class Sender:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 return await credentials.headers() | headers_of(caller)
-        except CredentialsUnavailable as error:
-            raise ServiceNotReady(f"This broker has no credentials now: {error}") from error
+        except (CredentialsUnavailable, TimeoutError) as error:
+            text = str(error) or f"no answer within {REQUEST_TIMEOUT_S:g} s"
+            raise ServiceNotReady(f"This broker has no credentials now: {text}") from error
 
     def _address(self, peer: Peer) -> str:
         """Returns the peer's address; raises ServiceNotReady if it has none of the right kind."""
