@@ -264,7 +264,9 @@ class World:
             for subscription in topic.subscriptions.values():
                 if subscription.over:
                     continue
-                if subscription.held and subscription.name != AUDIT:
+                # After a seek of unknown outcome, what it brought back may not come again.
+                judged = subscription.judged and subscription.name != AUDIT
+                if subscription.held and judged:
                     position = next(iter(subscription.held))
                     return (
                         f"{topic.name}/{subscription.name}: {position} was delivered, was not "
