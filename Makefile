@@ -113,6 +113,11 @@ chaos: $(DEV_STAMP) etcd ## official clients on a cluster under faults, 20 minut
 	@$(call took,brokers$(comma) bookies and etcd killed$(comma) paused and cut off at random)
 	$(BIN)/python -m tests.chaos $(ARGS)
 
+.PHONY: accounts
+accounts: $(DEV_STAMP) etcd ## transfers in transactions under faults, 20 minutes (ARGS="--minutes 5 --seed 7")
+	@$(call took,Java clients that consume$(comma) process and produce while processes are killed)
+	$(BIN)/python -m tests.chaos.accounts $(ARGS)
+
 .PHONY: mutants
 mutants: $(DEV_STAMP) ## small mistakes that no test notices (ARGS="--package ledger --sample 200")
 	@$(call took,one mistake at a time in the product$(comma) against the tests that cover it)

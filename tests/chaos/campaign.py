@@ -1,9 +1,9 @@
 """Runs the load, does the faults, and judges: the whole campaign.
 
-A cluster of real processes stands behind proxies; official clients write and read all topics for
-the whole time, in processes of their own; the faults of `plan` come one after another. Then all is
-healed, the clients finish and every topic is read back from its beginning. `verify` judges each
-topic, and the independent checker of `tests/history` what all clients saw of it.
+A cluster of real processes stands behind proxies (`faulty_cluster`); official clients write and
+read all topics for the whole time, in processes of their own; the faults of `plan` come one after
+another. Then all is healed, the clients finish and every topic is read back from its beginning.
+`verify` judges each topic, and the independent checker of `tests/history` what all clients saw.
 """
 
 import asyncio
@@ -12,17 +12,15 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx
 import pulsar
-from tests.chaos.plan import ADMIN, KINDS, ROLES, Planned, plan
-from tests.chaos.proxy import Direction, Proxy
+from tests.chaos.faulty_cluster import FaultyCluster, Tell
+from tests.chaos.plan import KINDS, ROLES, plan
 from tests.chaos.recording import Histories, ReadBack, history_path
 from tests.chaos.verify import (
-    Fault,
     Felt,
     Observations,
     felt,
@@ -33,11 +31,6 @@ from tests.chaos.verify import (
 )
 from tests.chaos.workload import batched, id_text, parse
 from tests.history.check import check_files
-from tests.support.cluster_processes import kill_all
-
-from magnetar.cluster.local import state
-from magnetar.cluster.local.cluster import LocalCluster
-from magnetar.cluster.local.members import Member, Role
 
 NAMESPACE = "public/chaos"
 ATTACH_TIMEOUT_S = 60.0
@@ -52,8 +45,6 @@ MOVED_TOPICS = 2
 """Topics that are deleted and made again."""
 READ_TIMEOUT_MS = 20_000
 SETTLE_S = 1.0
-UNLOAD_TIMEOUT_S = 90.0
-BETWEEN_UNLOADS_S = 0.7
 SETTINGS = {
     # Every minute has its rollovers, deletions of ledgers and moves of cursors.
     "managedLedgerMaxEntriesPerLedger": 400,
@@ -64,8 +55,6 @@ SETTINGS = {
     "managedLedgerDefaultWriteQuorum": 2,
     "managedLedgerDefaultAckQuorum": 2,
 }
-
-Tell = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -102,45 +91,12 @@ class Campaign:
     def __init__(self, root: Path, topics: int, rate: float, tell: Tell) -> None:
         self._root = root
         self._rate = rate
-        self._tell = tell
         self.topics = [f"persistent://{NAMESPACE}/t{index}" for index in range(topics)]
         self.moved = [f"persistent://{NAMESPACE}/moved{index}" for index in range(MOVED_TOPICS)]
-        self.cluster = LocalCluster.create(
-            root / "cluster", bookies=3, brokers=2, base="free", name="chaos", settings=SETTINGS
+        self.cluster = FaultyCluster(
+            root / "cluster", settings=SETTINGS, namespace=NAMESPACE, topics=self.topics, tell=tell
         )
-        self._proxies: dict[str, list[Proxy]] = {}
         self._clients: list[subprocess.Popen[str]] = []
-        self._faults: list[Fault] = []
-
-    @property
-    def service_url(self) -> str:
-        """All brokers, by their proxies."""
-        hosts = (
-            f"{_proxy_host(member)}:{member.ports['port']}"
-            for member in self.cluster.named(Role.BROKER)
-        )
-        return "pulsar://" + ",".join(hosts)
-
-    async def start(self) -> None:
-        """The proxies, the cluster behind them, the namespace."""
-        etcd = self.cluster.named(Role.ETCD)[0]
-        etcd_url = f"etcd:http://{_proxy_host(etcd)}:{etcd.ports['client']}"
-        with state.changing(self.cluster.directory) as current:
-            for member in current.members:
-                if member.role is not Role.ETCD:
-                    member.flags = ["--metadata-url", etcd_url]
-                    member.flags += ["--advertised-host", _proxy_host(member)]
-        for member in self.cluster.members:
-            ports = member.ports
-            fronts = ("client",) if member.role is Role.ETCD else ("port", "http")
-            self._proxies[member.name] = [
-                Proxy(_proxy_host(member), ports[kind], member.host) for kind in fronts
-            ]
-            for proxy in self._proxies[member.name]:
-                await proxy.start()
-        await asyncio.to_thread(self.cluster.up, self._tell)
-        url = f"{self.cluster.http_urls[0]}/admin/v2/namespaces/{NAMESPACE}"
-        await asyncio.to_thread(_put, url)
 
     # -- clients
 
@@ -164,7 +120,7 @@ class Campaign:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.chaos.workload", what),
-                *("--url", self.service_url, "--out", str(self._output(what))),
+                *("--url", self.cluster.service_url, "--out", str(self._output(what))),
                 *("--rate", str(self._rate), *self.topics),
             ],
             stdin=subprocess.PIPE,
@@ -176,8 +132,8 @@ class Campaign:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.chaos.churn", "--out", str(self._output("churn"))),
-                *("--services", *self.service_url.removeprefix("pulsar://").split(",")),
-                *("--admins", *self.cluster.http_urls, "--topics", *self.topics),
+                *("--services", *self.cluster.service_url.removeprefix("pulsar://").split(",")),
+                *("--admins", *self.cluster.processes.http_urls, "--topics", *self.topics),
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -189,8 +145,8 @@ class Campaign:
         return subprocess.Popen(
             [
                 *(sys.executable, "-m", "tests.chaos.wired", "--out", str(self._output("wired"))),
-                *("--services", *self.service_url.removeprefix("pulsar://").split(",")),
-                *("--admins", *self.cluster.http_urls),
+                *("--services", *self.cluster.service_url.removeprefix("pulsar://").split(",")),
+                *("--admins", *self.cluster.processes.http_urls),
                 *("--keyed", *keyed, "--moved", *self.moved),
             ],
             stdin=subprocess.PIPE,
@@ -249,76 +205,12 @@ class Campaign:
             for record in self.seen().topics.values()
         )
 
-    # -- faults
-
-    async def disturb(self, seconds: float, faults: Iterator[Planned]) -> None:
-        """Does one fault after another for this long."""
-        end = time.monotonic() + seconds
-        for planned in faults:
-            await asyncio.sleep(planned.quiet_s)
-            if time.monotonic() + planned.lasts_s > end:
-                return
-            begun = time.monotonic()
-            if planned.role == ADMIN:
-                target = f"{ADMIN}-{planned.index % len(self.topics)}"
-                self._tell(f"{planned.kind} {target} for {planned.lasts_s:.1f} s")
-                await self._unload(planned)
-            else:
-                member = self.cluster.named(Role(planned.role))[planned.index]
-                target = member.name
-                self._tell(f"{planned.kind} {target} for {planned.lasts_s:.1f} s")
-                await self._do(planned, member)
-            self._faults.append(Fault(planned.kind, target, begun, time.monotonic()))
-
-    async def _unload(self, planned: Planned) -> None:
-        """By the admin REST, again and again: what is refused meanwhile is nothing."""
-        topic = self.topics[planned.index % len(self.topics)]
-        end = time.monotonic() + planned.lasts_s
-        async with httpx.AsyncClient(timeout=UNLOAD_TIMEOUT_S, follow_redirects=True) as client:
-            broker = self.cluster.http_urls[planned.index % 2]
-            admin = f"{broker}/admin/v2"
-            path = topic.replace("persistent://", "persistent/")
-            while time.monotonic() < end:
-                with contextlib.suppress(httpx.HTTPError):
-                    url = f"{admin}/{path}/unload"
-                    if planned.kind == "unload-namespace":
-                        url = f"{admin}/namespaces/{NAMESPACE}/unload"
-                    elif planned.kind == "unload-bundle":
-                        bundle = await client.get(f"{broker}/lookup/v2/topic/{path}/bundle")
-                        url = f"{admin}/namespaces/{NAMESPACE}/{bundle.text}/unload"
-                    await client.put(url)
-                await asyncio.sleep(BETWEEN_UNLOADS_S)
-
-    async def _do(self, planned: Planned, member: Member) -> None:
-        if planned.kind == "kill":
-            await asyncio.to_thread(self.cluster.kill, member.name)
-            for proxy in self._proxies[member.name]:
-                proxy.refuse()
-            await asyncio.sleep(planned.lasts_s)
-            for proxy in self._proxies[member.name]:
-                await proxy.start()
-            await asyncio.to_thread(self.cluster.start, member.name)
-            await asyncio.to_thread(self.cluster.wait_ready, [member.name])
-        elif planned.kind == "pause":
-            self.cluster.pause(member.name)
-            await asyncio.sleep(planned.lasts_s)
-            self.cluster.resume(member.name)
-        else:
-            cut = {"cut-in": Direction.IN, "cut-out": Direction.OUT}.get(
-                planned.kind, Direction.BOTH
-            )
-            for proxy in self._proxies[member.name]:
-                proxy.set_cut(cut)
-            await asyncio.sleep(planned.lasts_s)
-            for proxy in self._proxies[member.name]:
-                proxy.set_cut(Direction.NONE)
-
     # -- judging
 
     def read_back(self, observations: Observations) -> None:
         """Every topic from its beginning, by the official client's reader."""
         client = pulsar.Client(
-            self.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+            self.cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
         )
         with Histories(self._output("reader"), self.topics) as histories:
             for topic in self.topics:
@@ -339,13 +231,13 @@ class Campaign:
 
     def result(self, observations: Observations) -> Result:
         """The judgment."""
-        ends = [fault.begun for fault in self._faults[1:]] + [float("inf")]
+        ends = [fault.begun for fault in self.cluster.faults[1:]] + [float("inf")]
         return Result(
             observations,
             [*violations(observations), *self._contradictions()],
             [
                 felt(fault, observations, until)
-                for fault, until in zip(self._faults, ends, strict=True)
+                for fault, until in zip(self.cluster.faults, ends, strict=True)
             ],
         )
 
@@ -362,25 +254,13 @@ class Campaign:
             if client.poll() is None:
                 client.kill()
                 client.wait()
-        for proxies in self._proxies.values():
-            for proxy in proxies:
-                await proxy.stop()
-        kill_all(self.cluster)
-
-
-def _proxy_host(member: Member) -> str:
-    """An address of its own on loopback, for each member."""
-    return f"127.0.{1 + list(Role).index(member.role)}.{member.number}"
+        await self.cluster.stop()
 
 
 def _tell_client(client: "subprocess.Popen[str]", line: str) -> None:
     assert client.stdin is not None
     client.stdin.write(line)
     client.stdin.flush()
-
-
-def _put(url: str) -> None:
-    httpx.put(url, json={}, timeout=30).raise_for_status()
 
 
 async def run(
@@ -400,11 +280,11 @@ async def run(
     campaign = Campaign(root, topics, rate, tell)
     begun = time.monotonic()
     try:
-        await campaign.start()
+        await campaign.cluster.start()
         await campaign.begin_load()
-        counts = {role.value: len(campaign.cluster.named(role)) for role in Role}
+        counts = campaign.cluster.counts
         faults = plan(seed, counts, quiet_s=quiet_s, lasts_s=lasts_s, kinds=kinds, roles=roles)
-        await campaign.disturb(seconds, faults)
+        await campaign.cluster.disturb(seconds, faults)
         await asyncio.sleep(SETTLE_S)
         await campaign.finish_load()
         observations = campaign.seen()

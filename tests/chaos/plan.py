@@ -23,6 +23,12 @@ ADMIN = "admin"
 ADMIN_KINDS = ("unload-topic", "unload-topic", "unload-bundle", "unload-namespace")
 """What an operator does by REST, again and again for a while."""
 ROLES = ("broker", "broker", "broker", "bookie", "bookie", "bookie", "etcd", ADMIN, ADMIN, ADMIN)
+WORKER = "worker"
+ACCOUNT_ROLES = (
+    *("broker", "broker", "broker", "broker", "bookie", "bookie", "bookie", "etcd"),
+    *(ADMIN, WORKER),
+)
+"""Of the campaign of accounts: its workers die as well."""
 INDEX_MAX = 1 << 16
 
 

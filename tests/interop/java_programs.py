@@ -57,13 +57,25 @@ def cache_dir() -> Path:
 
 def prepare() -> JavaPrograms:
     """Fetches and compiles what is not there yet; fails with the line to type without a JDK."""
+    java = java_path()
+    client = compiled(HERE / "src", jars("client"))
+    admin = compiled(HERE / "tools", jars("tools"))
+    return JavaPrograms(java, client, admin)
+
+
+def java_path() -> str:
+    """Returns the path of `java`; fails if it, the compiler or Maven is absent."""
     tools = {name: shutil.which(name) for name in ("java", "javac", "mvn")}
     absent = [name for name, path in tools.items() if path is None]
     if absent:
         pytest.fail(f"{', '.join(absent)} not found. Type: {INSTALL}")
-    client = compiled(HERE / "src", jars("client"))
-    admin = compiled(HERE / "tools", jars("tools"))
-    return JavaPrograms(str(tools["java"]), client, admin)
+    return str(tools["java"])
+
+
+def accounts_command(*arguments: str) -> list[str]:
+    """Returns the command of a role of `java/accounts`, compiled if it is not yet."""
+    class_path = compiled(HERE / "accounts", jars("client"))
+    return [java_path(), *JVM_FLAGS, *OPENS, "-cp", class_path, "Accounts", *arguments]
 
 
 def digest(*files: Path) -> str:

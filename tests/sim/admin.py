@@ -30,7 +30,7 @@ class Admin:
         return await _answer(self._service.topics.unload(parse_topic(topic)))
 
     async def unload_bundle(self, topic: str) -> MagnetarError | None:
-        """The topic's bundle goes to another broker, or to nobody where there is none."""
+        """Unloads the topic's bundle, to another broker if there is one."""
         return await _answer(self._unload_bundle(topic))
 
     async def split_bundle(

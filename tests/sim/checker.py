@@ -37,7 +37,7 @@ async def check(world: "World") -> None:
 
 
 def check_failures(world: "World") -> None:
-    """No task of any node ended in an exception that nobody expected."""
+    """Asserts that no task of any node ended with an unexpected exception."""
     world.loop.unread_failures(world.processes())
     for process, text, error in world.loop.failures:
         world.history.violated(f"unhandled in {process.name}: {text} {error!r}")
@@ -56,7 +56,7 @@ async def _leave(world: "World") -> None:
 
 
 async def _check_log(world: "World", topic: TopicHistory) -> None:
-    """The topic's whole content, in order, against what was sent and receipted."""
+    """Compares the topic's whole content, in order, with the messages sent and their receipts."""
     reader = Process(world.loop, "auditor", "auditor")
     violated = world.history.violated
     wanted = {sent.receipt for sent in topic.sent.values() if sent.receipt is not None}

@@ -1,4 +1,4 @@
-"""A client that makes a subscription of its own, uses it, deletes it, and makes it again.
+"""A client that creates a subscription, uses it, deletes it, and creates it again.
 
 It does so by the binary protocol and by the admin REST, in order or with its connection closed
 while the command is under way. It is the only one to delete the subscription (and its topic, where
@@ -99,7 +99,7 @@ class Churner(Consumer):
         self._unanswered = False
         """A SUBSCRIBE since the last SUCCESS may still run, and make it after its deletion."""
         self._asked_at: float | None = None
-        """When it was asked for first since then."""
+        """The time of the first request since then."""
         self._lives = 0
         self._topic_deleted_at = -1.0
         self._provoked = asyncio.Event()

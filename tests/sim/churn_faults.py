@@ -103,7 +103,7 @@ def end_leases(world: "World", node: Node) -> None:
 
 
 async def _writes_under_way(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """What was acked is being written, and trimmed, when the topic goes and comes back.
+    """Acks are being written, and ledgers trimmed, while the topic is unloaded and opened again.
 
     Writes do not arrive, are late or not answered, for a moment only: when the topic is opened
     again, its former instance still has them under way.
@@ -164,7 +164,7 @@ async def _unanswered_writes(world: "World", fault: FaultPlan, rng: Random) -> N
 
 
 async def _writes(world: "World", writes: Writes, for_s: float) -> None:
-    """So fares what is written to the store, for a time."""
+    """Delays or loses writes to the store for a time."""
     world.tell(f"{writes} for {for_s:.2f} s")
     world.metadata.writes = writes
     world.provoke()

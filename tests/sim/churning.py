@@ -27,7 +27,7 @@ RELOAD_S_MAX: Final = 30.0
 
 
 def prepare(world: "World") -> None:
-    """Before anything runs: what is watched, and the size at which cursor ledgers are rolled."""
+    """Sets, before the run, the watched objects and the size at which cursor ledgers roll."""
     watch_fences(world)
     watch_swaps(world)
     watch_quorums(world)

@@ -89,7 +89,7 @@ async def _split_unanswered(world: "World", fault: FaultPlan, rng: Random) -> No
 
 
 async def _scene(world: "World", fault: FaultPlan, rng: Random) -> tuple[Node, Node, Bundle] | None:
-    """Two brokers, and a bundle of a new namespace that nobody has claimed."""
+    """Returns two brokers, and a bundle of a new namespace without an owner."""
     able = [node for node in world.brokers if node.ready and node.alive]
     if len(able) < 2:
         return None

@@ -102,7 +102,7 @@ class Wire(asyncio.Protocol):
             self.connection_lost(None)
 
     def abort_within(self, most_s: float, rng: Random) -> None:
-        """Gives it up after a while of at most `most_s`; at once if that is 0."""
+        """Aborts it after a random time of at most `most_s`; immediately if that is 0."""
         if most_s:
             asyncio.get_running_loop().call_later(rng.uniform(0.0, most_s), self.abort)
         else:

@@ -29,7 +29,7 @@ Proofs = dict[int, EntryProof]
 
 
 async def check_copies(world: "World") -> None:
-    """Waits until copies are whole and leftovers gone; says what is missing where they do not."""
+    """Waits until all copies are complete and leftovers deleted; reports those that are not."""
     deadline = world.loop.now + REPAIR_S_MAX
     begun = world.loop.now
     while True:
@@ -95,7 +95,7 @@ def _badly_placed(metadata: LedgerMetadata, nodes: dict[BookieIdentity, Node]) -
 
 
 def _last_known(metadata: LedgerMetadata) -> int:
-    """The last entry that is there for certain: of an open ledger, before its last ensemble."""
+    """Returns the last certain entry: of an open ledger, the one before its last ensemble."""
     if metadata.state is LedgerState.CLOSED:
         return metadata.last_entry
     return metadata.ensembles[-1].first_entry - 1
@@ -138,7 +138,7 @@ async def _proofs(node: Node, ledger_id: int, last: int) -> Proofs:
 
 async def _leftovers(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
     if not ledgers:
-        return ""  # absent metadata alone deletes nothing, so bookies keep what they have
+        return ""  # a missing record alone deletes nothing, so bookies keep their copies
     for node in _nodes(world).values():
         assert node.process is not None
         here = await node.process.start(node.service.bookie.list_ledgers(), "list")

@@ -92,7 +92,7 @@ async def _judge(world: "World", leaving: Node, held: set[int]) -> None:
     """Every ledger of the proof has all its copies on the other bookies."""
     lossy = any(fault.kind in LOSSY for fault in world.plan.faults)
     if lossy or not all(node.alive and node.ready for node in world.bookies):
-        return  # what was proven may have been lost since
+        return  # proven copies may have been lost since
     if lack := await lack_without(world, leaving, frozenset(held)):
         world.history.violated(f"{leaving.name} was proven to be empty: {lack}")
 

@@ -1,4 +1,4 @@
-"""The faults of a plan, each with its end: what it does, and that it is undone.
+"""The faults of a plan, each with its effect and its end.
 
 A fault that finds its target gone already picks nothing and does nothing: faults overlap freely.
 Those that take a copy for good keep to one bookie (see `plan.LOSSY`).
@@ -28,7 +28,7 @@ LEAP_SPREAD_MS: Final = 7_000_000
 STOP_S_MAX: Final = 30.0
 STEPS_MAX: Final = 40
 FLIPPED_BEHIND_BYTES: Final = 6 << 10
-"""Of the end of a journal: what is before it is mostly in entry logs already."""
+"""Bytes at the end of a journal; earlier ones are mostly in entry logs already."""
 
 
 async def play(world: "World") -> None:

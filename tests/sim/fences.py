@@ -41,11 +41,16 @@ def _node(world: "World") -> Node | None:
 
 
 def _owned(world: "World", node: Node, managed_ledger: ManagedLedger) -> bool:
-    """Whether it is the instance that is served, under a claim that stands."""
+    """Returns whether the broker serves this instance, under the claim that it was opened under.
+
+    An instance of a former claim may be fenced by what other owners did since.
+    """
     if node.ledgers is None or node.ledgers.opened.get(managed_ledger.name) is not managed_ledger:
         return False
     ownership = node.service.cluster_ownership
     bundle = ownership.bundle_of(topic_of_ledger(managed_ledger.name))
     claim = None if bundle is None else ownership.claims.get(bundle)
     record = None if claim is None else world.metadata.store._records.get(claim.key)
-    return record is not None and claim is not None and record.revision == claim.revision
+    if record is None or claim is None or record.revision != claim.revision:
+        return False
+    return bool(claim.origin == managed_ledger.tenure._origin)

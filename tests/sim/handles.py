@@ -1,6 +1,6 @@
-"""Handles, tasks and futures of the simulated loop: as asyncio's, at the cost of what is read.
+"""Handles, tasks and futures of the simulated loop: asyncio's, with only the fields that are read.
 
-Most of a run's time goes through these, so they leave out what only a loop's debug mode reads.
+Most of a run's time is spent here, so they omit the fields that only a loop's debug mode reads.
 """
 
 import asyncio

@@ -47,7 +47,7 @@ class SubscriptionHistory:
 
     name: str
     since: float = -1.0
-    """When it was there for certain: what was sent later must come, until it is `over`."""
+    """When it certainly existed: messages that were sent later must arrive, until it is `over`."""
     anew_at: float = -1.0
     """It was made at the latest position, and not before this: what was receipted by then must
     not come."""
@@ -63,11 +63,11 @@ class SubscriptionHistory:
     """When the receipt of an ack came."""
     acks_sent: set[Position] = field(default_factory=set)
     undone: int = 0
-    """Seeks so far: what was acked before one may come again."""
+    """Number of seeks: messages acked before a seek may be redelivered."""
     keyed: KeyedOrder | None = None
-    """Of a Key_Shared subscription that nobody deletes."""
+    """The order of a Key_Shared subscription that is never deleted."""
     held: dict[Position, None] = field(default_factory=dict)
-    """Delivered, and nobody has acked it yet: where its consumer goes, it must come again."""
+    """Delivered and unacked: if its consumer closes, the message must be redelivered."""
 
     def ack_sent(self, position: Position, *, cumulative: bool) -> None:
         """A consumer has sent an ack."""

@@ -17,7 +17,7 @@ Attachment = tuple[str, int]
 
 
 class KeyedOrder:
-    """The entries of one subscription that nobody has acked, by key."""
+    """The unacked entries of one subscription, by key."""
 
     def __init__(self, name: str, violated: Callable[[str], None]) -> None:
         self._name, self._violated = name, violated

@@ -47,7 +47,7 @@ class LedgerLog:
     appended: list[bytes] = field(default_factory=list)
     confirmed: int = -1
     ends: dict[int, str] = field(default_factory=dict)
-    """Where somebody found it to end, and who."""
+    """The ends that processes found, with their names."""
 
 
 class LedgerWorld(World):
@@ -151,7 +151,7 @@ class LedgerWorld(World):
         for node in self.brokers:
             node.kill()
         for ledger_id, log in self.logs.items():
-            # Again: what was confirmed late counts as much.
+            # Repeated: entries that were confirmed late count as well.
             for last_entry in log.ends:
                 if log.confirmed > last_entry:
                     self.history.violated(
@@ -260,7 +260,7 @@ async def read_open_ledgers(node: Node, world: LedgerWorld, client: LedgerClient
 async def read_open_ledger(
     world: LedgerWorld, client: LedgerClient, ledger_id: int, by: str
 ) -> None:
-    """Nothing beyond what is confirmed, unless a recovery has begun: that finds more."""
+    """Reads an open ledger: only confirmed entries, unless a recovery has begun."""
     with suppress(*PASSING):
         reader = await client.open(ledger_id, recover=False)
         confirmed = world.log(ledger_id).confirmed
@@ -282,7 +282,7 @@ async def end_ledger(world: LedgerWorld, client: LedgerClient, ledger_id: int, b
 
 
 async def read_whole(world: LedgerWorld, reader: LedgerReader, ledger_id: int) -> None:
-    """Every entry up to the end is what was appended."""
+    """Asserts that every entry up to the end equals the appended one."""
     appended: Sequence[bytes] = world.log(ledger_id).appended
     at = 0
     while at <= reader.last_entry:

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class Deadlock(Exception):
-    """Nothing is left to happen, and somebody still waits."""
+    """No event is left, and a task still waits."""
 
 
 class Process:
@@ -57,7 +57,7 @@ class Process:
         self._run_turn = self._turn
 
     def post(self, callback: Callable[..., object], *args: object) -> None:
-        """Runs `callback` in the process, with a turn of its own to come."""
+        """Runs `callback` in the process, in a later turn."""
         if self.alive:
             self.ready.append(SimHandle(callback, args, self.loop, self.context))
             if not self._turn_due and not self.paused:
@@ -100,7 +100,8 @@ class Process:
             self._schedule()
 
     def kill(self) -> None:
-        """As by SIGKILL. What its tasks hold is kept until the loop goes: no `finally` runs."""
+        """Kills the process as SIGKILL does: no `finally` runs, as its tasks are never
+        finalized."""
         if not self.alive:
             return
         self.alive = False
@@ -353,7 +354,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """It holds no sockets and no threads: there is nothing to close."""
 
     def unread_failures(self, processes: Iterable[Process]) -> None:
-        """Adds the exceptions of tasks that nobody looked at."""
+        """Adds the exceptions of tasks that were never retrieved."""
         for process in processes:
             for task in process.tasks:
                 if process.alive and task.done() and _unread(task):
@@ -361,7 +362,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
 
 def _unread(task: "asyncio.Task[Any]") -> bool:
-    """Whether the task failed and nobody has asked why."""
+    """Returns whether the task failed and its exception was not retrieved."""
     return bool(getattr(task, "_log_traceback", False))
 
 

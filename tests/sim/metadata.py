@@ -1,4 +1,4 @@
-"""The metadata store in the simulation: a MemoryStore on a host of its own, and clients of it.
+"""The metadata store in the simulation: a MemoryStore on a separate host, and clients of it.
 
 A client's calls travel over the simulated network, so they are delayed, cut off and lost. What was
 lost on the way back was done all the same: the caller gets MetadataUnavailable and cannot know. A
@@ -57,7 +57,7 @@ Work = Callable[[MemoryStore], Awaitable[Any]]
 class Writes:
     """How writes fare, beside what the network does; reads and keep-alives are not concerned.
 
-    So it is with an etcd whose disks are slow: what needs no fsync is answered at once.
+    An etcd with slow disks behaves so: it answers requests that need no fsync immediately.
     """
 
     lost_chance: float = 0.0
@@ -66,14 +66,14 @@ class Writes:
     """That the answer never comes."""
     slow_chance: float = 0.0
     slow_s: float = 0.0
-    """About how late a slow answer comes; the write lands at once."""
+    """The approximate delay of a slow answer; the write takes effect immediately."""
     late_chance: float = 0.0
     late_s: float = 0.0
     """How late a late write lands, at most."""
 
     @staticmethod
     def happens(chance: float, rng: Random) -> bool:
-        """Draws nothing where it cannot happen: other runs stay what they were."""
+        """Draws nothing if it cannot happen, so that other runs do not change."""
         return chance > 0.0 and rng.random() < chance
 
 
@@ -94,9 +94,9 @@ class MetadataServer:
         self.calls = 0
         self.on_call: Callable[[str, str], None] | None = None
         self.late_from: dict[str, float] = {}
-        """Hosts whose writes arrive so many seconds late."""
+        """Hosts whose writes are delayed, by seconds."""
         self.late_to: dict[str, float] = {}
-        """Hosts to which answers are late, by about so many seconds."""
+        """Hosts to which answers are delayed, by about this number of seconds."""
         self.etcd_leases = False
         """Whether clients' leases are those of the product's etcd client (`etcd_leases.py`)."""
         self.clients: list[MetadataClient] = []
@@ -105,7 +105,7 @@ class MetadataServer:
     # -- faults ----------------------------------------------------------------------------
 
     def go_down(self) -> None:
-        """Answers nobody, and lets no lease end, until `come_up`."""
+        """Stops answering, and ends no lease, until `come_up`."""
         self.down = True
         self.process.pause()
 
@@ -271,7 +271,7 @@ class SimWatch:
             self._end = self._end or error
 
     async def _started(self) -> int:
-        """The revision at which the watch was asked for."""
+        """The revision at which the watch was requested."""
         start = self._answer = self._start
         if start is None:
             raise Compacted("where the watch was to start is not known")
@@ -329,7 +329,7 @@ class MetadataClient:
         if fare.happens(fare.lost_chance, loop.rng):
             return future
         if fare.happens(fare.late_chance, loop.rng):
-            # On its way alone: what is sent after it may overtake it.
+            # Sent alone: later messages may overtake it.
             arrives += loop.rng.uniform(0.0, fare.late_s)
         else:
             self._arrived = arrives = max(arrives, self._arrived + 1e-7)

@@ -92,7 +92,7 @@ class Network:
         return (source, target) not in self._cuts and target not in self._off
 
     def reset(self, transport: SimTransport) -> None:
-        """Something between the two drops the connection: both are told."""
+        """Drops the connection between the two; both see a reset."""
         error = ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
         for end in (transport, transport.peer):
             self._drop(end)
@@ -109,7 +109,7 @@ class Network:
             self.forget(end)
 
     def lost_power(self, process: Process) -> None:
-        """The process and its host are gone, and nobody is told."""
+        """Ends the process and its host without notice to peers."""
         self._forget_listeners(process)
         for end in [one for one in self.connections if one.process is process]:
             now = self.loop.now

@@ -1,4 +1,4 @@
-"""Nodes: what has a name, a host, a disk, and one life after another.
+"""Nodes: each has a name, a host, a disk, and one process after another.
 
 A node's `main` is started anew in each life, as a process is. Killed, it leaves its disk as the
 page cache has it; with its power lost, as the disk may be found then. What runs in a node finds it
@@ -104,13 +104,14 @@ class Node:
             self.start()
 
     def kill(self) -> None:
-        """SIGKILL: the host goes on, and what was written is in its page cache."""
+        """Kills the process; the host continues, with written data in its page cache."""
         if self.process is not None and self.process.alive:
             self.process.kill()
             self.network.killed(self.process)
 
     def power_off(self) -> None:
-        """The host is gone; its disk keeps what was synced, and of the rest what the seed says."""
+        """Powers the host off; its disk keeps synced data, and of the rest what the seed
+        decides."""
         cut = self.disk is not None and self.disk.dead
         if self.process is None or not (self.process.alive or cut):
             return
@@ -122,7 +123,7 @@ class Node:
             self.disk = self._prepared(self.disk.after_cut(self.loop.rng))
 
     def power_off_within(self, steps: int) -> None:
-        """The power goes in the middle of one of the next steps of the disk."""
+        """Powers the host off during one of the next steps of the disk."""
         if self.disk is not None:
             self.disk.cut_at = self.disk.steps + steps
 
@@ -146,7 +147,7 @@ class Node:
             self.index.clear()
 
     def open_index(self, path: Path) -> SimIndexStore:
-        """What an index store keeps of a former life is what it had synced."""
+        """Opens the index store with the data that it had synced before."""
         assert self.disk is not None
         former = self.index.get(str(path))
         store = SimIndexStore(self.disk, path, former.synced if former is not None else None)

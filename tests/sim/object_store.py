@@ -1,4 +1,4 @@
-"""The object store of a run: files in memory, on a host of its own, behind `obstore`'s functions.
+"""The object store of a run: files in memory, on a separate host, behind `obstore`'s functions.
 
 The product opens an S3 store and calls `obstore`; `install` replaces it in the process of one run.
 The store answers late, refuses requests, damages uploads, or deletes without an answer, as the

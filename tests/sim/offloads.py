@@ -62,7 +62,7 @@ PASSING: Final = (MagnetarError, TimeoutError, OSError)
 
 
 def prepare_offloads(world: "World") -> None:
-    """Puts the object store up, and watches what is deleted; only where the plan has offloads."""
+    """Starts the object store and watches deletions, if the plan has offloads."""
     if not world.plan.hazards.offloads:
         return
     world.objects = ObjectStore(world.loop, world.metadata, world.history.violated)
@@ -76,7 +76,7 @@ def prepare_offloads(world: "World") -> None:
 
 
 def stop_offloads(world: "World") -> None:
-    """The jobs end; what they left half done stays."""
+    """Ends the jobs; their unfinished work stays."""
     for node in world.jobs:
         node.wanted_down = True
         node.kill()
@@ -108,7 +108,7 @@ def offloaded(world: "World") -> set[int]:
 
 
 def _changed(world: "World", change: Change) -> None:
-    """A ledger that its topic lists goes only when a whole file of it is live."""
+    """Asserts that a listed ledger is deleted only when a complete file of it is live."""
     if change.after is not None or not change.key.startswith(LEDGERS_PREFIX):
         return
     assert change.before is not None and world.objects is not None  # noqa: PT018

@@ -123,7 +123,7 @@ class ChurnPlan:
     topics: int = 0
     """Topics that are deleted and created again while they are used."""
     namespaces: bool = False
-    """Each of those topics has a namespace of its own, which is deleted and created again too."""
+    """Each of those topics has its own namespace, which is deleted and created again, too."""
     cut_chance: float = 0.0
     """That a client closes its connection while a command is under way."""
     rest_chance: float = 0.0
@@ -190,13 +190,13 @@ class Plan:
     ages: bool = False
     """Messages expire that are older than any run is long; wall clocks make great leaps."""
     tells: bool = False
-    """Idle writers tell their bookies what is confirmed; others read open ledgers."""
+    """Idle writers send their last confirmed entries to bookies; others read open ledgers."""
     weather: Weather = field(default_factory=Weather)
     churn: ChurnPlan = field(default_factory=ChurnPlan)
     hazards: HazardPlan = field(default_factory=HazardPlan)
     txn: TxnPlan = field(default_factory=TxnPlan)
     deduplicates: int = 0
-    """Topics store what is sent again once, and their ids after so many entries; 0: they do not."""
+    """Topics deduplicate, and store their ids after this number of entries; 0: they do not."""
 
     @property
     def fault_phase_s(self) -> float:
@@ -222,7 +222,7 @@ def draw_plan(seed: int) -> Plan:
             slow_s=rng.choice((0.05, 0.3)),
         ),
     )
-    # Of its own randomness: what other seeds draw stays what it was.
+    # Drawn independently, so that the rest of the plan does not change.
     plan.ages = plan.world == "topics" and Random(seed ^ AGES).random() < AGES_CHANCE
     plan.tells = Random(seed ^ TELLS).random() < TELLS_CHANCE
     fault_span_s = rng.choice((6.0, 12.0, 20.0))
@@ -280,7 +280,7 @@ def add_churn(plan: Plan) -> None:
 
 
 def add_hazards(plan: Plan) -> None:
-    """Adds what `HAZARD_KINDS` and `HazardPlan` have, of its own randomness."""
+    """Adds events of `HAZARD_KINDS` and `HazardPlan`, drawn independently."""
     rng = Random(plan.seed ^ HAZARDS)
     topics = plan.world == "topics"
     plan.hazards = HazardPlan(
@@ -308,14 +308,14 @@ def add_hazards(plan: Plan) -> None:
 
 
 def add_deduplication(plan: Plan, *, always: bool = False) -> None:
-    """Some runs of topics deduplicate, of its own randomness."""
+    """Adds deduplication to some runs of topics, drawn independently."""
     rng = Random(plan.seed ^ DEDUPLICATION)
     if plan.world == "topics" and (rng.random() < DEDUPLICATION_CHANCE or always):
         plan.deduplicates = rng.choice((1, 5, 20, 1_000))
 
 
 def add_transactions(plan: Plan, *, always: bool = False) -> None:
-    """Adds transactional clients to some runs of topics, of its own randomness."""
+    """Adds transactional clients to some runs of topics, drawn independently."""
     rng = Random(plan.seed ^ TXNS)
     if plan.world == "topics" and (rng.random() < TXNS_CHANCE or always):
         plan.txn = TxnPlan(

@@ -38,7 +38,7 @@ class Promises:
         self._former: dict[int, set[int]] = {}
         """Entries that reached it in former lives: a journal may hold them without an answer."""
         self.broken: list[str] = []
-        """What was seen at once."""
+        """Violations that were seen immediately."""
         self.on_fence: Callable[[], None] = lambda: None
         """Called when a bookie answers that it has fenced a ledger."""
         self.on_added: Callable[[int, Sequence[int]], None] = lambda *_: None
@@ -122,7 +122,7 @@ class Promises:
 
 
 async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> None:
-    """Holds every bookie to what it answered, for ledgers that still are."""
+    """Compares every bookie with its answers, for ledgers that still exist."""
     for node in world.bookies:
         if node.process is None or node.service is None or node.harmed:
             continue

@@ -47,7 +47,7 @@ def answered(done: bool, error: Exception | None) -> Outcome:
 
 
 class Session:
-    """One attempt of a consumer to attach, and what it sees of the subscription then."""
+    """One attempt of a consumer to attach, and its deliveries afterwards."""
 
     def __init__(
         self, recording: "Recording", name: str, topic: str, subscription: str, kind: int, at: int

@@ -1,4 +1,4 @@
-"""Runs seeds, each in a process of its own that is forked from this one, and gathers results.
+"""Runs seeds, each in a process forked from this one, and collects the results.
 
 A fork is a few milliseconds, costs no imports, leaves nothing behind, and can be ended where a run
 spins. Results travel as JSON through a pipe.
@@ -85,7 +85,7 @@ class TaskQueue(Iterator[Task]):
 
 def run_tasks(tasks: Iterable[Task], *, jobs: int) -> Generator[tuple[Task, Result], None, None]:
     """Yields tasks with their results, in the order in which the runs end; `jobs` run at once."""
-    # What is imported is never garbage, and a run's own garbage goes with its process.
+    # Imported objects are never garbage, and a run's garbage ends with its process.
     gc.collect()
     gc.freeze()
     left = iter(tasks)

@@ -63,7 +63,7 @@ class StoreWatch:
         self._store._commit = committed  # type: ignore[method-assign]
 
     def _owned(self, change: Change, record: Record) -> None:
-        """A claim goes when the lease of its owner ends."""
+        """Asserts that a claim ends with its owner's lease."""
         owner = decode_ownership(change.key, record.value)
         if owner.lease_id != change.lease_id:
             self._violated(f"{change.key} was claimed, and outlives its owner's lease")

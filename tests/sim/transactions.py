@@ -1,4 +1,4 @@
-"""Transactional clients of the simulation: movers, and readers of what they move.
+"""Transactional clients of the simulation: movers, and readers of the moved messages.
 
 A mover does what official clients do: it finds its coordinators by look-ups, adds topics and its
 subscription to a transaction, sends, acks, and ends it. An END_TXN without an answer is repeated on
@@ -182,7 +182,7 @@ class Subscriber(Attachment):
 
 
 class Reader(Subscriber):
-    """Reads a target; acks what it got only on the subscription `READ`."""
+    """Reads a target; acks messages only on the subscription `READ`."""
 
     def __init__(
         self, world: "World", history: TxnHistory, topic: str, subscription: str, kind: int
@@ -341,7 +341,7 @@ class Mover(Subscriber):
         return wire
 
     async def _fill(self, attempt: Attempt, items: dict[Item, int]) -> None:
-        """Sends and acks, in either order or at once."""
+        """Sends and acks, in either order or concurrently."""
         way = self.rng.random()
         if way < 0.4:
             await self._send(attempt, items)
@@ -442,7 +442,7 @@ class Transactions:
         self.movers: list[Mover] = []
 
     async def start(self) -> None:
-        """Begins once the coordinators and the subscription of the source are there."""
+        """Begins once the coordinators and the source's subscription exist."""
         world, rng = self.world, self.world.rng
         setup = Mover(world, self.history, -1)
         await rng.choice(world.clients).start(self._prepare(setup), "transactions")

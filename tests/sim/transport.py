@@ -187,7 +187,7 @@ class SimTransport(asyncio.Transport):
                 self.protocol.resume_writing()
 
     def vanish(self, kind: str) -> None:
-        """The socket goes now; the peer learns it by `kind` behind what has left already."""
+        """Closes the socket now; the peer sees `kind` after the bytes that were already sent."""
         if self.gone:
             return
         self.gone = True

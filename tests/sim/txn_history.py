@@ -59,7 +59,7 @@ class ReaderHistory:
 
 
 class TxnHistory:
-    """The attempts of a run, and what was delivered of them."""
+    """The attempts of a run, and the deliveries of their messages."""
 
     def __init__(self, now: Callable[[], float], violated: Callable[[str], None]) -> None:
         self.now, self.violated = now, violated

@@ -1,4 +1,4 @@
-"""What the nodes log, in one place: counts of what happened, and errors that nobody expected.
+"""The log lines of all nodes: counts of events, and unexpected errors.
 
 Every line counts as something that happened sometimes: a name that is never counted over many
 seeds shows what the simulation does not reach. An error with a traceback is a fault of the code,
@@ -29,7 +29,7 @@ class Watching(logging.Handler):
         self.counts: Counter[str] = Counter()
         self.errors: list[str] = []
         self.steps: set[str] = set()
-        """Tasks that go on without a caller that was cut off: nobody hears of a refusal."""
+        """Tasks that continue without their caller, so that no one receives a refusal."""
         self.corrupt: dict[str, str] = {}
         """Cursors of which a ledger is gone for good, and when that was seen first."""
         self.story: list[str] = []

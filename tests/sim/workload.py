@@ -50,7 +50,7 @@ class Habits:
     rest_chance: float = 0.0
     hoard_chance: float = 0.0
     again_chance: float = 0.0
-    """That an ack without a receipt is followed at once by the same ack with one."""
+    """The chance that an ack without a receipt is followed by the same ack with one."""
     error_s_max: float = 0.0  # a producer sends on for so long after a SEND_ERROR
     calm: bool = False
     on_ack_receipt: Callable[[str], None] = lambda _: None
@@ -142,7 +142,7 @@ class Producer:
     def _leave(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None and wire.producers.pop(self.number, None) is not None:
-            # Not told by the broker: it may think that the producer is there.
+            # The broker did not close it: it may believe that the producer is attached.
             command = pb.CommandCloseProducer(producer_id=self.number, request_id=1 << 40)
             wire.write(encode_command(CommandType.CLOSE_PRODUCER, command))
 
@@ -316,7 +316,7 @@ class Consumer:
         return record.session(self.name, self.topic, self.subscription, self.kind, self.initial)
 
     def _attached(self) -> None:
-        """The subscription is there: the broker has said so."""
+        """Records that the subscription exists: the broker has answered."""
         self.subscribed.set()
         self._serving = True
 
@@ -352,7 +352,7 @@ class Consumer:
 
     def command(self, kind: int, message: Any, payload: bytes | None) -> None:
         if kind == ACTIVE_CONSUMER_CHANGE:
-            self._last = (-1, -1)  # what nobody has acked comes again to the one that is active now
+            self._last = (-1, -1)  # unacked messages are redelivered to the active consumer
             return
         assert payload is not None
         position = (message.message_id.ledgerId, message.message_id.entryId)

@@ -163,12 +163,12 @@ class World:
                 consumer.hurry(within_s)
 
     def provoke(self) -> None:
-        """The store answers badly from now on: whoever deletes things does so now."""
+        """Makes the store fail from now on, so that deletions race with failures."""
         for consumer in self.consumers:
             consumer.provoke()
 
     def client_of_its_own(self) -> Client:
-        """Connections that nobody else uses."""
+        """Returns connections that no other client uses."""
         services = [(broker.name, BROKER_PORT) for broker in self.brokers]
         return Client(services, self.rng.randrange)
 
@@ -228,7 +228,7 @@ class World:
         self.healed_at = self.loop.now
 
     async def settle(self) -> None:
-        """Waits until the clients have got everything; says what is missing where they do not."""
+        """Waits until the clients have received everything; reports what is missing."""
         if not await self._settled(self._missing):
             return
         self.tell(f"clients are done {self.loop.now - self.healed_at:.2f} s after the heal")

@@ -28,6 +28,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.core.tasks import TaskScope
 from magnetar.ledger.bookie_calls import ask_end, ask_to_delete
 from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.context import LedgerContext
@@ -147,13 +148,16 @@ class LedgerClient:
     async def _confirmed(self, metadata: LedgerMetadata) -> int:
         """Returns the last entry known to be confirmed; all below the last ensemble is."""
         last = metadata.ensembles[-1]
-        tasks = [
-            asyncio.ensure_future(ask_end(self._context, metadata.ledger_id, identity, fence=False))
-            for identity in last.bookies
-        ]
-        confirmed, failure, waiting = -1, None, set(tasks)
+        confirmed, failure = -1, None
         delay: float | None = None
-        try:
+        async with TaskScope(f"ledger {metadata.ledger_id}") as scope:
+            waiting = {
+                scope.start(
+                    ask_end(self._context, metadata.ledger_id, identity, fence=False),
+                    f"end at {identity.bookie_id}",
+                )
+                for identity in last.bookies
+            }
             while waiting:
                 done, waiting = await asyncio.wait(
                     waiting, timeout=delay, return_when=asyncio.FIRST_COMPLETED
@@ -169,9 +173,6 @@ class LedgerClient:
                         delay = self.settings.speculative_read_delay_s
                     else:
                         failure = answer
-        finally:
-            for task in tasks:
-                task.cancel()
         if delay is None and failure is not None:
             raise failure
         return max(confirmed, last.first_entry - 1)

@@ -37,6 +37,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
+from magnetar.core.tasks import TaskScope
 from magnetar.ledger.bookie_calls import ask_end, ask_entries, ask_to_store
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.errors import RecoveryFailed
@@ -166,14 +167,15 @@ class _Recovery:
         metadata, bookies = self._metadata, self._fragment.bookies
         failures: dict[BookieIdentity, BookieError] = {}
         confirmed = self._fragment.first_entry - 1
-        tasks = {
-            asyncio.ensure_future(
-                ask_end(self._context, metadata.ledger_id, identity, fence=True)
-            ): slot
-            for slot, identity in enumerate(bookies)
-        }
         fenced: set[int] = set()
-        try:
+        async with TaskScope(f"recovery of ledger {metadata.ledger_id}") as scope:
+            tasks = {
+                scope.start(
+                    ask_end(self._context, metadata.ledger_id, identity, fence=True),
+                    f"fence {identity.bookie_id}",
+                ): slot
+                for slot, identity in enumerate(bookies)
+            }
             waiting = set(tasks)
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -187,9 +189,6 @@ class _Recovery:
                         failures[bookies[slot]] = answer
                 if fence_covers(len(bookies), metadata.write_quorum, metadata.ack_quorum, fenced):
                     return confirmed
-        finally:
-            for task in tasks:
-                task.cancel()
         raise _not_fenced(metadata, failures)
 
     async def _find(self, first: int) -> "_Run | None":
@@ -206,15 +205,18 @@ class _Recovery:
         needed = absence_needs(
             len(self._fragment.bookies), original.write_quorum, original.ack_quorum
         )
-        tasks = {
-            asyncio.ensure_future(
-                ask_entries(self._context, original.ledger_id, identity, first, end, READ_BYTES)
-            ): identity
-            for identity in copies
-        }
         absent, failures = 0, dict[BookieIdentity, BookieError]()
         answers: dict[BookieIdentity, list[StoredEntry]] = {}
-        try:
+        async with TaskScope(f"recovery of ledger {original.ledger_id}") as scope:
+            tasks = {
+                scope.start(
+                    ask_entries(
+                        self._context, original.ledger_id, identity, first, end, READ_BYTES
+                    ),
+                    f"read at {identity.bookie_id}",
+                ): identity
+                for identity in copies
+            }
             waiting = set(tasks)
             while waiting:
                 if answers and all(tasks[task] in self._silent for task in waiting):
@@ -237,9 +239,6 @@ class _Recovery:
                 if absent >= needed and not answers:
                     return None
             self._silent.update(tasks[task] for task in waiting)
-        finally:
-            for task in tasks:
-                task.cancel()
         if not answers:
             return self._doubtful(first, failures)
         best = max(answers.values(), key=len)

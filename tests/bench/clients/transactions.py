@@ -49,6 +49,13 @@ async def _ready(client: RawClient) -> int:
     return int(min(count, COORDINATORS_MAX))
 
 
+async def connect_coordinators(port: int) -> None:
+    """Return once the server on this port of the machine serves its coordinators."""
+    client = await RawClient.connect("127.0.0.1", port)
+    await _ready(client)
+    await client.close()
+
+
 class Worker:
     """Commits one transaction after the other."""
 

@@ -2,8 +2,8 @@
 
 A checker that has caught nothing proves nothing. Every bug is a patch of the product's own code,
 applied in the process of a run, with the story that it stands for and the seed that finds it;
-`test_bugs.py` shows that it does. A bug may lean the plan towards what it takes, so that it is
-found in few seeds: what the plan leans to is drawn in other runs as well.
+`test_bugs.py` shows that it does. A bug may bias the plan towards the events that it needs, so that
+few seeds find it; other runs draw the same events.
 """
 
 from collections.abc import Iterable

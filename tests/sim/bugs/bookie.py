@@ -1,4 +1,4 @@
-"""Planted bugs of the bookie: what is durable when, and what is forgotten."""
+"""Planted bugs of the bookie: durability, and lost knowledge of damage."""
 
 import asyncio
 from collections.abc import Sequence
@@ -99,7 +99,7 @@ BUGS: Final = (
         "journal trimmed before the checkpoint",
         "Journal files go while what they hold is not in the entry logs yet.",
         trims_before_the_checkpoint,
-        100,
+        467,
         together(quorum(2, 2, 2), faults("power off bookie", "kill broker", count=14)),
     ),
     Bug(
@@ -130,7 +130,7 @@ BUGS: Final = (
         "A bookie that found its journal damaged answers for what it lost as if it had never been "
         "there.",
         damage_is_forgotten,
-        762,
+        779,
         together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(

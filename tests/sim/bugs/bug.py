@@ -15,7 +15,7 @@ class Bug:
 
     name: str
     story: str
-    """What goes wrong, and where it went wrong."""
+    """The mistake and its consequence, with the system that made it."""
     patch: Patch
     seed: int
     """The first seed that finds it."""

@@ -201,7 +201,7 @@ BUGS: Final = (
         "The first confirmed entry of a new ensemble has no ack quorum there when the change is "
         "recorded: a recovery that finds the record ends the ledger before it.",
         the_first_piece_is_not_awaited,
-        3,
+        6,
         together(ledgers(), quorum(3, 3, 2), bookies(5), faults("late quorum", count=12)),
     ),
     Bug(

@@ -76,7 +76,7 @@ BUGS: Final = (
         "rolled. The new instance deletes the ledger that the record retires, and the former "
         "instance then switches the record to it: every ack of the subscription is lost.",
         announced_ledgers_are_deleted,
-        60,
+        237,
         together(topics(), churn(cursor_bytes=1, hoard_chance=0.5, churners=2), UNDER_WAY),
     ),
     Bug(
@@ -101,7 +101,7 @@ BUGS: Final = (
         "repeats the write under the new claim: it trims ledgers that the new one still lists, "
         "deletes a subscription that has answered SUCCESS since, or undoes receipted acks.",
         former_instances_write_on,
-        40,
+        275,
         together(
             topics(),
             many_rollovers(),

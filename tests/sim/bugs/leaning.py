@@ -1,4 +1,4 @@
-"""Ways in which a bug leans the plan: less of everything else, more of what it takes."""
+"""Biases of plans for bugs: fewer other events, more of the events that the bug needs."""
 
 from random import Random
 
@@ -40,7 +40,7 @@ def ages() -> Lean:
 
 
 def tells() -> Lean:
-    """Idle writers tell their bookies what is confirmed; others read open ledgers."""
+    """Idle writers send their last confirmed entries to bookies; others read open ledgers."""
 
     def lean(plan: Plan) -> None:
         plan.tells = True
@@ -71,7 +71,7 @@ def hazards(**more: float) -> Lean:
 
 
 def deduplicates(entries: int) -> Lean:
-    """Topics deduplicate, and store their ids after so many entries."""
+    """Topics deduplicate, and store their ids after this number of entries."""
 
     def lean(plan: Plan) -> None:
         plan.deduplicates = entries

@@ -212,7 +212,7 @@ BUGS: Final = (
         "A bookie that recovery asks for an entry answers that it has none, and takes it from the "
         "old writer a moment later: it is confirmed behind the end (BookKeeper #2614).",
         recovery_reads_of_some_do_not_fence,
-        19,
+        31,
         together(ledgers(), quorum(3, 3, 2), bookies(3), faults("late copy", count=12)),
     ),
     Bug(
@@ -249,7 +249,7 @@ BUGS: Final = (
         "A bookie whose journal is damaged cannot know what it had; taken for a no, its answer "
         "ends ledgers early.",
         unknown_is_absence,
-        465,
+        581,
         together(ledgers(), quorum(2, 2, 2), faults("flip journal", "kill broker", count=9)),
     ),
     Bug(
@@ -257,7 +257,7 @@ BUGS: Final = (
         "A bookie that cannot be reached is counted as one that does not have the entry "
         "(BookKeeper #1067).",
         silence_is_absence,
-        15,
+        30,
         together(ledgers(), ROUGH),
     ),
     Bug(
@@ -265,7 +265,7 @@ BUGS: Final = (
         "A bookie comes back with an empty disk and answers for what its former disk had: recovery "
         "ends ledgers early on its word.",
         incarnation_is_ignored,
-        26,
+        42,
         faults("wipe bookie", "kill broker", "kill bookie", count=8),
     ),
     Bug(

@@ -208,7 +208,7 @@ BUGS: Final = (
         "the commit of acks is answered before it is durable",
         "A broker dies after the answer, and the messages come again.",
         commits_of_acks_are_not_flushed,
-        147,
+        153,
         together(KILLS, transactions(retention_s=1)),
     ),
     Bug(

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from google.protobuf.message import Message
@@ -12,8 +12,10 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.peers.connection import Address, PeerConnection, open_peer
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.tasks import TaskSet
-from magnetar.security.credentials import Credentials
-from magnetar.security.tls.reload import ClientTls
+
+if TYPE_CHECKING:
+    from magnetar.security.credentials import Credentials
+    from magnetar.security.tls.reload import ClientTls
 
 CONNECTIONS_MAX: Final = 256
 """Maximum number of connections; beyond it, the oldest is closed."""
@@ -26,7 +28,7 @@ class PeerClient:
     """Sends requests of the binary protocol to other brokers."""
 
     def __init__(
-        self, credentials: Credentials | None = None, tls: ClientTls | None = None
+        self, credentials: "Credentials | None" = None, tls: "ClientTls | None" = None
     ) -> None:
         """`credentials` are this broker's own; with `tls`, connections are encrypted."""
         self._credentials = credentials

@@ -8,19 +8,20 @@ fails every pending request; its owner (`client`) opens another one.
 import asyncio
 import ssl
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from google.protobuf.message import Message
 
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
-from magnetar.security.credentials import Credentials
-from magnetar.security.credentials.plugins import CredentialsUnavailable
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType, parse_command
 from magnetar.wire.encoder import PONG_FRAME, encode_command
 from magnetar.wire.framing import FRAME_HEADER, PROTOCOL_VERSION, ProtocolError
+
+if TYPE_CHECKING:
+    from magnetar.security.credentials import Credentials
 
 CONNECT_TIMEOUT_S: Final = 3.0
 CLOSE_TIMEOUT_S: Final = 1.0
@@ -50,7 +51,7 @@ class PeerConnection:
         address: Address,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        credentials: Credentials | None,
+        credentials: "Credentials | None",
     ) -> None:
         self._address = address
         self._reader = reader
@@ -156,6 +157,9 @@ class PeerConnection:
     async def _proof(self) -> tuple[str | None, bytes]:
         if self._credentials is None:
             return None, b""
+        # Here: an open broker starts without the modules of security.
+        from magnetar.security.credentials.plugins import CredentialsUnavailable
+
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 method, secret = await self._credentials.method_and_data()
@@ -176,7 +180,7 @@ class PeerConnection:
 
 
 async def open_peer(
-    address: Address, credentials: Credentials | None, client_version: str
+    address: Address, credentials: "Credentials | None", client_version: str
 ) -> PeerConnection:
     """Returns an authenticated connection; raises ServiceNotReady if there is none in time."""
     try:
