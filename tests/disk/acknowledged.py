@@ -1,5 +1,6 @@
 """What clients asked of the bookie and what it answered, and what it may answer from then on."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -61,6 +62,15 @@ class Told:
     def added(self, ledger_id: int, ids: tuple[int, ...]) -> None:
         """The bookie gave its receipt."""
         self.acked.update((ledger_id, entry_id) for entry_id in ids)
+
+    def as_of_now(self) -> "Told":
+        """The history for a read that is sent now: later receipts do not bind its answer.
+
+        An entry may be stored, or a ledger deleted, between the read and the check of its answer.
+        """
+        past = copy(self)
+        past.acked, past.deleted = set(self.acked), set(self.deleted)
+        return past
 
     def absent_is_right(self, key: Key) -> bool:
         """Whether "there is no such entry" is a right answer."""

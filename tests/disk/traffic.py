@@ -152,6 +152,7 @@ class Traffic:
 
     async def read(self, ledger_id: int, entry_id: int, more: int = 0) -> None:
         """Reads entries; what comes must be right."""
+        told = self._told.as_of_now()
         try:
             found = await self.bookie.read_entries(
                 ledger_id, entry_id, entry_id + more, bytes_max=READ_BYTES
@@ -159,9 +160,9 @@ class Traffic:
         except BookieUnavailable:
             return
         except BookieError as error:
-            self._told.check_read_error((ledger_id, entry_id), error)
+            told.check_read_error((ledger_id, entry_id), error)
         else:
-            self._told.check_entries(ledger_id, entry_id, found)
+            told.check_entries(ledger_id, entry_id, found)
 
     async def _fence(self, ledger_id: int) -> None:
         self._told.fencing.add(ledger_id)
