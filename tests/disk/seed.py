@@ -23,6 +23,8 @@ HEALS_S: Final = 40.0
 """How long a disk that is well again may take to show; the bookie looks every 5 s."""
 QUIET_S: Final = 0.15
 """Longer than `journal_mark_idle_s`: what was acknowledged is marked as such then."""
+QUIET_LOOKS: Final = 4
+"""Looks in a row that find the disk quiet: on a busy machine, the bookie may stand still."""
 HANG_SEEN_S: Final = 20.0
 """Within which a bookie whose disk hangs must not be ready any more; its limit is 1.5 s."""
 HANG_STEPS: Final = 400
@@ -315,9 +317,11 @@ async def quiet(run: Run, traffic: Traffic) -> None:
     """Some requests, all answered; then none, until the journal has said that it is synced."""
     await traffic.run(run.rng.randint(30, 150))
     await traffic.settle()
-    before = -1
-    while before != run.process.control.operations:
-        before = run.process.control.operations
+    before, quiet_looks = -1, 0
+    while quiet_looks < QUIET_LOOKS:
+        now = run.process.control.operations
+        quiet_looks = quiet_looks + 1 if now == before else 0
+        before = now
         await asyncio.sleep(QUIET_S)
 
 

@@ -211,7 +211,7 @@ def test_bytes_by_cause(world: World, first: Result) -> None:
         "now": 0,
         "retention=0": 0,
         "ttl=1s,retention=0": len(ledgers) - 1,
-    }
+    }, (scenarios, ledgers)
     gone = scenarios["ttl=1s,retention=0"]
     assert gone["bytes_on_bookies"] == sum(row["bytes_on_bookies"] for row in ledgers[:-1])
     assert dict(gone["expired"])["never"] == 65
