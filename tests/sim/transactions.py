@@ -331,8 +331,10 @@ class Mover(Subscriber):
             tc_id=coordinator, txn_ttl_millis=round(self.plan.timeout_s * 1000)
         )
         wire = await self._coordinator(coordinator)
+        asked_at = self.history.now()  # the timeout counts from the request
         answer = await ask(wire, CommandType.NEW_TXN, command)
-        return self.history.begin((answer.txnid_most_bits, answer.txnid_least_bits))
+        txn = answer.txnid_most_bits, answer.txnid_least_bits
+        return self.history.begin(txn, asked_at)
 
     async def _coordinator(self, coordinator: int) -> Wire:
         wire = await self._client.broker_of(f"{ASSIGN}-partition-{coordinator}")

@@ -71,12 +71,12 @@ class TxnHistory:
         self.pending_s = 0.0
         """A transaction is certainly open for so long, unless its client ends it."""
 
-    def begin(self, txn: tuple[int, int]) -> Attempt:
-        """A mover has begun a transaction."""
+    def begin(self, txn: tuple[int, int], asked_at: float) -> Attempt:
+        """A mover has begun a transaction, which it asked for at `asked_at`."""
         for earlier in self.attempts:
             if earlier.txn == txn:
                 self.violated(f"transaction {txn} was begun twice")
-        attempt = Attempt(len(self.attempts), txn, self.now())
+        attempt = Attempt(len(self.attempts), txn, asked_at)
         self.attempts.append(attempt)
         return attempt
 
