@@ -26,6 +26,7 @@ TOPICS = 50
 IDS = (0, 1, 2)
 SHARED = 1
 STORED_S_MAX = 20.0
+FRAMES_LONG = 1_000_000
 
 
 async def _attack(port: int, frames: Iterator[bytes]) -> int:
@@ -96,4 +97,5 @@ async def test_mutated_frames_disturb_nobody(caplog: pytest.LogCaptureFixture) -
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 async def test_a_million_mutated_frames_disturb_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    await _campaign(int(os.environ.get("FUZZ_SEED", "1")), 1_000_000, caplog)
+    count = int(os.environ.get("FUZZ_FRAMES", FRAMES_LONG))
+    await _campaign(int(os.environ.get("FUZZ_SEED", "1")), count, caplog)

@@ -133,12 +133,14 @@ def in_transaction(entry: bytes, metadata: MessageMetadata, most: int, least: in
     """Returns a producer's entry with the transaction in its metadata.
 
     Clients name the transaction in SEND; not all of them name it in the metadata, which is stored.
-    Raises MalformedEntry if the metadata names another one.
+    Raises MalformedEntry if the metadata names another one or lacks a required field.
     """
     if metadata.HasField("txnid_most_bits") or metadata.HasField("txnid_least_bits"):
         if (metadata.txnid_most_bits, metadata.txnid_least_bits) != (most, least):
             raise MalformedEntry("The metadata names another transaction than SEND")
         return entry
+    if not metadata.IsInitialized():  # parsing accepts it, serialization raises
+        raise MalformedEntry("The metadata lacks producer_name, sequence_id or publish_time")
     metadata.txnid_most_bits, metadata.txnid_least_bits = most, least
     return build_entry(metadata, payload_of(entry), checksum=entry[:2] == _CHECKSUM_MAGIC)
 

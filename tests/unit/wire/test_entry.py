@@ -9,6 +9,7 @@ from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.checksum import entry_fault
 from magnetar.wire.entry import (
     build_entry,
+    in_transaction,
     parse_metadata,
     payload_of,
     peek,
@@ -110,3 +111,11 @@ def test_sticky_key(fields: dict[str, str | bytes | bool], key: bytes | None) ->
 def test_a_key_that_is_not_text_is_taken_as_it_is() -> None:
     metadata = pb.MessageMetadata.FromString(METADATA.SerializeToString() + b"\x32\x01\xff")
     assert sticky_key(metadata) == b"\xff"
+
+
+def test_metadata_without_a_required_field_joins_no_transaction() -> None:
+    data = frames.entry()
+    metadata = parse_metadata(data)
+    metadata.ClearField("producer_name")
+    with pytest.raises(MalformedEntry, match="producer_name"):
+        in_transaction(data, metadata, 0, 1)
