@@ -246,6 +246,10 @@ class Mover(Subscriber):
         """What is to be moved, with the size of its batch."""
         self._arrived = asyncio.Event()
         self._cumulative = self.kind == EXCLUSIVE and self.plan.cumulative
+        self._newest = (-1, -1)
+        self._rewound = False
+        """Whether this session got earlier messages again: the broker does this when a transaction
+        of an earlier session, which had acked them cumulatively, is aborted."""
         self._producers = [
             TargetProducer(self._client, topic, f"mover{number}") for topic in TARGETS
         ]
@@ -256,6 +260,7 @@ class Mover(Subscriber):
         while True:
             self.queue.clear()
             self.gone.clear()
+            self._newest, self._rewound = (-1, -1), False
             try:
                 await self.attach()
                 for producer in self._producers:
@@ -272,6 +277,8 @@ class Mover(Subscriber):
     def received(self, position: tuple[int, int], payloads: dict[int, bytes], size: int) -> None:
         items = {(*position, index): size for index in payloads}
         self.history.taken(items, self.subscribed_at)
+        self._rewound = self._rewound or position <= self._newest
+        self._newest = max(self._newest, position)
         self.queue.update(items)
         self._arrived.set()
 
@@ -301,6 +308,10 @@ class Mover(Subscriber):
             return  # its timeout ends it
         commit = fate >= self.plan.leave_chance + self.plan.abort_chance
         await asyncio.sleep(rng.expovariate(1.0) * self.plan.pace_s)
+        if self._cumulative and self._rewound:
+            # Its ack would also cover the earlier messages, which it has not moved.
+            await self._end(attempt, commit=False)
+            raise ConnectionError("the messages come again, from an earlier one on")
         await self._end(attempt, commit=commit)
         if attempt.committed is not None and rng.random() < LATE_CHANCE:
             await self._send_late(attempt)
