@@ -116,6 +116,19 @@ class Cursors:
             cursor_log = CursorLog(self._context, self._tenure, put.key, record, revision)
             return self.adopt(self._cursor(name, record.mark_delete, cursor_log))
 
+    async def restore(self, name: str) -> Cursor:
+        """Returns an existing durable cursor, and reads it again if it is broken.
+
+        Raises NotFound, and CursorCorrupt if it is still unreadable.
+        """
+        await self._settle_and_notify(name)
+        if name in self.broken:
+            return await self._restore_again(name)
+        cursor = self.live.get(name)
+        if cursor is None or not cursor.durable:
+            raise NotFound(f"cursor {name} does not exist")
+        return cursor
+
     async def open_aborted(self) -> Cursor:
         """Returns the aborted entries; creates their record with the first ones."""
         async with self._list.locked():

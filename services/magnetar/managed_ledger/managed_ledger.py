@@ -322,6 +322,14 @@ class ManagedLedger:
             self._cursors.open(name, mark, dict(properties or {})), f"cursor {name}"
         )
 
+    async def restore_cursor(self, name: str) -> Cursor:
+        """Returns an existing durable cursor, and reads it again if it is broken.
+
+        Raises NotFound, and CursorCorrupt if it is still unreadable.
+        """
+        self.check_open()
+        return await self._context.tasks.finish(self._cursors.restore(name), f"cursor {name}")
+
     def carry_payload(self, cursor: Cursor, payload: Callable[[], bytes]) -> None:
         """Stores `payload()` with every write of the cursor. Such a cursor reads no new entries."""
         cursor.payload = payload

@@ -26,6 +26,7 @@ from magnetar.admin.http.routes import Handler, Routes
 from magnetar.admin.message_view import batch_size, message_response
 from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.cursor_moves import position_of_time
+from magnetar.broker.topic.last_message import last_readable
 from magnetar.broker.topic.persistent import PersistentTopic, require_persistent
 from magnetar.core.errors import (
     MetadataError,
@@ -146,7 +147,7 @@ async def last_message_id(request: Request) -> Response:
     ledger = topic.managed_ledger
     last, batch = ledger.last_confirmed, None
     if ledger.entries_total:
-        last = topic.last_readable() or ledger.first_position
+        last = last_readable(ledger) or ledger.first_position
     if last.entry_id >= 0 and ledger.entries_total:
         batch = batch_size((await ledger.read_entry(last)).data)
     return answer(

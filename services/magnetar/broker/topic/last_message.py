@@ -35,7 +35,23 @@ async def find_last_message(
     return position, facts.message_count - 1 if facts.is_batch else NO_BATCH
 
 
-def last_not_aborted(ledger: ManagedLedger, last: Position) -> Position:
+def last_stored(ledger: ManagedLedger) -> Position | None:
+    """Returns the position of the last stored entry, None if there is none."""
+    last = ledger.last_confirmed
+    if last.entry_id < 0 and ledger.entries_total:
+        last = ledger.previous_position(ledger.next_position(last))
+    return last if last.entry_id >= 0 and last > ledger.first_position else None
+
+
+def last_readable(ledger: ManagedLedger) -> Position | None:
+    """Returns the last entry that a consumer can get now, None if there is none."""
+    if ledger.horizon is None and ledger.aborted is None:
+        return last_stored(ledger)
+    last = _last_not_aborted(ledger, ledger.last_visible)
+    return last if last.entry_id >= 0 and last > ledger.first_position else None
+
+
+def _last_not_aborted(ledger: ManagedLedger, last: Position) -> Position:
     """Returns the last entry at or before `last` that is not aborted, or `first_position`."""
     aborted = ledger.aborted
     while aborted is not None and ledger.is_aborted(*last):

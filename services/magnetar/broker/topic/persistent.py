@@ -6,7 +6,7 @@ append fails, every producer is disconnected: a later message must not be stored
 one that the client resends.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
@@ -28,7 +28,7 @@ from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATIO
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.entry_stamp import last_index
 from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate
-from magnetar.broker.topic.last_message import find_last_message, last_not_aborted
+from magnetar.broker.topic.last_message import find_last_message, last_readable, last_stored
 from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, check_keys, without_own
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
@@ -141,7 +141,7 @@ class PersistentTopic(GovernedTopic):
         await self.deduplication_switch.load()
         if Watermark.of(self.managed_ledger) is not None:
             self.transactions.recover()
-        position = self._last_stored()
+        position = last_stored(self.managed_ledger)
         if self._context.stamp is not None and position is not None:
             entry = await self.managed_ledger.read_entry(position)
             self._next_index = last_index(entry.data) + 1
@@ -265,20 +265,36 @@ class PersistentTopic(GovernedTopic):
             raise SubscriptionExists("Subscription already exists for topic")
         self.check_new_subscription(name)
         self._being_created |= {name}
-        creating = self._create_subscription(name, start, properties, before_kept)
+        opening = partial(
+            self.managed_ledger.open_cursor,
+            name, initial=start, properties=properties, before_kept=before_kept,
+        )  # fmt: skip
+        creating = self._create_subscription(name, opening)
         return await self._tasks.finish(creating, f"create subscription {name}")
 
+    async def restore_subscription(self, name: str) -> PersistentSubscription:
+        """Returns a durable subscription, and reads its cursor again if that failed before.
+
+        Raises SubscriptionNotFound, and CursorCorrupt if the cursor is still unreadable.
+        """
+        self._check_serving()
+        self._being_created |= {name}
+        opening = partial(self.managed_ledger.restore_cursor, name)
+        try:
+            restoring = self._create_subscription(name, opening)
+            return await self._tasks.finish(restoring, f"restore subscription {name}")
+        except NotFound as error:
+            raise SubscriptionNotFound(f"Subscription {name} not found") from error
+
     async def _create_subscription(
-        self, name: str, start: Position, properties: Mapping[str, str], before_kept: bool
+        self, name: str, opening: Callable[[], Awaitable[Cursor]]
     ) -> PersistentSubscription:
-        """Creates the cursor and its subscription in one step.
+        """Opens the cursor and creates its subscription in one step.
 
         A cursor without a subscription would hold data back unnoticed.
         """
         try:
-            cursor = await self.managed_ledger.open_cursor(
-                name, initial=start, properties=properties, before_kept=before_kept
-            )
+            cursor = await opening()
         finally:
             self._being_created -= {name}
         # A closing topic gets no subscription, a suspended one does. A deletion may have ended the
@@ -430,25 +446,9 @@ class PersistentTopic(GovernedTopic):
         throttle.topic, throttle.own = whole, own
         subscription.rates_changed()
 
-    def _last_stored(self) -> Position | None:
-        """Returns the position of the last stored entry, None if there is none."""
-        ledger = self.managed_ledger
-        last = ledger.last_confirmed
-        if last.entry_id < 0 and ledger.entries_total:
-            last = ledger.previous_position(ledger.next_position(last))
-        return last if last.entry_id >= 0 and last > ledger.first_position else None
-
-    def last_readable(self) -> Position | None:
-        """Returns the last entry that a consumer can get now, None if there is none."""
-        ledger = self.managed_ledger
-        if ledger.horizon is None and ledger.aborted is None:
-            return self._last_stored()
-        last = last_not_aborted(ledger, ledger.last_visible)
-        return last if last.entry_id >= 0 and last > ledger.first_position else None
-
     async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:
         """See `Topic.last_message`."""
-        position = self.last_readable()
+        position = last_readable(self.managed_ledger)
         return await find_last_message(self.managed_ledger, position, compacted)
 
     async def check_schema(self, schema: SchemaInfo) -> None:

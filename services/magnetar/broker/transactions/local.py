@@ -4,8 +4,15 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.topic.registry import TopicRegistry
 from magnetar.broker.transactions.api import Participant
-from magnetar.core.errors import InvalidTopicName, NotAllowed, ServiceNotReady, TopicNotFound
+from magnetar.core.errors import (
+    InvalidTopicName,
+    NotAllowed,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicNotFound,
+)
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.managed_ledger.errors import CursorCorrupt
 from magnetar.transactions.model import Outcome, TxnId
 
 
@@ -32,10 +39,10 @@ class LocalParticipants:
         opened = await self._open(topic)
         if opened is None:
             return
-        if (error := opened.broken_subscriptions.get(subscription)) is not None:
-            # It exists, and its pending acks cannot be read now.
-            raise ServiceNotReady(f"Subscription {subscription} of {topic}: {error.message}")
-        if (subscribed := opened.subscriptions.get(subscription)) is not None:
+        subscribed: Participant | None = opened.subscriptions.get(subscription)
+        if subscribed is None and subscription in opened.broken_subscriptions:
+            subscribed = await _restored(opened, subscription)
+        if subscribed is not None:
             await _end(subscribed, txn, outcome)
         else:
             # It was deleted, unless a later owner of the topic has created it.
@@ -68,6 +75,20 @@ class LocalParticipants:
         except (TopicNotFound, NotAllowed, InvalidTopicName):
             return None
         return opened if isinstance(opened, PersistentTopic) else None
+
+
+async def _restored(topic: PersistentTopic, name: str) -> Participant | None:
+    """Reads the cursor of a subscription again; returns None if it has been deleted meanwhile.
+
+    Nothing else might: consumers that wait for the end of the transaction do not attach. Raises
+    ServiceNotReady if it is still unreadable.
+    """
+    try:
+        return await topic.restore_subscription(name)
+    except SubscriptionNotFound:
+        return None
+    except CursorCorrupt as error:
+        raise ServiceNotReady(f"Subscription {name} of {topic.full_name}: {error}") from error
 
 
 async def _end(participant: Participant, txn: TxnId, outcome: Outcome) -> None:

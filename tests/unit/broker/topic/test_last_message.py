@@ -8,6 +8,7 @@ from tests.unit.broker.topic.stage import Stage, stage
 from tests.unit.ledger.stage import publish
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
+from magnetar.broker.topic.last_message import last_readable
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.compaction.artifact import Artifacts
 from magnetar.compaction.records import CompactedFile, CompactionRecord, compaction_key
@@ -123,5 +124,5 @@ async def test_an_artifact_outlives_the_entries_of_its_log(tmp_path: Path) -> No
         places = await stored(topic, entry_bytes("a"), entry_bytes("b"))
         seen = await view(s, topic, tmp_path, places[1], (places[0], batch(True, True)))
         await topic.managed_ledger.truncate()
-        assert topic.last_readable() is None
+        assert last_readable(topic.managed_ledger) is None
         assert await topic.last_message(seen) == (places[0], 1)

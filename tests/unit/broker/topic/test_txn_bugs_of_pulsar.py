@@ -10,6 +10,7 @@ from tests.unit.broker.topic.txn_stage import T1, T2, TxnStage, txn_stage
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
+from magnetar.broker.topic.last_message import last_readable
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import NotAllowed, TransactionNotFound
 from magnetar.core.ids import EARLIEST
@@ -115,14 +116,14 @@ async def test_11877_the_last_message_id_is_that_of_a_readable_message() -> None
         await topic.create_subscription("keeps", EARLIEST, {})
         (readable,) = await t.s.publish(topic, "a")
         await aborted(t, topic, T1, "aborted", "aborted")
-        assert topic.last_readable() == readable
+        assert last_readable(topic.managed_ledger) == readable
         t.records.open(T2, topic)
         await t.sent(topic, T2, "open")
         await t.sent(topic, None, "behind")
-        assert topic.last_readable() == readable
+        assert last_readable(topic.managed_ledger) == readable
         topic = await t.reopened(topic, crash=True)
         await turns(200)
-        assert topic.last_readable() == readable
+        assert last_readable(topic.managed_ledger) == readable
 
 
 async def test_26368_recovery_of_pending_acks_ends_whatever_the_records_say() -> None:

@@ -16,10 +16,12 @@ from magnetar.core.errors import (
     MagnetarError,
     PersistenceError,
     ServiceNotReady,
+    SubscriptionNotFound,
     TransactionConflict,
 )
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.managed_ledger.errors import ManagedLedgerFenced
+from magnetar.managed_ledger.cursor_log import CursorLog
+from magnetar.managed_ledger.errors import CursorCorrupt, ManagedLedgerFenced
 from magnetar.transactions.model import Outcome, TxnState
 
 TYPES = pytest.mark.parametrize("sub_type", list(SubType))
@@ -110,6 +112,34 @@ async def test_a_subscription_that_cannot_be_read_has_not_ended_a_transaction() 
         local = LocalParticipants(t.s.service.topics)
         with pytest.raises(MagnetarError):
             await local.end_on_subscription(topic.full_name, "s", T1, Outcome.COMMIT)
+
+
+async def test_the_end_of_a_transaction_reads_a_subscription_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its bookies were down when the topic was opened, and no consumer attaches."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        c = await attached(t, topic, SubType.Shared)
+        t.records.open(T1, topic)
+        (a,) = await t.s.publish(topic, "a")
+        assert await c.ack(T1, a) is None
+        await t.s.service.topics.unload(topic.name)
+
+        async def fails(log: CursorLog) -> None:
+            raise CursorCorrupt(log.key)
+
+        with monkeypatch.context() as down:
+            down.setattr(CursorLog, "load", fails)
+            topic = await t.topic()
+            assert set(topic.broken_subscriptions) == {"s"}
+        local = LocalParticipants(t.s.service.topics)
+        await local.end_on_subscription(topic.full_name, "s", T1, Outcome.COMMIT)
+        assert topic.broken_subscriptions == {}
+        assert topic.subscriptions["s"].backlog == 0
+        with pytest.raises(SubscriptionNotFound):
+            await topic.restore_subscription("absent")
+        assert set(topic.subscriptions) == {"s"}
 
 
 @pytest.mark.parametrize("failure", [OSError("no route"), ValueError("odd")])
