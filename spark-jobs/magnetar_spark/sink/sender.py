@@ -52,6 +52,8 @@ class Transacting(Protocol):
 class _Sent:
     batch: Batch
     receipt: "asyncio.Future[tuple[int, int]] | None" = None
+    pending: bool = True
+    """Whether it counts among the pending messages: a receipt is noticed later than it comes."""
 
     @property
     def stored(self) -> bool:
@@ -146,7 +148,9 @@ class Sender:
         if receipt.cancelled() or receipt.exception() is not None:
             self._progress.set()
             return
-        self._pending -= sent.batch.count
+        if sent.pending:
+            sent.pending = False
+            self._pending -= sent.batch.count
         if self._transactions is None:
             # Only batches without a receipt are ever sent again.
             while self._segment and self._segment[0].stored:
@@ -240,7 +244,9 @@ class Sender:
             for topic in [name for name, each in self._producers.items() if each.lost is not None]:
                 del self._producers[topic]
         again = [sent for sent in self._segment if not _under_way(sent)]
-        self._pending = sum(sent.batch.count for sent in self._segment if not sent.stored)
+        for sent in self._segment:
+            sent.pending = not sent.stored
+        self._pending = sum(sent.batch.count for sent in self._segment if sent.pending)
         for sent in again:
             sent.receipt = None
             await self._put(sent)
