@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pulsar
@@ -192,7 +192,7 @@ class Copies:
         return len(self.positions)
 
 
-SETTINGS: Final = {
+SETTINGS: Final[dict[str, Any]] = {
     "ensemble_size": 3,
     "write_quorum": 2,
     "ack_quorum": 2,

@@ -42,7 +42,7 @@ def partitioned(log: Log, topic: str, count: int) -> None:
     httpx.put(url, json=count, timeout=30).raise_for_status()
 
 
-class Order(Record):
+class Order(Record):  # type: ignore[misc]
     item = String()
     count = Integer()
 

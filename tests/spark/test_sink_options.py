@@ -11,7 +11,7 @@ from magnetar_spark.sink.options import WriteOptions
 URL = "pulsar://localhost:6650"
 
 
-def parse(streaming: bool = False, **options: str) -> WriteOptions:
+def parse(*, streaming: bool = False, **options: str) -> WriteOptions:
     given = {"service.url": URL, "topic": "t"}
     given.update({name.replace("__", "."): value for name, value in options.items()})
     return WriteOptions.parse({k: v for k, v in given.items() if v}, streaming=streaming)
@@ -70,7 +70,7 @@ def test_the_connectors_options_are_parsed_whatever_their_case() -> None:
 )
 def test_what_has_no_meaning_is_refused(options: dict[str, str], text: str) -> None:
     with pytest.raises(PreconditionFailed) as raised:
-        parse(**options)
+        parse(streaming=False, **options)
     assert text in str(raised.value)
 
 

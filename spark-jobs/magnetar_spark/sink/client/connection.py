@@ -26,6 +26,7 @@ from magnetar_spark.sink.client.errors import Refused, Unavailable
 
 CLIENT_VERSION: Final = "magnetar-spark"
 PING_INTERVAL_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 1.0
 SILENCE_S_MAX: Final = 25.0
 """A connection without a byte for so long is closed: the broker answers PING."""
 
@@ -78,6 +79,8 @@ class Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._tasks = TaskSet(f"connection to {address}")
+        self._gone = asyncio.Event()
+        """Set once the socket is closed."""
         self._heard_at = 0.0
 
     # -- asyncio
@@ -100,6 +103,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """See asyncio.Protocol."""
+        self._gone.set()
         self._fail()
 
     def pause_writing(self) -> None:
@@ -182,8 +186,14 @@ class Connection(asyncio.Protocol):
         """Closes the connection; idempotent."""
         self._fail()
         await self._tasks.stop()
-        if self._transport is not None:
-            self._transport.close()
+        if self._transport is None or self._gone.is_set():
+            return
+        self._transport.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._gone.wait()
+        except TimeoutError:
+            self._transport.abort()
 
     # -- internals
 
