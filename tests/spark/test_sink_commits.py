@@ -267,3 +267,17 @@ def test_a_task_survives_the_death_of_the_server_and_repeats_nothing(
     assert len(done.txns) > 2
     sink.commit([done])
     assert sink.visible() == values
+
+
+def test_a_write_without_a_name_leaves_nothing_open_and_may_be_repeated(sink: Sink) -> None:
+    def unnamed() -> Identity:
+        return Identity(uuid.uuid4().hex, None, 0, NAMESPACE)
+
+    failed = unnamed()
+    sink.task(failed, 0, "0-0-a")  # killed
+    run(abort_batch(sink.options, [None], failed))
+    for _ in range(2):
+        identity = unnamed()
+        sink.task(identity, 1, "0-1-a")  # beaten by another attempt
+        run(commit_batch(sink.options, sink.tasks(identity), identity))
+    assert sink.visible() == sorted(2 * sink.whole(0))

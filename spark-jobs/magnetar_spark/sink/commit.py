@@ -30,54 +30,64 @@ class _Driver:
     """The driver's side of one batch."""
 
     coordinator: Coordinator
-    journal: Journal | None
+    journal: Journal
     identity: Identity
     listed: list[Txn]
     """The transactions of the tasks that count."""
 
     async def commit(self) -> None:
         """Commits the batch unless it is committed. Raises MagnetarError if it is not."""
-        base = Base()
-        if self.journal is not None:
-            base = check_start(
-                await self.journal.base(), self.identity.batch, named=self.identity.named
-            )
-            if base.committed >= self.identity.batch:
-                await self._was_committed()
-                return
+        if self.identity.sink_id is None:
+            await self._commit_unnamed()
+            return
+        base = check_start(
+            await self.journal.base(), self.identity.batch, named=self.identity.named
+        )
+        if base.committed >= self.identity.batch:
+            await self._was_committed()
+            return
         lead = await self.coordinator.begin()
-        before: Position | None = None
         try:
-            if self.journal is not None:
-                findings = await self._led(self.journal, lead, base)
-                if findings.committed >= self.identity.batch:
-                    await self._was_committed(lead)
-                    return
-                await self.coordinator.add(lead, self.journal.topic)
-                since = _lead_position(findings, self.identity)
-                done = Base(self.identity.batch, since)
-                await self.journal.append(self.identity.record(Kind.DONE, lead, done), txn=lead)
-                before = _last_before(findings, since)
+            findings = await self._led(lead, base)
+            if findings.committed >= self.identity.batch:
+                await self._was_committed(lead)
+                return
+            since = _lead_position(findings, self.identity)
+            await self.coordinator.add(lead, self.journal.topic)
+            done = self.identity.record(Kind.DONE, lead, Base(self.identity.batch, since))
+            await self.journal.append(done, txn=lead)
             await self._commit(lead)
         except BaseException:
             await abort_all(self.coordinator, [lead, *self.listed])
             raise
-        if self.journal is not None and before is not None:
+        if (before := _last_before(findings, since)) is not None:
             await self.journal.forget(before)
 
     async def abort(self) -> None:
         """Aborts what the tasks have written."""
+        base = Base() if self.identity.sink_id is None else await self.journal.base()
         txns = set(self.listed)
-        if self.journal is not None:
-            base = await self.journal.base()
-            if base is not None:
-                txns.update(await self.journal.transactions(self.identity.execution, base))
+        if base is not None:
+            txns.update(await self.journal.transactions(self.identity.execution, base))
         await abort_all(self.coordinator, txns)
 
-    async def _led(self, journal: Journal, lead: Txn, base: Base) -> Findings:
+    async def _commit_unnamed(self) -> None:
+        """Commits a batch write without a name, which nobody runs again as the same."""
+        lead = await self.coordinator.begin()
+        try:
+            recorded = await self.journal.transactions(self.identity.execution, Base())
+            await abort_all(self.coordinator, set(recorded) - set(self.listed))
+            await self._commit(lead)
+        except BaseException:
+            await abort_all(self.coordinator, [lead, *self.listed])
+            raise
+
+    async def _led(self, lead: Txn, base: Base) -> Findings:
         """Records the leading transaction, and ends all others that are not to be committed."""
-        position = await journal.append(self.identity.record(Kind.LEAD, lead, base))
-        findings = await journal.settle(self.coordinator, self.identity.execution, base, position)
+        position = await self.journal.append(self.identity.record(Kind.LEAD, lead, base))
+        findings = await self.journal.settle(
+            self.coordinator, self.identity.execution, base, position
+        )
         executions = {record.execution for _, record in findings.records}
         stale = set(findings.transactions(executions)) - set(self.listed)
         if findings.committed < self.identity.batch:
@@ -130,7 +140,7 @@ async def _driver(
     brokers: Brokers, once: ExactlyOnce, identity: Identity, messages: Sequence[TaskDone | None]
 ) -> _Driver:
     coordinator = await Coordinator.choose(brokers, identity.seed, once.transaction_timeout_ms)
-    journal = None if identity.journal is None else Journal(brokers, identity.journal)
+    journal = Journal(brokers, identity.journal)
     listed = [txn for message in messages if message is not None for txn in message.txns]
     return _Driver(coordinator, journal, identity, listed)
 
@@ -151,8 +161,7 @@ async def commit_batch(
         try:
             await driver.commit()
         finally:
-            if driver.journal is not None:
-                await driver.journal.close()
+            await driver.journal.close()
 
 
 async def abort_batch(
@@ -172,8 +181,7 @@ async def abort_batch(
             try:
                 await driver.abort()
             finally:
-                if driver.journal is not None:
-                    await driver.journal.close()
+                await driver.journal.close()
     except MagnetarError as error:
         # Spark reports the failure of the task, which is the cause; this one would hide it.
         log.warning("transactions left to their timeouts", error=str(error))

@@ -23,17 +23,17 @@ class Identity:
 
     execution: str
     """Unique: a batch that is run again has another one."""
-    sink_id: str | None = None
-    """None: a batch write without a name, which has no journal."""
-    batch: int = 0
-    namespace: str = ""
+    sink_id: str | None
+    """None: a batch write without a name, whose journal is soon deleted as inactive."""
+    batch: int
+    namespace: str
     named: bool = False
     """Whether the user chose the id."""
 
     @property
-    def journal(self) -> str | None:
-        """The topic of the journal, None without one."""
-        return None if self.sink_id is None else journal_topic(self.namespace, self.sink_id)
+    def journal(self) -> str:
+        """The topic of the journal."""
+        return journal_topic(self.namespace, self.sink_id or self.execution)
 
     @property
     def seed(self) -> int:
@@ -67,9 +67,9 @@ class TaskDone(WriterCommitMessage):
 def of_batch(options: ExactlyOnce, execution: str) -> Identity:
     """Returns the identity of a batch write."""
     if options.sink_id is None or options.batch_id is None:
-        return Identity(execution)
+        return Identity(execution, None, 0, options.state_namespace)
     return Identity(
-        execution, options.sink_id, options.batch_id, options.state_namespace or "", named=True
+        execution, options.sink_id, options.batch_id, options.state_namespace, named=True
     )
 
 
@@ -89,6 +89,6 @@ def of_task(options: ExactlyOnce, execution: str) -> Identity:
         execution,
         options.sink_id or query,
         int(batch),
-        options.state_namespace or "",
+        options.state_namespace,
         named=options.sink_id is not None,
     )

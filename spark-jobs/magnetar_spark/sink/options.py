@@ -187,13 +187,13 @@ def _exactly_once(given: "_Given", topic: str | None, *, streaming: bool) -> Exa
         _valid("stateNamespace", namespace, NamespaceName.parse)
     elif topic is not None:
         namespace = str(parse_topic(topic).namespace)
-    elif streaming or sink_id is not None:
+    else:
         raise PreconditionFailed(
             "set stateNamespace: with exactlyOnce and without the option topic, the sink needs a "
-            "namespace (TENANT/NAMESPACE) for the topic that records the committed batches"
+            "namespace (TENANT/NAMESPACE) for the topic that records its transactions"
         )
     timeout_ms = given.number("transactionTimeoutMs", TRANSACTION_TIMEOUT_MS_DEFAULT, 1_000)
-    return ExactlyOnce(timeout_ms, sink_id, batch_id, namespace)
+    return ExactlyOnce(timeout_ms, namespace, sink_id, batch_id)
 
 
 def _is_id(text: str) -> bool:

@@ -100,10 +100,10 @@ class ProducerSettings:
 class ExactlyOnce:
     """The settings of writes in transactions."""
 
-    transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS_DEFAULT
+    transaction_timeout_ms: int
+    state_namespace: str
+    """The namespace of the topic that records transactions and committed batches."""
     sink_id: str | None = None
-    """The name of the writer; None: the id of the streaming query."""
+    """The name of the writer; None: the id of the streaming query, or a batch write without one."""
     batch_id: int | None = None
     """The number of a batch write; None for streams, and for batch writes without a name."""
-    state_namespace: str | None = None
-    """The namespace of the topic that records the committed batches."""

@@ -29,7 +29,7 @@ class RecordedTransactions:
     """Transactions of a task, each in the journal before it is used (`Transacting`)."""
 
     def __init__(
-        self, coordinator: Coordinator, journal: Journal | None, identity: Identity, base: Base
+        self, coordinator: Coordinator, journal: Journal, identity: Identity, base: Base
     ) -> None:
         self._coordinator = coordinator
         self._journal = journal
@@ -44,15 +44,14 @@ class RecordedTransactions:
             return txn
         return (await self._begun())[0]
 
-    async def settle_earlier(self, journal: Journal) -> None:
+    async def settle_earlier(self) -> None:
         """Aborts what earlier runs of the batch have left open: it holds topics back.
 
         Raises Superseded, Unavailable.
         """
         self._prepared, last = await self._begun()
-        assert last is not None  # noqa: S101 - there is a journal
         own = self._identity.execution
-        findings = await journal.settle(self._coordinator, own, self._base, last)
+        findings = await self._journal.settle(self._coordinator, own, self._base, last)
         others = {record.execution for _, record in findings.records} - {own}
         await abort_all(self._coordinator, findings.transactions(others))
 
@@ -61,11 +60,9 @@ class RecordedTransactions:
         if self._prepared is not None:
             await abort_all(self._coordinator, [self._prepared])
 
-    async def _begun(self) -> tuple[Txn, Position | None]:
+    async def _begun(self) -> tuple[Txn, Position]:
         """Begins a transaction; returns it with the position of its record."""
         txn = await self._coordinator.begin()
-        if self._journal is None:
-            return txn, None
         try:
             record = self._identity.record(Kind.TASK, txn, self._base)
             return txn, await self._journal.append(record)
@@ -104,17 +101,16 @@ async def _opened(
         if identity is None or once is None:
             return _Open(brokers, Sender(brokers, options.producer, schema, None))
         coordinator = await Coordinator.choose(brokers, identity.seed, once.transaction_timeout_ms)
-        journal, base = None, Base()
-        if identity.journal is not None:
-            journal = Journal(brokers, identity.journal)
+        journal, base = Journal(brokers, identity.journal), Base()
+        if identity.sink_id is not None:
             base = check_start(await journal.base(), identity.batch, named=identity.named)
             if base.committed >= identity.batch:
                 sender = Sender(brokers, options.producer, schema, None)
                 return _Open(brokers, sender, journal, skipped=True)
         transactions = RecordedTransactions(coordinator, journal, identity, base)
-        if journal is not None and number == FIRST_TASK:
+        if identity.sink_id is not None and number == FIRST_TASK:
             try:
-                await transactions.settle_earlier(journal)
+                await transactions.settle_earlier()
             except BaseException:
                 await transactions.close()
                 raise
