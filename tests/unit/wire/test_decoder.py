@@ -62,8 +62,9 @@ def test_what_ends_a_run() -> None:
 
 def test_sends_of_a_transaction_are_runs_of_their_own_by_producer() -> None:
     def sent(producer: int, sequence_id: int, least: int | None) -> bytes:
-        txn = {} if least is None else {"txnid_most_bits": 2, "txnid_least_bits": least}
-        return frames.send(producer, sequence_id, **txn)
+        if least is None:
+            return frames.send(producer, sequence_id)
+        return frames.send(producer, sequence_id, txnid_most_bits=2, txnid_least_bits=least)
 
     stream = b"".join(
         (

@@ -36,7 +36,9 @@ async def held_begins(
 ) -> "list[asyncio.Future[TxnId]]":
     """Begins a transaction at each, in one group that the store holds back."""
     stage.store.holding = True
-    begun = [asyncio.ensure_future(each.begin(None, TIMEOUT_MS)) for each in coordinators]
+    begun: list[asyncio.Future[TxnId]] = [
+        asyncio.ensure_future(each.begin(None, TIMEOUT_MS)) for each in coordinators
+    ]
     await turns()
     assert len(stage.store.held) == 1
     stage.store.holding = False
