@@ -164,7 +164,8 @@ def _add_subscriptions(coordinator: Coordinator, request: Request) -> None:
 def _end(coordinator: Coordinator, request: Request) -> None:
     command = request.command
     caller, outcome = caller_of(request.session), _outcome(command)
-    coordinator.request_end(command.txnid_least_bits, caller, outcome, request.answered)
+    joined = tuple(dict.fromkeys(command.joined_least_bits))
+    coordinator.request_end(command.txnid_least_bits, caller, outcome, request.answered, joined)
 
 
 _Work = Callable[[Coordinator, Request], None]

@@ -9,6 +9,11 @@ A request has a callback, which gets the answer: thousands of transactions at on
 The end of a transaction continues without its client: the coordinator writes the decision, notifies
 the participants, at once those that need no wait, and keeps the outcome. A new owner of the
 coordinator repeats this for the transactions that are ending.
+
+A joint commit ends several transactions of the coordinator at once. The write of one record, that
+of the leading transaction, decides all of them: it lists the others. Until it is durable, the
+others stay open in the store, and nothing else can end them here. Afterwards each is committed on
+its own, and the leading one last. A new owner does the same for a list that it finds.
 """
 
 import asyncio
@@ -27,6 +32,7 @@ from magnetar.broker.transactions.participants import Call, Notifier
 from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
 from magnetar.core.backoff import Random
 from magnetar.core.errors import (
+    InvalidTxnStatus,
     MagnetarError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
@@ -88,12 +94,14 @@ class Limits:
 class _Active:
     """A transaction that has not ended: its newest record, and what waits for its end."""
 
-    __slots__ = ("record", "waiting")
+    __slots__ = ("joining", "record", "waiting")
 
     def __init__(self, record: TransactionRecord) -> None:
         self.record = record
         self.waiting: list[OnDone] | None = None
         """Called when all participants have made the outcome durable. None before the decision."""
+        self.joining: list[OnDone] | None = None
+        """While a joint commit is being written: called when it is durable. One list for all."""
 
     def answer(self, error: MagnetarError | None) -> None:
         """Answers all that wait for the end."""
@@ -238,19 +246,38 @@ class Coordinator:
         self._writer.write(number, on_done)
         txn.record = record
 
-    async def end(self, number: int, caller: Caller, outcome: Outcome) -> None:
+    async def end(
+        self, number: int, caller: Caller, outcome: Outcome, joined: tuple[int, ...] = ()
+    ) -> None:
         """Ends a transaction; returns when every participant has made the outcome durable."""
-        await _done(lambda done: self.request_end(number, caller, outcome, done))
+        await _done(lambda done: self.request_end(number, caller, outcome, done, joined))
 
-    def request_end(self, number: int, caller: Caller, outcome: Outcome, on_done: OnDone) -> None:
+    def request_end(
+        self,
+        number: int,
+        caller: Caller,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...] = (),
+    ) -> None:
         """Ends a transaction; calls back when every participant has made the outcome durable.
 
-        Succeeds again for a client that repeats the request on another connection. Raises
-        TransactionNotFound, and InvalidTxnStatus if the opposite was decided.
+        A commit may join other open transactions: all are committed, or none. Succeeds again for a
+        client that repeats the request on another connection. Raises NotAllowed,
+        TransactionNotFound, and InvalidTxnStatus if the opposite was decided, also for one of
+        `joined`.
         """
         txn_id = TxnId(self.id, number)
+        transitions.check_joint(txn_id, outcome, joined)
         txn = self._active.get(number)
+        if txn is not None and txn.joining is not None:
+            # The answer depends on the decision that is being written.
+            txn.joining.append(
+                lambda error: self._end_later(error, number, caller, outcome, on_done, joined)
+            )
+            return
         if txn is None:
+            self._check_committed(joined)
             ended = self._outcomes.get(number)
             if ended is None:
                 raise transitions.not_found(txn_id)
@@ -262,6 +289,7 @@ class Coordinator:
             on_done(None)
             return
         self._check_owner(txn_id, txn.record, caller)
+        self._check_joined(txn.record, caller, joined)
 
         def answered(error: MagnetarError | None) -> None:
             # Without retention, the outcome is forgotten at once.
@@ -269,7 +297,25 @@ class Coordinator:
                 kept.answered(caller.connection)
             on_done(error)
 
-        self._decide(number, txn, outcome, answered)
+        self._decide(number, txn, outcome, answered, joined)
+
+    def _end_later(
+        self,
+        error: MagnetarError | None,
+        number: int,
+        caller: Caller,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...],
+    ) -> None:
+        """Ends a transaction once the joint commit that lists it is durable, or was not written."""
+        if error is None:
+            try:
+                self.request_end(number, caller, outcome, on_done, joined)
+            except MagnetarError as refusal:
+                error = refusal
+        if error is not None:
+            on_done(error)
 
     def tick(self) -> None:
         """Aborts the transactions past their deadline, and deletes old outcomes."""
@@ -279,7 +325,7 @@ class Coordinator:
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heapq.heappop(self._deadlines)
             txn = self._active.get(number)
-            if txn is not None and txn.record.state is TxnState.OPEN:
+            if txn is not None and txn.record.state is TxnState.OPEN and txn.joining is None:
                 self.counts.timed_out += 1
                 self._decide(number, txn, Outcome.ABORT, _ignore)
         if forgotten := self._outcomes.forget(self._clock.judged_ms()):
@@ -289,7 +335,8 @@ class Coordinator:
         """Stops serving; requests under way get TransactionCoordinatorNotFound."""
         self._writer.close()
         await self._tasks.stop()
-        for txn in self._active.values():
+        for txn in list(self._active.values()):
+            self._release(txn, self._not_served())
             txn.answer(self._not_served())
 
     def _recover(self, records: list[Record]) -> None:
@@ -330,32 +377,78 @@ class Coordinator:
             if not self._active_by_role[owner]:
                 del self._active_by_role[owner]
 
-    def _decide(self, number: int, txn: _Active, outcome: Outcome, on_done: OnDone) -> None:
+    def _decide(
+        self,
+        number: int,
+        txn: _Active,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...] = (),
+    ) -> None:
         """Decides a transaction unless it has this decision; calls back when it has ended.
 
-        Raises InvalidTxnStatus.
+        Raises InvalidTxnStatus, and TransactionCoordinatorNotFound if the coordinator has failed.
         """
         if self._writer.failure is not None:
             raise TransactionCoordinatorNotFound(self._writer.failure.message)
         stored = txn.record.state is not TxnState.OPEN
         now_ms = self._clock.now_ms()
-        record = transitions.ending(TxnId(self.id, number), txn.record, outcome, now_ms)
+        record = transitions.ending(TxnId(self.id, number), txn.record, outcome, now_ms, joined)
         if txn.waiting is not None:
             txn.waiting.append(on_done)
         elif stored:
             txn.waiting = [on_done]
-            self._notify(number, txn)
+            self._decided(number, txn, None)
         else:
             self._writer.write(number, lambda error: self._decided(number, txn, error))
             txn.record, txn.waiting = record, [on_done]
+            if joined:
+                self._hold(joined)
 
     def _decided(self, number: int, txn: _Active, error: MagnetarError | None) -> None:
         if error is not None:
+            for each in txn.record.joined:
+                if (held := self._active.get(each)) is not None:
+                    self._release(held, error)
             txn.answer(error)
         elif txn.record.state.ended:
             self._ended(number, txn)
+        elif txn.record.joined:
+            self._commit_joined(number, txn)
         else:
             self._notify(number, txn)
+
+    def _hold(self, joined: tuple[int, ...]) -> None:
+        """Keeps open transactions from ending while the joint commit that lists them is written."""
+        waiting: list[OnDone] = []
+        for number in joined:
+            self._active[number].joining = waiting
+
+    def _release(self, txn: _Active, error: MagnetarError | None) -> None:
+        """Ends a `_hold`; answers what waits for it, once for all that were held together."""
+        waiting, txn.joining = txn.joining, None
+        while waiting:
+            waiting.pop(0)(error)
+
+    def _commit_joined(self, number: int, txn: _Active) -> None:
+        """Commits the transactions that a durable record lists, and then the one that leads."""
+        held = [(each, self._active[each]) for each in txn.record.joined if each in self._active]
+        left = 1 + len(held)
+
+        def ended(error: MagnetarError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                txn.answer(error)
+            elif not left:
+                self._notify(number, txn)
+
+        for each, joined in held:
+            # All are decided before one of them is released.
+            self._decide(each, joined, Outcome.COMMIT, ended)
+        for _, joined in held:
+            self._release(joined, None)
+        ended(None)
 
     def _notify(self, number: int, txn: _Active) -> None:
         """Notifies the participants, and ends the transaction once all have answered."""
@@ -380,6 +473,30 @@ class Coordinator:
         self._outcomes.add(number, txn.record)
         self.counts.ended(txn.record)
         txn.answer(None)
+
+    def _check_joined(
+        self, record: TransactionRecord, caller: Caller, joined: tuple[int, ...]
+    ) -> None:
+        """Raises unless the caller may commit these with a transaction, or has done so before."""
+        if record.state is not TxnState.OPEN:
+            self._check_committed(set(joined) - set(record.joined))
+            return
+        for number in joined:
+            txn_id = TxnId(self.id, number)
+            txn = self._active.get(number)
+            if txn is None:
+                raise transitions.not_found(txn_id)
+            self._check_owner(txn_id, txn.record, caller)
+            if txn.joining is not None:
+                raise InvalidTxnStatus(f"Transaction {txn_id} is being committed with another one")
+            transitions.check_joinable(txn_id, txn.record)
+
+    def _check_committed(self, joined: Iterable[int]) -> None:
+        """Raises InvalidTxnStatus if one of these is known not to be committed."""
+        for number in joined:
+            txn = self._active.get(number) or self._outcomes.get(number)
+            if txn is not None:
+                transitions.check_committed(TxnId(self.id, number), txn.record)
 
     def _value_of(self, number: int) -> bytes | None:
         """Returns the newest value of a transaction's record, None if it was deleted."""
