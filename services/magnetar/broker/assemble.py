@@ -20,6 +20,8 @@ from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import Offloading
+from magnetar.broker.dynamic.live_settings import LiveSettings
+from magnetar.broker.lifecycle.unacked_watch import UnackedWatch
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
@@ -27,6 +29,7 @@ from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
+from magnetar.broker.rates.broker_limits import BrokerLimits, set_limits
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
@@ -140,15 +143,33 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
-    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
+    limits = BrokerLimits(clock)
+    set_limits(limits, settings)
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, limits)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
     topics = TopicRegistry(
         *(resources, factory, context, open_topics, ownership, news),
         default_partitions=settings.topics.default_partitions,
     )
+    upkeep = Upkeep(topics, clock)
+    unacked = UnackedWatch(limits, upkeep.each_topic, policy_news.changed_for_all)
+    live = LiveSettings(settings, store)
+
+    def apply(current: BrokerSettings) -> None:
+        set_limits(limits, current)
+        unacked.set(
+            current.limits.unacked_per_broker_max, current.limits.unacked_share_when_blocked
+        )
+        policies.set_defaults(current)
+        policy_news.changed_for_all()
+
+    live.listen(apply)
+    unacked.set(settings.limits.unacked_per_broker_max, settings.limits.unacked_share_when_blocked)
     return BrokerService(
         settings=settings,
+        live=live,
+        unacked=unacked,
         store=store,
         clock=clock,
         record=record,
@@ -165,7 +186,7 @@ def assemble(
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
-        upkeep=Upkeep(topics, clock),
+        upkeep=upkeep,
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
@@ -221,6 +242,7 @@ def _topic_context(
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
+    limits: BrokerLimits,
 ) -> TopicContext:
     deduplication = settings.deduplication
     return TopicContext(
@@ -230,13 +252,13 @@ def _topic_context(
         policies=policies,
         subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
+        limits=limits,
         message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
             deduplication.deduplication_producers_max,
             deduplication.deduplication_inactivity_minutes * 60,
             deduplication.deduplication_snapshot_entries,
         ),
-        throttle_tailing=settings.policies.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.producers.entry_metadata, clock),
         encryption_required=settings.connections.encryption_required,
         transactions=StoredRecords(store, enabled=settings.transactions.transactions),
