@@ -21,7 +21,6 @@ from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import Offloading
 from magnetar.broker.dynamic.live_settings import LiveSettings
-from magnetar.broker.lifecycle.unacked_watch import UnackedWatch
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
@@ -132,9 +131,7 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings.offload, policies, store, cold, clock)
-    cluster_ownership: ClusterOwnership | None = None
-    if session is not None:
-        cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
+    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -143,33 +140,16 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
-    limits = BrokerLimits(clock)
-    set_limits(limits, settings)
-    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, limits)
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
     topics = TopicRegistry(
         *(resources, factory, context, open_topics, ownership, news),
         default_partitions=settings.topics.default_partitions,
     )
-    upkeep = Upkeep(topics, clock)
-    unacked = UnackedWatch(limits, upkeep.each_topic, policy_news.changed_for_all)
-    live = LiveSettings(settings, store)
-
-    def apply(current: BrokerSettings) -> None:
-        set_limits(limits, current)
-        unacked.set(
-            current.limits.unacked_per_broker_max, current.limits.unacked_share_when_blocked
-        )
-        policies.set_defaults(current)
-        policy_news.changed_for_all()
-
-    live.listen(apply)
-    unacked.set(settings.limits.unacked_per_broker_max, settings.limits.unacked_share_when_blocked)
-    return BrokerService(
+    service = BrokerService(
         settings=settings,
-        live=live,
-        unacked=unacked,
+        live=LiveSettings(settings, store),
         store=store,
         clock=clock,
         record=record,
@@ -186,20 +166,42 @@ def assemble(
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
-        upkeep=upkeep,
+        upkeep=Upkeep(topics, clock, context.limits, policy_news.changed_for_all),
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
+    _follow_settings(service, context.limits, policy_news)
+    return service
+
+
+def _follow_settings(service: BrokerService, limits: BrokerLimits, news: PolicyNews) -> None:
+    """Applies the settings, now and after each change, to the parts that keep what follows."""
+
+    def apply(settings: BrokerSettings) -> None:
+        own = settings.limits
+        set_limits(limits, settings)
+        service.upkeep.unacked.set(own.unacked_per_broker_max, own.unacked_share_when_blocked)
+        service.policies.set_defaults(settings)
+        service.settings_changed(settings)
+
+    def changed(settings: BrokerSettings) -> None:
+        apply(settings)
+        news.changed_for_all()
+
+    apply(service.settings)
+    service.live.listen(changed)
 
 
 def _in_cluster(
     store: MetadataStore,
-    session: MetadataSession,
+    session: MetadataSession | None,
     record: BrokerRecord,
     open_topics: OpenTopics,
     clock: SteadyClock,
     choose: Choose | None,
-) -> "ClusterOwnership":
+) -> "ClusterOwnership | None":
+    if session is None:
+        return None
     # Imported here: a standalone does not need it.
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
@@ -242,7 +244,6 @@ def _topic_context(
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
-    limits: BrokerLimits,
 ) -> TopicContext:
     deduplication = settings.deduplication
     return TopicContext(
@@ -252,7 +253,7 @@ def _topic_context(
         policies=policies,
         subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
-        limits=limits,
+        limits=BrokerLimits(clock),
         message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
             deduplication.deduplication_producers_max,

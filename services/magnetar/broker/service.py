@@ -17,7 +17,7 @@ from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
 from magnetar.broker.dynamic.live_settings import LiveSettings
-from magnetar.broker.lifecycle.unacked_watch import CHECK_INTERVAL_S, UnackedWatch
+from magnetar.broker.lifecycle.unacked_watch import CHECK_INTERVAL_S
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.listeners import SecurePort
 from magnetar.broker.ownership.api import Ownership
@@ -74,7 +74,6 @@ class BrokerService:
         *,
         settings: BrokerSettings,
         live: LiveSettings,
-        unacked: UnackedWatch,
         store: MetadataStore,
         clock: SteadyClock,
         record: BrokerRecord,
@@ -96,7 +95,6 @@ class BrokerService:
         transactions: Transactions | None = None,
     ) -> None:
         self.live = live
-        """The settings in force, and those that can change while the broker runs."""
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -121,7 +119,6 @@ class BrokerService:
         self.open_topics = open_topics
         self.topics = topics
         self.upkeep = upkeep
-        self.unacked = unacked
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -131,7 +128,6 @@ class BrokerService:
         """None while transactions are off."""
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
-        self.cluster = settings.cluster_name
         self.stopping = False
         self.liveness_timeout_s = connections.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
@@ -143,7 +139,11 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._no_sessions: asyncio.Event | None = None
         self._producer_names = 0
-        live.listen(self._settings_changed)
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.settings.cluster_name
 
     @property
     def broker_id(self) -> str:
@@ -205,7 +205,8 @@ class BrokerService:
     def _connection(self, handling: Mapping[int, Handler], frame_bytes_max: int) -> Connection:
         return Connection(Session(self, handling), frame_bytes_max)
 
-    def _settings_changed(self, settings: BrokerSettings) -> None:
+    def settings_changed(self, settings: BrokerSettings) -> None:
+        """Applies settings that were changed at run time, in the parts of the service itself."""
         self.settings = settings
         connections = settings.connections
         self._caps.set(
@@ -215,7 +216,7 @@ class BrokerService:
         )
 
     def _begin_upkeep(self) -> None:
-        self._every(CHECK_INTERVAL_S, self.unacked.check, "unacked-of-broker")
+        self._every(CHECK_INTERVAL_S, self.upkeep.unacked.check, "unacked-of-broker")
         self._every(self.settings.connections.keep_alive_interval_s, self._keep_alive, "keep-alive")
         self._every(RATE_PERIOD_S, self._renew_rates, "rates")
         self._every(

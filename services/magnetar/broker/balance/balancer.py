@@ -75,7 +75,7 @@ class Balancer:
     def set_settings(
         self, settings: PlannerSettings, *, interval_s: float, unload_parts: bool
     ) -> None:
-        """Replaces the settings; the next round plans by them, and counts its rounds anew."""
+        """Replaces the settings; the next round plans by them, as the first of a new count."""
         self._settings = settings
         self._interval_s = interval_s
         self._unload_parts = unload_parts

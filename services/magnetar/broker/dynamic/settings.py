@@ -5,8 +5,7 @@ recompute their defaults, shared limiters are set again, or the value is read wi
 others hold from the start of a process on, and a change of them is refused. A value set at run time
 precedes flags, environment and file.
 
-`superUserRoles` is not here: whoever may change it could make every role a super user, so it stays
-in the hands of whoever configures the process.
+`superUserRoles` is not here: a role that may change it could turn every role into a super user.
 """
 
 from collections.abc import Mapping

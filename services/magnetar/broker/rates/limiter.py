@@ -99,7 +99,7 @@ class RateLimiter:
         return self.has_tokens()
 
     def has_tokens(self) -> bool:
-        """Whether there are tokens now, whoever waits for them."""
+        """Whether there are tokens now, even if others wait for them."""
         self._refill()
         return not (self.out_of_messages or self.out_of_bytes)
 

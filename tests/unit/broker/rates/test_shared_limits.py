@@ -210,10 +210,10 @@ def test_shared_consumers_hold_no_more_than_the_brokers_cap() -> None:
                 client.ack(large, ledger_id, entry_id)
             await asyncio.sleep(2)
             assert len(client.received[large]) > held
-            assert service.unacked.enabled
+            assert service.upkeep.unacked.enabled
             await service.live.set("maxUnackedMessagesPerBroker", "0")
             await asyncio.sleep(2)
-            assert not service.unacked.enabled
+            assert not service.upkeep.unacked.enabled
             assert (
                 not subscription_of(service, "large").stats().blocked_subscription_on_unacked_msgs
             )
