@@ -170,11 +170,12 @@ def assemble(
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
-    _follow_settings(service, context.limits, policy_news)
-    return service
+    return _follow_settings(service, context.limits, policy_news)
 
 
-def _follow_settings(service: BrokerService, limits: BrokerLimits, news: PolicyNews) -> None:
+def _follow_settings(
+    service: BrokerService, limits: BrokerLimits, news: PolicyNews
+) -> BrokerService:
     """Applies the settings, now and after each change, to the parts that keep what follows."""
 
     def apply(settings: BrokerSettings) -> None:
@@ -190,6 +191,7 @@ def _follow_settings(service: BrokerService, limits: BrokerLimits, news: PolicyN
 
     apply(service.settings)
     service.live.listen(changed)
+    return service
 
 
 def _in_cluster(
