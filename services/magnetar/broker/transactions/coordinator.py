@@ -407,8 +407,8 @@ class Coordinator:
 
     def _decided(self, number: int, txn: _Active, error: MagnetarError | None) -> None:
         if error is not None:
-            for each in txn.record.joined:
-                if (held := self._active.get(each)) is not None:
+            for other in txn.record.joined:
+                if (held := self._active.get(other)) is not None:
                     self._release(held, error)
             txn.answer(error)
         elif txn.record.state.ended:
@@ -432,7 +432,7 @@ class Coordinator:
 
     def _commit_joined(self, number: int, txn: _Active) -> None:
         """Commits the transactions that a durable record lists, and then the one that leads."""
-        held = [(each, self._active[each]) for each in txn.record.joined if each in self._active]
+        held = [(at, self._active[at]) for at in txn.record.joined if at in self._active]
         left = 1 + len(held)
 
         def ended(error: MagnetarError | None) -> None:
@@ -443,9 +443,9 @@ class Coordinator:
             elif not left:
                 self._notify(number, txn)
 
-        for each, joined in held:
+        for other, joined in held:
             # All are decided before one of them is released.
-            self._decide(each, joined, Outcome.COMMIT, ended)
+            self._decide(other, joined, Outcome.COMMIT, ended)
         for _, joined in held:
             self._release(joined, None)
         ended(None)
