@@ -145,15 +145,18 @@ async def test_ack_timeouts(own: Client, topic: str) -> None:
 
 
 async def test_acks_of_single_messages_of_a_batch(own: Client, topic: str) -> None:
-    options = {"batch_index_ack": True, "ack_receipt": True}
     async with own.producer(topic, batching=Batching(delay_s=60.0)) as producer:
-        async with own.consumer(topic, "sub", type=SubscriptionType.SHARED, **options) as consumer:
+        async with own.consumer(
+            topic, "sub", type=SubscriptionType.SHARED, batch_index_ack=True, ack_receipt=True
+        ) as consumer:
             for body in numbered(10):
                 producer.send_nowait(body)
             await producer.flush()
             messages = await take(consumer, 10)
             await consumer.ack_many(messages[::2])
-        async with own.consumer(topic, "sub", type=SubscriptionType.SHARED, **options) as consumer:
+        async with own.consumer(
+            topic, "sub", type=SubscriptionType.SHARED, batch_index_ack=True, ack_receipt=True
+        ) as consumer:
             assert values(await take(consumer, 5, ack=True)) == numbered(10)[1::2]
             await assert_silent(consumer)
 

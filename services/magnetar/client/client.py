@@ -346,8 +346,8 @@ class Client:
             if owned:
                 await asyncio.gather(*(part.close() for part in owned), return_exceptions=True)
         finally:
-            await context.pool.close()
             await context.tasks.stop()
+            await context.pool.close()
             if self.options.auth is not None:
                 await self.options.auth.close()
 

@@ -8,7 +8,7 @@ class Permits:
     """A number of permits, such as bytes of memory; a limit of 0 permits everything.
 
     A request for more than the limit is granted when nothing else is taken, so that a large
-    message is not refused for ever. Nobody overtakes a waiter.
+    message is not refused for ever. No caller overtakes one that waits.
     """
 
     __slots__ = ("_waiters", "limit", "taken")
@@ -24,7 +24,7 @@ class Permits:
         return len(self._waiters)
 
     def try_take(self, count: int) -> bool:
-        """Takes permits if they are free and nobody waits."""
+        """Takes permits if they are free and no caller waits."""
         if not self.limit:
             self.taken += count
             return True

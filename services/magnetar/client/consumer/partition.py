@@ -382,7 +382,7 @@ class PartitionConsumer:
     # -- end -----------------------------------------------------------------------------------
 
     def end(self, error: ClientError) -> None:
-        """Ends the consumer; whoever waits for its connection gets the error."""
+        """Ends the consumer; callers that wait for its connection get the error."""
         if self.refusal is None:
             self.refusal = error
         self._attached_event.set()

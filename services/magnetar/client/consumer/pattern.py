@@ -123,7 +123,7 @@ class PatternWatch:
                     return
                 await self._subscribe(connection)
                 backoff.reset()
-                await connection.ended
+                await asyncio.shield(connection.ended)
             except ClientError as error:
                 if not error.retryable:
                     log.info("broker has no watch", pattern=self._pattern.text, error=str(error))

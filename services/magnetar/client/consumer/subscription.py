@@ -9,7 +9,7 @@ from magnetar.client.consumer.queue import MessageQueue
 from magnetar.client.consumer.stats import ConsumerStats
 from magnetar.client.errors import ClientError
 from magnetar.client.message import Message
-from magnetar.client.message_id import EARLIEST, LATEST, MessageId
+from magnetar.client.message_id import LATEST, MessageId
 from magnetar.client.network.lookup import schema_to_wire
 from magnetar.client.options import ConsumerOptions, SubscriptionType
 from magnetar.client.schema import Schema
@@ -81,11 +81,6 @@ class StartPosition(msgspec.Struct):
     def is_latest(self) -> bool:
         """Whether the start is the end of the topic."""
         return self.message_id is not None and self.message_id == LATEST
-
-    @property
-    def is_earliest(self) -> bool:
-        """Whether the start is the beginning of the topic."""
-        return self.message_id is None or self.message_id == EARLIEST
 
 
 def subscribe_command(

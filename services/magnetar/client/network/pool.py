@@ -94,6 +94,9 @@ class ConnectionPool:
             connection = await self._opened(key)
         except ClientError as error:
             return error
+        if self._closed:
+            connection.close()
+            return AlreadyClosed("The client is closed")
         self._connections[key] = connection
         connection.ended.add_done_callback(lambda _: self._forget(key, connection))
         return connection
@@ -190,3 +193,6 @@ class ConnectionPool:
         ends = [connection.ended for connection in connections if not connection.ended.done()]
         if ends:
             await asyncio.wait(ends, timeout=CLOSE_TIMEOUT_S)
+            for connection in connections:
+                if not connection.ended.done():
+                    connection.abort("The client closed the connection")

@@ -47,10 +47,6 @@ class OutgoingMessage(msgspec.Struct):
         return not self.deliver_at_ms and not self.replicate_to
 
 
-LOCAL_ONLY = "__local__"
-"""The name in `replicate_to` by which brokers do not replicate a message."""
-
-
 def check_fields(message: OutgoingMessage) -> None:
     """Raises InvalidConfiguration for fields that exclude each other."""
     if message.key is not None and message.key_bytes is not None:

@@ -276,7 +276,7 @@ class PartitionProducer:
             await asyncio.sleep(backoff.failed_s())
 
     def _close_on(self, connection: Connection) -> None:
-        """Closes the producer on a connection whose answer nobody waits for."""
+        """Closes the producer on a connection without waiting for the answer."""
         closing = pb.CommandCloseProducer(
             producer_id=self._producer_id, request_id=connection.next_request_id()
         )
