@@ -72,7 +72,7 @@ class _Driver:
         await abort_all(self.coordinator, txns)
 
     async def _commit_unnamed(self) -> None:
-        """Commits a batch write without a name, which nobody runs again as the same."""
+        """Commits a batch write without a name: a repetition is another write."""
         lead = await self.coordinator.begin()
         try:
             recorded = await self.journal.transactions(self.identity.execution, Base())
@@ -125,7 +125,7 @@ def _lead_position(findings: Findings, identity: Identity) -> Position:
 
 
 def _last_before(findings: Findings, position: Position) -> Position | None:
-    earlier = [each for each, _ in findings.records if each < position]
+    earlier = [recorded for recorded, _ in findings.records if recorded < position]
     return max(earlier, default=None)
 
 

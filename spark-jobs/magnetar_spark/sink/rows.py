@@ -145,7 +145,7 @@ class RowCodec:
 
 
 def _checked(by_name: dict[str, StructField]) -> set[str]:
-    found = set()
+    present = set()
     for name, kinds in _TYPES.items():
         if name not in by_name:
             continue
@@ -160,14 +160,14 @@ def _checked(by_name: dict[str, StructField]) -> set[str]:
             raise PreconditionFailed(
                 f"column {name} has the type {kind.simpleString()}: cast it to {wanted}"
             )
-        found.add(name)
+        present.add(name)
     for name in by_name:
         if name.startswith("__") and name not in METADATA_TYPES:
             raise PreconditionFailed(
                 f"column {name} is none of Pulsar's metadata: rename it, since names of columns of "
                 "the value do not begin with two underscores"
             )
-    return found
+    return present
 
 
 def _plain(column: pa.Array) -> pa.Array:

@@ -233,8 +233,8 @@ class Connection(asyncio.Protocol):
                 future.set_result(message)
 
     def _closed_by_broker(self, attached: dict[int, Attached], id_: int) -> None:
-        if (one := attached.pop(id_, None)) is not None:
-            one.detached(Unavailable(f"broker {self.address} moves the topic"))
+        if (closed := attached.pop(id_, None)) is not None:
+            closed.detached(Unavailable(f"broker {self.address} moves the topic"))
 
     async def _keep_alive(self) -> None:
         loop = asyncio.get_running_loop()
