@@ -1,7 +1,7 @@
 """Sends the batches of a task: receipts, lost connections, transactions.
 
 The batches that were sent since the last flush are a segment. If its connection is lost, or a topic
-moves, nobody knows which batches without a receipt were stored:
+moves, it is unknown which batches without a receipt were stored:
 
 - Without transactions, these batches are sent again: every message is stored at least once.
 - With transactions, the segment's transaction is aborted, and the whole segment is sent again in a
@@ -241,7 +241,7 @@ class Sender:
             for sent in self._segment:
                 sent.receipt = None
         else:
-            for topic in [name for name, each in self._producers.items() if each.lost is not None]:
+            for topic in [name for name, made in self._producers.items() if made.lost is not None]:
                 del self._producers[topic]
         again = [sent for sent in self._segment if not _under_way(sent)]
         for sent in self._segment:

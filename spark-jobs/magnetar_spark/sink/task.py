@@ -197,12 +197,12 @@ class _Batcher:
         self._open.clear()
 
     def _topic(self, name: str) -> tuple[str, int]:
-        found = self._partitions.get(name)
-        if found is None:
+        resolved = self._partitions.get(name)
+        if resolved is None:
             topic = full_name(name)
             partitions = self._loop.run(self._opened.brokers.partitions(topic))
-            found = self._partitions[name] = topic, partitions
-        return found
+            resolved = self._partitions[name] = topic, partitions
+        return resolved
 
     def _send(self, batch: Batch) -> None:
         self._loop.run(self._opened.sender.send(batch))
