@@ -1,6 +1,6 @@
 """The settings in force: those of the process's start, and those that were changed since.
 
-    /dynamic-settings    {"version": 1, "values": {"maxTopicsPerNamespace": "100"}}
+    /dynamic-settings/cluster    {"version": 1, "values": {"maxTopicsPerNamespace": "100"}}
 
 The record belongs to the cluster: every broker follows it by a watch and applies it at once, and
 reads it before it serves clients, so a change survives a restart. Values have Pulsar's keys and are
@@ -24,7 +24,8 @@ from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import SettingsError
 
-KEY: Final = "/dynamic-settings"
+PREFIX: Final = "/dynamic-settings/"
+KEY: Final = PREFIX + "cluster"
 FORMAT: Final = 1
 START_TIMEOUT_S: Final = 30.0
 CAS_ATTEMPTS_MAX: Final = 20
@@ -62,7 +63,7 @@ class LiveSettings:
     def __init__(self, settings: BrokerSettings, store: MetadataStore) -> None:
         self._started_with = settings
         self._store = store
-        self._following = Follower(store, KEY, self._changed)
+        self._following = Follower(store, PREFIX, self._changed)
         self._listeners: list[Callable[[BrokerSettings], None]] = []
         self.keys = dynamic_settings(type(settings))
         """The settings that can change, by key."""
