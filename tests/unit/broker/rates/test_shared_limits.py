@@ -8,6 +8,7 @@ from tests.unit.ledger.cluster import virtual
 from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.broker.dynamic.live_settings import KEY, DynamicValues, LiveSettings
+from magnetar.broker.dynamic.settings import effective_parts
 from magnetar.broker.policies.store import with_own_rate
 from magnetar.broker.rates.chain import blocking, take
 from magnetar.broker.rates.limiter import RateLimiter
@@ -298,6 +299,17 @@ def test_a_value_of_another_version_is_ignored_and_the_others_apply() -> None:
         await store.close()
 
     virtual(scenario())
+
+
+def test_values_that_are_valid_only_together_apply_together() -> None:
+    values = {"defaultRetentionTimeInMinutes": "5", "defaultRetentionSizeInMB": "7"}
+    settings, refused = effective_parts(BrokerSettings(), values)
+    assert (settings.storage.retention_minutes, settings.storage.retention_size_mb) == (5, 7)
+    assert not refused
+    del values["defaultRetentionSizeInMB"]
+    settings, refused = effective_parts(BrokerSettings(), values | {"maxProducersPerTopic": "3"})
+    assert list(refused) == ["defaultRetentionTimeInMinutes"]
+    assert settings == compose(BrokerSettings, producers_per_topic_max=3)
 
 
 def test_a_changed_default_of_a_policy_reaches_open_topics() -> None:
