@@ -81,6 +81,15 @@ class LiveSettings:
         """Calls `listener(settings)` after each change. Exceptions are logged."""
         self._listeners.append(listener)
 
+    async def confirm(self) -> None:
+        """Brings the settings up to date with the store, before data is deleted by them."""
+        cached = self._following.records.get(KEY)
+        record = await self._store.get(KEY)
+        if record is not None:
+            self._following.seen(record)
+        elif cached is not None:
+            self._following.missing(KEY, cached.revision)
+
     async def set(self, key: str, text: str) -> None:
         """Sets a value; it is in force here on return. Raises PreconditionFailed."""
         self._check_dynamic(key, "update")

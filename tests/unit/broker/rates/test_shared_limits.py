@@ -20,6 +20,7 @@ from magnetar.core.names import parse_topic
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
+from magnetar.policies.lifecycle import MESSAGE_TTL
 from magnetar.policies.rates import PUBLISH_RATE, SUBSCRIPTION_DISPATCH_RATE
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
@@ -297,6 +298,25 @@ def test_a_value_of_another_version_is_ignored_and_the_others_apply() -> None:
         assert live.current.policies.message_ttl_s == 9, "unreadable: nothing changes"
         await tasks.stop()
         await store.close()
+
+    virtual(scenario())
+
+
+def test_settings_are_confirmed_with_the_store_before_data_is_deleted_by_them() -> None:
+    async def scenario() -> None:
+        async with broker() as service:
+            assert service.policies.confirm_defaults == service.live.confirm
+            live = LiveSettings(BrokerSettings(), service.store)  # it follows nothing
+            values = DynamicValues(1, {"ttlDurationDefaultInSeconds": "9"})
+            await service.store.put(KEY, encode(values))
+            await live.confirm()
+            assert live.current.policies.message_ttl_s == 9
+            await service.policies.confirm(parse_topic(TOPIC))
+            assert service.policies.broker_default(MESSAGE_TTL) == 9
+            await service.store.delete(KEY)
+            await live.confirm()
+            await live.confirm()
+            assert live.current.policies.message_ttl_s == 0
 
     virtual(scenario())
 
