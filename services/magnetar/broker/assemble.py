@@ -191,6 +191,7 @@ def _follow_settings(
 
     apply(service.settings)
     service.live.listen(changed)
+    service.policies.confirm_defaults = service.live.confirm
     return service
 
 

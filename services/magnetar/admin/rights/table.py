@@ -291,6 +291,9 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
     ("POST", _A + "/metadata/migration/start"): _SUPER,
     ("GET", _A + "/bookies/all"): _SUPER,
     ("GET", _A + "/bookies/racks-info"): _SUPER,
+    ("GET", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
+    ("POST", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
+    ("DELETE", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
 }
 _OWN: Final[dict[Route, Right]] = {
     ("GET", _OURS + TOPIC_PATH + "/effect"): _READ_ALL,

@@ -11,7 +11,7 @@ from typing import Any, Final
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
-from magnetar.policies.admission import REPLICATION, SUBSCRIPTION_AUTH_MODE
+from magnetar.policies.admission import BOOKIE_AFFINITY, REPLICATION, SUBSCRIPTION_AUTH_MODE
 from magnetar.policies.caps import MAX_MESSAGE_SIZE, MESSAGE_SIZE_INVALID
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
 from magnetar.policies.policy import Level, Policy
@@ -73,6 +73,10 @@ def check_honored(policy: Policy, value: object, service: BrokerService) -> None
     """Raises NotAllowed if the value needs a feature that is missing or off; None needs nothing."""
     if (reason := policy.unsupported(value, service.cluster)) is not None:
         raise NotAllowed(reason)
+    if policy is BOOKIE_AFFINITY and value is not None and service.session is None:
+        raise NotAllowed(
+            "bookieAffinity needs a cluster: a standalone has one bookie; leave it out"
+        )
     if policy is not SUBSCRIPTION_AUTH_MODE or value in (None, "None"):
         return
     if service.security is None or service.security.authorizer is None:
