@@ -13,9 +13,11 @@ from magnetar.admin.rights.right import (
     AllOf,
     AnyRole,
     ByBody,
+    OnAllSubscriptions,
     OnBroker,
     OnCluster,
     OnNamespace,
+    OnNamespaceSubscriptions,
     OnPolicy,
     OnTenant,
     OnTenants,
@@ -62,8 +64,8 @@ _CREATE_TOPIC: Final = OnNamespace(NamespaceOperation.CREATE_TOPIC)
 _DELETE_TOPIC: Final = OnNamespace(NamespaceOperation.DELETE_TOPIC)
 _GET_TOPICS: Final = OnNamespace(NamespaceOperation.GET_TOPICS)
 _GET_BUNDLE: Final = OnNamespace(NamespaceOperation.GET_BUNDLE)
-_CLEAR_BACKLOG: Final = OnNamespace(NamespaceOperation.CLEAR_BACKLOG)
-_UNSUBSCRIBE_ALL: Final = OnNamespace(NamespaceOperation.UNSUBSCRIBE)
+_CLEAR_BACKLOG: Final = OnNamespaceSubscriptions(NamespaceOperation.CLEAR_BACKLOG)
+_UNSUBSCRIBE_ALL: Final = OnNamespaceSubscriptions(NamespaceOperation.UNSUBSCRIBE)
 _GRANT: Final = OnNamespace(NamespaceOperation.GRANT_PERMISSION)
 _GET_GRANTS: Final = OnNamespace(NamespaceOperation.GET_PERMISSION)
 _REVOKE: Final = OnNamespace(NamespaceOperation.REVOKE_PERMISSION)
@@ -233,7 +235,9 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("POST", _S + "/skip_all"): _SKIP,
     ("POST", _S + "/expireMessages/{seconds:number}"): _EXPIRE,
     ("POST", _S + "/expireMessages"): _EXPIRE,
-    ("POST", _T + "/all_subscription/expireMessages/{seconds:number}"): _EXPIRE,
+    ("POST", _T + "/all_subscription/expireMessages/{seconds:number}"): OnAllSubscriptions(
+        TopicOperation.EXPIRE_MESSAGES
+    ),
 }
 _MESSAGES: Final[dict[Route, Right]] = {
     ("GET", _S + "/position/{position:number}"): _PEEK,
