@@ -20,6 +20,9 @@ from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import Offloading
+from magnetar.broker.explain.diagnosis import Diagnosis
+from magnetar.broker.explain.gather.parts import Parts
+from magnetar.broker.explain.refusals import RecentRefusals
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
@@ -143,10 +146,10 @@ def assemble(
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
-    topics = TopicRegistry(
-        *(resources, factory, context, open_topics, ownership, news),
-        default_partitions=settings.topics.default_partitions,
-    )
+    default = settings.topics.default_partitions
+    parts = (resources, factory, context, open_topics, ownership, news)
+    topics = TopicRegistry(*parts, default_partitions=default)
+    diagnosis = _diagnosis(settings, store, record, clock, factory, policies, offloading)
     return BrokerService(
         settings=settings,
         store=store,
@@ -165,10 +168,26 @@ def assemble(
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
-        upkeep=Upkeep(topics, clock),
+        upkeep=Upkeep(topics, clock, diagnosis.refusals),
+        diagnosis=diagnosis,
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
+
+
+def _diagnosis(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    record: BrokerRecord,
+    clock: SteadyClock,
+    ledgers: ManagedLedgerFactory,
+    policies: BrokerPolicies,
+    offloading: Offloading,
+) -> Diagnosis:
+    records = StoredRecords(store, enabled=settings.transactions.transactions)
+    refusals = RecentRefusals(clock)
+    parts = Parts(ledgers, clock, policies, offloading, records, refusals)
+    return Diagnosis(parts, record.broker_id)
 
 
 def _in_cluster(

@@ -16,6 +16,7 @@ from magnetar import __version__
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
+from magnetar.broker.explain.diagnosis import Diagnosis
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.listeners import SecurePort
 from magnetar.broker.ownership.api import Ownership
@@ -88,6 +89,7 @@ class BrokerService:
         open_topics: OpenTopics,
         topics: TopicRegistry,
         upkeep: Upkeep,
+        diagnosis: Diagnosis,
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
@@ -115,6 +117,8 @@ class BrokerService:
         self.open_topics = open_topics
         self.topics = topics
         self.upkeep = upkeep
+        self.diagnosis = diagnosis
+        self.refusals = diagnosis.refusals
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -373,3 +377,5 @@ class BrokerService:
                 producer.renew_rates(RATE_PERIOD_S)
             for subscription in topic.subscriptions.values():
                 subscription.update_rates()
+            self.diagnosis.stalls.check(topic)
+        self.diagnosis.stalls.round_ended()

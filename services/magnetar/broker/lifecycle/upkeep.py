@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from magnetar.broker.catalog.topic_names import is_system_topic
+from magnetar.broker.explain.refusals import RecentRefusals
 from magnetar.broker.lifecycle import enforcement
 from magnetar.broker.lifecycle.inactivity import (
     MINUTE_MS,
@@ -60,7 +61,8 @@ log = get_logger("magnetar.lifecycle")
 class Upkeep:
     """Runs the rounds: each public method is a round that the broker calls periodically."""
 
-    def __init__(self, topics: TopicRegistry, clock: SteadyClock) -> None:
+    def __init__(self, topics: TopicRegistry, clock: SteadyClock, refusals: RecentRefusals) -> None:
+        self._refusals = refusals
         self._topics = topics
         self._clock = clock
         self._agreed = True
@@ -258,6 +260,8 @@ class Upkeep:
             await self._topics.delete_if(topic, self._should_delete)
         except PreconditionFailed:
             return  # the topic is in use again
+        mode = topic.policies.value(INACTIVE_TOPICS)
+        self._refusals.deleted(topic.full_name, topic.last_active_ms, str(mode))
         log.info("unused topic deleted", topic=topic.full_name)
 
     def _should_delete(self, topic: Topic, *, noting: bool = False) -> bool:

@@ -66,7 +66,7 @@ class DispatchThrottle:
 
     def entries_max(self, most: int) -> int:
         """Returns how many of `most` entries may be dispatched now; after 0, `wake` is called."""
-        if self._is_free():
+        if self.is_free:
             return most
         most = min(most, ENTRIES_AT_ONCE_MAX) if self._bytes_per_entry else 1
         for limiter, events in ((self.own, self.by_subscription), (self.topic, self.by_topic)):
@@ -87,7 +87,7 @@ class DispatchThrottle:
         """Takes tokens for dispatched entries."""
         self._messages_per_entry = _average(self._messages_per_entry, messages / entries)
         self._bytes_per_entry = _average(self._bytes_per_entry, size_bytes / entries)
-        if self._is_free():
+        if self.is_free:
             return
         for limiter in (self.own, self.topic):
             if limiter is not None:
@@ -107,7 +107,8 @@ class DispatchThrottle:
                 limiter.forget(self._wake)
         self._wake = _closed
 
-    def _is_free(self) -> bool:
+    @property
+    def is_free(self) -> bool:
         """Whether the subscription keeps up and is therefore not throttled."""
         return not self.tailing and self._cursor.backlog < BACKLOG_ENTRIES_MIN
 
