@@ -245,7 +245,6 @@ async def test_the_policies_in_force_if_none_is_set(admin: Admin) -> None:
     [
         ("entryFilters", {"entryFilterNames": "x"}),
         ("resource_group_name", "rg"),
-        ("dispatcherPauseOnAckStatePersistentEnabled", True),
     ],
 )
 async def test_a_namespace_is_not_created_with_policies_without_effect(
