@@ -43,7 +43,7 @@ from magnetar.core.errors import (
 from magnetar.core.names import TopicName
 from magnetar.documents.explain import Explanation, of_partitions
 
-router = Routes(prefix="/admin/v2", tags=("explain",), placement=at_owner)
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
 _KEEPS_NOTHING: Final = (
     "Explain on a non-persistent topic is not allowed: it keeps no message that could wait"
@@ -76,6 +76,7 @@ async def _of_parts(peers: Peers, request: Request, handler: Handler) -> Respons
 @router.get(
     TOPIC_PATH + "/subscription/{subscription:name}/explain",
     summary="Why messages, or one message, are not delivered",
+    tags=("subscriptions",),
     openapi_extra=described(
         query("messageId", "string", "ledger:entry or ledger:entry:batch; default: all messages"),
         AUTHORITATIVE,
