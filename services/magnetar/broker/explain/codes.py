@@ -20,6 +20,7 @@ class Code(StrEnum):
     STANDBY = "standby_consumer"
     UNACKED_CAP_CONSUMER = "unacked_cap_consumer"
     UNACKED_CAP_SUBSCRIPTION = "unacked_cap_subscription"
+    UNACKED_CAP_BROKER = "unacked_cap_broker"
     NO_PERMITS = "no_permits"
     SLOW_CONNECTION = "slow_connection"
     RATE_LIMITED = "rate_limited"
@@ -86,6 +87,8 @@ MEANINGS: Final[dict[Code, str]] = {
     "unacknowledged messages; it gets more when half of them are acknowledged.",
     Code.UNACKED_CAP_SUBSCRIPTION: "The consumers together have reached the subscription's cap of "
     "unacknowledged messages.",
+    Code.UNACKED_CAP_BROKER: "The consumers of the broker together hold more unacknowledged "
+    "messages than its cap, and those of the subscription more than their share.",
     Code.NO_PERMITS: "The consumers' receive queues are full: their applications take no messages.",
     Code.SLOW_CONNECTION: "The consumer's connection does not drain: network, or a client that "
     "does not read its socket.",

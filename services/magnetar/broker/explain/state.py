@@ -4,12 +4,18 @@ Times are in ms since 1970; 0 means never. Positions are those of the topic's lo
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from magnetar.broker.dispatch.facts import HashFacts
 from magnetar.broker.explain.refusals import Refusal
 from magnetar.broker.subscription.history import Move
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
+
+BROKER_CAP: Final = "maxUnackedMessagesPerBroker"
+"""The broker's cap, whose share a subscription has while the broker is above it."""
+SHARED_RATE: Final = "shared_rate"
+"""A rate that the topics of a broker or of a resource group share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,8 @@ from magnetar.broker.lifecycle.inactivity import (
 )
 from magnetar.broker.lifecycle.limits import KEEPS_NOTHING, retention_of
 from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
+from magnetar.broker.lifecycle.unacked_watch import UnackedWatch
+from magnetar.broker.rates.broker_limits import BrokerLimits
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
@@ -61,9 +63,18 @@ log = get_logger("magnetar.lifecycle")
 class Upkeep:
     """Runs the rounds: each public method is a round that the broker calls periodically."""
 
-    def __init__(self, topics: TopicRegistry, clock: SteadyClock, refusals: RecentRefusals) -> None:
-        self._refusals = refusals
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        clock: SteadyClock,
+        limits: BrokerLimits,
+        notify: Callable[[], None],
+    ) -> None:
+        """`notify` makes all topics apply their policies again."""
+        self.refusals: RecentRefusals | None = None
+        """Where deletions of unused topics are recorded, if the broker has it."""
         self._topics = topics
+        self.unacked = UnackedWatch(limits, self.each_topic, notify)
         self._clock = clock
         self._agreed = True
         self._exceeded: dict[str, frozenset[QuotaType]] = {}
@@ -261,7 +272,8 @@ class Upkeep:
         except PreconditionFailed:
             return  # the topic is in use again
         mode = topic.policies.value(INACTIVE_TOPICS)
-        self._refusals.deleted(topic.full_name, topic.last_active_ms, str(mode))
+        if self.refusals is not None:
+            self.refusals.deleted(topic.full_name, topic.last_active_ms, str(mode))
         log.info("unused topic deleted", topic=topic.full_name)
 
     def _should_delete(self, topic: Topic, *, noting: bool = False) -> bool:

@@ -12,7 +12,10 @@ from magnetar.broker.dispatch.facts import DispatchFacts
 from magnetar.broker.dispatch.reader import ReadFailure
 from magnetar.broker.explain.gather.parts import Parts
 from magnetar.broker.explain.state import (
+    BROKER_CAP,
+    SHARED_RATE,
     ConsumerState,
+    PolicyValue,
     RateState,
     ReadFailureState,
     SubscriptionState,
@@ -77,7 +80,7 @@ def snapshot(
         unacked=facts.unacked,
         blocked=facts.blocked,
         consumer_cap=parts.policy(topic.name, caps.MAX_UNACKED_PER_CONSUMER),
-        subscription_cap=parts.policy(topic.name, caps.MAX_UNACKED_PER_SUBSCRIPTION),
+        subscription_cap=_subscription_cap(parts, topic, subscription),
         hashes=facts.hashes,
         look_ahead_max=facts.look_ahead_max,
         rate=_rate(parts, topic, subscription),
@@ -138,6 +141,15 @@ def _consumer(consumer: Consumer, active: str | None) -> ConsumerState:
     )
 
 
+def _subscription_cap(
+    parts: Parts, topic: PersistentTopic, subscription: PersistentSubscription
+) -> PolicyValue:
+    """Returns the cap in force: the policy's, or a smaller share of the broker's."""
+    policy = parts.policy(topic.name, caps.MAX_UNACKED_PER_SUBSCRIPTION)
+    limit = subscription.limits.max_unacked_per_subscription
+    return policy if limit == policy.value else PolicyValue(BROKER_CAP, limit, "broker")
+
+
 def _rate(
     parts: Parts, topic: PersistentTopic, subscription: PersistentSubscription
 ) -> RateState | None:
@@ -145,13 +157,16 @@ def _rate(
     throttle = subscription.throttle
     if throttle is None or throttle.is_free or not throttle.needed:
         return None
-    for limiter, policy in (
-        (throttle.own, rates.SUBSCRIPTION_DISPATCH_RATE),
-        (throttle.topic, rates.DISPATCH_RATE),
-    ):
-        if limiter is not None and (limiter.waiting or not limiter.may_go()):
-            out_of = "bytes" if limiter.out_of_bytes else "messages"
-            return RateState(parts.policy(topic.name, policy), out_of, limiter.waiting)
+    for limiter in throttle.limiters:
+        if not limiter.waiting and limiter.may_go():
+            continue
+        policy = PolicyValue(SHARED_RATE, None, "broker")
+        if limiter is throttle.own:
+            policy = parts.policy(topic.name, rates.SUBSCRIPTION_DISPATCH_RATE)
+        elif limiter is throttle.topic:
+            policy = parts.policy(topic.name, rates.DISPATCH_RATE)
+        out_of = "bytes" if limiter.out_of_bytes else "messages"
+        return RateState(policy, out_of, limiter.waiting)
     return None
 
 

@@ -4,6 +4,7 @@ from typing import Final
 
 from magnetar.broker.explain.gather.parts import Parts
 from magnetar.broker.explain.state import (
+    SHARED_RATE,
     PolicyValue,
     ProducerState,
     QuotaState,
@@ -75,11 +76,16 @@ def _producer(producer: Producer) -> ProducerState:
 
 
 def _rate(parts: Parts, topic: PersistentTopic) -> RateState | None:
-    limiter = None if topic.gate is None else topic.gate.limiter
-    if limiter is None or not (limiter.waiting or not limiter.may_go()):
-        return None
-    out_of = "bytes" if limiter.out_of_bytes else "messages"
-    return RateState(parts.policy(topic.name, rates.PUBLISH_RATE), out_of, limiter.waiting)
+    gate = topic.gate
+    for limiter in () if gate is None else gate.limiters:
+        if not limiter.waiting and limiter.may_go():
+            continue
+        policy = PolicyValue(SHARED_RATE, None, "broker")
+        if gate is not None and limiter is gate.limiter:
+            policy = parts.policy(topic.name, rates.PUBLISH_RATE)
+        out_of = "bytes" if limiter.out_of_bytes else "messages"
+        return RateState(policy, out_of, limiter.waiting)
+    return None
 
 
 async def _quotas(parts: Parts, topic: PersistentTopic) -> tuple[QuotaState, ...]:

@@ -20,7 +20,12 @@ from magnetar.broker.explain.finding import (
 )
 from magnetar.broker.explain.judge import keys, transactions
 from magnetar.broker.explain.judge.readers import unreadable
-from magnetar.broker.explain.state import ConsumerState, PolicyValue, SubscriptionState
+from magnetar.broker.explain.state import (
+    BROKER_CAP,
+    ConsumerState,
+    PolicyValue,
+    SubscriptionState,
+)
 from magnetar.documents.explain import Evidence, Finding, utc
 from magnetar.policies import caps, rates
 
@@ -28,6 +33,7 @@ STALL_MS: Final = 5_000
 """A dispatcher that could deliver and does not for this long has stalled."""
 SINGLE: Final = ("Exclusive", "Failover")
 """The types with one active consumer."""
+_RATES: Final = (rates.SUBSCRIPTION_DISPATCH_RATE, rates.DISPATCH_RATE)
 NAMED_MAX: Final = 10
 """Consumers that one finding names."""
 
@@ -223,8 +229,20 @@ def _subscription_cap(state: SubscriptionState) -> Iterator[Finding]:
     if not state.blocked or cap is None:
         return
     most = max(state.consumers, key=lambda consumer: consumer.unacked)
+    of_broker = cap.name == BROKER_CAP
+    step = steps.advise(
+        "Have the applications acknowledge: the broker counts all of its subscriptions. Or raise "
+        "its setting maxUnackedMessagesPerBroker."
+    )
+    if not of_broker:
+        step = steps.raise_cap(
+            state.topic,
+            caps.MAX_UNACKED_PER_SUBSCRIPTION,
+            _number(cap),
+            "Have the applications acknowledge, or raise the cap for this topic:",
+        )
     yield finding(
-        Code.UNACKED_CAP_SUBSCRIPTION,
+        Code.UNACKED_CAP_BROKER if of_broker else Code.UNACKED_CAP_SUBSCRIPTION,
         f"The consumers hold {state.unacked} unacknowledged messages together, the cap is "
         f"{cap.value}; most of them ({most.unacked}) are at {most.name}.",
         {
@@ -235,12 +253,7 @@ def _subscription_cap(state: SubscriptionState) -> Iterator[Finding]:
             "consumers": [_held(consumer) for consumer in state.consumers[:NAMED_MAX]],
             **policy_evidence(cap),
         },
-        steps.raise_cap(
-            state.topic,
-            caps.MAX_UNACKED_PER_SUBSCRIPTION,
-            _number(cap),
-            "Have the applications acknowledge, or raise the cap for this topic:",
-        ),
+        step,
         state.last_event_ms,
     )
 
@@ -349,9 +362,15 @@ def _rate(state: SubscriptionState) -> Iterator[Finding]:
     rate = state.rate
     if rate is None or not state.readable:
         return
-    policy = rates.SUBSCRIPTION_DISPATCH_RATE
-    if rate.policy.name == rates.DISPATCH_RATE.name:
-        policy = rates.DISPATCH_RATE
+    policies = {policy.name: policy for policy in _RATES}
+    text = "Raise the rate, or remove the limit:"
+    step = steps.advise(
+        "Topics share this rate: raise the broker's (dispatchThrottlingRateInMsg, "
+        "dispatchThrottlingRateInByte), or that of the namespace's resource group (pulsar-admin "
+        "resourcegroups)."
+    )
+    if (policy := policies.get(rate.policy.name)) is not None:
+        step = steps.remove_policy(state.topic, policy, rate.policy.level, text)
     yield finding(
         Code.RATE_LIMITED,
         f"{rate.policy.name}, set at the level {rate.policy.level}, has no tokens for "
@@ -361,9 +380,7 @@ def _rate(state: SubscriptionState) -> Iterator[Finding]:
             "waiting_subscriptions": rate.waiting,
             **policy_evidence(rate.policy),
         },
-        steps.remove_policy(
-            state.topic, policy, rate.policy.level, "Raise the rate, or remove the limit:"
-        ),
+        step,
     )
 
 

@@ -127,9 +127,16 @@ def _rate(state: TopicState) -> Iterator[Finding]:
     if rate is None:
         return
     held = [producer.name for producer in state.producers if producer.held]
+    step = steps.advise(
+        "Topics share this rate: raise the broker's, or that of the namespace's resource group "
+        "(pulsar-admin resourcegroups)."
+    )
+    if rate.policy.name == rates.PUBLISH_RATE.name:
+        text = "Raise the rate, or remove the limit:"
+        step = steps.remove_policy(state.topic, rates.PUBLISH_RATE, rate.policy.level, text)
     yield finding(
         Code.PUBLISH_RATE_LIMITED,
-        f"publish_rate, set at the level {rate.policy.level}, has no tokens for {rate.out_of} now; "
+        f"{rate.policy.name}, set at the level {rate.policy.level}, has no tokens for {rate.out_of} now; "
         f"{rate.waiting} producers wait.",
         {
             "out_of": rate.out_of,
@@ -137,12 +144,7 @@ def _rate(state: TopicState) -> Iterator[Finding]:
             "limited_times": state.limited_times,
             **policy_evidence(rate.policy),
         },
-        steps.remove_policy(
-            state.topic,
-            rates.PUBLISH_RATE,
-            rate.policy.level,
-            "Raise the rate, or remove the limit:",
-        ),
+        step,
     )
     yield from overridden(state.topic, rate.policy)
 
