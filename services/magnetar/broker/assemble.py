@@ -146,10 +146,8 @@ def assemble(
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
-    topics = TopicRegistry(
-        *(resources, factory, context, open_topics, ownership, news),
-        default_partitions=settings.topics.default_partitions,
-    )
+    parts = (resources, factory, context, open_topics, ownership, news)
+    topics = TopicRegistry(*parts, default_partitions=settings.topics.default_partitions)
     service = BrokerService(
         settings=settings,
         live=LiveSettings(settings, store),
@@ -193,6 +191,7 @@ def _follow_settings(
         apply(settings)
         news.changed_for_all()
 
+    service.upkeep.refusals = service.diagnosis.refusals
     apply(service.settings)
     service.live.listen(changed)
     return service

@@ -108,7 +108,10 @@ class Broker(Protocol):
     transactions: Transactions | None
     """None while transactions are off."""
     peer_log: PeerLog
-    refusals: RecentRefusals
+
+    @property
+    def refusals(self) -> RecentRefusals:
+        """The clients that were refused lately."""
 
     @property
     def clock(self) -> Clock:

@@ -136,8 +136,8 @@ def _rate(state: TopicState) -> Iterator[Finding]:
         step = steps.remove_policy(state.topic, rates.PUBLISH_RATE, rate.policy.level, text)
     yield finding(
         Code.PUBLISH_RATE_LIMITED,
-        f"{rate.policy.name}, set at the level {rate.policy.level}, has no tokens for {rate.out_of} now; "
-        f"{rate.waiting} producers wait.",
+        f"{rate.policy.name}, set at the level {rate.policy.level}, has no tokens for "
+        f"{rate.out_of} now; {rate.waiting} producers wait.",
         {
             "out_of": rate.out_of,
             "waiting_producers": held[:NAMED_MAX],
