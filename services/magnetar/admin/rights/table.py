@@ -191,6 +191,7 @@ _TOPICS: Final[dict[Route, Right]] = {
     ("DELETE", _T + "/properties"): OnTopic(TopicOperation.DELETE_METADATA),
     ("GET", _T + "/stats"): _GET_STATS,
     ("GET", _T + "/internalStats"): _GET_STATS,
+    ("GET", _T + "/explain"): _GET_STATS,
     ("GET", _T + "/internal-info"): _GET_STATS,
     ("GET", _T + "/partitioned-stats"): _GET_STATS,
     ("GET", _T + "/partitioned-internalStats"): _GET_STATS,
@@ -223,6 +224,7 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("GET", _S + "/properties"): _CONSUME,
     ("PUT", _S + "/properties"): _SUBSCRIBE,
     ("POST", _S + "/analyzeBacklog"): _CONSUME,
+    ("GET", _S + "/explain"): _GET_STATS,
     ("GET", _S + "/replicatedSubscriptionStatus"): OnTopic(
         TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS
     ),

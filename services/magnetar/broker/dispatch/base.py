@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from magnetar.broker.dispatch.facts import DispatchFacts
 from magnetar.broker.dispatch.reader import EntryReader
 from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.subscription.consumer import AVERAGE_WEIGHT, Consumer
@@ -208,6 +209,24 @@ class Dispatcher(ABC):
         if self.reader.failure is not None:
             failure = self.reader.failure
             stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
+
+    def facts(self) -> DispatchFacts:
+        """What keeps entries from being delivered, for diagnosis."""
+        reader = self.reader
+        return DispatchFacts(
+            buffered=reader.buffered,
+            reading=reader.reading,
+            turn_due=self._turn_due,
+            failure=reader.failure,
+        )
+
+    def redeliveries(self, ledger_id: int, entry_id: int) -> int:  # noqa: ARG002
+        """How often the entry was redelivered; 0 if the dispatcher does not count."""
+        return 0
+
+    def waits(self, ledger_id: int, entry_id: int) -> bool:  # noqa: ARG002
+        """Whether the entry was read or returned, and waits for delivery."""
+        return False
 
     @abstractmethod
     def state(self) -> dict[str, object]:

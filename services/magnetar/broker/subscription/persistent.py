@@ -25,6 +25,7 @@ from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.history import History
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
@@ -76,6 +77,7 @@ class PersistentSubscription:
         "dispatcher",
         "expired_rate",
         "expired_total",
+        "history",
         "last_expire_ms",
         "last_expired",
         "ledger",
@@ -116,6 +118,8 @@ class PersistentSubscription:
         self._mark_delete_seen = cursor.mark_delete
         self._mark_delete_moved_ms = 0
         self._gone = GoneConsumers()
+        self.history: History | None = None
+        """Created when the subscription first delivers or passes messages."""
         self._moving = asyncio.Lock()
         self._context = DispatchContext(topic, ledger, cursor, limits, clock, tasks)
         self._records = records
@@ -366,7 +370,9 @@ class PersistentSubscription:
         async with self._moving:
             compacted = any(consumer.compacted for consumer in self.consumers)
             self._disconnect()
+            before = self.cursor.mark_delete
             await self.cursor.reset(position, before_kept=compacted)
+            self._passed("seek", before)
             if ack_set:
                 self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, batch_size)
 
@@ -378,11 +384,11 @@ class PersistentSubscription:
         """Acknowledges the oldest `entries` unacknowledged entries."""
         target = await cursor_moves.nth_unacked(self.ledger, self.cursor, entries)
         if target is not None:
-            self._ack_up_to(target)
+            self._ack_up_to(target, "skipped")
 
     async def clear_backlog(self) -> None:
         """Acknowledges all entries."""
-        self._ack_up_to(self.ledger.last_confirmed)
+        self._ack_up_to(self.ledger.last_confirmed, "skipped")
 
     async def expire(self, age_s: float) -> bool:
         """Acknowledges entries published more than `age_s` ago; returns whether there were any."""
@@ -394,29 +400,37 @@ class PersistentSubscription:
         self.last_expire_ms, self.last_expired = self.clock.now_ms(), 0
         if target is None or target <= self.cursor.mark_delete:
             return False
-        self.last_expired = self._ack_up_to(target)
+        self.last_expired = self._ack_up_to(target, "expired")
         self.expired_total += self.last_expired
         return True
 
     def evict_up_to(self, target: Position) -> int:
         """Acknowledges entries up to `target` for a backlog quota; returns how many."""
-        return self._ack_up_to(target)
+        return self._ack_up_to(target, "evicted")
 
     async def peek(self, nth: int) -> Entry | None:
         """Returns the nth unacknowledged entry, counted from 1; None if there are fewer."""
         position = await cursor_moves.nth_unacked(self.ledger, self.cursor, nth, exact=True)
         return None if position is None else await self.ledger.read_entry(position)
 
-    def _ack_up_to(self, position: Position) -> int:
+    def _passed(self, cause: str, before: Position) -> None:
+        """Records that mark-delete has moved from `before` without a consumer's acks."""
+        if self.cursor.mark_delete > before:
+            if self.history is None:
+                self.history = History()
+            self.history.passed(cause, before, self.cursor.mark_delete, self.clock.now_ms())
+
+    def _ack_up_to(self, position: Position, cause: str) -> int:
         """Acknowledges entries up to `position`; returns how many.
 
         Entries behind an open transaction stay: no consumer could have read them yet.
         """
         if self.ledger.horizon is not None:
             position = min(position, self.ledger.last_visible)
-        before = self.cursor.backlog
-        if position > self.cursor.mark_delete:
+        before, mark = self.cursor.backlog, self.cursor.mark_delete
+        if position > mark:
             self.cursor.ack_cumulative(position)
+            self._passed(cause, mark)
             if self.dispatcher is not None:
                 self.dispatcher.settle_up_to(position)
         return before - self.cursor.backlog
@@ -469,9 +483,14 @@ class PersistentSubscription:
         """See `Subscription.update_rates`. (Pulsar does it once a minute.)"""
         self.expired_rate = (self.expired_total - self._expired_before) / RATE_PERIOD_S
         self._expired_before = self.expired_total
-        now_s = self.clock.monotonic()
+        now_s, delivering = self.clock.monotonic(), False
         for consumer in self.consumers:
             consumer.rates.update(consumer, now_s)
+            delivering = delivering or consumer.rates.out > 0
+        if delivering:
+            if self.history is None:
+                self.history = History()
+            self.history.noted(self.clock.now_ms(), self.cursor.read_position)
         self._note_mark_delete()
 
     def stats(self) -> SubscriptionStats:

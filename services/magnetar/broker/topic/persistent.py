@@ -201,7 +201,7 @@ class PersistentTopic(GovernedTopic):
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Disconnects every producer: clients then resend messages without a receipt in order."""
-        self.counters.publish_errors += 1
+        self.counters.failed(str(error), self.now_ms())
         if self.producers:  # logged once, not for every run behind the first
             log.warning("append failed", topic=self.full_name, error=str(error))
         self.producers.close_all()
