@@ -20,13 +20,6 @@ def _is_set(value: object) -> bool:
     return value not in ("", [], None, False) and str(value).strip() != ""
 
 
-def _is_positive(value: object) -> bool:
-    try:
-        return float(str(value)) > 0
-    except ValueError:
-        return True
-
-
 def _is_other_than(default: str) -> Callable[[object], bool]:
     """Returns whether a value is set and not the only one that Magnetar supports."""
     return lambda value: _is_set(value) and str(value).strip() != default
@@ -126,11 +119,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_other_than("org.apache.bookkeeper.tls.TLSContextFactory"),
         "remove the key or leave it empty",
         bookkeeperTLSProviderFactoryClass="plugins for TLS",
-    ),
-    **_switches(
-        _is_positive,
-        "remove the key or set it to 0",
-        maxUnackedMessagesPerBroker="a cap on unacknowledged messages per broker",
     ),
 }
 

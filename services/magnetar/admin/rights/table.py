@@ -210,7 +210,11 @@ _TOPICS: Final[dict[Route, Right]] = {
     ("PUT", _T + "/{policy:topic_put_policy}"): policies.of_verb(Level.TOPIC, "PUT"),
     ("DELETE", _T + "/{policy:topic_delete_policy}"): policies.of_verb(Level.TOPIC, "DELETE"),
 }
+_RATES: Final = _T + "/{subscription:name}/dispatchRate"
 _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
+    ("GET", _RATES): OnPolicy(PolicyName.RATE, PolicyOperation.READ),
+    ("POST", _RATES): OnPolicy(PolicyName.RATE, PolicyOperation.WRITE),
+    ("DELETE", _RATES): OnPolicy(PolicyName.RATE, PolicyOperation.WRITE),
     ("GET", _T + "/subscriptions"): OnTopic(TopicOperation.GET_SUBSCRIPTIONS),
     ("PUT", _S): _SUBSCRIBE,
     ("DELETE", _S): OnTopic(TopicOperation.UNSUBSCRIBE),

@@ -5,10 +5,9 @@ With SUCCESS, the client would believe that the feature works.
 
 from typing import Final
 
-from magnetar.core.errors import MagnetarError, MetadataError, NotAllowed
+from magnetar.core.errors import MetadataError, NotAllowed
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.entry import in_transaction, parse_metadata
-from magnetar.wire.events import Send
 from magnetar.wire.framing import MalformedEntry
 
 NO_DELAYED_DELIVERY: Final = (
@@ -20,22 +19,18 @@ NO_REPLICATED_SUBSCRIPTIONS: Final = (
 )
 
 
-def send_refusal(event: Send, now_ms: int) -> MagnetarError | None:
-    """Returns why the broker must not store a message, None if it may.
+def checked_entry(entry: bytes, txn: tuple[int, int] | None, now_ms: int) -> bytes:
+    """Returns the entry to store; raises MagnetarError if the broker must not store it.
 
     Puts the transaction into the entry's metadata, if only SEND names it.
     """
-    command = event.command
-    txn = transaction_of(command)
     try:
-        metadata = parse_metadata(event.entry)
+        metadata = parse_metadata(entry)
         if metadata.deliver_at_time > now_ms:
-            return NotAllowed(NO_DELAYED_DELIVERY)
-        if txn is not None:
-            event.entry = in_transaction(event.entry, metadata, *txn)
+            raise NotAllowed(NO_DELAYED_DELIVERY)
+        return entry if txn is None else in_transaction(entry, metadata, *txn)
     except MalformedEntry as error:
-        return MetadataError(str(error))
-    return None
+        raise MetadataError(str(error)) from error
 
 
 def transaction_of(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:

@@ -19,7 +19,7 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refusal import send_refusal, transaction_of
+from magnetar.broker.session.refusal import checked_entry, transaction_of
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -42,7 +42,16 @@ from magnetar.observe.peer_log import PeerLog
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.connection_state import ConnectionState
-from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.events import (
+    AckOne,
+    BadSend,
+    Command,
+    Event,
+    Flow,
+    Send,
+    SendRun,
+    TxnSends,
+)
 from magnetar.wire.framing import ProtocolError
 
 if TYPE_CHECKING:
@@ -119,6 +128,7 @@ class Session:
         "_listing",
         "_pending_bytes",
         "_reads_again",
+        "_waiting",
         "access",
         "closed_producers",
         "consumers",
@@ -146,6 +156,8 @@ class Session:
         self._handlers = handlers
         self._listing: asyncio.Lock | None = None
         self._pending_bytes = 0
+        self._waiting = 0
+        """Commands that wait without a task."""
         self._reads_again = asyncio.Event()
         self.access: Access | None = None
         """The client's proof of identity; None while authentication is off."""
@@ -184,6 +196,8 @@ class Session:
                         self.state.received(CommandType.FLOW)
                 elif type(event) is Command:
                     self._command(event)
+                elif type(event) is TxnSends:
+                    self._checked_sends(event.run)
                 elif type(event) is Send:
                     self._single_send(event)
                 elif type(event) is BadSend:
@@ -246,14 +260,15 @@ class Session:
         self.wire = DISCONNECTED
         self.service.budget.forget(self.link)
         self.service.session_lost(self)
-        for producer, topic in self.producers.values():
+        # A copy: the end of a producer completes its CLOSE_PRODUCER, which removes it here.
+        for producer, topic in list(self.producers.values()):
             if not producer.closed:
                 topic.remove_producer(producer)
         self.producers.clear()
         for attachment in list(self.consumers.values()):
             attachment.detach()
         self.consumers.clear()
-        for watcher in self.watchers.values():
+        for watcher in list(self.watchers.values()):
             watcher.close()
         self.watchers.clear()
         self.service.tasks.start(self.tasks.stop(), "end-session")
@@ -279,22 +294,39 @@ class Session:
 
     def _single_send(self, event: Send) -> None:
         command = event.command
-        error = send_refusal(event, self.service.clock.now_ms())
         highest = max(command.highest_sequence_id, command.sequence_id)
-        run = SendRun(
-            command.producer_id,
-            [command.sequence_id],
-            [highest],
-            [command.num_messages],
-            [event.entry],
-            len(event.entry),
-            transaction_of(command),
+        self._checked_sends(
+            SendRun(
+                command.producer_id,
+                [command.sequence_id],
+                [highest],
+                [command.num_messages],
+                [event.entry],
+                len(event.entry),
+                transaction_of(command),
+            )
         )
-        if error is None:
+
+    def _checked_sends(self, run: SendRun) -> None:
+        """Publishes messages whose metadata the broker must read, or refuses them one by one."""
+        now_ms = self.service.clock.now_ms()
+        start = 0
+        for index, entry in enumerate(run.entries):
+            try:
+                run.entries[index] = checked_entry(entry, run.txn, now_ms)
+            except MagnetarError as error:
+                if index > start:
+                    self._send(run.part(start, index))
+                if (attached := self._ready_producer(run.producer_id)) is not None:
+                    producer, topic = attached
+                    topic.refuse(producer, run.part(index, index + 1), error)
+                drop_frames(error)
+                start = index + 1
+        if start:
+            run = run.part(start)
+        if run.entries:
+            run.size_bytes = sum(map(len, run.entries))
             self._send(run)
-        elif (attached := self._ready_producer(run.producer_id)) is not None:
-            producer, topic = attached
-            topic.refuse(producer, run, error)
 
     def _ready_producer(self, producer_id: int) -> tuple[Producer, Topic] | None:
         """Returns the producer and its topic, None if the broker drops its messages."""
@@ -348,9 +380,21 @@ class Session:
     def _too_many_wait(self) -> bool:
         """Whether no more commands may wait."""
         return (
-            len(self.tasks) >= COMMANDS_PENDING_MAX
+            len(self.tasks) + self._waiting >= COMMANDS_PENDING_MAX
             or self._pending_bytes >= COMMANDS_PENDING_BYTES_MAX
         )
+
+    def begin_wait(self, size_bytes: int) -> None:
+        """Counts a command that waits for its answer without a task; raises TooManyRequests."""
+        if self._too_many_wait:
+            raise TooManyRequests(TOO_MANY_TEXT)
+        self._waiting += 1
+        self._pending_bytes += size_bytes
+
+    def end_wait(self, size_bytes: int) -> None:
+        """Undoes `begin_wait`: the command is answered."""
+        self._waiting -= 1
+        self._pending_bytes -= size_bytes
 
     async def _answered(
         self, pending: Coroutine[Any, Any, None], request_id: int, size_bytes: int

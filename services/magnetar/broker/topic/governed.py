@@ -8,14 +8,14 @@ topics are exempt. Texts are Pulsar's.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
-from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.rates.publish_rate import PublishGate
+from magnetar.broker.rates.rate import Rate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
@@ -43,32 +43,6 @@ from magnetar.policies.policy import Policy
 from magnetar.wire.events import SendRun
 
 SYSTEM_SUBSCRIPTION_PREFIX: Final = "__"
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Messages and bytes per period; 0 or less means unlimited."""
-
-    messages: int
-    size_bytes: int
-    period_s: int = 1
-    relative: bool = False
-
-    @property
-    def limits(self) -> bool:
-        """Whether messages or bytes are limited."""
-        return self.messages > 0 or self.size_bytes > 0
-
-
-def dispatch_rate(value: Mapping[str, Any] | None) -> Rate:
-    """Reads a dispatch rate from its REST document."""
-    document = value or {}
-    return Rate(
-        document.get("dispatchThrottlingRateInMsg", -1),
-        document.get("dispatchThrottlingRateInByte", -1),
-        max(1, document.get("ratePeriodInSecond", 1)),
-        bool(document.get("relativeToPublishRate", False)),
-    )
 
 
 class GovernedTopic(ABC):
@@ -157,7 +131,9 @@ class GovernedTopic(ABC):
         limits = replace(
             default,
             max_unacked_per_consumer=self._value(caps.MAX_UNACKED_PER_CONSUMER),
-            max_unacked_per_subscription=self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION),
+            max_unacked_per_subscription=self._context.limits.unacked_cap(
+                self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION)
+            ),
             max_consumers=self._cap(caps.MAX_CONSUMERS_PER_SUBSCRIPTION),
             entry_filters=None if is_system_topic(self.name) else self._filters(),
         )
@@ -179,33 +155,19 @@ class GovernedTopic(ABC):
         if largest >= self._context.message_bytes_max:
             largest = 0  # the decoder refuses larger messages anyway
         encrypted = self._encryption_required
+        shared = self._context.limits.publishing
         gate = self.gate
         if gate is None:
-            if not (rate.limits or largest or encrypted):
+            if not (rate.limits or largest or encrypted or shared):
                 return
             gate = self.gate = PublishGate(self, self._context.held)
         gate.message_bytes_max = largest
         gate.encryption_required = encrypted
-        gate.set_rate(rate.messages, rate.size_bytes, self._context.clock)
+        gate.set_rate(rate.messages, rate.size_bytes, self._context.clock, shared)
         if not gate.needed:
             self.gate = None
         if encrypted:
             self.producers.disconnect(lambda producer: not producer.encrypted)
-
-    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
-        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
-        if not rate.limits:
-            if limiter is not None:
-                limiter.close()
-            return None
-        counters = self.counters
-        if limiter is None:
-            limiter = RateLimiter(self._context.clock)
-        relative = (
-            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
-        )
-        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
-        return limiter
 
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""

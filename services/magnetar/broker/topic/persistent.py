@@ -12,8 +12,6 @@ from functools import partial
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.lifecycle.limits import KEEPS_ALL, quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.rates.dispatch_rate import DispatchThrottle
-from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
@@ -27,13 +25,14 @@ from magnetar.broker.topic.deduplication.sequences import NONE, ProducerSequence
 from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.entry_stamp import last_index
-from magnetar.broker.topic.governed import GovernedTopic, dispatch_rate
+from magnetar.broker.topic.governed import GovernedTopic
 from magnetar.broker.topic.last_message import find_last_message, last_readable, last_stored
 from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, check_keys, without_own
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.publish_completion import PublishCompletion
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
+from magnetar.broker.topic.throttles import DispatchThrottles
 from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topic.transactions.watermark import Watermark
@@ -54,7 +53,6 @@ from magnetar.core.names import TopicName
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
-from magnetar.policies.rates import DISPATCH_RATE, SUBSCRIPTION_DISPATCH_RATE
 from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")
@@ -64,9 +62,9 @@ class PersistentTopic(GovernedTopic):
     """A persistent topic or partition that this broker serves."""
 
     __slots__ = (
-        "_dispatch_limiter",
         "_next_index",
         "_tasks",
+        "_throttles",
         "_transactions",
         "counters",
         "deduplication",
@@ -92,7 +90,7 @@ class PersistentTopic(GovernedTopic):
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.last_active_ms = self.loaded_ms = context.clock.now_ms()
-        self._dispatch_limiter: RateLimiter | None = None
+        self._throttles = DispatchThrottles(name, context, self.counters)
         self._tasks = context.tasks
         self._next_index = 0
         self._transactions: TopicTransactions | None = None
@@ -429,22 +427,8 @@ class PersistentTopic(GovernedTopic):
             records=self._context.transactions,
         )
         subscription.suspended = not self.serving
-        self._throttle(subscription)
+        self._throttles.apply(subscription)
         return subscription
-
-    def _throttle(self, subscription: PersistentSubscription) -> None:
-        """Limits a subscription to its own dispatch rate and to the topic's."""
-        throttle, whole = subscription.throttle, self._dispatch_limiter
-        rate = dispatch_rate(self.policies.value(SUBSCRIPTION_DISPATCH_RATE))
-        own = self._limiter(None if throttle is None else throttle.own, rate)
-        if throttle is None:
-            if own is None and whole is None:
-                return
-            tailing = self._context.throttle_tailing
-            throttle = DispatchThrottle(subscription.cursor, subscription.wake, tailing=tailing)
-            subscription.throttle = throttle
-        throttle.topic, throttle.own = whole, own
-        subscription.rates_changed()
 
     async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:
         """See `Topic.last_message`."""
@@ -503,11 +487,9 @@ class PersistentTopic(GovernedTopic):
             ledger.set_retention(retention.size_bytes, retention.time_ms)
         self.apply_policies()
         self.deduplication_switch.policies_changed()
-        self._dispatch_limiter = self._limiter(
-            self._dispatch_limiter, dispatch_rate(value(DISPATCH_RATE))
-        )
+        self._throttles.policies_changed()
         for subscription in self.subscriptions.values():
-            self._throttle(subscription)
+            self._throttles.apply(subscription)
 
     async def terminate(self) -> Position:
         """Ends publishing for good; returns the position of the last message."""

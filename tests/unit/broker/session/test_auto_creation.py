@@ -13,14 +13,13 @@ from tests.unit.broker.session.test_subscribing import (
     subscribe,
 )
 
-from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.session.refusal import checked_entry
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import ServerError
+from magnetar.core.errors import NotAllowed, ServerError
 from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, AUTO_TOPIC_CREATION
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.entry import build_entry
-from magnetar.wire.events import Send
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -89,11 +88,12 @@ def test_only_a_message_for_later_than_now_is_refused(after_ms: int, refused: bo
     now_ms = 1_700_000_000_000
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=now_ms)
     metadata.deliver_at_time = now_ms + after_ms
-    event = Send(pb.CommandSend(producer_id=1, sequence_id=0), build_entry(metadata, b""))
-    error = send_refusal(event, now_ms)
-    assert (error is not None) is refused
-    if error is not None:
-        assert error.code == ServerError.NOT_ALLOWED_ERROR
+    entry = build_entry(metadata, b"")
+    if not refused:
+        assert checked_entry(entry, None, now_ms) == entry
+        return
+    with pytest.raises(NotAllowed):
+        checked_entry(entry, None, now_ms)
 
 
 async def test_the_end_of_a_connection_is_no_use_of_a_topic_that_had_sent_its_producer_away() -> (
