@@ -137,7 +137,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             permits = sum([consumer.permits / consumer.average_messages for consumer in out])
             taken = self.reader.take(min(room, max(1, int(permits))))
             if taken:
-                entries = self.cursor.filter_unacked(taken)
+                entries = self._deliverable(taken)
                 self._return(taken, entries, self._hand_out(entries, out, full))
                 dealt += len(taken)
         for consumer, deliveries in (*full, *out.items()):

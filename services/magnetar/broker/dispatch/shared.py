@@ -62,7 +62,7 @@ class SharedDispatcher(MultipleConsumersDispatcher):
             return 0
         taken = self.reader.take(room)
         if taken:
-            entries = self.cursor.filter_unacked(taken)
+            entries = self._deliverable(taken)
             self._return(taken, entries, self._hand_out(entries, replayed=False))
         return len(taken)
 

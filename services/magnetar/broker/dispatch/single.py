@@ -98,7 +98,7 @@ class SingleActiveDispatcher(Dispatcher):
         taken = self.reader.take(min(entries_max, affordable))
         if not taken:
             return 0
-        entries = self._wanted(self.cursor.filter_unacked(taken))
+        entries = self._wanted(self._deliverable(taken))
         if not entries:
             return len(taken)
         deliveries = []

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.filtering import EntryFilters, FilterCounts
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
@@ -36,6 +37,7 @@ from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
     NotAllowed,
+    PreconditionFailed,
     ServiceNotReady,
 )
 from magnetar.core.garbage import garbage_policy
@@ -46,6 +48,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.policies.filters import FilterInvalid
 from magnetar.transactions.model import Outcome, TxnId
 
 log = get_logger("magnetar.subscription")
@@ -65,6 +68,7 @@ class PersistentSubscription:
         "__weakref__",
         "_context",
         "_expired_before",
+        "_filter_counts",
         "_gone",
         "_mark_delete_moved_ms",
         "_mark_delete_seen",
@@ -117,6 +121,7 @@ class PersistentSubscription:
         self._expired_before = 0
         self._mark_delete_seen = cursor.mark_delete
         self._mark_delete_moved_ms = 0
+        self._filter_counts: FilterCounts | None = None
         self._gone = GoneConsumers()
         self.history: History | None = None
         """Created when the subscription first delivers or passes messages."""
@@ -169,10 +174,50 @@ class PersistentSubscription:
 
     def set_limits(self, limits: SubscriptionLimits) -> None:
         """See `Subscription.set_limits`."""
+        filtered = limits.entry_filters != self.limits.entry_filters
         self.limits = limits
         self._context = replace(self._context, limits=limits)
+        if filtered:
+            self._filters_changed()
         if self.dispatcher is not None:
             self.dispatcher.set_limits(limits)
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replaces the properties; raises PreconditionFailed if filters cannot use them."""
+        spec = self.limits.entry_filters
+        try:
+            if spec is not None:
+                spec.predicate(properties)
+        except FilterInvalid as error:
+            raise PreconditionFailed(str(error), http_status=400) from error
+        await self.cursor.set_properties(properties)
+        if spec is not None:
+            self._filters_changed()
+
+    def _filters(self) -> EntryFilters | None:
+        """Returns the filters of new entries, None without any; raises FilterInvalid."""
+        spec = self.limits.entry_filters
+        predicate = None if spec is None else spec.predicate(self.cursor.properties)
+        if predicate is None:
+            return None
+        if self._filter_counts is None:
+            self._filter_counts = FilterCounts()
+        return EntryFilters(predicate, self.cursor, self._filter_counts)
+
+    def _filters_changed(self) -> None:
+        """Applies changed filters. If they cannot be used, consumers are disconnected.
+
+        They attach again and get the reason. Otherwise they would get messages that the filters
+        were meant to reject.
+        """
+        if self.dispatcher is None:
+            return
+        try:
+            self.dispatcher.filters = self._filters()
+        except FilterInvalid as error:
+            log.warning("filters cannot be used, consumers are disconnected", topic=self.topic,
+                        subscription=self.name, error=str(error))  # fmt: skip
+            self._disconnect()
 
     def rates_changed(self) -> None:
         """Applies a changed `throttle` to the dispatcher.
@@ -203,6 +248,10 @@ class PersistentSubscription:
                 dispatcher.suspended = self.suspended
                 self.dispatcher = dispatcher
                 self.rates_changed()
+            try:
+                dispatcher.filters = self._filters()
+            except FilterInvalid as error:
+                raise NotAllowed(f"Subscription {self.name}: {error}") from error
             consumer.attached = True
             try:
                 dispatcher.add_consumer(consumer)
@@ -514,6 +563,8 @@ class PersistentSubscription:
         )
         if self.throttle is not None:
             self.throttle.fill_stats(stats)
+        if self._filter_counts is not None:
+            self._filter_counts.fill_stats(stats)
         if dispatcher is not None:
             dispatcher.fill_stats(stats)
             consumers = [dispatcher.consumer_stats(consumer) for consumer in dispatcher.consumers]
