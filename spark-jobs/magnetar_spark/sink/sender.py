@@ -241,7 +241,9 @@ class Sender:
             for sent in self._segment:
                 sent.receipt = None
         else:
-            for topic in [name for name, made in self._producers.items() if made.lost is not None]:
+            for topic in [
+                name for name, producer in self._producers.items() if producer.lost is not None
+            ]:
                 del self._producers[topic]
         again = [sent for sent in self._segment if not _under_way(sent)]
         for sent in self._segment:
