@@ -191,6 +191,7 @@ _TOPICS: Final[dict[Route, Right]] = {
     ("DELETE", _T + "/properties"): OnTopic(TopicOperation.DELETE_METADATA),
     ("GET", _T + "/stats"): _GET_STATS,
     ("GET", _T + "/internalStats"): _GET_STATS,
+    ("GET", _T + "/explain"): _GET_STATS,
     ("GET", _T + "/internal-info"): _GET_STATS,
     ("GET", _T + "/partitioned-stats"): _GET_STATS,
     ("GET", _T + "/partitioned-internalStats"): _GET_STATS,
@@ -223,6 +224,7 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("GET", _S + "/properties"): _CONSUME,
     ("PUT", _S + "/properties"): _SUBSCRIBE,
     ("POST", _S + "/analyzeBacklog"): _CONSUME,
+    ("GET", _S + "/explain"): _GET_STATS,
     ("GET", _S + "/replicatedSubscriptionStatus"): OnTopic(
         TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS
     ),
@@ -295,6 +297,9 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
     ("POST", _A + "/metadata/migration/start"): _SUPER,
     ("GET", _A + "/bookies/all"): _SUPER,
     ("GET", _A + "/bookies/racks-info"): _SUPER,
+    ("GET", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
+    ("POST", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
+    ("DELETE", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
 }
 _OWN: Final[dict[Route, Right]] = {
     ("GET", _OURS + TOPIC_PATH + "/effect"): _READ_ALL,

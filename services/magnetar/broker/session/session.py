@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.explain.refusals import RecentRefusals, Refusal
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -28,6 +29,7 @@ from magnetar.broker.topic.registry import TopicRegistry
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
+    InvalidTopicName,
     MagnetarError,
     ServerError,
     ServiceNotReady,
@@ -36,7 +38,7 @@ from magnetar.core.errors import (
 )
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
-from magnetar.core.names import TopicName
+from magnetar.core.names import TopicName, parse_topic
 from magnetar.core.tasks import TaskSet
 from magnetar.observe.peer_log import PeerLog
 from magnetar.settings.broker import BrokerSettings
@@ -66,6 +68,8 @@ COMMANDS_PENDING_MAX: Final = 50_000
 COMMANDS_PENDING_BYTES_MAX: Final = 16 << 20
 """Size of those commands: a client may fill each with a frame of names and patterns, or hold them
 back by not reading its answers. One more is accepted below it."""
+
+_ATTACHING: Final = (CommandType.PRODUCER, CommandType.SUBSCRIBE)
 
 TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
 
@@ -104,6 +108,10 @@ class Broker(Protocol):
     transactions: Transactions | None
     """None while transactions are off."""
     peer_log: PeerLog
+
+    @property
+    def refusals(self) -> RecentRefusals:
+        """The clients that were refused lately."""
 
     @property
     def clock(self) -> Clock:
@@ -356,6 +364,7 @@ class Session:
         try:
             pending = handler(self, message)
         except MagnetarError as error:
+            self._refused(kind, message, error)
             self.link.error(request_id, error)
             drop_frames(error)
             return
@@ -374,7 +383,8 @@ class Session:
             return
         size_bytes = message.ByteSize()
         self._pending_bytes += size_bytes
-        self.tasks.start(self._answered(pending, request_id, size_bytes), command_name(kind))
+        answered = self._answered(pending, kind, message, request_id, size_bytes)
+        self.tasks.start(answered, command_name(kind))
 
     @property
     def _too_many_wait(self) -> bool:
@@ -397,11 +407,17 @@ class Session:
         self._pending_bytes -= size_bytes
 
     async def _answered(
-        self, pending: Coroutine[Any, Any, None], request_id: int, size_bytes: int
+        self,
+        pending: Coroutine[Any, Any, None],
+        kind: int,
+        command: Any,
+        request_id: int,
+        size_bytes: int,
     ) -> None:
         try:
             await pending
         except MagnetarError as error:
+            self._refused(kind, command, error)
             self.link.error(request_id, error)
             drop_frames(error)
         except TimeoutError as error:
@@ -412,6 +428,26 @@ class Session:
             self._internal_error(request_id, error)
         finally:
             self._pending_bytes -= size_bytes
+
+    def _refused(self, kind: int, command: Any, error: MagnetarError) -> None:
+        """Remembers a refused producer or consumer, for `explain`."""
+        if kind not in _ATTACHING or isinstance(error, ServiceNotReady | InvalidTopicName):
+            return
+        role, consumer = "", kind == CommandType.SUBSCRIBE
+        if self.access is not None:
+            role = self.principal.original or self.principal.role
+        self.service.refusals.record(
+            str(parse_topic(command.topic)),
+            Refusal(
+                "consumer" if consumer else "producer",
+                command.consumer_name if consumer else command.producer_name,
+                command.subscription if consumer else "",
+                role,
+                self.link.address,
+                error.code.name,
+                error.message,
+            ),
+        )
 
     def _internal_error(self, request_id: int, error: Exception) -> None:
         self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error!r}")

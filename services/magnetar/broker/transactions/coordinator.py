@@ -335,8 +335,8 @@ class Coordinator:
         """Stops serving; requests under way get TransactionCoordinatorNotFound."""
         self._writer.close()
         await self._tasks.stop()
+        self._release(self._active, self._not_served())
         for txn in list(self._active.values()):
-            self._release(txn, self._not_served())
             txn.answer(self._not_served())
 
     def _recover(self, records: list[Record]) -> None:
@@ -407,9 +407,7 @@ class Coordinator:
 
     def _decided(self, number: int, txn: _Active, error: MagnetarError | None) -> None:
         if error is not None:
-            for other in txn.record.joined:
-                if (held := self._active.get(other)) is not None:
-                    self._release(held, error)
+            self._release(txn.record.joined, error)
             txn.answer(error)
         elif txn.record.state.ended:
             self._ended(number, txn)
@@ -424,11 +422,17 @@ class Coordinator:
         for number in joined:
             self._active[number].joining = waiting
 
-    def _release(self, txn: _Active, error: MagnetarError | None) -> None:
-        """Ends a `_hold`; answers what waits for it, once for all that were held together."""
-        waiting, txn.joining = txn.joining, None
-        while waiting:
-            waiting.pop(0)(error)
+    def _release(self, joined: Iterable[int], error: MagnetarError | None) -> None:
+        """Ends a `_hold`, and then answers what waits for it."""
+        waiting: list[OnDone] = []
+        for number in joined:
+            txn = self._active.get(number)
+            if txn is not None and txn.joining is not None:
+                waiting += txn.joining
+                txn.joining.clear()  # those of one joint commit share the list
+                txn.joining = None
+        for on_decided in waiting:
+            on_decided(error)
 
     def _commit_joined(self, number: int, txn: _Active) -> None:
         """Commits the transactions that a durable record lists, and then the one that leads."""
@@ -446,8 +450,7 @@ class Coordinator:
         for other, joined in held:
             # All are decided before one of them is released.
             self._decide(other, joined, Outcome.COMMIT, ended)
-        for _, joined in held:
-            self._release(joined, None)
+        self._release(txn.record.joined, None)
         ended(None)
 
     def _notify(self, number: int, txn: _Active) -> None:
