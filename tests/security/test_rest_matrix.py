@@ -93,6 +93,7 @@ IN_PATHS: Final = {
     "least": "0",
     "timeout": "1",
     "coordinator": "0",
+    "allocator": "default",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"
