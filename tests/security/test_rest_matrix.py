@@ -38,6 +38,10 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "topic: GET_SUBSCRIPTIONS": CONSUMER,
     "topic: SKIP": CONSUMER,
     "topic: EXPIRE_MESSAGES": CONSUMER,
+    "topic: TRIM_TOPIC": ADMIN,
+    "topic: GET_REPLICATED_SUBSCRIPTION_STATUS": CONSUMER,
+    "topic: SET_REPLICATED_SUBSCRIPTION_STATUS": CONSUMER,
+    "topic: EXPIRE_MESSAGES, with all subscriptions": CONSUMER,
     "topic: PEEK_MESSAGES": CONSUMER,
     "topic: RESET_CURSOR": CONSUMER,
     "topic: GET_BACKLOG_SIZE": CONSUMER,
@@ -49,8 +53,9 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "topic: DELETE_METADATA": ADMIN,
     "namespace: GET_TOPICS": {"prod", "cons", "ta"},
     "namespace: GET_BUNDLE": {"prod", "cons", "ta"},
-    "namespace: CLEAR_BACKLOG": CONSUMER,
-    "namespace: UNSUBSCRIBE": CONSUMER,
+    "namespace: CLEAR_BACKLOG, with the subscription or with all of them": CONSUMER,
+    "namespace: UNSUBSCRIBE, with the subscription or with all of them": CONSUMER,
+    "namespace: DELETE_BUNDLE": ADMIN,
     "namespace: CREATE_TOPIC": ADMIN,
     "namespace: DELETE_TOPIC": ADMIN,
     "namespace: GRANT_PERMISSION": ADMIN,
@@ -88,6 +93,7 @@ IN_PATHS: Final = {
     "least": "0",
     "timeout": "1",
     "coordinator": "0",
+    "allocator": "default",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"
