@@ -146,7 +146,7 @@ def _send(send: pb.CommandSend, entry: bytes) -> Flat:
     highest = send.highest_sequence_id
     if odd or send.sequence_id >= 2**63 or highest >= 2**63 or send.num_messages <= 0:
         return ("odd send", send.SerializeToString(), entry)
-    if send.num_messages == 1 and has_delivery_time_bytes(entry):
+    if has_delivery_time_bytes(entry):
         return ("odd send", send.SerializeToString(), entry)
     highest = max(highest, send.sequence_id)
     return ("send", send.producer_id, send.sequence_id, highest, send.num_messages, entry)

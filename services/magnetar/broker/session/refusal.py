@@ -11,31 +11,29 @@ from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar.wire.events import Send
 from magnetar.wire.framing import MalformedEntry
 
-NO_DELAYED_DELIVERY: Final = (
-    "Delayed delivery is not supported by this broker: send the message without a delivery time"
-)
 NO_REPLICATED_SUBSCRIPTIONS: Final = (
     "Replicated subscriptions are not supported by this broker: subscribe without "
     "replicateSubscriptionState"
 )
 
 
-def send_refusal(event: Send, now_ms: int) -> MagnetarError | None:
-    """Returns why the broker must not store a message, None if it may.
+def judged_send(event: Send) -> tuple[MagnetarError | None, int, int]:
+    """Returns why the broker must not store a message, its delivery time and its publish time.
 
-    Puts the transaction into the entry's metadata, if only SEND names it.
+    None if it may be stored; 0 and 0 without a delivery time. Puts the transaction into the entry's
+    metadata, if only SEND names it.
     """
     command = event.command
     txn = transaction_of(command)
     try:
         metadata = parse_metadata(event.entry)
-        if metadata.deliver_at_time > now_ms:
-            return NotAllowed(NO_DELAYED_DELIVERY)
         if txn is not None:
             event.entry = in_transaction(event.entry, metadata, *txn)
     except MalformedEntry as error:
-        return MetadataError(str(error))
-    return None
+        return MetadataError(str(error)), 0, 0
+    if metadata.deliver_at_time <= 0:
+        return None, 0, 0
+    return None, metadata.deliver_at_time, metadata.publish_time
 
 
 def transaction_of(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:

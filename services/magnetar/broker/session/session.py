@@ -19,7 +19,7 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refusal import send_refusal, transaction_of
+from magnetar.broker.session.refusal import judged_send, transaction_of
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -264,7 +264,9 @@ class Session:
         if attached is None:
             return
         producer, topic = attached
-        gate = topic.gate if run.txn is None else topic.transaction_gate(run.txn)
+        gate = topic.gate
+        if gate is None and (run.txn is not None or run.deliver_at_ms):
+            gate = topic.gate_of(run)
         if gate is not None:
             gate.publish(producer, run)
             return
@@ -279,7 +281,7 @@ class Session:
 
     def _single_send(self, event: Send) -> None:
         command = event.command
-        error = send_refusal(event, self.service.clock.now_ms())
+        error, deliver_at_ms, published_ms = judged_send(event)
         highest = max(command.highest_sequence_id, command.sequence_id)
         run = SendRun(
             command.producer_id,
@@ -289,6 +291,8 @@ class Session:
             [event.entry],
             len(event.entry),
             transaction_of(command),
+            deliver_at_ms,
+            published_ms,
         )
         if error is None:
             self._send(run)

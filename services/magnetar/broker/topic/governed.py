@@ -14,6 +14,7 @@ from typing import Any, Final
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
+from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.rates.publish_rate import PublishGate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
@@ -21,9 +22,9 @@ from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
+from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
-from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -37,6 +38,7 @@ from magnetar.core.errors import (
     ServiceNotReady,
 )
 from magnetar.core.names import TopicName
+from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies import admission, caps, rates
 from magnetar.policies.policy import Policy
 from magnetar.wire.events import SendRun
@@ -78,6 +80,7 @@ class GovernedTopic(ABC):
         "_being_created",
         "_closing",
         "_context",
+        "_dispatch_limiter",
         "_subscribe_rate",
         "_suspended",
         "gate",
@@ -100,18 +103,22 @@ class GovernedTopic(ABC):
         self._being_created: frozenset[str] = frozenset()
         """Subscriptions that are being created; they count towards the cap."""
         self._subscribe_rate: SubscribeRate | None = None
+        self._dispatch_limiter: RateLimiter | None = None
 
     @abstractmethod
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Publishes the run; see `Topic.publish`."""
 
     @abstractmethod
-    def admission(self, txn: tuple[int, int]) -> Admission:
-        """Returns whether a message of the transaction may be stored now."""
+    def admission(self, run: SendRun) -> Admission:
+        """Returns whether a message of a transaction, or with a delay, may be stored now."""
 
-    def transaction_gate(self, txn: tuple[int, int]) -> PublishGate | None:
-        """Returns the gate for a message of the transaction; None if nothing limits it."""
-        if self.gate is None and self.admission(txn) is not None:
+    def gate_of(self, run: SendRun) -> PublishGate | None:
+        """Returns the gate for a message of a transaction or with a delay.
+
+        None if nothing limits it.
+        """
+        if self.gate is None and self.admission(run) is not None:
             self.gate = PublishGate(self, self._context.held)  # removed once nothing is held
         return self.gate
 
@@ -202,6 +209,25 @@ class GovernedTopic(ABC):
         limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
         return limiter
 
+    def _limit_dispatch(self) -> None:
+        """Limits the topic to its dispatch rate; `_throttle` applies that to a subscription."""
+        rate = dispatch_rate(self._value(rates.DISPATCH_RATE))
+        self._dispatch_limiter = self._limiter(self._dispatch_limiter, rate)
+
+    def _throttle(self, subscription: PersistentSubscription) -> None:
+        """Limits a subscription to its own dispatch rate and to the topic's."""
+        throttle, whole = subscription.throttle, self._dispatch_limiter
+        rate = dispatch_rate(self._value(rates.SUBSCRIPTION_DISPATCH_RATE))
+        own = self._limiter(None if throttle is None else throttle.own, rate)
+        if throttle is None:
+            if own is None and whole is None:
+                return
+            tailing = self._context.throttle_tailing
+            throttle = DispatchThrottle(subscription.cursor, subscription.wake, tailing=tailing)
+            subscription.throttle = throttle
+        throttle.topic, throttle.own = whole, own
+        subscription.rates_changed()
+
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""
         if self.gate is None:  # removed again once the refusal is sent
@@ -247,8 +273,8 @@ class GovernedTopic(ABC):
 
     def check_new_subscription(self, name: str) -> None:
         """Raises NotAllowed for a reserved name, or at the maximum of subscriptions."""
-        if name == DEDUPLICATION_CURSOR:
-            raise NotAllowed(f"{name} is the name of the cursor of deduplication")
+        if name in PAYLOAD_CURSORS:
+            raise NotAllowed(f"{name} is the name of a cursor that holds state of the topic")
         cap = self._cap(caps.MAX_SUBSCRIPTIONS)
         if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX):
             return

@@ -13,7 +13,7 @@ from tests.unit.broker.session.test_subscribing import (
     subscribe,
 )
 
-from magnetar.broker.session.refusal import send_refusal
+from magnetar.broker.session.refusal import judged_send
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ServerError
 from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, AUTO_TOPIC_CREATION
@@ -84,16 +84,13 @@ async def test_a_late_unsubscribe_leaves_the_consumer_that_attached_since(
         assert 1 in client.session.link._framers, "messages can be sent to it"
 
 
-@pytest.mark.parametrize(("after_ms", "refused"), [(-1, False), (0, False), (1, True)])
-def test_only_a_message_for_later_than_now_is_refused(after_ms: int, refused: bool) -> None:
-    now_ms = 1_700_000_000_000
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=now_ms)
-    metadata.deliver_at_time = now_ms + after_ms
+@pytest.mark.parametrize(("deliver_at_ms", "told"), [(0, (0, 0)), (-5, (0, 0)), (7, (7, 3))])
+def test_a_send_tells_its_delivery_time(deliver_at_ms: int, told: tuple[int, int]) -> None:
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=3)
+    if deliver_at_ms:
+        metadata.deliver_at_time = deliver_at_ms
     event = Send(pb.CommandSend(producer_id=1, sequence_id=0), build_entry(metadata, b""))
-    error = send_refusal(event, now_ms)
-    assert (error is not None) is refused
-    if error is not None:
-        assert error.code == ServerError.NOT_ALLOWED_ERROR
+    assert judged_send(event) == (None, *told)
 
 
 async def test_the_end_of_a_connection_is_no_use_of_a_topic_that_had_sent_its_producer_away() -> (
