@@ -156,10 +156,15 @@ _MUTATIONS: tuple[Callable[[random.Random, bytearray], None], ...] = (
 )  # fmt: skip
 
 
-def mutated_frames(seed: int, count: int) -> Iterator[bytes]:
-    """`count` frames, most of them broken in some way; the same ones for the same seed."""
+def mutated_frames(
+    seed: int, count: int, sound: tuple[bytes, ...] | None = None
+) -> Iterator[bytes]:
+    """`count` frames, most of them broken in some way; the same ones for the same seed.
+
+    Mutation starts from `sound`, by default from all sound frames.
+    """
     rng = random.Random(seed)
-    sound = sound_frames()
+    sound = sound or sound_frames()
     hot = [frame for frame in sound if frame[8:10] in _HOT]
     for _ in range(count):
         frame = rng.choice(hot if rng.random() < HOT_SHARE else sound)

@@ -19,7 +19,14 @@ _PARTS: Final = (
     (re.compile(r"/admin/v2/clusters/[^/]+/(namespaceIsolation|failureDomain)"), "Isolation is"),
     (re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/[^/]+/.+"), "This topic operation is"),
     (re.compile(r"/admin/v2/namespaces/[^/]+/[^/]+/.+"), "This namespace operation is"),
-    (re.compile(r"/admin/(persistent|non-persistent|namespaces|properties)"), "The V1 API is"),
+    (
+        re.compile(
+            r"/admin/(persistent|non-persistent|namespaces|properties|clusters|brokers|bookies"
+            r"|broker-stats|resource-quotas|schemas)"
+        ),
+        "The V1 API is",
+    ),
+    (re.compile(r"/topics/(non-)?persistent/"), "Producing and consuming over REST is"),
     (re.compile(r"/lookup/v2/destination"), "The V1 API is"),
 )
 

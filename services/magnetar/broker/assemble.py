@@ -20,6 +20,7 @@ from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import Offloading
+from magnetar.broker.dynamic.live_settings import LiveSettings
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
@@ -27,6 +28,7 @@ from magnetar.broker.ownership.records import BrokerRecord, Urls
 from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
+from magnetar.broker.rates.broker_limits import BrokerLimits, set_limits
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
@@ -130,9 +132,7 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings.offload, policies, store, cold, clock)
-    cluster_ownership: ClusterOwnership | None = None
-    if session is not None:
-        cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
+    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -148,8 +148,9 @@ def assemble(
         *(resources, factory, context, open_topics, ownership, news),
         default_partitions=settings.topics.default_partitions,
     )
-    return BrokerService(
+    service = BrokerService(
         settings=settings,
+        live=LiveSettings(settings, store),
         store=store,
         clock=clock,
         record=record,
@@ -166,20 +167,44 @@ def assemble(
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
-        upkeep=Upkeep(topics, clock),
+        upkeep=Upkeep(topics, clock, context.limits, policy_news.changed_for_all),
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
+    return _follow_settings(service, context.limits, policy_news)
+
+
+def _follow_settings(
+    service: BrokerService, limits: BrokerLimits, news: PolicyNews
+) -> BrokerService:
+    """Applies the settings, now and after each change, to the parts that keep what follows."""
+
+    def apply(settings: BrokerSettings) -> None:
+        own = settings.limits
+        set_limits(limits, settings)
+        service.upkeep.unacked.set(own.unacked_per_broker_max, own.unacked_share_when_blocked)
+        service.policies.set_defaults(settings)
+        service.settings_changed(settings)
+
+    def changed(settings: BrokerSettings) -> None:
+        apply(settings)
+        news.changed_for_all()
+
+    apply(service.settings)
+    service.live.listen(changed)
+    return service
 
 
 def _in_cluster(
     store: MetadataStore,
-    session: MetadataSession,
+    session: MetadataSession | None,
     record: BrokerRecord,
     open_topics: OpenTopics,
     clock: SteadyClock,
     choose: Choose | None,
-) -> "ClusterOwnership":
+) -> "ClusterOwnership | None":
+    if session is None:
+        return None
     # Imported here: a standalone does not need it.
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
@@ -231,6 +256,7 @@ def _topic_context(
         policies=policies,
         subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
+        limits=BrokerLimits(clock),
         message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
             deduplication.deduplication_producers_max,
@@ -241,7 +267,6 @@ def _topic_context(
             settings.delayed.delayed_delivery_strict,
             settings.delayed.delayed_delivery_memory_messages,
         ),
-        throttle_tailing=settings.policies.dispatch_rate_for_tailing,
         stamp=EntryStamp.of(settings.producers.entry_metadata, clock),
         encryption_required=settings.connections.encryption_required,
         transactions=StoredRecords(store, enabled=settings.transactions.transactions),

@@ -16,6 +16,8 @@ from magnetar import __version__
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
+from magnetar.broker.dynamic.live_settings import LiveSettings
+from magnetar.broker.lifecycle.unacked_watch import CHECK_INTERVAL_S
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.listeners import SecurePort
 from magnetar.broker.ownership.api import Ownership
@@ -72,6 +74,7 @@ class BrokerService:
         self,
         *,
         settings: BrokerSettings,
+        live: LiveSettings,
         store: MetadataStore,
         clock: SteadyClock,
         record: BrokerRecord,
@@ -92,6 +95,7 @@ class BrokerService:
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
+        self.live = live
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -125,7 +129,6 @@ class BrokerService:
         """None while transactions are off."""
         self.version = __version__
         self.server_version = f"Magnetar {__version__}"
-        self.cluster = settings.cluster_name
         self.stopping = False
         self.liveness_timeout_s = connections.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
@@ -137,6 +140,11 @@ class BrokerService:
         self._servers: list[asyncio.Server] = []
         self._no_sessions: asyncio.Event | None = None
         self._producer_names = 0
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name."""
+        return self.settings.cluster_name
 
     @property
     def broker_id(self) -> str:
@@ -198,7 +206,18 @@ class BrokerService:
     def _connection(self, handling: Mapping[int, Handler], frame_bytes_max: int) -> Connection:
         return Connection(Session(self, handling), frame_bytes_max)
 
+    def settings_changed(self, settings: BrokerSettings) -> None:
+        """Applies settings that were changed at run time, in the parts of the service itself."""
+        self.settings = settings
+        connections = settings.connections
+        self._caps.set(
+            connections.connections_max,
+            connections.connections_per_ip_max,
+            (host_of(session.link.address) for session in self.sessions),
+        )
+
     def _begin_upkeep(self) -> None:
+        self._every(CHECK_INTERVAL_S, self.upkeep.unacked.check, "unacked-of-broker")
         self._every(self.settings.connections.keep_alive_interval_s, self._keep_alive, "keep-alive")
         self._every(RATE_PERIOD_S, self._renew_rates, "rates")
         self._every(
@@ -238,7 +257,11 @@ class BrokerService:
         )
 
     async def follow_policies(self) -> None:
-        """Returns once all existing policies are loaded. Call it before any topic is opened."""
+        """Returns once all existing policies are loaded. Call it before any topic is opened.
+
+        The settings that were changed at run time are in force before.
+        """
+        await self.live.start(self.tasks)
         records: NamespaceRecords
         if self.cluster_ownership is not None:
             records = self.cluster_ownership.rings

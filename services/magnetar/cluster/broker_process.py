@@ -34,6 +34,7 @@ from magnetar.security.credentials import Credentials
 from magnetar.security.tls.process import ProcessTls
 from magnetar.security.tls.reload import ClientTls
 from magnetar.security.tls.transport import server_factory
+from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.cluster_broker import BrokerProcessSettings
 
 
@@ -221,10 +222,16 @@ async def _serve(
         living=work.living,
     )
     balance = Balance(settings.balance, store, session, clock, local_broker, reports)
+    service.live.listen(partial(_settings_changed, balance))
     opened.push_async_callback(service.stop)
     await service.start(listeners.binary, listeners.binary_tls)
     health.service, health.ledgers = service, ledgers
     return service, balance
+
+
+def _settings_changed(balance: Balance, settings: BrokerSettings) -> None:
+    if isinstance(settings, BrokerProcessSettings):
+        balance.set_settings(settings.balance)
 
 
 async def _serve_rest(

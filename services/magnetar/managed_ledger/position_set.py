@@ -9,7 +9,7 @@ from typing import Final
 
 from pyroaring import BitMap
 
-from magnetar.managed_ledger.ack_state import AckState, run_end
+from magnetar.managed_ledger.ack_state import AckState
 
 BITMAP_BYTES: Final = 160
 """What a bitmap takes besides its contents, about."""
@@ -136,10 +136,6 @@ class PositionSet:
                 head = entries & BitMap(range(entry_id))
                 if head:
                     yield other, head
-
-    def last_of_run(self, ledger_id: int, entry_id: int) -> int:
-        """Returns the last entry of the run of members that starts at this one, which is one."""
-        return run_end(self._ledgers[ledger_id], entry_id)
 
     def unacked_in(self, acks: AckState) -> int:
         """Returns how many members are not acked."""

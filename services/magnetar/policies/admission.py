@@ -241,6 +241,7 @@ DELAYED_DELIVERY: Final = Policy(
     text="Whether Shared and Key_Shared subscriptions deliver messages at their delivery time, how "
     "precisely, and the longest delay.",
     enforced_by="magnetar.broker.topic.delayed.delayed_delivery",
+    broker_setting="delayed_delivery",
     document="delayed_delivery_policies",
     namespace=Rest("delayedDelivery"),
     topic=Rest("delayedDelivery"),

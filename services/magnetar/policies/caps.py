@@ -6,7 +6,7 @@
 from typing import Final
 
 from magnetar.policies.policy import Policy, Rest, Unset
-from magnetar.policies.types import Integer, Unit
+from magnetar.policies.types import Boolean, Integer, Unit
 
 _COUNT: Final = Integer()
 _MESSAGES: Final = Integer(Unit.MESSAGES)
@@ -154,7 +154,21 @@ MAX_MESSAGE_SIZE: Final = Policy(
     topic=Rest("maxMessageSize", unset=Unset.NO_CONTENT, invalid=MESSAGE_SIZE_INVALID),
 )
 
+DISPATCHER_PAUSE: Final = Policy(
+    name="dispatcher_pause",
+    manifest="dispatcherPauseOnAckStatePersistent",
+    type=Boolean(),
+    default=False,
+    text="Whether a subscription pauses while its acks cannot be stored. Brokers store all acks, "
+    "however many holes they leave, so no subscription ever has to pause.",
+    enforced_by="magnetar.managed_ledger.cursor",
+    broker_setting="pause_without_ack_state",
+    document="dispatcherPauseOnAckStatePersistentEnabled",
+    namespace=Rest("dispatcherPauseOnAckStatePersistent", implied=True, unset=Unset.VALUE),
+    topic=Rest("dispatcherPauseOnAckStatePersistent", implied=True, unset=Unset.VALUE),
+)
+
 CAPS: Final = (
     MAX_PRODUCERS, MAX_CONSUMERS, MAX_CONSUMERS_PER_SUBSCRIPTION, MAX_SUBSCRIPTIONS, MAX_TOPICS,
-    MAX_UNACKED_PER_CONSUMER, MAX_UNACKED_PER_SUBSCRIPTION, MAX_MESSAGE_SIZE,
+    MAX_UNACKED_PER_CONSUMER, MAX_UNACKED_PER_SUBSCRIPTION, MAX_MESSAGE_SIZE, DISPATCHER_PAUSE,
 )  # fmt: skip

@@ -174,6 +174,12 @@ SUBSCRIPTION_EXPIRATION: Final = Policy(
     namespace=Rest(
         "subscriptionExpirationTime", invalid="Invalid value for subscription expiration time"
     ),
+    topic=Rest(
+        "subscriptionExpirationTime",
+        query="subscriptionExpirationTime",
+        empty_removes=True,
+        invalid="Invalid value for subscription expiration time",
+    ),
     loses_data=True,
 )
 

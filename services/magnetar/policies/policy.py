@@ -43,6 +43,8 @@ class Rest:
     """The query parameter that selects the map's entry to set or remove (`backlogQuotaType`)."""
     query: str = ""
     """The query parameter that contains the value if there is no body."""
+    implied: object = None
+    """The value that the setter stores: it takes none (`…/x` switches x on)."""
     done: int = 204
     """The status of a successful setter."""
     empty_removes: bool | None = None

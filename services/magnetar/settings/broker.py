@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.settings.audit import AuditSettings
+from magnetar.settings.broker_limits import BrokerLimitSettings
 from magnetar.settings.broker_tls import BrokerTlsSettings
 from magnetar.settings.checks import CheckSettings
 from magnetar.settings.connections import ConnectionSettings
@@ -32,6 +33,7 @@ class BrokerSettings:
     """The settings of every broker, in a cluster or alone."""
 
     connections: ConnectionSettings = group(ConnectionSettings)
+    limits: BrokerLimitSettings = group(BrokerLimitSettings)
     deduplication: DeduplicationSettings = group(DeduplicationSettings)
     delayed: DelayedDeliverySettings = group(DelayedDeliverySettings)
     transactions: TransactionSettings = group(TransactionSettings)

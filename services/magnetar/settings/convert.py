@@ -37,7 +37,7 @@ def validate(
             problems.append(f"{name}: there is no such setting")
             continue
         try:
-            values[name] = _within(settings[name], converted(settings[name], value))
+            values[name] = within(settings[name], converted(settings[name], value))
         except ValueError as error:
             origin = f" ({origins[name]})" if name in origins else ""
             shown = MASK if settings[name].secret else _shown(value)
@@ -113,7 +113,8 @@ def _as_number(value: object, whole: bool) -> int | float:
     return number
 
 
-def _within(setting: Setting, value: object) -> object:
+def within(setting: Setting, value: object) -> object:
+    """Returns the value; raises ValueError if it is a number out of the setting's range."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         low, high = setting.low, setting.high
         if (low is not None and value < low) or (high is not None and value > high):

@@ -16,14 +16,13 @@ class DelayedDeliverySettings:
     delayed_delivery: bool = setting(
         True,
         "Whether Shared and Key_Shared subscriptions deliver a message at its delivery time, "
-        "unless a policy says otherwise; if not, they deliver it at once.",
+        "unless a policy says otherwise.",
         group=DELAYED_DELIVERY,
         pulsar="delayedDeliveryEnabled",
     )
     delayed_delivery_tick_ms: int = setting(
         1_000,
-        "The precision of delivery times, unless a policy says otherwise: a topic releases "
-        "messages at most once per tick.",
+        "The precision of delivery times, unless a policy says otherwise.",
         group=DELAYED_DELIVERY,
         unit="ms",
         within=(0, INT64_MAX),
@@ -31,15 +30,13 @@ class DelayedDeliverySettings:
     )
     delayed_delivery_strict: bool = setting(
         False,
-        "Whether no message is delivered before its time. If not, it may be delivered up to one "
-        "tick earlier.",
+        "Whether no message is delivered before its time; otherwise up to a tick earlier.",
         group=DELAYED_DELIVERY,
         pulsar="isDelayedDeliveryDeliverAtTimeStrict",
     )
     delayed_delivery_delay_ms_max: int = setting(
         0,
-        "The longest delay of a message, unless a policy says otherwise; 0: no limit. A message "
-        "with a longer one is refused.",
+        "The longest delay of a message, unless a policy says otherwise; 0: no limit.",
         group=DELAYED_DELIVERY,
         unit="ms",
         within=(0, INT64_MAX),
@@ -47,8 +44,7 @@ class DelayedDeliverySettings:
     )
     delayed_delivery_memory_messages: int = setting(
         50_000,
-        "Delayed messages of a topic whose times are in memory only until they are stored as a "
-        "run on bookies; besides, the next few messages of each run are in memory.",
+        "Delivery times of a topic's messages in memory, above which bookies store them.",
         group=DELAYED_DELIVERY,
         unit="messages",
         within=(1_000, UNLIMITED),

@@ -57,6 +57,12 @@ class PolicyDefaults:
         within=(0, INT32_MAX),
         pulsar="subscriptionExpirationTimeMinutes",
     )
+    pause_without_ack_state: bool = setting(
+        False,
+        "Whether a subscription pauses while its acks cannot be stored; brokers store all of them.",
+        group=POLICIES,
+        pulsar="dispatcherPauseOnAckStatePersistentEnabled",
+    )
     topics_per_namespace_max: int = setting(
         0,
         "Maximum number of topics of a namespace, counting partitions; 0 means no limit.",

@@ -20,13 +20,6 @@ def _is_set(value: object) -> bool:
     return value not in ("", [], None, False) and str(value).strip() != ""
 
 
-def _is_positive(value: object) -> bool:
-    try:
-        return float(str(value)) > 0
-    except ValueError:
-        return True
-
-
 def _is_other_than(default: str) -> Callable[[object], bool]:
     """Returns whether a value is set and not the only one that Magnetar supports."""
     return lambda value: _is_set(value) and str(value).strip() != default
@@ -54,7 +47,7 @@ _AUTHORIZATION: Final = "authorization"
 _KEY_STORES: Final = "key stores (JKS, PKCS12)"
 _TRACKERS: Final = "tuning of Pulsar's trackers of delayed messages"
 _ONE_INDEX: Final = (
-    "remove the key or leave Pulsar's default: a topic has one index, in pages of a fixed size"
+    "remove the key, or leave it empty or at Pulsar's default: a topic has one index"
 )
 _OWN_OPTIONS: Final = "ciphers and protocols of single ports"
 _CONVERT: Final = (
@@ -141,7 +134,7 @@ SWITCHES: Final[dict[str, Switch]] = {
     ),
     **_switches(
         _is_unknown_tracker,
-        "remove the key: a topic has one index, for which the key has no meaning",
+        "remove the key or leave it empty: a topic has one index of its own form",
         delayedDeliveryTrackerFactoryClassName="plugins for delayed delivery",
     ),
     **_switches(
@@ -163,11 +156,6 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_other_than("-1"),
         _ONE_INDEX,
         delayedDeliveryMaxNumBuckets=_TRACKERS,
-    ),
-    **_switches(
-        _is_positive,
-        "remove the key or set it to 0",
-        maxUnackedMessagesPerBroker="a cap on unacknowledged messages per broker",
     ),
 }
 

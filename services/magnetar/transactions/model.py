@@ -73,6 +73,10 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
     """The subscriptions with acks."""
     ended_ms: int | None = None
     """When every participant had answered."""
+    joined: tuple[int, ...] = ()
+    """The numbers of the coordinator's transactions that are committed with this one. It is set
+    while this one is COMMITTING: then they are committed, too, even if their own records say OPEN.
+    """
 
 
 def outcome_of(record: TransactionRecord | None) -> Outcome | None:

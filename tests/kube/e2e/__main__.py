@@ -34,6 +34,7 @@ from .world import StepError, World
 
 LOG_LINES: Final = 8
 SHOWN_LINES: Final = 30
+WAITS_FOR: Final = '{range .items[*]}{.metadata.name}: {.status.conditions[*].message}{"\\n"}{end}'
 
 
 @dataclass
@@ -194,6 +195,8 @@ def last_words(world: World) -> None:
     for args in (
         ("get", "pods", "-o", "wide"),
         ("get", "events", "--sort-by=.lastTimestamp", "--field-selector=type=Warning"),
+        ("get", "pods", "--field-selector=status.phase=Pending", "-o", f"jsonpath={WAITS_FOR}"),
+        ("get", "pvc"),
         *(
             ("logs", "--prefix", f"--tail={LOG_LINES}", "-l", f"app=magnetar,component={each}")
             for each in ("operator", "broker", "bookie")

@@ -16,7 +16,9 @@ APPLIED: Final = ("tenant", "namespace", "topic", "subscription")
 TOPIC: Final = "persistent://shop/orders/created"
 PARTITIONS: Final = 4
 UNREAD: Final = 25
-CLUSTER_S_MAX: Final = 240.0
+# kube-scheduler retries an unschedulable pod after 300 s at the latest, also if it missed the event
+# that its volume was bound.
+CLUSTER_S_MAX: Final = 400.0
 RESOURCES_S_MAX: Final = 90.0
 DRAIN_S_MAX: Final = 240.0
 PUT_BACK_S_MAX: Final = 60.0

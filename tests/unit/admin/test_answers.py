@@ -45,7 +45,7 @@ CLUSTERS: list[Case] = [
         *("GET", "~/clusters/standalone/namespaceIsolationPolicies", NO_BODY, 404),
         "NamespaceIsolationPolicies for cluster standalone does not exist",
     ),
-    ("GET", "~/clusters/standalone/peers", NO_BODY, 200, ""),
+    ("GET", "~/clusters/standalone/peers", NO_BODY, 200, "[]"),
     (
         *("GET", "~/clusters/nope/namespaceIsolationPolicies", NO_BODY, 404),
         "Cluster nope does not exist.",

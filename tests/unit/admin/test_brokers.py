@@ -45,19 +45,53 @@ async def test_a_single_broker_has_no_load_report_and_no_balance(admin: Admin) -
     assert await document(admin, "~/bookies/all") == {"bookies": [{"bookieId": "b1"}]}
 
 
-async def test_no_setting_of_a_broker_changes_at_run_time(admin: Admin) -> None:
-    assert await document(admin, "~/brokers/configuration") == []
+async def test_settings_change_at_run_time_or_are_refused_by_name(admin: Admin) -> None:
+    names = await document(admin, "~/brokers/configuration")
+    assert names == sorted(names)
+    assert {"dispatchThrottlingRateInMsg", "maxTopicsPerNamespace"} < set(names)
     assert await document(admin, "~/brokers/configuration/values") == {}
     changed = await admin.call("POST", "~/brokers/configuration/superUserRoles/a%2Fb,c")
     assert changed.status_code == 412
     assert changed.json()["reason"] == (
-        "Can't update non-dynamic configuration: Magnetar reads superUserRoles from the brokers' "
-        "configuration when they start"
+        "Can't update non-dynamic configuration: brokers read superUserRoles when they start; "
+        "`brokers list-dynamic-config` lists what can change"
     )
     deleted = await admin.call("DELETE", "~/brokers/configuration/superUserRoles")
     assert deleted.status_code == 412
     assert deleted.json()["reason"].startswith("Can't delete non-dynamic configuration")
+    path = "~/brokers/configuration/maxTopicsPerNamespace"
+    assert (await admin.done("POST", path + "/7")).text == ""
+    assert await document(admin, "~/brokers/configuration/values") == {"maxTopicsPerNamespace": "7"}
+    shown = await document(admin, "~/brokers/configuration/runtime")
+    assert shown["maxTopicsPerNamespace"] == "7"
+    await admin.done("DELETE", path)
+    await admin.done("DELETE", path)
+    shown = await document(admin, "~/brokers/configuration/runtime")
+    assert shown["maxTopicsPerNamespace"] == "0"
     assert (await admin.done("GET", "~/brokers/version")).text == admin.service.version
+
+
+async def test_a_subscription_has_a_dispatch_rate_of_its_own(admin: Admin) -> None:
+    await admin.done("PUT", "~/persistent/t1/n1/rated")
+    path = "~/persistent/t1/n1/rated/s1/dispatchRate"
+    assert (await admin.done("GET", path)).text == ""
+    applied = await document(admin, path + "?applied=true")
+    assert applied["dispatchThrottlingRateInMsg"] == 0
+    await admin.done("POST", path, {"dispatchThrottlingRateInMsg": 10})
+    rate = {
+        "dispatchThrottlingRateInMsg": 10, "dispatchThrottlingRateInByte": -1,
+        "relativeToPublishRate": False, "ratePeriodInSecond": 1,
+    }  # fmt: skip
+    assert await document(admin, path) == await document(admin, path + "?applied=true") == rate
+    assert (await admin.done("GET", path + "?isGlobal=true")).text == ""
+    assert (await admin.done("GET", path.replace("s1", "s2"))).text == ""
+    refused = await admin.call("POST", path, {"ratePeriodInSecond": 0})
+    assert refused.status_code == 412
+    missing = path.replace("rated", "nosuch")
+    for method, body in (("GET", None), ("POST", rate), ("DELETE", None)):
+        assert (await admin.call(method, missing, body)).status_code == 404
+    await admin.done("DELETE", path)
+    assert (await admin.done("GET", path)).text == ""
 
 
 async def test_settings_are_texts_under_pulsars_keys(

@@ -10,6 +10,8 @@ from tests.unit.wire import frames
 
 from magnetar.broker.session.refusal import NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.core.errors import ServerError
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -21,7 +23,8 @@ LONGEST_MS = 60_000
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    async with running_broker(delayed_delivery_delay_ms_max=LONGEST_MS) as (_, port):
+    settings = compose(BrokerSettings, delayed_delivery_delay_ms_max=LONGEST_MS)
+    async with running_broker(settings) as (_, port):
         yield port
 
 

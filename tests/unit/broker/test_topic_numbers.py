@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from magnetar.broker.rates.rate import Rate, dispatch_rate
 from magnetar.broker.topic.counters import (
     ENTRY_SIZE_BOUNDS_BYTES,
     WRITE_LATENCY_BOUNDS_MS,
     TopicCounters,
 )
-from magnetar.broker.topic.governed import Rate, dispatch_rate
 
 
 def test_entries_are_counted_by_size_and_latency_at_pulsars_bounds() -> None:

@@ -49,6 +49,7 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "least": ("integer", "Least significant bits of a transaction's id"),
     "coordinator": ("integer", "Id of a transaction coordinator"),
     "timeout": ("integer", "Milliseconds"),
+    "allocator": ("string", "Allocator"),
 }
 
 TAGS: Final = (

@@ -126,6 +126,11 @@ class SubscriptionSeries:
                 stats.dispatch_throttled_msg_events_by_topic_limit,
                 stats.dispatch_throttled_bytes_events_by_topic_limit,
             ),
+            (
+                "broker",
+                stats.dispatch_throttled_msg_events_by_broker_limit,
+                stats.dispatch_throttled_bytes_events_by_broker_limit,
+            ),
         ):
             if messages or size_bytes:
                 self._throttled_labels.append(f'{labels[:-1]},reason="{reason}"}}')

@@ -93,6 +93,9 @@ _CLUSTERS: Final[dict[Route, Right]] = {
         "READ", check="validateBothSuperuserAndClusterPolicyOperation"
     ),
     ("GET", _C + "/{cluster:name}/peers"): OnCluster("GET_PEER_CLUSTER"),
+    ("POST", _C + "/{cluster:name}/peers"): OnCluster("UPDATE_PEER_CLUSTER"),
+    ("GET", _C + "/{cluster:name}/migrate"): OnCluster("GET_CLUSTER_MIGRATION"),
+    ("POST", _C + "/{cluster:name}/migrate"): OnCluster("UPDATE_CLUSTER_MIGRATION"),
 }
 _TENANTS: Final[dict[Route, Right]] = {
     ("GET", _A + "/tenants"): OnTenants("LIST_TENANTS"),
@@ -108,6 +111,21 @@ _NAMESPACES: Final[dict[Route, Right]] = {
     ("DELETE", _N): OnTenant(TenantOperation.DELETE_NAMESPACE),
     ("GET", _N + "/topics"): _GET_TOPICS,
     ("GET", _N + "/bundles"): _GET_BUNDLE,
+    ("GET", _B + "/topicHashPositions"): _GET_BUNDLE,
+    ("DELETE", _B): OnNamespace(NamespaceOperation.DELETE_BUNDLE),
+    ("GET", _A + "/non-persistent/{tenant:name}/{namespace:name}/{bundle:bundle}"): _GET_BUNDLE,
+    ("GET", _N + "/scanOffloadedLedgers"): _SUPER,
+    ("POST", _N + "/migration"): _SUPER,
+    ("GET", _N + "/allowedTopicPropertyKeysForMetrics"): OnPolicy(
+        PolicyName.ALLOW_CUSTOM_METRIC_LABELS, PolicyOperation.READ
+    ),
+    ("POST", _N + "/allowedTopicPropertyKeysForMetrics"): OnPolicy(
+        PolicyName.ALLOW_CUSTOM_METRIC_LABELS, PolicyOperation.WRITE
+    ),
+    ("DELETE", _N + "/allowedTopicPropertyKeysForMetrics"): OnPolicy(
+        PolicyName.ALLOW_CUSTOM_METRIC_LABELS, PolicyOperation.WRITE
+    ),
+    ("POST", _N + "/allowedClusters"): OnPolicy(PolicyName.ALLOW_CLUSTERS, PolicyOperation.WRITE),
     ("PUT", _B + "/unload"): _SUPER,
     ("PUT", _N + "/unload"): _SUPER,
     ("PUT", _B + "/split"): _SUPER,
@@ -181,19 +199,34 @@ _TOPICS: Final[dict[Route, Right]] = {
     ("PUT", _T + "/offload"): _OFFLOAD,
     ("GET", _T + "/offload"): _OFFLOAD,
     ("PUT", _T + "/backlogSize"): OnTopic(TopicOperation.GET_BACKLOG_SIZE),
+    ("GET", _T + "/backlog"): OnTopic(TopicOperation.GET_BACKLOG_SIZE),
+    ("POST", _T + "/trim"): OnTopic(TopicOperation.TRIM_TOPIC),
+    ("DELETE", _T + "/policies"): _ADMIN,
+    ("PUT", _T + "/shadowTopics"): OnPolicy(PolicyName.SHADOW_TOPIC, PolicyOperation.WRITE),
+    ("DELETE", _T + "/shadowTopics"): OnPolicy(PolicyName.SHADOW_TOPIC, PolicyOperation.WRITE),
     ("GET", _T + "/{policy:fixed_of_topics}"): policies.OF_FIXED_TOPIC,
     ("GET", _T + "/{policy:topic_get_policy}"): policies.of_verb(Level.TOPIC, "GET"),
     ("POST", _T + "/{policy:topic_post_policy}"): policies.of_verb(Level.TOPIC, "POST"),
     ("PUT", _T + "/{policy:topic_put_policy}"): policies.of_verb(Level.TOPIC, "PUT"),
     ("DELETE", _T + "/{policy:topic_delete_policy}"): policies.of_verb(Level.TOPIC, "DELETE"),
 }
+_RATES: Final = _T + "/{subscription:name}/dispatchRate"
 _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
+    ("GET", _RATES): OnPolicy(PolicyName.RATE, PolicyOperation.READ),
+    ("POST", _RATES): OnPolicy(PolicyName.RATE, PolicyOperation.WRITE),
+    ("DELETE", _RATES): OnPolicy(PolicyName.RATE, PolicyOperation.WRITE),
     ("GET", _T + "/subscriptions"): OnTopic(TopicOperation.GET_SUBSCRIPTIONS),
     ("PUT", _S): _SUBSCRIBE,
     ("DELETE", _S): OnTopic(TopicOperation.UNSUBSCRIBE),
     ("GET", _S + "/properties"): _CONSUME,
     ("PUT", _S + "/properties"): _SUBSCRIBE,
     ("POST", _S + "/analyzeBacklog"): _CONSUME,
+    ("GET", _S + "/replicatedSubscriptionStatus"): OnTopic(
+        TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS
+    ),
+    ("POST", _S + "/replicatedSubscriptionStatus"): OnTopic(
+        TopicOperation.SET_REPLICATED_SUBSCRIPTION_STATUS
+    ),
     ("POST", _S + "/resetcursor"): _RESET,
     ("POST", _S + "/resetcursor/{timestamp:number}"): _RESET,
     ("POST", _S + "/skip/{count:number}"): _SKIP,
@@ -208,6 +241,7 @@ _MESSAGES: Final[dict[Route, Right]] = {
     ("GET", _T + "/examinemessage"): _PEEK,
     ("GET", _T + "/messageid/{timestamp:number}"): _PEEK,
     ("GET", _T + "/lastMessageId"): _PEEK,
+    ("GET", _T + "/getMessageIdByIndex"): _PEEK,
 }
 _OF_SCHEMAS: Final[dict[Route, Right]] = {
     ("GET", _SCHEMAS + "/schema"): _METADATA,
@@ -223,6 +257,7 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
     ("GET", _BROKERS): OnBroker("LIST_BROKERS"),
     ("GET", _BROKERS + "/health"): OnBroker("HEALTH_CHECK"),
     ("GET", _BROKERS + "/ready"): _ANY,
+    ("POST", _BROKERS + "/shutdown"): OnBroker("SHUTDOWN"),
     ("GET", _BROKERS + "/version"): _ANY,
     ("GET", _BROKERS + "/leaderBroker"): OnBroker("GET_LEADER_BROKER"),
     ("GET", _BROKERS + "/balance"): _SUPER,
@@ -244,6 +279,16 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
     ),
     ("GET", _A + "/broker-stats/topics"): _SUPER,
     ("GET", _A + "/broker-stats/load-report"): _SUPER,
+    ("GET", _A + "/broker-stats/metrics"): _SUPER,
+    ("GET", _A + "/broker-stats/mbeans"): _SUPER,
+    ("GET", _A + "/broker-stats/allocator-stats/{allocator:name}"): _SUPER,
+    ("GET", _A + "/broker-stats/bookieops"): _SUPER,
+    (
+        "GET",
+        _A + "/broker-stats/broker-resource-availability/{tenant:name}/{namespace:name}",
+    ): _SUPER,
+    ("GET", _A + "/metadata/migration/status"): _SUPER,
+    ("POST", _A + "/metadata/migration/start"): _SUPER,
     ("GET", _A + "/bookies/all"): _SUPER,
     ("GET", _A + "/bookies/racks-info"): _SUPER,
 }

@@ -10,7 +10,7 @@ from magnetar.admin.cluster.answers import answers_of_peers
 from magnetar.admin.cluster.placement import peers_of
 from magnetar.admin.context import BundleNames, balance_of, service_of, text_of
 from magnetar.admin.http import bodies
-from magnetar.admin.http.answers import answer, bare, done
+from magnetar.admin.http.answers import answer, bare, done, empty
 from magnetar.admin.http.descriptions import described, query
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.stats.load_report import balance_view, decisions_view
@@ -18,7 +18,6 @@ from magnetar.broker.service import BrokerService
 from magnetar.core.errors import (
     MagnetarError,
     NotFound,
-    PreconditionFailed,
     ServiceNotReady,
 )
 from magnetar.settings.broker import BrokerSettings
@@ -123,14 +122,14 @@ async def version(request: Request) -> Response:
     return bare(service_of(request).version)
 
 
-@router.get("/configuration", summary="Settings that can change at run time: none")
-async def dynamic_names(_: Request) -> Response:
-    return answer([])
+@router.get("/configuration", summary="The settings that can change at run time")
+async def dynamic_names(request: Request) -> Response:
+    return answer(sorted(service_of(request).live.keys))
 
 
-@router.get("/configuration/values", summary="Settings that were changed at run time: none")
-async def dynamic_values(_: Request) -> Response:
-    return answer({})
+@router.get("/configuration/values", summary="The settings that were changed at run time")
+async def dynamic_values(request: Request) -> Response:
+    return answer(service_of(request).live.values)
 
 
 @router.get("/configuration/runtime", summary="The settings in force, by Pulsar's keys")
@@ -146,24 +145,20 @@ async def runtime_configuration(request: Request) -> Response:
 
 @router.post(
     "/configuration/{setting:name}/{value:name}",
-    summary="Change a setting at run time: refused, also those that Pulsar can change",
+    summary="Change a setting of all brokers at run time",
 )
 async def update_dynamic(request: Request) -> Response:
-    setting = text_of(request, "setting")
-    raise PreconditionFailed(
-        f"Can't update non-dynamic configuration: Magnetar reads {setting} from the brokers' "
-        "configuration when they start"
-    )
+    await service_of(request).live.set(text_of(request, "setting"), text_of(request, "value"))
+    return empty()
 
 
 @router.delete(
-    "/configuration/{setting:name}", summary="Undo such a change: refused, there are none"
+    "/configuration/{setting:name}",
+    summary="Return a setting to the value that each broker was started with",
 )
 async def delete_dynamic(request: Request) -> Response:
-    raise PreconditionFailed(
-        f"Can't delete non-dynamic configuration: {text_of(request, 'setting')} has no value that "
-        "was set at run time"
-    )
+    await service_of(request).live.delete(text_of(request, "setting"))
+    return empty()
 
 
 @router.get("/internal-configuration", summary="The address of the metadata store")

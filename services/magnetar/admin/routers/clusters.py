@@ -10,7 +10,7 @@ from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, done, empty
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.routes import Routes
-from magnetar.core.errors import MetadataError, NotAllowed, NotFound
+from magnetar.core.errors import MetadataError, NotAllowed, NotFound, PreconditionFailed
 from magnetar.security.secret import MASK
 
 router = Routes(prefix="/admin/v2/clusters", tags=("clusters",))
@@ -83,6 +83,10 @@ _URLS: Final = {
 """The valid schemes of each address of a cluster, and Pulsar's text for any other."""
 
 
+_NO_PEERS: Final = (
+    "peerClusterNames is not supported: brokers do not redirect to other clusters; leave it out"
+)
+
 SECRET_FIELDS: Final = (
     "authenticationParameters",
     "brokerClientSslFactoryPluginParams",
@@ -144,8 +148,25 @@ async def isolation_policies(request: Request) -> Response:
 @router.get("/{cluster:name}/peers", summary="Peer clusters")
 async def peers(request: Request) -> Response:
     data = await service_of(request).resources.cluster(text_of(request, "cluster"))
-    names = data.get("peerClusterNames")
-    return answer(names) if names else empty()
+    return answer(data.get("peerClusterNames") or [])
+
+
+@router.post(
+    "/{cluster:name}/peers",
+    summary="Set peer clusters: only an empty list is accepted",
+    openapi_extra=described(body="Names of clusters", example=[]),
+)
+async def set_peers(request: Request) -> Response:
+    cluster = text_of(request, "cluster")
+    clusters = await service_of(request).resources.clusters()
+    for name in await bodies.parse(request, list[str]) or ():
+        if name == cluster:
+            raise PreconditionFailed(f"{name} itself can't be part of peer-list")
+        if name not in clusters:
+            raise PreconditionFailed(f"Peer cluster {name} does not exist")
+        raise NotAllowed(_NO_PEERS)
+    await service_of(request).resources.cluster(cluster)
+    return done()
 
 
 def masked(data: dict[str, object]) -> dict[str, object]:
@@ -185,10 +206,7 @@ async def _cluster_data(request: Request) -> dict[str, object]:
     if body is None:
         raise MetadataError("cluster data is required", http_status=400)
     if body.get("peerClusterNames"):
-        raise NotAllowed(
-            "peerClusterNames is not supported: brokers do not redirect to other clusters; leave "
-            "it out"
-        )
+        raise NotAllowed(_NO_PEERS)
     data = _cluster_document(body)
     for field, (schemes, text) in _URLS.items():
         url = data.get(field)

@@ -59,7 +59,6 @@ _PATH: Final = "/{tenant:name}/{namespace:name}"
 _NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
 """Fields of a namespace's document that a client cannot set when it creates the namespace."""
 _NOT_SUPPORTED: Final = (
-    "dispatcherPauseOnAckStatePersistentEnabled",
     "entryFilters",
     "resource_group_name",
 )

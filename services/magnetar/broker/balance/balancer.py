@@ -72,6 +72,15 @@ class Balancer:
         self.decisions = DecisionLog(store)
         self.counts = Counts()
 
+    def set_settings(
+        self, settings: PlannerSettings, *, interval_s: float, unload_parts: bool
+    ) -> None:
+        """Replaces the settings; the next round plans by them, as the first of a new count."""
+        self._settings = settings
+        self._interval_s = interval_s
+        self._unload_parts = unload_parts
+        self._planner = None
+
     async def run(self) -> None:
         """Runs rounds while this broker leads, until the store is closed."""
         while True:

@@ -127,6 +127,14 @@ class Balance:
         if self._settings.load_balancer:
             self._tasks.start(self.balancer.run(), "balancer")
 
+    def set_settings(self, settings: BalanceSettings) -> None:
+        """Applies changed settings of planning from the next round on."""
+        self.balancer.set_settings(
+            planner_settings(settings),
+            interval_s=settings.shedding_interval_minutes * MINUTE_S,
+            unload_parts=settings.auto_split_unload,
+        )
+
     async def stop(self) -> None:
         """Stops the tasks; leadership and report end with the session's lease. Idempotent."""
         await self._tasks.stop()

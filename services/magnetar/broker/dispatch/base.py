@@ -74,10 +74,10 @@ class Dispatcher(ABC):
         self.limits = limits
         self.dispatch()
 
-    def set_delayed(self, delayed: PositionSet) -> None:
+    def set_delayed(self, delayed: PositionSet) -> None:  # noqa: B027 - few types delay
         """Sets the entries of the topic that are delayed; types with one consumer ignore them."""
 
-    def released(self, positions: PositionSet) -> None:
+    def released(self, positions: PositionSet) -> None:  # noqa: B027 - few types delay
         """Records that entries are delayed no more."""
 
     @abstractmethod

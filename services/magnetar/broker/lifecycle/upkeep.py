@@ -25,6 +25,8 @@ from magnetar.broker.lifecycle.inactivity import (
 )
 from magnetar.broker.lifecycle.limits import KEEPS_NOTHING, retention_of
 from magnetar.broker.lifecycle.quota import QuotaType, quotas_of
+from magnetar.broker.lifecycle.unacked_watch import UnackedWatch
+from magnetar.broker.rates.broker_limits import BrokerLimits
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
@@ -60,8 +62,16 @@ log = get_logger("magnetar.lifecycle")
 class Upkeep:
     """Runs the rounds: each public method is a round that the broker calls periodically."""
 
-    def __init__(self, topics: TopicRegistry, clock: SteadyClock) -> None:
+    def __init__(
+        self,
+        topics: TopicRegistry,
+        clock: SteadyClock,
+        limits: BrokerLimits,
+        notify: Callable[[], None],
+    ) -> None:
+        """`notify` makes all topics apply their policies again."""
         self._topics = topics
+        self.unacked = UnackedWatch(limits, self.each_topic, notify)
         self._clock = clock
         self._agreed = True
         self._exceeded: dict[str, frozenset[QuotaType]] = {}

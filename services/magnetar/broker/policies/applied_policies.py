@@ -32,6 +32,7 @@ from magnetar.broker.policies.store import (
     TopicPolicies,
     TopicPolicyStore,
     decode_policies,
+    own_rate,
     policies_key,
     topic_of_key,
 )
@@ -43,6 +44,7 @@ from magnetar.metadata.follower import Follower
 from magnetar.metadata.records import decode_document
 from magnetar.metadata.store import MetadataStore, Record
 from magnetar.policies.policy import Policy
+from magnetar.policies.rates import SUBSCRIPTION_DISPATCH_RATE
 from magnetar.policies.registry import POLICIES
 from magnetar.policies.types import PolicyInvalid
 from magnetar.settings.broker import BrokerSettings
@@ -108,10 +110,7 @@ class BrokerPolicies:
         self._resources = resources
         self._on_change = on_change
         self._cluster = settings.cluster_name
-        self._defaults = {
-            policy.name: applied(policy, policy.default, broker_value(settings, policy))
-            for policy in POLICIES
-        }
+        self._defaults = _defaults(settings)
         self._records: NamespaceRecords | None = None
         self._following = Follower(store, TOPIC_POLICIES_PREFIX, self._record_changed)
         self._own: dict[TopicName, TopicPolicies] = {}
@@ -130,6 +129,14 @@ class BrokerPolicies:
         tasks.start(self._following.run(), "follow topic policies")
         async with asyncio.timeout(START_TIMEOUT_S):
             await self._following.ready()
+
+    def set_defaults(self, settings: BrokerSettings) -> None:
+        """Applies changed settings of the broker. Topics need a notification afterwards."""
+        self._defaults = _defaults(settings)
+        self._of_namespaces.clear()
+        self._of_topics.clear()
+        for topic in list(self._listeners):
+            self._notify(topic)
 
     def of(self, topic: TopicName) -> AppliedPolicies:
         """Returns the topic's view of the policies."""
@@ -170,6 +177,14 @@ class BrokerPolicies:
                     self._unreadable.add(topic.base)
             values[policy.name] = applied(policy, above, own_value)
         return values[policy.name]
+
+    def subscription_rate(self, topic: TopicName, subscription: str) -> tuple[Any, bool]:
+        """Returns the dispatch rate of a subscription, and whether it is its own."""
+        own = self._own.get(topic.base)
+        rate = None if own is None else own_rate(own, subscription)
+        if rate is not None and _is_valid(SUBSCRIPTION_DISPATCH_RATE, rate, topic):
+            return rate, True
+        return self.value(topic, SUBSCRIPTION_DISPATCH_RATE), False
 
     def known(self, topic: TopicName) -> bool:
         """Whether the topic's values are certain; see `AppliedPolicies.known`."""
@@ -297,6 +312,14 @@ class BrokerPolicies:
     def _notify(self, topic: TopicName) -> None:
         for listener in list(self._listeners.get(topic, ())):
             _call(listener, topic)
+
+
+def _defaults(settings: BrokerSettings) -> dict[str, Any]:
+    """Returns the values that apply if neither topic nor namespace sets one."""
+    return {
+        policy.name: applied(policy, policy.default, broker_value(settings, policy))
+        for policy in POLICIES
+    }
 
 
 def _is_valid(policy: Policy, value: Any, owner: NamespaceName | TopicName) -> bool:

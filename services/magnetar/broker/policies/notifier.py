@@ -49,6 +49,7 @@ class PolicyNews:
         self._tasks = tasks
         self._namespaces: set[NamespaceName] = set()
         self._parents: set[str] = set()
+        self._all = False
         self._running = False
 
     def changed(self, namespace: NamespaceName, topic: TopicName | None) -> None:
@@ -60,17 +61,27 @@ class PolicyNews:
             return
         else:
             self._parents.add(str(topic))
+        self._start()
+
+    def changed_for_all(self) -> None:
+        """Schedules a scan of all topics: something changed that concerns every one."""
+        self._all = True
+        self._start()
+
+    def _start(self) -> None:
         if not self._running:
             self._running = self._tasks.start(self._scan(), "notify of policies") is not None
 
     async def _scan(self) -> None:
         try:
-            while self._namespaces or self._parents:
+            while self._namespaces or self._parents or self._all:
+                of_all, self._all = self._all, False
                 namespaces, self._namespaces = self._namespaces, set()
                 parents, self._parents = self._parents, set()
                 for count, topic in enumerate(self._topics(), 1):
                     parent, suffix, _ = topic.full_name.rpartition(PARTITION_SUFFIX)
-                    if (suffix and parent in parents) or topic.name.namespace in namespaces:
+                    of_parent = suffix and parent in parents
+                    if of_all or of_parent or topic.name.namespace in namespaces:
                         _notify(topic)
                     if not count % TOPICS_PER_TURN:
                         await asyncio.sleep(0)

@@ -17,7 +17,7 @@ import msgspec
 
 from magnetar.broker.catalog.resources import CAS_ATTEMPTS_MAX, Document, partitioned_key
 from magnetar.broker.catalog.topic_names import ledger_name
-from magnetar.core.errors import Conflict, MetadataError, NotFound
+from magnetar.core.errors import Conflict, MetadataError, NotFound, PreconditionFailed
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.records import RecordType, encode
@@ -63,6 +63,8 @@ class TopicPolicies(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NONE: Final = TopicPolicies(FORMAT)
+SUBSCRIPTION_RATES: Final = "subscription_rates"
+"""The entry of a record with the dispatch rates of single subscriptions, by their names."""
 Change = Callable[[TopicPolicies], TopicPolicies]
 
 _record_type = RecordType(TopicPolicies, "policies")
@@ -76,6 +78,36 @@ def namespace_prefix(namespace: NamespaceName) -> str:
 def policies_key(topic: TopicName) -> str:
     """Returns the key of a topic that is not a partition."""
     return f"{namespace_prefix(topic.namespace)}{topic.domain}/{topic.encoded_local}"
+
+
+def own_rate(policies: TopicPolicies, subscription: str) -> Any:
+    """Returns the dispatch rate of a subscription; one for this cluster precedes one for all."""
+    local = own_rate_at(policies, subscription, is_global=False)
+    return own_rate_at(policies, subscription, is_global=True) if local is None else local
+
+
+def own_rate_at(policies: TopicPolicies, subscription: str, *, is_global: bool) -> Any:
+    """Returns the dispatch rate of a subscription that is set for this cluster, or for all."""
+    rates: Document = policies.get(SUBSCRIPTION_RATES, is_global=is_global) or {}
+    return rates.get(subscription)
+
+
+def with_own_rate(
+    policies: TopicPolicies, subscription: str, rate: object, *, is_global: bool, rates_max: int
+) -> TopicPolicies:
+    """Returns a copy with another dispatch rate of a subscription; None removes it."""
+    before = policies.get(SUBSCRIPTION_RATES, is_global=is_global) or {}
+    rates = {name: value for name, value in before.items() if name != subscription}
+    if rate is not None:
+        rates[subscription] = rate
+        if len(rates) > rates_max:
+            raise PreconditionFailed(
+                f"At most {rates_max} subscriptions of a topic can have a dispatchRate: remove "
+                "another one, or set subscriptionDispatchRate for all"
+            )
+    if rates == before:
+        return policies
+    return policies.having(SUBSCRIPTION_RATES, rates or None, is_global=is_global)
 
 
 def topic_of_key(key: str) -> TopicName:

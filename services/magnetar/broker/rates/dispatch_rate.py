@@ -1,4 +1,4 @@
-"""Throttles a subscription's dispatcher by the topic's rate and the subscription's own.
+"""Throttles a subscription's dispatcher by its own rate, the topic's, and those of many topics.
 
 A dispatcher without rates has no throttle, and pays one check for that per turn. One with rates
 queries how many entries it may dispatch (`entries_max`) and reports dispatched entries (`took`).
@@ -11,9 +11,11 @@ If `tailing` is off, a subscription with a backlog below BACKLOG_ENTRIES_MIN is 
 nor counted (Pulsar: dispatchThrottlingOnNonBacklogConsumerEnabled=false).
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from magnetar.broker.rates.chain import Limiters, blocking, take
 from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.managed_ledger.cursor import Cursor
@@ -44,8 +46,8 @@ class DispatchThrottle:
     """Limits one subscription's dispatch; exists for each subscription that was ever throttled."""
 
     __slots__ = (
-        "_bytes_per_entry", "_cursor", "_messages_per_entry", "_wake",
-        "by_subscription", "by_topic", "own", "tailing", "topic",
+        "_bytes_per_entry", "_cursor", "_limiters", "_messages_per_entry", "_shared", "_wake",
+        "by_broker", "by_subscription", "by_topic", "own", "tailing", "topic",
     )  # fmt: skip
 
     def __init__(self, cursor: Cursor, wake: Callable[[], None], *, tailing: bool) -> None:
@@ -56,27 +58,53 @@ class DispatchThrottle:
         self.tailing = tailing
         self.topic: RateLimiter | None = None
         self.own: RateLimiter | None = None
+        self._shared: Limiters = ()
+        self._limiters: Limiters = ()
+        self.by_broker = ThrottledEvents()
+        """Waits for the limiters that topics share."""
         self.by_topic = ThrottledEvents()
         self.by_subscription = ThrottledEvents()
 
     @property
     def needed(self) -> bool:
         """Whether any rate applies."""
-        return self.topic is not None or self.own is not None
+        return bool(self._limiters)
+
+    @property
+    def limiters(self) -> Limiters:
+        """The limiters in force, from the narrowest to the widest."""
+        return self._limiters
+
+    def set_limiters(
+        self, own: RateLimiter | None, topic: RateLimiter | None, shared: Limiters = ()
+    ) -> None:
+        """Replaces the limiters; a dispatcher that waits for one that is gone is woken."""
+        before = self._limiters
+        self.own, self.topic, self._shared = own, topic, shared
+        first = (limiter for limiter in (own, topic) if limiter is not None)
+        self._limiters = (*first, *shared)
+        gone = [limiter for limiter in before if limiter not in self._limiters]
+        for limiter in gone:
+            limiter.forget(self._wake)
+        if gone:
+            asyncio.get_running_loop().call_soon(self._woken)
+
+    def _woken(self) -> None:
+        self._wake()
 
     def entries_max(self, most: int) -> int:
         """Returns how many of `most` entries may be dispatched now; after 0, `wake` is called."""
         if self._is_free():
             return most
         most = min(most, ENTRIES_AT_ONCE_MAX) if self._bytes_per_entry else 1
-        for limiter, events in ((self.own, self.by_subscription), (self.topic, self.by_topic)):
-            if limiter is None:
-                continue
-            if not limiter.may_go():
-                if self._cursor.backlog:
-                    events.count(limiter)
-                    limiter.wait(self._wake)
-                return 0
+        limiters = self._limiters
+        blocker = blocking(limiters)
+        if blocker is not None:
+            if self._cursor.backlog:
+                self._events(blocker).count(blocker)
+                blocker.wait(self._wake)
+            return 0
+        for limiter in limiters:
             if most > 1:
                 by_messages = limiter.messages_left() / self._messages_per_entry
                 by_bytes = limiter.bytes_left() / self._bytes_per_entry
@@ -89,9 +117,7 @@ class DispatchThrottle:
         self._bytes_per_entry = _average(self._bytes_per_entry, size_bytes / entries)
         if self._is_free():
             return
-        for limiter in (self.own, self.topic):
-            if limiter is not None:
-                limiter.take(messages, size_bytes)
+        take(self._limiters, messages, size_bytes)
 
     def fill_stats(self, stats: SubscriptionStats) -> None:
         """Adds how often the subscription had to wait."""
@@ -99,13 +125,19 @@ class DispatchThrottle:
         stats.dispatch_throttled_bytes_events_by_subscription_limit = self.by_subscription.bytes
         stats.dispatch_throttled_msg_events_by_topic_limit = self.by_topic.messages
         stats.dispatch_throttled_bytes_events_by_topic_limit = self.by_topic.bytes
+        stats.dispatch_throttled_msg_events_by_broker_limit = self.by_broker.messages
+        stats.dispatch_throttled_bytes_events_by_broker_limit = self.by_broker.bytes
 
     def close(self) -> None:
         """Leaves the queues of all limiters and drops the callback into the subscription."""
-        for limiter in (self.own, self.topic):
-            if limiter is not None:
-                limiter.forget(self._wake)
+        for limiter in self._limiters:
+            limiter.forget(self._wake)
         self._wake = _closed
+
+    def _events(self, limiter: RateLimiter) -> ThrottledEvents:
+        if limiter is self.own:
+            return self.by_subscription
+        return self.by_topic if limiter is self.topic else self.by_broker
 
     def _is_free(self) -> bool:
         """Whether the subscription keeps up and is therefore not throttled."""

@@ -6,7 +6,8 @@ sender may overtake it. One timer serves the whole queue: it fires when the toke
 WAKE_EVERY_S have accumulated, so nothing polls, and a high rate does not cause a wake-up per
 message.
 
-The queue is bounded by its possible members: the producers, or the subscriptions, of one topic.
+The queue is bounded by its possible members: the producers or the subscriptions of one topic, or of
+all topics that share the limiter (`chain`).
 """
 
 import asyncio
@@ -32,10 +33,13 @@ class RateLimiter:
 
     __slots__ = (
         "_base", "_bytes", "_clock", "_line", "_messages", "_relative", "_serving", "_timer",
+        "source",
     )  # fmt: skip
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, source: str = "") -> None:
         self._clock = clock
+        self.source = source
+        """What sets the limit, for people: a policy, a setting or a resource group."""
         self._messages: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self._base = (0.0, 0.0, 1.0)
@@ -60,6 +64,16 @@ class RateLimiter:
         """The number of waiters."""
         return len(self._line)
 
+    @property
+    def serving(self) -> bool:
+        """Whether the limiter calls its waiters just now."""
+        return self._serving
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The messages and bytes per period; 0 or less means no limit."""
+        return self._base[:2]
+
     def messages_left(self) -> float:
         """Returns the tokens for messages, as of the last `may_go`."""
         return math.inf if self._messages is None else self._messages.tokens
@@ -82,6 +96,10 @@ class RateLimiter:
         """Whether a sender may send now: there are tokens, and no other sender waits."""
         if self._line and not self._serving:
             return False
+        return self.has_tokens()
+
+    def has_tokens(self) -> bool:
+        """Whether there are tokens now, even if others wait for them."""
         self._refill()
         return not (self.out_of_messages or self.out_of_bytes)
 

@@ -4,7 +4,8 @@ A topic without such policies has no gate (`topic.gate` is None), and pays one c
 
 Messages within the rate are published at once. The others are held for their producer, in order,
 and published when the topic has tokens, in turn with the topic's other producers; their receipts
-are sent once they are stored. So a slow topic delays no other producer of the connection, until too
+are sent once they are stored. Limiters that several topics share come after the topic's (`chain`).
+So a slow topic delays no other producer of the connection, until too
 much is held for it (`held_sends`): then the connection is not read. Pulsar holds nothing, and stops
 reading the whole connection as soon as the rate is reached.
 
@@ -23,6 +24,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from magnetar.broker.rates.chain import Limiters, blocking, take
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.topic.counters import TopicCounters
@@ -62,9 +64,12 @@ class PublishGate:
         "_budget",
         "_held",
         "_topic",
+        "blocker",
         "encryption_required",
         "limiter",
+        "limiters",
         "message_bytes_max",
+        "shared",
     )
 
     def __init__(self, topic: Publishes, budget: HeldBudget) -> None:
@@ -72,25 +77,40 @@ class PublishGate:
         self._budget = budget
         self._held: dict[HeldSends, None] = {}
         self.limiter: RateLimiter | None = None
+        """The topic's own."""
+        self.shared: Limiters = ()
+        """Those that the topic shares with others."""
+        self.limiters: Limiters = ()
+        self.blocker: RateLimiter | None = None
+        """The limiter that refused the last grant."""
         self.message_bytes_max = 0
         self.encryption_required = False
 
-    def set_rate(self, messages: float, size_bytes: float, clock: Clock) -> None:
-        """Sets the limits per second; 0 or less means no limit."""
+    def set_rate(
+        self, messages: float, size_bytes: float, clock: Clock, shared: Limiters = ()
+    ) -> None:
+        """Sets the topic's limits per second, 0 or less for none, and the shared limiters."""
+        before, self.shared = self.limiters, shared
         if messages > 0 or size_bytes > 0:
             if self.limiter is None:
-                self.limiter = RateLimiter(clock)
+                self.limiter = RateLimiter(clock, "publishRate")
             self.limiter.set(messages, size_bytes, 1.0)
         elif self.limiter is not None:
             self.limiter.close()
             self.limiter = None
+        self.limiters = shared if self.limiter is None else (self.limiter, *shared)
+        gone = [limiter for limiter in before if limiter not in self.limiters]
+        for limiter in gone:
+            for held in self._held:
+                limiter.forget(held.pump)
+        if gone:
             self.resume()
 
     @property
     def needed(self) -> bool:
         """Whether there is a policy to enforce or a held message to publish."""
         rules = self.message_bytes_max > 0 or self.encryption_required
-        return rules or self.limiter is not None or bool(self._held)
+        return rules or bool(self.limiters) or bool(self._held)
 
     def resume(self) -> None:
         """Publishes held messages again: the topic has resumed, or its rate has changed."""
@@ -161,20 +181,24 @@ class PublishGate:
         """Takes tokens for the run's first messages; returns how many may be published now."""
         if run.special and self._topic.admission(run) is not None:
             return 0
-        limiter = self.limiter
-        if limiter is None:
+        limiters = self.limiters
+        if not limiters:
             return len(run.entries)
-        if not limiter.may_go():
+        self.blocker = blocking(limiters)
+        if self.blocker is not None:
             return 0
         messages, size_bytes = sum(run.message_counts), run.size_bytes
-        if messages <= limiter.messages_left() and size_bytes <= limiter.bytes_left():
-            limiter.take(messages, size_bytes)
+        if all(
+            messages <= limiter.messages_left() and size_bytes <= limiter.bytes_left()
+            for limiter in limiters
+        ):
+            take(limiters, messages, size_bytes)
             return len(run.entries)
         granted = 0
         for count, entry in zip(run.message_counts, run.entries, strict=True):
-            limiter.take(count, len(entry))
+            take(limiters, count, len(entry))
             granted += 1
-            if limiter.out_of_messages or limiter.out_of_bytes:
+            if any(limiter.out_of_messages or limiter.out_of_bytes for limiter in limiters):
                 break
         return granted
 
@@ -245,9 +269,9 @@ class HeldSends:
                 continue
             granted = gate.grant(run)
             if not granted:
-                if gate.limiter is not None:
+                if gate.blocker is not None:
                     self._topic.counters.publish_limited_times += 1
-                    gate.limiter.wait(self.pump)
+                    gate.blocker.wait(self.pump)
                 return
             gate.release(producer, self._take(granted))
         self._end()
@@ -281,7 +305,7 @@ class HeldSends:
             self._producer.sink.resume_reading()
 
     def _end(self) -> None:
-        if self._gate.limiter is not None:
-            self._gate.limiter.forget(self.pump)
+        for limiter in self._gate.limiters:
+            limiter.forget(self.pump)
         self._gate.emptied(self)
         self._producer.held_ended(self)

@@ -4,6 +4,7 @@ A refused connection counts until it is closed, which follows at once.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 ALL_TEXT = "Reached the maximum number of connections"
 ADDRESS_TEXT = "Reached the maximum number of connections on address"
@@ -21,6 +22,15 @@ class ConnectionCaps:
         self._connections = 0
         self._by_address: Counter[str] = Counter()
 
+    def set(self, connections_max: int, per_address_max: int, addresses: Iterable[str]) -> None:
+        """Changes the caps; `addresses` are those of all counted connections.
+
+        Caps hold for new connections: none is closed by a new cap.
+        """
+        self._connections_max = connections_max
+        self._per_address_max = per_address_max
+        self._by_address = Counter(addresses if per_address_max else ())
+
     def opened(self, address: str) -> str | None:
         """Counts a connection; returns why it must be closed, None if it may stay."""
         self._connections += 1
@@ -37,5 +47,5 @@ class ConnectionCaps:
         self._connections -= 1
         if self._per_address_max:
             self._by_address[address] -= 1
-            if not self._by_address[address]:
+            if self._by_address[address] <= 0:
                 del self._by_address[address]

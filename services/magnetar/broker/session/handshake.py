@@ -25,6 +25,7 @@ def on_connect(session: Session, command: pb.CommandConnect) -> None:
         supports_topic_watchers=True,
         supports_get_partitioned_metadata_without_auto_creation=True,
         supports_topic_watcher_reconcile=True,
+        supports_joint_commit=True,
     )
     link.answer(
         CommandType.CONNECTED,

@@ -246,14 +246,15 @@ class Session:
         self.wire = DISCONNECTED
         self.service.budget.forget(self.link)
         self.service.session_lost(self)
-        for producer, topic in self.producers.values():
+        # A copy: the end of a producer completes its CLOSE_PRODUCER, which removes it here.
+        for producer, topic in list(self.producers.values()):
             if not producer.closed:
                 topic.remove_producer(producer)
         self.producers.clear()
         for attachment in list(self.consumers.values()):
             attachment.detach()
         self.consumers.clear()
-        for watcher in self.watchers.values():
+        for watcher in list(self.watchers.values()):
             watcher.close()
         self.watchers.clear()
         self.service.tasks.start(self.tasks.stop(), "end-session")

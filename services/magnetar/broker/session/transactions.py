@@ -132,7 +132,8 @@ async def _add_subscriptions(transactions: Transactions, session: Session, comma
 async def _end(transactions: Transactions, session: Session, command: Any) -> Any:
     outcome = _outcome(command)
     coordinator = await _coordinator(transactions, command)
-    await coordinator.end(command.txnid_least_bits, caller_of(session), outcome)
+    joined = tuple(dict.fromkeys(command.joined_least_bits))
+    await coordinator.end(command.txnid_least_bits, caller_of(session), outcome, joined)
     return _response(CommandType.END_TXN, command)
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from magnetar.broker.policies.applied_policies import BrokerPolicies
+from magnetar.broker.rates.broker_limits import BrokerLimits
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
@@ -28,10 +29,10 @@ class TopicContext:
     policies: BrokerPolicies
     subscription_limits: SubscriptionLimits
     held: HeldBudget
+    limits: BrokerLimits
     message_bytes_max: int
     deduplication: DeduplicationLimits
-    delays: DelayLimits = DelayLimits()
-    throttle_tailing: bool = True
+    delays: DelayLimits
     stamp: EntryStamp | None = None
     encryption_required: bool = False
     """Whether producers must encrypt, whatever the policies say."""

@@ -8,21 +8,19 @@ topics are exempt. Texts are Pulsar's.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
-from magnetar.broker.rates.dispatch_rate import DispatchThrottle
-from magnetar.broker.rates.limiter import RateLimiter
 from magnetar.broker.rates.publish_rate import PublishGate
+from magnetar.broker.rates.rate import Rate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
-from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.producer import Producer
@@ -46,32 +44,6 @@ from magnetar.wire.events import SendRun
 SYSTEM_SUBSCRIPTION_PREFIX: Final = "__"
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Messages and bytes per period; 0 or less means unlimited."""
-
-    messages: int
-    size_bytes: int
-    period_s: int = 1
-    relative: bool = False
-
-    @property
-    def limits(self) -> bool:
-        """Whether messages or bytes are limited."""
-        return self.messages > 0 or self.size_bytes > 0
-
-
-def dispatch_rate(value: Mapping[str, Any] | None) -> Rate:
-    """Reads a dispatch rate from its REST document."""
-    document = value or {}
-    return Rate(
-        document.get("dispatchThrottlingRateInMsg", -1),
-        document.get("dispatchThrottlingRateInByte", -1),
-        max(1, document.get("ratePeriodInSecond", 1)),
-        bool(document.get("relativeToPublishRate", False)),
-    )
-
-
 class GovernedTopic(ABC):
     """The base of both kinds of topics: enforces their policies."""
 
@@ -80,7 +52,6 @@ class GovernedTopic(ABC):
         "_being_created",
         "_closing",
         "_context",
-        "_dispatch_limiter",
         "_subscribe_rate",
         "_suspended",
         "gate",
@@ -103,7 +74,6 @@ class GovernedTopic(ABC):
         self._being_created: frozenset[str] = frozenset()
         """Subscriptions that are being created; they count towards the cap."""
         self._subscribe_rate: SubscribeRate | None = None
-        self._dispatch_limiter: RateLimiter | None = None
 
     @abstractmethod
     def publish(self, producer: Producer, run: SendRun) -> None:
@@ -163,7 +133,9 @@ class GovernedTopic(ABC):
         limits = replace(
             default,
             max_unacked_per_consumer=self._value(caps.MAX_UNACKED_PER_CONSUMER),
-            max_unacked_per_subscription=self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION),
+            max_unacked_per_subscription=self._context.limits.unacked_cap(
+                self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION)
+            ),
             max_consumers=self._cap(caps.MAX_CONSUMERS_PER_SUBSCRIPTION),
         )
         if limits != self.limits:
@@ -181,52 +153,19 @@ class GovernedTopic(ABC):
         if largest >= self._context.message_bytes_max:
             largest = 0  # the decoder refuses larger messages anyway
         encrypted = self._encryption_required
+        shared = self._context.limits.publishing
         gate = self.gate
         if gate is None:
-            if not (rate.limits or largest or encrypted):
+            if not (rate.limits or largest or encrypted or shared):
                 return
             gate = self.gate = PublishGate(self, self._context.held)
         gate.message_bytes_max = largest
         gate.encryption_required = encrypted
-        gate.set_rate(rate.messages, rate.size_bytes, self._context.clock)
+        gate.set_rate(rate.messages, rate.size_bytes, self._context.clock, shared)
         if not gate.needed:
             self.gate = None
         if encrypted:
             self.producers.disconnect(lambda producer: not producer.encrypted)
-
-    def _limiter(self, limiter: RateLimiter | None, rate: Rate) -> RateLimiter | None:
-        """Returns the limiter with that rate, a new one if needed; ends it without a rate."""
-        if not rate.limits:
-            if limiter is not None:
-                limiter.close()
-            return None
-        counters = self.counters
-        if limiter is None:
-            limiter = RateLimiter(self._context.clock)
-        relative = (
-            (lambda: (counters.message_rate_in, counters.bytes_rate_in)) if rate.relative else None
-        )
-        limiter.set(rate.messages, rate.size_bytes, rate.period_s, relative)
-        return limiter
-
-    def _limit_dispatch(self) -> None:
-        """Limits the topic to its dispatch rate; `_throttle` applies that to a subscription."""
-        rate = dispatch_rate(self._value(rates.DISPATCH_RATE))
-        self._dispatch_limiter = self._limiter(self._dispatch_limiter, rate)
-
-    def _throttle(self, subscription: PersistentSubscription) -> None:
-        """Limits a subscription to its own dispatch rate and to the topic's."""
-        throttle, whole = subscription.throttle, self._dispatch_limiter
-        rate = dispatch_rate(self._value(rates.SUBSCRIPTION_DISPATCH_RATE))
-        own = self._limiter(None if throttle is None else throttle.own, rate)
-        if throttle is None:
-            if own is None and whole is None:
-                return
-            tailing = self._context.throttle_tailing
-            throttle = DispatchThrottle(subscription.cursor, subscription.wake, tailing=tailing)
-            subscription.throttle = throttle
-        throttle.topic, throttle.own = whole, own
-        subscription.rates_changed()
 
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""

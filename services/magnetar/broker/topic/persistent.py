@@ -31,6 +31,7 @@ from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.publish_completion import PublishCompletion
 from magnetar.broker.topic.subscribe import SubscribeRequest, SubscriptionExists
+from magnetar.broker.topic.throttles import DispatchThrottles
 from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
 from magnetar.broker.topic.transactions.watermark import Watermark
@@ -64,6 +65,7 @@ class PersistentTopic(DelayingTopic):
     __slots__ = (
         "_next_index",
         "_tasks",
+        "_throttles",
         "_transactions",
         "counters",
         "deduplication",
@@ -87,6 +89,7 @@ class PersistentTopic(DelayingTopic):
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.last_active_ms = self.loaded_ms = context.clock.now_ms()
+        self._throttles = DispatchThrottles(name, context, self.counters)
         self._tasks = context.tasks
         self._next_index = 0
         self._transactions: TopicTransactions | None = None
@@ -423,7 +426,7 @@ class PersistentTopic(DelayingTopic):
         if self.delays is not None and (delayed := self.delays.delayed) is not None:
             subscription.set_delayed(delayed)
         subscription.suspended = not self.serving
-        self._throttle(subscription)
+        self._throttles.apply(subscription)
         return subscription
 
     async def last_message(self, compacted: CompactedLog | None) -> tuple[Position, int]:
@@ -485,9 +488,9 @@ class PersistentTopic(DelayingTopic):
         self.deduplication_switch.policies_changed()
         if self.delays is not None:
             self.delays.policies_changed()
-        self._limit_dispatch()
+        self._throttles.policies_changed()
         for subscription in self.subscriptions.values():
-            self._throttle(subscription)
+            self._throttles.apply(subscription)
 
     async def terminate(self) -> Position:
         """Ends publishing for good; returns the position of the last message."""

@@ -8,6 +8,11 @@ the store, so it answers nothing more, and the next request loads it again (`coo
 The end of a transaction runs as a task of the coordinator, so it continues without its client. The
 task writes the decision, notifies all participants, and keeps the outcome. A new owner of the
 coordinator repeats this for the transactions that are ending.
+
+A joint commit ends several transactions of the coordinator at once. The write of one record, that
+of the leading transaction, decides all of them: it lists the others. Until it is durable, the
+others stay open in the store, and nothing else can end them here. Afterwards each is committed on
+its own, and the leading one last. A new owner does the same for a list that it finds.
 """
 
 import asyncio
@@ -25,6 +30,7 @@ from magnetar.broker.transactions.participants import Notifier
 from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
 from magnetar.core.backoff import Random
 from magnetar.core.errors import (
+    InvalidTxnStatus,
     MagnetarError,
     TransactionCoordinatorNotFound,
     TransactionNotFound,
@@ -80,12 +86,14 @@ class Limits:
 class _Active:
     """A transaction that has not ended: its newest record, and the task that ends it."""
 
-    __slots__ = ("end", "record")
+    __slots__ = ("end", "joining", "record")
 
     def __init__(self, record: TransactionRecord) -> None:
         self.record = record
         self.end: asyncio.Future[None] | None = None
         """Done when all participants have made the outcome durable."""
+        self.joining: asyncio.Future[None] | None = None
+        """While a joint commit is being written: done when it is durable."""
 
 
 class Coordinator:
@@ -204,17 +212,26 @@ class Coordinator:
         # Wait for a write even if the record has them already: theirs may still be under way.
         await self._writer.write(number)
 
-    async def end(self, number: int, caller: Caller, outcome: Outcome) -> None:
+    async def end(
+        self, number: int, caller: Caller, outcome: Outcome, joined: tuple[int, ...] = ()
+    ) -> None:
         """Ends a transaction; returns when every participant has made the outcome durable.
 
-        Succeeds again for a client that repeats the request on another connection. Raises
-        TransactionNotFound, and InvalidTxnStatus if the opposite was decided.
+        A commit may join other open transactions: all are committed, or none. Succeeds again for a
+        client that repeats the request on another connection. Raises NotAllowed,
+        TransactionNotFound, and InvalidTxnStatus if the opposite was decided, also for one of
+        `joined`.
         """
         txn_id = TxnId(self.id, number)
-        txn = self._active.get(number)
+        transitions.check_joint(txn_id, outcome, joined)
+        while (txn := self._active.get(number)) is not None and txn.joining is not None:
+            await asyncio.shield(txn.joining)
         if txn is not None:
             self._check_owner(txn_id, txn.record, caller)
-            await asyncio.shield(self._decide(number, txn, outcome))
+            self._check_joined(txn.record, caller, joined)
+            await asyncio.shield(self._decide(number, txn, outcome, joined))
+        else:
+            self._check_committed(joined)
         ended = self._outcomes.get(number)
         if ended is None:
             if txn is not None:
@@ -235,7 +252,7 @@ class Coordinator:
         while self._deadlines and self._deadlines[0][0] <= now_s:
             _, number = heapq.heappop(self._deadlines)
             txn = self._active.get(number)
-            if txn is not None and txn.record.state is TxnState.OPEN:
+            if txn is not None and txn.record.state is TxnState.OPEN and txn.joining is None:
                 self.counts.timed_out += 1
                 self._decide(number, txn, Outcome.ABORT)
         if forgotten := self._outcomes.forget(self._clock.judged_ms()):
@@ -246,8 +263,9 @@ class Coordinator:
         await self._writer.close()
         await self._tasks.stop()
         for txn in self._active.values():
-            if txn.end is not None and not txn.end.done():
-                txn.end.set_exception(self._not_served())
+            for waited in (txn.end, txn.joining):
+                if waited is not None and not waited.done():
+                    waited.set_exception(self._not_served())
 
     def _recover(self, records: list[Record]) -> None:
         """Loads the stored records, and continues the ends under way."""
@@ -264,6 +282,7 @@ class Coordinator:
         for number, txn in list(self._active.items()):
             if (outcome := txn.record.state.outcome) is not None:
                 self._decide(number, txn, outcome)
+                self._commit_joined(txn.record)
 
     def _keep(self, number: int, record: TransactionRecord) -> None:
         self._active[number] = _Active(record)
@@ -287,17 +306,21 @@ class Coordinator:
             if not self._active_by_role[owner]:
                 del self._active_by_role[owner]
 
-    def _decide(self, number: int, txn: _Active, outcome: Outcome) -> "asyncio.Future[None]":
+    def _decide(
+        self, number: int, txn: _Active, outcome: Outcome, joined: tuple[int, ...] = ()
+    ) -> "asyncio.Future[None]":
         """Decides a transaction unless it has this decision; returns the future of its end.
 
         Raises InvalidTxnStatus.
         """
         txn_id = TxnId(self.id, number)
         stored = txn.record.state is not TxnState.OPEN
-        txn.record = transitions.ending(txn_id, txn.record, outcome, self._clock.now_ms())
+        txn.record = transitions.ending(txn_id, txn.record, outcome, self._clock.now_ms(), joined)
         if txn.end is None:
             txn.end = asyncio.get_running_loop().create_future()
             txn.end.add_done_callback(_retrieved)
+            if not stored and joined:
+                self._hold(joined)
             if not self._tasks.start(self._end(number, txn, stored=stored), f"end {txn_id}"):
                 txn.end.set_exception(self._not_served())
         return txn.end
@@ -309,6 +332,8 @@ class Coordinator:
             if not stored:
                 await self._writer.write(number)
             if not txn.record.state.ended:
+                for end in self._commit_joined(txn.record):
+                    await asyncio.shield(end)
                 await self._notifier.notify(txn_id, txn.record)
                 txn.record = transitions.ended(txn.record, self._clock.now_ms())
                 self._writer.write_later([number])
@@ -321,6 +346,51 @@ class Coordinator:
         self.counts.ended(txn.record)
         if not txn.end.done():
             txn.end.set_result(None)
+
+    def _hold(self, joined: tuple[int, ...]) -> None:
+        """Keeps open transactions from ending while the joint commit that lists them is written."""
+        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        decided.add_done_callback(_retrieved)
+        for number in joined:
+            self._active[number].joining = decided
+
+    def _commit_joined(self, record: TransactionRecord) -> "list[asyncio.Future[None]]":
+        """Commits the transactions that a durable record lists; returns the futures of the ends."""
+        ends = []
+        for number in record.joined:
+            txn = self._active.get(number)
+            if txn is None:
+                continue  # it has ended
+            ends.append(self._decide(number, txn, Outcome.COMMIT))
+            if (decided := txn.joining) is not None:
+                txn.joining = None
+                if not decided.done():
+                    decided.set_result(None)
+        return ends
+
+    def _check_joined(
+        self, record: TransactionRecord, caller: Caller, joined: tuple[int, ...]
+    ) -> None:
+        """Raises unless the caller may commit these with a transaction, or has done so before."""
+        if record.state is not TxnState.OPEN:
+            self._check_committed(set(joined) - set(record.joined))
+            return
+        for number in joined:
+            txn_id = TxnId(self.id, number)
+            txn = self._active.get(number)
+            if txn is None:
+                raise transitions.not_found(txn_id)
+            self._check_owner(txn_id, txn.record, caller)
+            if txn.joining is not None:
+                raise InvalidTxnStatus(f"Transaction {txn_id} is being committed with another one")
+            transitions.check_joinable(txn_id, txn.record)
+
+    def _check_committed(self, joined: Iterable[int]) -> None:
+        """Raises InvalidTxnStatus if one of these is known not to be committed."""
+        for number in joined:
+            txn = self._active.get(number) or self._outcomes.get(number)
+            if txn is not None:
+                transitions.check_committed(TxnId(self.id, number), txn.record)
 
     def _value_of(self, number: int) -> bytes | None:
         """Returns the newest value of a transaction's record, None if it was deleted."""

@@ -6,7 +6,7 @@
 Source of the error codes: Pulsar's `TransactionMetaStoreHandler` and `TxnMetaImpl`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec.structs import replace
@@ -25,6 +25,8 @@ TIMEOUT_MS_MAX: Final = 30 * 24 * 3_600_000
 PARTICIPANTS_MAX: Final = 2_000
 NAMES_BYTES_MAX: Final = 256 << 10
 """Maximum size of the names of all participants: a record must fit a group of writes."""
+JOINED_MAX: Final = 10_000
+"""Maximum number of transactions that are committed with one: their numbers are in its record."""
 
 _ENDING: Final = {Outcome.COMMIT: TxnState.COMMITTING, Outcome.ABORT: TxnState.ABORTING}
 _ENDED: Final = {Outcome.COMMIT: TxnState.COMMITTED, Outcome.ABORT: TxnState.ABORTED}
@@ -70,19 +72,23 @@ def with_participants(
 
 
 def ending(
-    txn: TxnId, record: TransactionRecord, outcome: Outcome, now_ms: int
+    txn: TxnId,
+    record: TransactionRecord,
+    outcome: Outcome,
+    now_ms: int,
+    joined: tuple[int, ...] = (),
 ) -> TransactionRecord:
     """Returns the record with the decision; the same record if it has this decision already.
 
-    Without participants the transaction has ended with the decision. Raises InvalidTxnStatus if the
-    opposite was decided.
+    A commit also decides the transactions in `joined`. Without participants the transaction has
+    ended with the decision. Raises InvalidTxnStatus if the opposite was decided.
     """
     if record.state is not TxnState.OPEN:
         if record.state.outcome is not outcome:
             raise _wrong_state(txn, record, _ENDING[outcome])
         return record
-    decided = replace(record, state=_ENDING[outcome])
-    if record.topics or record.subscriptions:
+    decided = replace(record, state=_ENDING[outcome], joined=joined)
+    if record.topics or record.subscriptions or joined:
         return decided
     return ended(decided, now_ms)
 
@@ -101,6 +107,33 @@ def ended(record: TransactionRecord, now_ms: int) -> TransactionRecord:
         owner=record.owner,
         ended_ms=now_ms,
     )
+
+
+def check_joint(txn: TxnId, outcome: Outcome, joined: Collection[int]) -> None:
+    """Raises NotAllowed unless a transaction may be ended together with these."""
+    if not joined:
+        return
+    if outcome is not Outcome.COMMIT:
+        raise NotAllowed("Transactions are committed together, but aborted one by one")
+    if txn.least in joined:
+        raise NotAllowed(f"Transaction {txn} cannot be joined to itself")
+    if len(joined) > JOINED_MAX:
+        raise NotAllowed(
+            f"At most {JOINED_MAX} transactions can be committed with another, not {len(joined)}"
+        )
+
+
+def check_joinable(txn: TxnId, record: TransactionRecord) -> None:
+    """Raises InvalidTxnStatus or TransactionNotFound unless the transaction is open."""
+    _check_not_ended(txn, record)
+    if record.state is not TxnState.OPEN:
+        raise _wrong_state(txn, record, TxnState.OPEN)
+
+
+def check_committed(txn: TxnId, record: TransactionRecord) -> None:
+    """Raises InvalidTxnStatus unless the transaction is committed, or is being committed."""
+    if record.state.outcome is not Outcome.COMMIT:
+        raise _wrong_state(txn, record, TxnState.COMMITTED)
 
 
 def not_found(txn: TxnId) -> TransactionNotFound:

@@ -5,6 +5,7 @@ Apache Pulsar's binary protocol, version 21: every command of a client and of a 
 
 Written from the field tables of the protocol; names, numbers, labels and defaults are the
 interface that unmodified clients speak. How commands are framed: magnetar/wire/framing.py.
+Fields from 1001 on are Magnetar's own; other servers and clients skip them.
 PulsarApi_pb2.py and .pyi are generated from this file (magnetar/wire/_pb/__init__.py).
 """
 
@@ -727,6 +728,7 @@ class FeatureFlags(_message.Message):
     SUPPORTS_TOPIC_WATCHER_RECONCILE_FIELD_NUMBER: _builtins.int
     SUPPORTS_SCALABLE_TOPICS_FIELD_NUMBER: _builtins.int
     SUPPORTS_TC_METADATA_DISCOVERY_FIELD_NUMBER: _builtins.int
+    SUPPORTS_JOINT_COMMIT_FIELD_NUMBER: _builtins.int
     supports_auth_refresh: _builtins.bool
     supports_broker_entry_metadata: _builtins.bool
     supports_partial_producer: _builtins.bool
@@ -736,6 +738,7 @@ class FeatureFlags(_message.Message):
     supports_topic_watcher_reconcile: _builtins.bool
     supports_scalable_topics: _builtins.bool
     supports_tc_metadata_discovery: _builtins.bool
+    supports_joint_commit: _builtins.bool
     def __init__(
         self,
         *,
@@ -748,10 +751,11 @@ class FeatureFlags(_message.Message):
         supports_topic_watcher_reconcile: _builtins.bool | None = ...,
         supports_scalable_topics: _builtins.bool | None = ...,
         supports_tc_metadata_discovery: _builtins.bool | None = ...,
+        supports_joint_commit: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_joint_commit", b"supports_joint_commit", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["supports_auth_refresh", b"supports_auth_refresh", "supports_broker_entry_metadata", b"supports_broker_entry_metadata", "supports_get_partitioned_metadata_without_auto_creation", b"supports_get_partitioned_metadata_without_auto_creation", "supports_joint_commit", b"supports_joint_commit", "supports_partial_producer", b"supports_partial_producer", "supports_repl_dedup_by_lid_and_eid", b"supports_repl_dedup_by_lid_and_eid", "supports_scalable_topics", b"supports_scalable_topics", "supports_tc_metadata_discovery", b"supports_tc_metadata_discovery", "supports_topic_watcher_reconcile", b"supports_topic_watcher_reconcile", "supports_topic_watchers", b"supports_topic_watchers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -3118,11 +3122,16 @@ class CommandEndTxn(_message.Message):
     TXNID_MOST_BITS_FIELD_NUMBER: _builtins.int
     TXN_ACTION_FIELD_NUMBER: _builtins.int
     SCALABLE_FIELD_NUMBER: _builtins.int
+    JOINED_LEAST_BITS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     txnid_least_bits: _builtins.int
     txnid_most_bits: _builtins.int
     txn_action: Global___TxnAction.ValueType
     scalable: _builtins.bool
+    @_builtins.property
+    def joined_least_bits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of other transactions of this coordinator that are committed with this one."""
+
     def __init__(
         self,
         *,
@@ -3131,10 +3140,11 @@ class CommandEndTxn(_message.Message):
         txnid_most_bits: _builtins.int | None = ...,
         txn_action: Global___TxnAction.ValueType | None = ...,
         scalable: _builtins.bool | None = ...,
+        joined_least_bits: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["joined_least_bits", b"joined_least_bits", "request_id", b"request_id", "scalable", b"scalable", "txn_action", b"txn_action", "txnid_least_bits", b"txnid_least_bits", "txnid_most_bits", b"txnid_most_bits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -69,8 +69,8 @@ class Topic:
         self.serving = True
         self.stored: list[int] = []
 
-    def admission(self, txn: tuple[int, int]) -> Admission:
-        raise AssertionError(f"no message of {txn} is sent here")
+    def admission(self, run: SendRun) -> Admission:
+        raise AssertionError(f"no message of {run.txn} is sent here")
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         self.stored += run.sequence_ids
@@ -286,20 +286,19 @@ def test_the_number_of_entries_follows_both_rates_and_recent_sizes() -> None:
     async def scenario() -> None:
         throttled, _, _ = throttle()
         assert not throttled.needed
-        throttled.topic = limiter(400)
+        throttled.set_limiters(None, limiter(400))
         assert throttled.needed
         assert throttled.entries_max(100) == 1, "the first goes alone"
         throttled.took(1, 4, 10)
         assert throttled.entries_max(100) == 49, "196 of 200 tokens, 4 each"
-        throttled.own = limiter(0, 400)
+        throttled.set_limiters(limiter(0, 400), throttled.topic)
         assert throttled.entries_max(100) == 20, "200 bytes, 10 each"
         throttled.took(1, 4, 30)
         assert throttled.entries_max(100) == 8, "170 bytes, 20 each"
         assert throttled.entries_max(3) == 3
         throttled.took(1, 4, 120)
         assert throttled.entries_max(2) == 1, "50 bytes, 70 each"
-        throttled.own = None
-        throttled.topic = limiter(10_000)
+        throttled.set_limiters(None, limiter(10_000))
         assert throttled.entries_max(100) == ENTRIES_AT_ONCE_MAX
         assert throttled.entries_max(2) == 2
 
@@ -309,7 +308,9 @@ def test_the_number_of_entries_follows_both_rates_and_recent_sizes() -> None:
 def test_a_throttled_dispatcher_is_counted_and_woken_once_tokens_accumulate() -> None:
     async def scenario() -> None:
         throttled, woken, cursor = throttle()
-        throttled.own, throttled.topic = limiter(100), limiter(0, 1_000)
+        throttled.set_limiters(limiter(100), limiter(0, 1_000))
+        assert throttled.own is not None
+        assert throttled.topic is not None
         assert throttled.entries_max(10) == 1
         throttled.took(1, 1, 2_000)
         cursor.backlog = 0
@@ -353,10 +354,11 @@ def test_tailing_consumers_are_not_throttled_if_so_configured(
 ) -> None:
     async def scenario() -> None:
         throttled, _, cursor = throttle(tailing=tailing)
-        throttled.own, cursor.backlog = limiter(10), backlog
+        own, cursor.backlog = limiter(10), backlog
+        throttled.set_limiters(own, None)
         assert throttled.entries_max(100) == (100 if free else 1)
         throttled.took(1, 3, 10)
-        assert throttled.own.messages_left() == (5 if free else 2)
+        assert own.messages_left() == (5 if free else 2)
 
     virtual(scenario())
 

@@ -251,6 +251,30 @@ def test_held_messages_end_with_their_connection() -> None:
     virtual(scenario())
 
 
+def test_a_connection_lost_while_held_messages_are_awaited_leaves_nothing_attached() -> None:
+    """The end of a producer that closes must not end the clean-up of the session."""
+
+    async def scenario() -> None:
+        async with broker() as service:
+            client = Client(service)
+            closes, stays = await client.producer(TOPIC), await client.producer(TOPIC)
+            await client.consumer(TOPIC, "s")
+            await set_policy(service, TOPIC, PUBLISH_RATE, rate(10))
+            client.publish(closes, range(1_000))
+            client.publish(stays, range(1_000))
+            closing = asyncio.create_task(client.close_producer(closes))
+            await asyncio.sleep(1)
+            assert not closing.done()
+            client.close()
+            closing.cancel()
+            topic = service.topics.loaded(parse_topic(TOPIC))
+            assert topic is not None
+            assert list(topic.producers) == []
+            assert [len(each.consumers) for each in topic.subscriptions.values()] == [0]
+
+    virtual(scenario())
+
+
 def test_an_unloaded_topic_drops_held_messages_without_storing_them() -> None:
     async def scenario() -> None:
         async with broker() as service:

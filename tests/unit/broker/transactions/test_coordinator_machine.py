@@ -3,7 +3,8 @@
 Brokers crash at any write and at any notification; every answer may be lost. At every moment: an id
 is given out once; a client that has its answer, a participant and the stored record never
 contradict each other on an outcome; no participant hears of an outcome before it is durable. At the
-end, once all is answered again: every decided transaction has ended at every participant that a
+end, once all is answered again: of a joint commit, all transactions are committed or none by it;
+every decided transaction has ended at every participant that a
 client has added with success, and no transaction has another outcome than the one answered.
 """
 
@@ -46,6 +47,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.added: dict[TxnId, set[str]] = {}
         self.decided: dict[TxnId, Outcome] = {}
         self.heard: dict[TxnId, Outcome] = {}
+        self.joint: dict[TxnId, tuple[TxnId, ...]] = {}
+        """Leading transactions, which are committed with these or not at all."""
+        self.tried: set[TxnId] = set()
+        """The transactions whose end was requested."""
         self.asked: dict[asyncio.Task[object], tuple[str, TxnId | None, object]] = {}
 
     async def _new_stage(self) -> Stage:
@@ -77,6 +82,11 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert isinstance(outcome, Outcome)
         if error is None:
             assert self.decided.setdefault(txn, outcome) is outcome, "two outcomes were answered"
+            if outcome is Outcome.COMMIT:
+                for other in self.joint.get(txn, ()):
+                    assert self.decided.setdefault(other, outcome) is outcome, (
+                        "a joined one differs"
+                    )
         elif isinstance(error, InvalidTxnStatus):
             assert self.decided.get(txn) is not outcome, "an answered outcome was denied"
         else:
@@ -106,9 +116,25 @@ class CoordinatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.begun)
     @rule(at=PICKS, pick=PICKS, outcome=st.sampled_from(Outcome))
     def ends(self, at: int, pick: int, outcome: Outcome) -> None:
-        txn = self._pick(pick)
+        self._end(at, self._pick(pick), outcome)
+
+    @precondition(lambda self: len(self.begun) > 2)
+    @rule(at=PICKS, pick=PICKS, others=st.sets(PICKS, min_size=1, max_size=3))
+    def ends_jointly(self, at: int, pick: int, others: set[int]) -> None:
+        lead = self._pick(pick)
+        joined = {self._pick(other) for other in others} - {lead} - self.joint.keys()
+        taken = {txn for group in self.joint.values() for txn in group}
+        if lead not in self.tried and lead not in taken and joined:
+            self.joint.setdefault(lead, tuple(sorted(joined)))
+        self._end(at, lead, Outcome.COMMIT)
+
+    def _end(self, at: int, txn: TxnId, outcome: Outcome) -> None:
+        self.tried.add(txn)
+        joined = self.joint.get(txn, ()) if outcome is Outcome.COMMIT else ()
+        numbers = tuple(other.least for other in joined)
         caller = self.stage.caller(connection=Connection())
-        self._ask(self._coordinator(at).end(txn.least, caller, outcome), "end", txn, outcome)
+        work = self._coordinator(at).end(txn.least, caller, outcome, numbers)
+        self._ask(work, "end", txn, outcome)
 
     @rule()
     def the_store_slows_down(self) -> None:
@@ -206,6 +232,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self._settle()
         self.all_agree()
         assert not last.active_count, "a transaction did not end"
+        for lead, joined in self.joint.items():
+            if self.heard.get(lead) is Outcome.COMMIT:
+                assert {self.heard.get(txn) for txn in joined} <= {Outcome.COMMIT, None}
         for txn, topics in self.added.items():
             notified = {name for name, other, _ in told.told if other == txn}
             assert topics <= notified, "a participant was forgotten"

@@ -45,6 +45,12 @@ def records() -> dict[str, Head | TransactionRecord]:
             state=state, opened_ms=OPENED_MS, deadline_ms=OPENED_MS + 60_000
         )
     stored[record_key(TxnId(2, 2**63))] = whole
+    stored[record_key(TxnId(2, 2**63 + 1))] = TransactionRecord(
+        state=TxnState.COMMITTING,
+        opened_ms=OPENED_MS,
+        deadline_ms=OPENED_MS + 60_000,
+        joined=(0, 2**63),
+    )
     return stored
 
 

@@ -23,7 +23,12 @@ from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.paths import TOPIC_PATH, register_choice
 from magnetar.admin.http.routes import Routes
 from magnetar.broker.catalog.resources import Document
-from magnetar.core.errors import NotAllowed, PreconditionFailed
+from magnetar.core.errors import (
+    AuthorizationError,
+    MetadataError,
+    NotAllowed,
+    PreconditionFailed,
+)
 
 router = Routes(prefix="/admin/v2")
 
@@ -42,12 +47,10 @@ _OLD_STRATEGIES: Final = (
 
 OF_NAMESPACES: Final[dict[str, Callable[[Document], object]]] = {
     "allowedClusters": lambda document: document["allowed_clusters"],
-    "dispatcherPauseOnAckStatePersistent": lambda _: False,
     "entryFilters": lambda _: None,
     "resourcegroup": lambda _: None,
 }
 OF_TOPICS: Final[dict[str, object]] = {
-    "dispatcherPauseOnAckStatePersistent": False,
     "entryFilters": None,
     "shadowTopics": None,
 }
@@ -76,6 +79,44 @@ async def get_of_topic(request: Request) -> Response:
     await require_namespace(service_of(request), topic_of(request).namespace)
     values = OF_TOPICS | OF_BROKERS if bodies.flag(request, "applied") else OF_TOPICS
     return optional(values[text_of(request, "policy")])
+
+
+@router.post(
+    _PATH + "/allowedClusters",
+    summary="Set the clusters that may have the namespace's topics",
+    tags=("namespaces",),
+    openapi_extra=described(body="Names of clusters", example=["standalone"]),
+)
+async def set_allowed_clusters(request: Request) -> Response:
+    """The local cluster must be among them: a namespace that no broker serves is of no use."""
+    service, namespace = service_of(request), namespace_of(request)
+    document = await service.resources.policies(namespace)
+    clusters = await bodies.parse(request, list[str]) or []
+    tenant = await service.resources.tenant(namespace.tenant)
+    for cluster in clusters:
+        if cluster not in (tenant.get("allowedClusters") or []):
+            raise AuthorizationError(
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for "
+                f"tenant [{namespace.tenant}]"
+            )
+    for cluster in document["replication_clusters"]:
+        if cluster not in clusters:
+            raise MetadataError(
+                f"Allowed clusters do not contain the replication cluster [{cluster}]. Please "
+                "remove the replication cluster if the cluster is not allowed for this namespace",
+                http_status=400,
+            )
+    if any(cluster != service.cluster for cluster in clusters):
+        raise NotAllowed(
+            "allowedClusters is not supported beyond the local cluster: brokers send nothing to "
+            "other clusters; name the local cluster only"
+        )
+
+    def change(policies: Document) -> Document:
+        return {**policies, "allowed_clusters": clusters}
+
+    await service.resources.update_policies(namespace, change)
+    return empty()
 
 
 @router.get(

@@ -134,6 +134,8 @@ def with_old_names(quotas: Document) -> Document:
 
 async def _requested(request: Request, policy: Policy, rest: Rest) -> object:
     body = await bodies.read(request)
+    if rest.implied is not None:
+        return rest.implied
     if rest.query and not body:
         return request.query_params.get(rest.query)
     if not body.strip():

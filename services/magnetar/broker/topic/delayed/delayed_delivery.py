@@ -192,10 +192,14 @@ class DelayedDelivery:
         """Returns the callback for the log, which adds the message to the index."""
 
         def appended(ledger_id: int, first_entry: int, error: MagnetarError | None) -> None:
-            if error is None and self.schedule is not None and self.active:
-                # The log calls back in the turn that confirms the entry, before any read.
-                if self.schedule.add(run.deliver_at_ms, ledger_id, first_entry):
-                    self._added(run.deliver_at_ms)
+            # The log calls back in the turn that confirms the entry, before any read.
+            if (
+                error is None
+                and self.schedule is not None
+                and self.active
+                and self.schedule.add(run.deliver_at_ms, ledger_id, first_entry)
+            ):
+                self._added(run.deliver_at_ms)
             on_appended(ledger_id, first_entry, error)
 
         return appended

@@ -1,0 +1,24 @@
+"""Authentication of the client to brokers.
+
+Client(url, auth=Token("eyJ..."))
+Client(url, auth=TokenFile("/run/secrets/token"))
+Client(url, auth=TokenSupplier(fetch_token))
+Client(url, auth=Basic("user", "password"))
+Client(url, auth=ClientCertificate("client.crt", "client.key"))
+Client(url, auth=OAuth2(issuer_url=..., client_id=..., client_secret=...))
+"""
+
+from magnetar.client.auth.api import Authentication, NoAuthentication
+from magnetar.client.auth.basic import Basic
+from magnetar.client.auth.certificate import ClientCertificate
+from magnetar.client.auth.token import Token, TokenFile, TokenSupplier
+
+__all__ = [
+    "Authentication",
+    "Basic",
+    "ClientCertificate",
+    "NoAuthentication",
+    "Token",
+    "TokenFile",
+    "TokenSupplier",
+]

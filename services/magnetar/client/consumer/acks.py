@@ -1,0 +1,376 @@
+"""Acknowledgments and redeliveries of one topic or partition.
+
+An entry is acknowledged when all of its messages are. With `batch_index_ack`, the broker also
+records the messages of a batch one by one. A redelivery of single entries needs a shared
+subscription; otherwise everything that is not acknowledged is redelivered, under a new epoch.
+"""
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from magnetar.client.consumer.ack_group import (
+    AckGroup,
+    ack_frame,
+    cumulative_command,
+    individual_commands,
+)
+from magnetar.client.consumer.entry import ReceivedEntry
+from magnetar.client.consumer.redelivery import NegativeAcks, UnackedTracker
+from magnetar.client.consumer.subscription import Letters, Shared
+from magnetar.client.context import Context
+from magnetar.client.errors import ClientError, InvalidConfiguration
+from magnetar.client.message import Message
+from magnetar.client.message_id import MessageId
+from magnetar.client.network.connection import Connection
+from magnetar.core.log import get_logger
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
+from magnetar.wire.encoder import encode_command
+from magnetar.wire.message_id import ack_set_words, full_ack_set, unsigned64
+
+if TYPE_CHECKING:
+    from magnetar.client.consumer.partition import PartitionConsumer
+
+log = get_logger("magnetar.client.consumer")
+
+PARTIAL_BATCHES_MAX: Final = 10_000
+"""Batches that were acknowledged in part by ids alone; the oldest is forgotten beyond that."""
+IDS_PER_REDELIVERY_MAX: Final = 1000
+CHUNK_REDELIVERY_DELAY_S: Final = 1.0
+
+Place = tuple[int, int]
+
+
+class Acks:
+    """The acknowledgments of one topic or partition."""
+
+    def __init__(self, context: Context, shared: Shared, source: "PartitionConsumer") -> None:
+        self._context = context
+        self._shared = shared
+        self._source = source
+        options = shared.options
+        self._index_ack = options.batch_index_ack
+        self.group = AckGroup(context.loop, options.ack_group_s, options.ack_group_size, self.flush)
+        self._nacks = NegativeAcks(
+            context.loop,
+            options.negative_ack_delay_s,
+            options.negative_ack_backoff,
+            self._nacks_due,
+        )
+        self.unacked: UnackedTracker | None = None
+        if options.ack_timeout_s:
+            self.unacked = UnackedTracker(
+                context.loop,
+                options.ack_timeout_s,
+                options.ack_timeout_tick_s,
+                options.ack_timeout_backoff,
+                self._timed_out,
+            )
+        self._partial: dict[Place, int] = {}
+        self._dying: dict[Place, list[Message[Any]]] = {}
+        """Messages that go to the dead letter topic with their next redelivery."""
+        self._pending: set[asyncio.Future[Any]] = set()
+        """Answers to acknowledgments with receipts."""
+
+    # -- individual ----------------------------------------------------------------------------
+
+    def ack(self, entry: ReceivedEntry, batch_index: int) -> None:
+        """Acknowledges a message of a received entry."""
+        if entry.batch_size:
+            bit = 1 << batch_index
+            if not entry.unacked & bit:
+                return
+            entry.unacked &= ~bit
+            if entry.unacked:
+                if self._index_ack:
+                    self.group.add((entry.ledger_id, entry.entry_id), entry.unacked)
+                return
+        place = (entry.ledger_id, entry.entry_id)
+        if self.unacked is not None:
+            self.unacked.discard(place)
+        if self._dying:
+            self._dying.pop(place, None)
+        if entry.chunk_ids:
+            for chunk in entry.chunk_ids:
+                self.group.add(chunk)
+        else:
+            self.group.add(place)
+
+    def ack_id(self, message_id: MessageId) -> None:
+        """Acknowledges a message of which only the id is known."""
+        if message_id.entry is not None:
+            self.ack(message_id.entry, message_id.batch_index)
+            return
+        place = (message_id.ledger_id, message_id.entry_id)
+        if message_id.batch_index >= 0 and message_id.batch_size > 1:
+            left = self._partial.pop(place, full_ack_set(message_id.batch_size))
+            left &= ~(1 << message_id.batch_index)
+            if left:
+                self._partial[place] = left
+                if len(self._partial) > PARTIAL_BATCHES_MAX:
+                    del self._partial[next(iter(self._partial))]
+                if self._index_ack:
+                    self.group.add(place, left)
+                return
+        elif message_id.batch_index > 0:
+            raise InvalidConfiguration(
+                "The id has no batch size, so the rest of its batch is unknown: "
+                "acknowledge the message itself"
+            )
+        if self.unacked is not None:
+            self.unacked.discard(place)
+        if message_id.first_chunk is not None:
+            self.group.add((message_id.first_chunk.ledger_id, message_id.first_chunk.entry_id))
+        self.group.add(place)
+
+    # -- cumulative ----------------------------------------------------------------------------
+
+    def ack_cumulative(self, message_id: MessageId) -> None:
+        """Acknowledges everything up to a message."""
+        place = (message_id.ledger_id, message_id.entry_id)
+        entry = message_id.entry
+        left = 0
+        if message_id.batch_index >= 0:
+            if entry is not None:
+                left = entry.unacked
+            else:
+                left = self._partial.get(place, full_ack_set(max(message_id.batch_size, 1)))
+            left &= ~full_ack_set(message_id.batch_index + 1)
+            if entry is not None:
+                entry.unacked = left
+        if self.unacked is not None:
+            ledger_id, entry_id = place
+            self.unacked.discard_until(place if not left else (ledger_id, entry_id - 1))
+        if not left or self._index_ack:
+            self.group.add_cumulative(place, left)
+        elif message_id.entry_id > 0:
+            self.group.add_cumulative((message_id.ledger_id, message_id.entry_id - 1))
+
+    # -- send ----------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Sends everything that is grouped; it stays grouped while there is no connection."""
+        connection = self._source.connection
+        if connection is None or not self.group:
+            return
+        individual, cumulative, waiters = self.group.take()
+        consumer_id = self._source.consumer_id
+        commands = []
+        if cumulative is not None:
+            commands.append(cumulative_command(consumer_id, cumulative))
+            individual = {p: left for p, left in individual.items() if p > cumulative.place}
+        commands += individual_commands(consumer_id, individual)
+        stats = self._shared.stats
+        stats.acks_sent += len(individual) + (cumulative is not None)
+        stats.ack_commands_sent += len(commands)
+        if not self._shared.options.ack_receipt:
+            for command in commands:
+                connection.write(ack_frame(command))
+            return
+        answers = [
+            connection.start_request(CommandType.ACK, command, self._source.topic)
+            for command in commands
+        ]
+        together = asyncio.gather(*answers)
+        self._pending.add(together)
+        together.add_done_callback(lambda done: self._answered(done, waiters))
+
+    def _answered(self, done: "asyncio.Future[Any]", waiters: list["asyncio.Future[None]"]) -> None:
+        self._pending.discard(done)
+        error = None if done.cancelled() else done.exception()
+        if error is not None and not waiters:
+            log.warning("acks were refused", topic=self._source.topic, error=str(error))
+        for waiter in waiters:
+            if waiter.done():
+                continue
+            if error is None:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(error)
+
+    def receipt(self) -> "asyncio.Future[None]":
+        """Returns a future that is done when the broker has recorded what is grouped now."""
+        waiter: asyncio.Future[None] = self._context.loop.create_future()
+        if not self.group and not self._pending:
+            waiter.set_result(None)
+        elif self.group:
+            self.group.waiters.append(waiter)
+        else:
+            newest = next(iter(self._pending))
+            newest.add_done_callback(lambda done: self._answered(done, [waiter]))
+        return waiter
+
+    def refuse(self, place: Place, fault: int, connection: Connection) -> None:
+        """Acknowledges an entry that cannot be read, with its fault."""
+        command = individual_commands(self._source.consumer_id, {place: 0})[0]
+        command.validation_error = pb.CommandAck.ValidationError.ValueType(fault)
+        connection.write(ack_frame(command))
+
+    async def in_transaction(
+        self, message_ids: list[MessageId], transaction: tuple[int, int], *, cumulative: bool
+    ) -> None:
+        """Acknowledges messages as part of a transaction; raises TransactionConflict."""
+        kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
+        command = pb.CommandAck(consumer_id=self._source.consumer_id, ack_type=kind)
+        command.txnid_most_bits, command.txnid_least_bits = transaction
+        for message_id in message_ids:
+            self._add_in_transaction(command, message_id, cumulative=cumulative)
+            if self.unacked is not None:
+                self.unacked.discard((message_id.ledger_id, message_id.entry_id))
+        await self._source.request(CommandType.ACK, command)
+
+    def _add_in_transaction(
+        self, command: pb.CommandAck, message_id: MessageId, *, cumulative: bool
+    ) -> None:
+        entry = message_id.entry
+        chunks = entry.chunk_ids if entry is not None else ()
+        for place in chunks or ((message_id.ledger_id, message_id.entry_id),):
+            wire = command.message_id.add()
+            wire.ledgerId, wire.entryId = map(unsigned64, place)
+        if message_id.batch_index >= 0 and message_id.batch_size > 0:
+            done = (
+                full_ack_set(message_id.batch_index + 1)
+                if cumulative
+                else 1 << message_id.batch_index
+            )
+            left = full_ack_set(message_id.batch_size) & ~done
+            wire.ack_set.extend(ack_set_words(left))
+            wire.batch_size = message_id.batch_size
+
+    # -- redelivery ----------------------------------------------------------------------------
+
+    def nack(self, message_id: MessageId, redelivery_count: int) -> None:
+        """Redelivers a message after the delay of negative acknowledgments."""
+        self._shared.stats.negative_acks += 1
+        place = (message_id.ledger_id, message_id.entry_id)
+        if self.unacked is not None:
+            self.unacked.discard(place)
+        self._nacks.add(place, redelivery_count)
+        entry = message_id.entry
+        for chunk in (entry.chunk_ids if entry is not None else ())[:-1]:
+            self._nacks.add(chunk, redelivery_count)
+
+    def unacked_chunk(self, place: Place) -> None:
+        """Redelivers the chunk of a message that was discarded."""
+        self._nacks.add(place, 0)
+
+    def _nacks_due(self, places: list[Place]) -> None:
+        self.redeliver(places)
+
+    def _timed_out(self, places: list[Place]) -> None:
+        self._shared.stats.ack_timeouts += len(places)
+        for interceptor in self._shared.options.interceptors:
+            for ledger_id, entry_id in places:
+                interceptor.on_ack_timeout(
+                    self._source.topic,
+                    MessageId(
+                        ledger_id, entry_id, self._source.partition, topic=self._source.topic
+                    ),
+                )
+        self.redeliver(places)
+
+    def redeliver(self, places: list[Place]) -> None:
+        """Asks the broker for entries again; those delivered too often become dead letters."""
+        if not self._shared.acks_single:
+            self.redeliver_all()
+            return
+        dead = [place for place in places if place in self._dying]
+        if dead:
+            messages = [m for place in dead for m in self._dying.pop(place)]
+            self._send_dead(dead, messages)
+            places = [place for place in places if place not in set(dead)]
+        connection = self._source.connection
+        if connection is None:
+            return  # the broker delivers everything again when it is back
+        for start in range(0, len(places), IDS_PER_REDELIVERY_MAX):
+            command = pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=self._source.consumer_id
+            )
+            for place in places[start : start + IDS_PER_REDELIVERY_MAX]:
+                wire = command.message_ids.add()
+                wire.ledgerId, wire.entryId = map(unsigned64, place)
+            connection.write(encode_command(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
+
+    def redeliver_all(self) -> None:
+        """Asks the broker for everything that is not acknowledged."""
+        source = self._source
+        connection = source.connection
+        if connection is None:
+            return
+        self.flush()
+        source.epoch += 1
+        removed = self._shared.queue.remove(lambda message: message.entry.source is source)
+        self._context.received_bytes -= sum(len(message.data) for message in removed)
+        self._nacks.clear()
+        if self.unacked is not None:
+            self.unacked.clear()
+        command = pb.CommandRedeliverUnacknowledgedMessages(
+            consumer_id=source.consumer_id, consumer_epoch=source.epoch
+        )
+        connection.write(encode_command(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
+        if removed:
+            source.permits.consumed(len(removed))
+
+    # -- dead letters --------------------------------------------------------------------------
+
+    def take_dead(self, entry: ReceivedEntry, messages: list[Message[Any]]) -> bool:
+        """Notes messages that were delivered often; returns whether they are dead now."""
+        policy = self._shared.options.dead_letter
+        if policy is None or entry.redelivery_count < policy.max_redeliver_count:
+            return False
+        place = entry.place
+        if entry.redelivery_count > policy.max_redeliver_count:
+            self._send_dead([place], messages)
+            return True
+        self._dying[place] = messages
+        return False
+
+    def _send_dead(self, places: list[Place], messages: list[Message[Any]]) -> None:
+        self._context.tasks.start(
+            self._dead(places, messages), f"dead letters of {self._source.topic}"
+        )
+
+    async def _dead(self, places: list[Place], messages: list[Message[Any]]) -> None:
+        letters = cast("Letters", self._shared.letters)
+        unread = [m for m in messages if not m.entry.batch_size or _is_unacked(m)]
+        try:
+            await letters.dead(unread)
+        except ClientError as error:
+            log.error(
+                "dead letters could not be sent, messages are redelivered",
+                topic=self._source.topic,
+                error=str(error),
+            )
+            await asyncio.sleep(CHUNK_REDELIVERY_DELAY_S)
+            self.redeliver(places)
+            return
+        self._shared.stats.dead_letters += len(unread)
+        for message in unread:
+            self.ack(message.entry, message.batch_index)
+
+    # -- end -----------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """Forgets what the broker delivers again after a reconnect."""
+        self._nacks.clear()
+        self._dying.clear()
+        if self.unacked is not None:
+            self.unacked.clear()
+
+    async def finish(self) -> None:
+        """Sends what is grouped and waits for the answers, with the operation timeout."""
+        self.flush()
+        if self._pending:
+            await asyncio.wait(self._pending, timeout=self._context.options.operation_timeout_s)
+
+    def end(self, error: ClientError) -> None:
+        """Stops all timers and fails those that wait for answers."""
+        self.forget()
+        _, _, waiters = self.group.take()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(error)
+
+
+def _is_unacked(message: Message[Any]) -> bool:
+    return bool(message.entry.unacked >> message.batch_index & 1)

@@ -1,0 +1,423 @@
+"""The consumer of one topic or partition: connection, received entries, permits.
+
+Acknowledgments and redeliveries are in `acks.py`. After a reconnect the broker delivers again what
+was not acknowledged, so everything that was received and not taken by the user is dropped then.
+"""
+
+import asyncio
+from typing import Any
+
+from magnetar.client.attachment import ends_attachment
+from magnetar.client.consumer.acks import Acks
+from magnetar.client.consumer.chunks import ChunkAssembler
+from magnetar.client.consumer.entry import (
+    BadEntry,
+    ReceivedEntry,
+    decompressed,
+    read_entry,
+    split,
+)
+from magnetar.client.consumer.permits import ReceivePermits
+from magnetar.client.consumer.subscription import Shared, StartPosition, subscribe_command
+from magnetar.client.consumer.writer_schemas import WriterSchemas
+from magnetar.client.context import Context
+from magnetar.client.errors import (
+    AlreadyClosed,
+    ClientError,
+    Disconnected,
+    MissingExtra,
+)
+from magnetar.client.message import Message
+from magnetar.client.message_id import MessageId
+from magnetar.client.network.connection import Connection
+from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
+from magnetar.client.network.service_urls import parse_address
+from magnetar.client.schema import Schema
+from magnetar.core.backoff import Backoff
+from magnetar.core.log import get_logger
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.client_decoder import Delivery
+from magnetar.wire.commands import CommandType
+from magnetar.wire.encoder import encode_command
+
+log = get_logger("magnetar.client.consumer")
+
+
+class PartitionConsumer:
+    """Receives the messages of one topic or partition."""
+
+    def __init__(
+        self,
+        context: Context,
+        shared: Shared,
+        topic: str,
+        partition: int,
+        queue_size: int,
+        start: StartPosition,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.schema: Schema[Any] = shared.schema
+        self._context = context
+        self._loop = context.loop
+        self._shared = shared
+        self.start = start
+        self.consumer_id = context.next_consumer_id()
+        self.epoch = 0
+        """Raised with each redelivery of everything; older deliveries are dropped."""
+        self.connection: Connection | None = None
+        self.permits = ReceivePermits(
+            queue_size,
+            self._grant,
+            auto_scale=shared.options.auto_scale_receiver_queue,
+        )
+        self.permits.paused = shared.options.start_paused
+        self.acks = Acks(context, shared, self)
+        options = shared.options
+        self._chunks = ChunkAssembler(
+            self._loop, options.chunks_pending_max, options.chunk_expiry_s, self._discard_chunks
+        )
+        self._writers = WriterSchemas(context, topic, shared.schema, self._deliver)
+        self.refusal: ClientError | None = None
+        self.last_taken: MessageId | None = None
+        """The last message that the user took, for readers."""
+        self.ended = False
+        """Whether the topic is terminated and was read to its end."""
+        self._was_attached = False
+        self._lost_while_attaching = False
+        self._attachments = 0
+        self._attached_event = asyncio.Event()
+        self._reconnect: asyncio.Task[Any] | None = None
+        self._at_once = False
+        """Whether the next reconnect follows a seek, and needs no pause."""
+
+    # -- attach --------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Attaches to the topic's broker for the first time."""
+        options = self._context.options
+        await retrying(
+            lambda: self._attach(""),
+            what="The subscription",
+            timeout_s=options.operation_timeout_s,
+            random=self._context.random,
+            topic=self.topic,
+            backoff_max_s=options.backoff_max_s,
+        )
+
+    async def _attach(self, redirect: str) -> None:
+        context = self._context
+        if redirect:
+            connection = await context.pool.get(parse_address(redirect))
+        else:
+            connection = await context.lookup.connection(self.topic)
+        self._lost_while_attaching = False
+        self._forget_received()
+        connection.attach_consumer(self.consumer_id, self)
+        start = self.start
+        if self._was_attached and not self._shared.options.durable and self.last_taken is not None:
+            start = StartPosition(self.last_taken)
+        command = subscribe_command(self._shared, self.topic, self.consumer_id, start, self.epoch)
+        if self._was_attached:
+            command.ClearField("start_message_rollback_duration_sec")
+        try:
+            await connection.request(
+                CommandType.SUBSCRIBE, command, context.options.operation_timeout_s, self.topic
+            )
+        except BaseException as error:
+            connection.detach_consumer(self.consumer_id)
+            if not isinstance(error, ClientError) or isinstance(error, TimeoutError):
+                closing = pb.CommandCloseConsumer(
+                    consumer_id=self.consumer_id, request_id=connection.next_request_id()
+                )
+                connection.write(encode_command(CommandType.CLOSE_CONSUMER, closing))
+            raise
+        if connection.closed or self._lost_while_attaching:
+            raise Disconnected(
+                "The consumer was closed as it was created",
+                topic=self.topic,
+                broker=connection.address,
+            )
+        if self._was_attached:
+            self._shared.stats.reconnects += 1
+        self._was_attached = True
+        self._attachments += 1
+        self._at_once = False
+        self.connection = connection
+        self._attached_event.set()
+        self.permits.start()
+        self.acks.flush()
+
+    def _forget_received(self) -> None:
+        removed = self._shared.queue.remove(lambda message: message.entry.source is self)
+        self._context.received_bytes -= sum(len(message.data) for message in removed)
+        self._chunks.clear()
+        self._writers.clear()
+        self.acks.forget()
+
+    def on_closed(self, redirect: str) -> None:
+        self._lost(redirect)
+
+    def on_disconnected(self) -> None:
+        self._lost("")
+
+    def _lost(self, redirect: str) -> None:
+        self.connection = None
+        self._lost_while_attaching = True
+        self._attached_event.clear()
+        if self.refusal is not None or not self._was_attached:
+            return
+        if self._reconnect is None or self._reconnect.done():
+            self._reconnect = self._context.tasks.start(
+                self._attach_again(redirect), f"attach consumer to {self.topic}"
+            )
+
+    async def _attach_again(self, redirect: str) -> None:
+        context = self._context
+        backoff = Backoff(FIRST_BACKOFF_S, context.options.backoff_max_s, context.random)
+        if not redirect and not self._at_once:
+            await asyncio.sleep(backoff.failed_s())
+        while self.refusal is None:
+            try:
+                await self._attach(redirect)
+                return
+            except ClientError as error:
+                if ends_attachment(error):
+                    self.end(error)
+                    self._shared.ended(error)
+                    return
+                log.info("consumer could not attach", topic=self.topic, error=str(error))
+            redirect = ""
+            await asyncio.sleep(backoff.failed_s())
+
+    async def attached(self) -> Connection:
+        """Waits for a connection and returns it; raises the refusal."""
+        while True:
+            if self.refusal is not None:
+                raise self.refusal
+            if self.connection is not None:
+                return self.connection
+            await self._attached_event.wait()
+
+    # -- receive -------------------------------------------------------------------------------
+
+    def _grant(self, count: int) -> None:
+        if self.connection is not None and count > 0:
+            flow = pb.CommandFlow(consumer_id=self.consumer_id, messagePermits=count)
+            self.connection.write(encode_command(CommandType.FLOW, flow))
+
+    def on_delivery(self, delivery: Delivery) -> None:
+        shared = self._shared
+        if -1 < delivery.epoch < self.epoch and not shared.acks_single:
+            return  # sent before the broker read the redelivery of everything
+        place = (delivery.ledger_id, delivery.entry_id)
+        try:
+            entry, payload = read_entry(self, delivery)
+            if self.acks.group.covers(place):
+                shared.stats.duplicates_dropped += 1
+                self.permits.consumed(entry.metadata.num_messages_in_batch)
+                return
+            if entry.metadata.encryption_keys:
+                raise BadEntry(4, "it is encrypted, and this client cannot decrypt")
+            if entry.metadata.HasField("num_chunks_from_msg") and (
+                entry.metadata.num_chunks_from_msg > 1
+            ):
+                self._take_chunk(entry, payload)
+                return
+            if entry.metadata.compression:
+                payload = decompressed(entry.metadata, payload)
+            messages, left_out = split(entry, payload, delivery.ack_set)
+        except BadEntry as error:
+            self._refuse_entry(place, error)
+            return
+        except MissingExtra as error:
+            shared.queue.fail(error)
+            return
+        self._take(entry, messages, left_out)
+
+    def _take(self, entry: ReceivedEntry, messages: list[Message[Any]], left_out: int) -> None:
+        if self.start.message_id is not None and entry.place == (
+            self.start.message_id.ledger_id,
+            self.start.message_id.entry_id,
+        ):
+            kept = [m for m in messages if not self.start.skips(entry.place, m.batch_index)]
+            left_out += len(messages) - len(kept)
+            messages = kept
+        if left_out:
+            self.permits.consumed(left_out)
+        self._shared.stats.entries_received += 1
+        if messages:
+            self._writers.deliver(entry, messages)
+
+    def _deliver(self, entry: ReceivedEntry, messages: list[Message[Any]]) -> None:
+        """Puts messages into the queue; their writer's schema is known."""
+        shared = self._shared
+        if shared.letters is not None and self.acks.take_dead(entry, messages):
+            self.permits.consumed(len(messages))
+            return
+        for interceptor in shared.options.interceptors:
+            messages = [_intercepted(interceptor, message) for message in messages]
+        self._context.received_bytes += sum(len(message.data) for message in messages)
+        shared.queue.put(messages)
+        self.permits.check_memory(
+            self._context.received_bytes, self._context.options.memory_limit_bytes
+        )
+
+    def taken(self, message: Message[Any]) -> None:
+        """Records that the user took a message of this topic."""
+        size_bytes = len(message.data)
+        stats = self._shared.stats
+        stats.messages_received += 1
+        stats.bytes_received += size_bytes
+        self._context.received_bytes -= size_bytes
+        self.permits.consumed()
+        if self.acks.unacked is not None:
+            entry = message.entry
+            self.acks.unacked.add(entry.place, entry.redelivery_count)
+        if not self._shared.options.durable:
+            self.last_taken = message.id
+
+    def untake(self, message: Message[Any]) -> None:
+        """Returns a message to the front of the queue: its receiver was cancelled."""
+        size_bytes = len(message.data)
+        self._shared.stats.messages_received -= 1
+        self._shared.stats.bytes_received -= size_bytes
+        self._context.received_bytes += size_bytes
+        self.permits.unconsumed()
+        if self.acks.unacked is not None:
+            self.acks.unacked.discard(message.entry.place)
+        self._shared.queue.put_back(message)
+
+    def _take_chunk(self, entry: ReceivedEntry, payload: bytes) -> None:
+        metadata = entry.metadata
+        assembled = self._chunks.add(metadata, payload, entry.place)
+        if assembled is None:
+            self.permits.consumed()
+            return
+        plain = decompressed(metadata, assembled.payload)
+        entry.chunk_ids = assembled.places
+        ledger_id, entry_id = assembled.places[0]
+        entry.first_chunk = MessageId(ledger_id, entry_id, self.partition, topic=self.topic)
+        self._take(entry, [Message(plain, entry)], 0)
+
+    def _discard_chunks(self, places: list[tuple[int, int]]) -> None:
+        self._shared.stats.chunks_discarded += len(places)
+        log.warning("incomplete chunks discarded", topic=self.topic, chunks=len(places))
+        if self._shared.options.chunk_ack_oldest:
+            for place in places:
+                self.acks.group.add(place)
+        else:
+            for place in places:
+                self.acks.unacked_chunk(place)
+
+    def _refuse_entry(self, place: tuple[int, int], error: BadEntry) -> None:
+        """Acknowledges an entry that cannot be read, with its fault; encrypted entries stay."""
+        self._shared.stats.entries_bad += 1
+        log.error(
+            "entry cannot be read",
+            topic=self.topic,
+            ledger_id=place[0],
+            entry_id=place[1],
+            error=str(error),
+        )
+        self.permits.consumed()
+        if error.fault < 4 and self.connection is not None:
+            self.acks.refuse(place, error.fault, self.connection)
+
+    def on_end_of_topic(self) -> None:
+        self.ended = True
+        self._shared.end_of_topic(self.topic)
+
+    def on_active_change(self, active: bool) -> None:
+        callback = self._shared.options.on_active_change
+        if callback is not None:
+            try:
+                callback(self.topic, active)
+            except Exception as error:  # noqa: BLE001  # users' code may raise anything
+                log.error("on_active_change failed", topic=self.topic, error=repr(error))
+
+    # -- requests ------------------------------------------------------------------------------
+
+    async def request(self, command_type: int, message: Any) -> Any:
+        """Sends a request of this consumer and returns the answer."""
+        timeout_s = self._context.options.operation_timeout_s
+
+        async def once() -> Any:
+            connection = await self.attached()
+            return await connection.request(command_type, message, timeout_s, self.topic)
+
+        return await retrying(
+            once, what="The request", timeout_s=timeout_s, random=self._context.random,
+            topic=self.topic, backoff_max_s=self._context.options.backoff_max_s,
+        )  # fmt: skip
+
+    async def seek(self, message_id: MessageId | None, time_ms: int, *, inclusive: bool) -> None:
+        """Moves the subscription; what was received before is dropped."""
+        seek = pb.CommandSeek(consumer_id=self.consumer_id, request_id=0)
+        start = StartPosition(message_id, inclusive=inclusive)
+        if message_id is None:
+            seek.message_publish_time = time_ms
+        elif (wire := start.to_wire()) is not None:
+            seek.message_id.CopyFrom(wire)
+        self.acks.flush()
+        self._at_once = True
+        previous, self.start = self.start, StartPosition(message_id, inclusive=inclusive)
+        taken, self.last_taken = self.last_taken, None
+        attachments = self._attachments
+        try:
+            await self.request(CommandType.SEEK, seek)
+        except BaseException:
+            self.start, self.last_taken = previous, taken
+            raise
+        finally:
+            self._at_once = False
+        self.ended = False
+        if self._attachments == attachments:
+            # Else the messages that are here were delivered after the seek.
+            self._forget_received()
+            self.last_taken = None
+        async with asyncio.timeout(self._context.options.operation_timeout_s):
+            await self.attached()
+
+    # -- end -----------------------------------------------------------------------------------
+
+    def end(self, error: ClientError) -> None:
+        """Ends the consumer; callers that wait for its connection get the error."""
+        if self.refusal is None:
+            self.refusal = error
+        self._attached_event.set()
+        self._forget_received()
+        self.acks.end(error)
+        if self.connection is not None:
+            self.connection.detach_consumer(self.consumer_id)
+            self.connection = None
+
+    async def close(self) -> None:
+        """Sends what is acknowledged and closes the consumer at the broker."""
+        if self.refusal is None:
+            await self.acks.finish()
+        connection = self.connection
+        self.end(AlreadyClosed("The consumer is closed", topic=self.topic))
+        if self._reconnect is not None and not self._reconnect.done():
+            self._reconnect.cancel()
+        if connection is None or connection.closed:
+            return
+        closing = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=0)
+        try:
+            await connection.request(
+                CommandType.CLOSE_CONSUMER,
+                closing,
+                self._context.options.operation_timeout_s,
+                self.topic,
+            )
+        except ClientError as error:
+            log.info("consumer was not closed in order", topic=self.topic, error=str(error))
+
+
+def _intercepted(interceptor: Any, message: Message[Any]) -> Message[Any]:
+    try:
+        changed: Message[Any] = interceptor.before_consume(message)
+    except Exception as error:  # noqa: BLE001  # users' code may raise anything
+        log.error("interceptor failed", topic=message.topic, error=repr(error))
+        return message
+    return changed

@@ -1,0 +1,1 @@
+"""Connections to brokers: their pool, lookups, service URLs, TLS, retries."""

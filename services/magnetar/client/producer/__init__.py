@@ -1,0 +1,1 @@
+"""The producer, a file per step: build, intercept, route, admit, batch, encode, send."""

@@ -1,0 +1,593 @@
+"""The producer of one topic or partition: connection, open batches, pending entries.
+
+It stays usable while its connection is lost: messages are kept, and are sent in the same order
+after the reconnect. All state changes happen in callbacks of one loop, so nothing is locked.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from magnetar.client.attachment import ends_attachment
+from magnetar.client.context import Context
+from magnetar.client.errors import (
+    AlreadyClosed,
+    ChecksumFailed,
+    ClientError,
+    Disconnected,
+    MessageTooBig,
+    NotAllowed,
+    OperationTimeout,
+    QuotaExceeded,
+    SendTimeout,
+    TopicTerminated,
+    server_error,
+)
+from magnetar.client.limits import Permits
+from magnetar.client.message_id import MessageId
+from magnetar.client.network.connection import Connection
+from magnetar.client.network.lookup import schema_to_wire
+from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
+from magnetar.client.network.service_urls import parse_address
+from magnetar.client.options import AccessMode, ProducerOptions
+from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch
+from magnetar.client.producer.chunks import Chunker
+from magnetar.client.producer.encode import FrameEncoder, single_head
+from magnetar.client.producer.outgoing import OutgoingMessage
+from magnetar.client.producer.pending import (
+    PendingEntries,
+    PendingEntry,
+    fail,
+    flush_waiter,
+    succeed,
+)
+from magnetar.client.producer.stats import ProducerStats
+from magnetar.client.schema import SchemaInfo
+from magnetar.core.backoff import Backoff
+from magnetar.core.log import get_logger
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.client_decoder import Receipt
+from magnetar.wire.commands import CommandType
+from magnetar.wire.encoder import encode_command
+
+log = get_logger("magnetar.client.producer")
+
+CHECKSUM_ATTEMPTS_MAX: Final = 3
+"""How often an entry is sent again after the broker received other bytes."""
+MESSAGE_OVERHEAD_BYTES: Final = 256
+"""What a pending message holds besides its payload, counted against the memory limit."""
+_QUOTA_EXCEPTION: Final = 8
+_NOT_ALLOWED: Final = 22
+_TERMINATED: Final = 15
+_CHECKSUM: Final = 9
+
+
+class PartitionProducer:
+    """Sends the messages of one topic or partition."""
+
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        partition: int,
+        options: ProducerOptions,
+        schema: SchemaInfo | None,
+        compress: Callable[[bytes], bytes] | None,
+        total: Permits,
+        stats: ProducerStats,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self._context = context
+        self._loop = context.loop
+        self._options = options
+        self._schema = schema
+        self._compress = compress
+        self._total = total
+        self._stats = stats
+        self.permits = Permits(options.max_pending_messages)
+        self._producer_id = context.next_producer_id()
+        self.name = options.name
+        self._epoch = 0
+        self._topic_epoch: int | None = None
+        self._connection: Connection | None = None
+        self._was_attached = False
+        self._encoder: FrameEncoder  # exists once attached
+        self._chunker: Chunker
+        self._container: BatchContainer | None = None
+        self._batch_delay_s = options.batching.delay_s if options.batching is not None else 0.0
+        self._batch_timer: asyncio.Handle | None = None
+        self._eager = False
+        """Whether the open batch is sent as soon as no entry is pending."""
+        self._timeout: asyncio.TimerHandle | None = None
+        self._pending = PendingEntries()
+        initial = options.initial_sequence_id
+        self._next_sequence_id = 0 if initial is None else initial + 1
+        self.last_sequence_id = -1 if initial is None else initial
+        """The highest sequence id with a receipt."""
+        self.refusal: ClientError | None = None
+        """Why no message is taken any more; None while the producer is usable."""
+        self._reconnect: asyncio.Task[Any] | None = None
+        self._lost_while_attaching = False
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker knows the producer now."""
+        return self._connection is not None
+
+    @property
+    def batch_is_open(self) -> bool:
+        """Whether a batch waits for more messages."""
+        return bool(self._container)
+
+    @property
+    def blocked(self) -> bool:
+        """Whether messages without a key should rather go to another partition."""
+        if self._connection is None:
+            return True
+        limit = self.permits.limit
+        if limit and self.permits.taken >= limit:
+            return True
+        share = self._context.memory.limit // 8
+        return bool(share) and self._pending.size_bytes > share
+
+    @property
+    def pending_messages(self) -> int:
+        """Messages without a receipt, those of open batches included."""
+        return self._pending.messages + len(self._container or ())
+
+    @property
+    def pending_bytes(self) -> int:
+        """The size of entries without a receipt."""
+        return self._pending.size_bytes
+
+    # -- attach --------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Attaches to the topic's broker for the first time."""
+        options = self._context.options
+        forever = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
+        if forever:
+            await self._attach(None, "")
+            return
+        await retrying(
+            lambda: self._attach(options.operation_timeout_s, ""),
+            what="The creation of the producer",
+            timeout_s=options.operation_timeout_s,
+            random=self._context.random,
+            topic=self.topic,
+            backoff_max_s=options.backoff_max_s,
+        )
+
+    async def _attach(self, timeout_s: float | None, redirect: str) -> None:
+        context = self._context
+        if redirect:
+            connection = await context.pool.get(parse_address(redirect))
+        else:
+            connection = await context.lookup.connection(self.topic)
+        self._lost_while_attaching = False
+        connection.attach_producer(self._producer_id, self)
+        command = self._command()
+        try:
+            answer = connection.start_request(CommandType.PRODUCER, command, self.topic)
+            async with asyncio.timeout(timeout_s):
+                success = cast("pb.CommandProducerSuccess", await answer)
+        except BaseException as error:
+            connection.detach_producer(self._producer_id)
+            if not isinstance(error, ClientError):
+                self._close_on(connection)
+            if isinstance(error, TimeoutError) and not isinstance(error, ClientError):
+                raise OperationTimeout(
+                    f"PRODUCER was not answered in {timeout_s} s",
+                    topic=self.topic,
+                    broker=connection.address,
+                ) from None
+            raise
+        if connection.closed or self._lost_while_attaching:
+            raise Disconnected(
+                "The producer was closed as it was created",
+                topic=self.topic,
+                broker=connection.address,
+            )
+        self._attached(connection, success)
+
+    def _command(self) -> pb.CommandProducer:
+        options = self._options
+        command = pb.CommandProducer(
+            topic=self.topic,
+            producer_id=self._producer_id,
+            request_id=0,
+            epoch=self._epoch,
+            user_provided_producer_name=bool(options.name),
+            producer_access_mode=pb.ProducerAccessMode.ValueType(int(options.access_mode)),
+            metadata=[pb.KeyValue(key=k, value=v) for k, v in options.properties.items()],
+            txn_enabled=True,
+        )
+        self._epoch += 1
+        if self.name:
+            command.producer_name = self.name
+        if self._schema is not None:
+            command.schema.CopyFrom(schema_to_wire(self._schema))
+        if self._topic_epoch is not None:
+            command.topic_epoch = self._topic_epoch
+        if options.initial_subscription:
+            command.initial_subscription_name = options.initial_subscription
+        return command
+
+    def _attached(self, connection: Connection, success: pb.CommandProducerSuccess) -> None:
+        first = not self._was_attached
+        self.name = success.producer_name
+        if success.HasField("topic_epoch"):
+            self._topic_epoch = success.topic_epoch
+        if first and self._options.initial_sequence_id is None:
+            self.last_sequence_id = success.last_sequence_id
+            self._next_sequence_id = success.last_sequence_id + 1
+        if first:
+            self._encoder = FrameEncoder(self._producer_id, self.name, success.schema_version)
+            self._chunker = Chunker(self.name, self._options)
+            if self._options.batching is not None:
+                self._container = BatchContainer(
+                    self._options.batching, connection.max_message_bytes
+                )
+        else:
+            self._stats.reconnects += 1
+        self._was_attached = True
+        self._connection = connection
+        for entry in self._pending:
+            connection.write_parts(entry.frame)
+
+    def on_closed(self, redirect: str) -> None:
+        self._lost(redirect)
+
+    def on_disconnected(self) -> None:
+        self._lost("")
+
+    def _lost(self, redirect: str) -> None:
+        self._connection = None
+        self._lost_while_attaching = True
+        if self.refusal is not None or not self._was_attached:
+            return
+        if self._reconnect is None or self._reconnect.done():
+            self._reconnect = self._context.tasks.start(
+                self._attach_again(redirect), f"attach producer to {self.topic}"
+            )
+
+    async def _attach_again(self, redirect: str) -> None:
+        context = self._context
+        backoff = Backoff(FIRST_BACKOFF_S, context.options.backoff_max_s, context.random)
+        if not redirect:
+            await asyncio.sleep(backoff.failed_s())
+        while self.refusal is None:
+            try:
+                waits = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
+                timeout_s = None if waits else context.options.operation_timeout_s
+                await self._attach(timeout_s, redirect)
+                return
+            except ClientError as error:
+                if ends_attachment(error):
+                    self.end(error)
+                    return
+                if isinstance(error, QuotaExceeded) and error.code == _QUOTA_EXCEPTION:
+                    self._fail_all(error)
+                log.info("producer could not attach", topic=self.topic, error=str(error))
+            redirect = ""
+            await asyncio.sleep(backoff.failed_s())
+
+    def _close_on(self, connection: Connection) -> None:
+        """Closes the producer on a connection without waiting for the answer."""
+        closing = pb.CommandCloseProducer(
+            producer_id=self._producer_id, request_id=connection.next_request_id()
+        )
+        connection.write(encode_command(CommandType.CLOSE_PRODUCER, closing))
+
+    # -- send ----------------------------------------------------------------------------------
+
+    def enqueue(self, message: OutgoingMessage, *, eager: bool) -> MessageFuture:
+        """Takes an admitted message; the future has its id once it is stored."""
+        future: MessageFuture = self._loop.create_future()
+        container = self._container
+        payload_bytes = len(message.payload)
+        if container is None or not message.batchable or payload_bytes >= self._message_bytes_max:
+            self.close_batches()
+            self._send_single(message, future)
+            return future
+        size_bytes = payload_bytes + 32 if message.plain else _size_in_batch(message)
+        if container.must_close_before(message, size_bytes):
+            self._stats.batches_by_size += 1
+            self.close_batches()
+        if container.add(message, future, size_bytes):
+            self._stats.batches_by_count += 1
+            self.close_batches()
+        elif eager and not self._pending:
+            self._schedule_batch(0.0)
+        else:
+            self._eager |= eager
+            if self._batch_timer is None:
+                self._schedule_batch(self._batch_delay_s)
+        return future
+
+    @property
+    def _message_bytes_max(self) -> int:
+        connection = self._connection
+        return connection.max_message_bytes if connection is not None else 5 * 1024 * 1024
+
+    def _schedule_batch(self, delay_s: float) -> None:
+        timer = self._batch_timer
+        if delay_s:
+            self._batch_timer = self._loop.call_later(delay_s, self._batch_is_due)
+        elif timer is None or isinstance(timer, asyncio.TimerHandle):
+            if timer is not None:
+                timer.cancel()
+            self._batch_timer = self._loop.call_soon(self._batch_is_due)
+
+    def _batch_is_due(self) -> None:
+        self._batch_timer = None
+        if self._container:
+            self._stats.batches_by_time += 1
+            self.close_batches()
+
+    def close_batches(self) -> None:
+        """Sends the open batches now."""
+        if self._batch_timer is not None:
+            self._batch_timer.cancel()
+            self._batch_timer = None
+        self._eager = False
+        if self._container:
+            for batch in self._container.take():
+                self._send_batch(batch)
+
+    def _send_batch(self, batch: OpenBatch) -> None:
+        encoder = self._encoder
+        parts: list[bytes] = []
+        messages = batch.messages
+        first_id = sequence_id = -1
+        size_bytes = 0
+        for message in messages:
+            sequence_id = self._sequence_id_of(message)
+            if first_id < 0:
+                first_id = sequence_id
+            payload = message.payload
+            parts += (single_head(message, sequence_id), payload)
+            size_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
+        plain = b"".join(parts)
+        payload = plain if self._compress is None else self._compress(plain)
+        frame = encoder.batch(
+            messages[0] if batch.by_key else None,
+            first_id,
+            sequence_id,
+            len(messages),
+            self._context.clock.now_ms(),
+            payload,
+            int(self._options.compression),
+            len(plain),
+            batch.transaction.wire_id if batch.transaction is not None else None,
+        )
+        self._submit(
+            PendingEntry(
+                first_id, sequence_id, frame, batch.futures, True, size_bytes, len(messages), 0.0
+            )
+        )
+
+    def _sequence_id_of(self, message: OutgoingMessage) -> int:
+        sequence_id = message.sequence_id
+        if sequence_id < 0:
+            sequence_id = self._next_sequence_id
+        self._next_sequence_id = max(self._next_sequence_id, sequence_id + 1)
+        return sequence_id
+
+    def _send_single(self, message: OutgoingMessage, future: MessageFuture) -> None:
+        encoder, chunker = self._encoder, self._chunker
+        payload = message.payload if self._compress is None else self._compress(message.payload)
+        sequence_id = self._sequence_id_of(message)
+        bytes_max = self._message_bytes_max
+        if len(payload) > bytes_max - chunker.metadata_bytes(message):
+            self._send_chunks(message, payload, sequence_id, future)
+            return
+        frame = encoder.single(
+            message,
+            sequence_id,
+            self._context.clock.now_ms(),
+            payload,
+            int(self._options.compression),
+            message.transaction.wire_id if message.transaction is not None else None,
+        )
+        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
+        self._submit(
+            PendingEntry(sequence_id, sequence_id, frame, [future], False, size_bytes, 1, 0.0)
+        )
+
+    def _send_chunks(
+        self, message: OutgoingMessage, payload: bytes, sequence_id: int, future: MessageFuture
+    ) -> None:
+        encoder, chunker = self._encoder, self._chunker
+        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
+        if not self._options.chunking:
+            self._return(1, size_bytes)
+            error = MessageTooBig(
+                f"A message of {len(payload)} bytes exceeds the broker's "
+                f"{self._message_bytes_max} bytes",
+                topic=self.topic,
+            )
+            self._stats.messages_failed += 1
+            future.set_exception(error)
+            return
+        chunked = chunker.shared()
+        pieces = chunker.split(message, payload, sequence_id, self._message_bytes_max)
+        now_ms = self._context.clock.now_ms()
+        for place, piece in pieces:
+            last = place.chunk_id == place.chunks - 1
+            frame = encoder.single(
+                message,
+                sequence_id,
+                now_ms,
+                piece,
+                int(self._options.compression),
+                message.transaction.wire_id if message.transaction is not None else None,
+                place,
+            )
+            self._submit(
+                PendingEntry(
+                    sequence_id,
+                    sequence_id,
+                    frame,
+                    [future] if last else [],
+                    False,
+                    size_bytes if last else 0,
+                    1 if last else 0,
+                    0.0,
+                    chunked,
+                )
+            )
+
+    def _submit(self, entry: PendingEntry) -> None:
+        entry.created_at = now = self._loop.time()
+        timeout_s = self._options.send_timeout_s
+        if timeout_s:
+            entry.deadline = now + timeout_s
+            if self._timeout is None:
+                self._timeout = self._loop.call_at(entry.deadline, self._check_timeouts)
+        self._pending.append(entry)
+        if self._connection is not None:
+            self._connection.write_parts(entry.frame)
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def on_receipt(self, receipt: Receipt) -> None:
+        pending = self._pending
+        entry = pending.oldest
+        if entry is None or receipt.sequence_id < entry.sequence_id:
+            return  # of an entry whose send timeout has passed
+        if receipt.sequence_id > entry.sequence_id:
+            log.warning(
+                "receipt out of step, reconnecting",
+                topic=self.topic,
+                received=receipt.sequence_id,
+                expected=entry.sequence_id,
+            )
+            self._reset(f"Receipt {receipt.sequence_id} came before {entry.sequence_id}")
+            return
+        pending.pop()
+        stats = self._stats
+        elapsed_s = self._loop.time() - entry.created_at
+        stats.entries_sent += 1
+        stats.messages_sent += entry.permits
+        stats.bytes_sent += entry.size_bytes - MESSAGE_OVERHEAD_BYTES * entry.permits
+        stats.wire_bytes_sent += len(entry.frame[1])
+        stats.receipt_s_total += elapsed_s
+        stats.receipt_s_max = max(stats.receipt_s_max, elapsed_s)
+        self.last_sequence_id = max(self.last_sequence_id, entry.highest_sequence_id)
+        if entry.chunked is not None and entry.chunked.first is None:
+            entry.chunked.first = MessageId(
+                receipt.ledger_id, receipt.entry_id, self.partition, topic=self.topic
+            )
+        self._return(entry.permits, entry.size_bytes)
+        succeed(entry, receipt.ledger_id, receipt.entry_id, self.partition, self.topic)
+        if self._eager and not pending:
+            self.close_batches()
+
+    def on_send_error(self, error: pb.CommandSendError) -> None:
+        entry = self._pending.oldest
+        connection = self._connection
+        broker = connection.address if connection is not None else ""
+        refused = server_error(error.error, error.message, topic=self.topic, broker=broker)
+        if error.error == _TERMINATED:
+            self.end(TopicTerminated(error.message, topic=self.topic, code=_TERMINATED))
+            return
+        is_oldest = entry is not None and entry.sequence_id == error.sequence_id
+        if entry is not None and is_oldest:
+            entry.attempts += error.error == _CHECKSUM
+            final = entry.attempts > CHECKSUM_ATTEMPTS_MAX
+            if isinstance(refused, NotAllowed) or (final and isinstance(refused, ChecksumFailed)):
+                self._drop_oldest(refused)
+                return
+        log.info("broker refused a message, reconnecting", topic=self.topic, error=str(refused))
+        self._reset(f"The broker refused a message: {error.message}")
+
+    def _reset(self, reason: str) -> None:
+        if self._connection is not None:
+            self._connection.abort(reason)
+
+    def _drop_oldest(self, error: Exception) -> None:
+        entry = self._pending.pop()
+        self._return(entry.permits, entry.size_bytes)
+        self._stats.messages_failed += max(entry.permits, 1)
+        if entry.chunked is not None and not entry.futures:
+            entry.chunked.failed = True
+        fail(entry, error)
+
+    def _check_timeouts(self) -> None:
+        self._timeout = None
+        now = self._loop.time()
+        while (entry := self._pending.oldest) is not None and entry.deadline <= now:
+            self._drop_oldest(
+                SendTimeout(
+                    f"No receipt in {self._options.send_timeout_s:g} s; "
+                    "whether the message is stored is unknown",
+                    topic=self.topic,
+                )
+            )
+        if entry is not None:
+            self._timeout = self._loop.call_at(entry.deadline, self._check_timeouts)
+
+    def _return(self, messages: int, size_bytes: int) -> None:
+        if size_bytes:
+            self._context.memory.release(size_bytes)
+        if messages and self.permits.limit:
+            self.permits.release(messages)
+            self._total.release(messages)
+
+    # -- end -----------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Sends open batches and waits for all receipts; raises the last message's error."""
+        self.close_batches()
+        newest = self._pending.newest
+        if newest is not None:
+            await flush_waiter(newest, self._loop)
+
+    def end(self, error: ClientError) -> None:
+        """Refuses further messages and fails those without a receipt."""
+        if self.refusal is None:
+            self.refusal = error
+            log.info("producer ended", topic=self.topic, error=str(error))
+        self.permits.fail_waiters(error)
+        if self._connection is not None:
+            self._connection.detach_producer(self._producer_id)
+            self._connection = None
+        self._fail_all(error)
+
+    def _fail_all(self, error: Exception) -> None:
+        if self._was_attached:
+            self.close_batches()
+        while self._pending:
+            self._drop_oldest(error)
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
+
+    async def close(self) -> None:
+        """Closes the producer at the broker; messages without a receipt fail."""
+        connection = self._connection
+        self.end(AlreadyClosed("The producer is closed", topic=self.topic))
+        if self._reconnect is not None and not self._reconnect.done():
+            self._reconnect.cancel()
+        if connection is None or connection.closed:
+            return
+        closing = pb.CommandCloseProducer(producer_id=self._producer_id, request_id=0)
+        try:
+            await connection.request(
+                CommandType.CLOSE_PRODUCER,
+                closing,
+                self._context.options.operation_timeout_s,
+                self.topic,
+            )
+        except ClientError as error:
+            log.info("producer was not closed in order", topic=self.topic, error=str(error))
+
+
+def _size_in_batch(message: OutgoingMessage) -> int:
+    texts = sum(len(k) + len(v) + 8 for k, v in message.properties.items())
+    keys = len(message.key or "") + len(message.key_bytes or b"") + len(message.ordering_key or b"")
+    return len(message.payload) + 32 + texts + keys

@@ -1,0 +1,438 @@
+"""The producer of users: the steps of a message from its value to its receipt.
+
+`send` builds the message, lets interceptors see it, chooses its partition, waits for room, and
+hands it to the partition's producer. `send_nowait` does the same without waiting: it raises if
+there is no room. All partitions share one limit of pending messages, and all producers of a client
+its memory limit.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from magnetar.client.context import Context
+from magnetar.client.errors import (
+    AlreadyClosed,
+    ClientError,
+    InvalidConfiguration,
+    MemoryBufferIsFull,
+    ProducerQueueIsFull,
+    SendFailed,
+)
+from magnetar.client.limits import Permits
+from magnetar.client.message_id import MessageId
+from magnetar.client.options import ProducerOptions
+from magnetar.client.producer.compression import compressor
+from magnetar.client.producer.outgoing import OutgoingMessage, check_fields
+from magnetar.client.producer.partition import MESSAGE_OVERHEAD_BYTES, PartitionProducer
+from magnetar.client.producer.routing import Router
+from magnetar.client.producer.stats import ProducerStats
+from magnetar.client.schema import Schema
+from magnetar.core.log import get_logger
+from magnetar.core.names import parse_topic
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from magnetar.client.transaction.transaction import Transaction
+
+log = get_logger("magnetar.client.producer")
+
+T = TypeVar("T")
+
+
+class Producer(Generic[T]):
+    """Sends values of type `T` to a topic."""
+
+    def __init__(
+        self, context: Context, topic: str, schema: Schema[T], options: ProducerOptions
+    ) -> None:
+        self.topic = topic
+        """The full name of the topic."""
+        self.options = options
+        self._context = context
+        self._schema = schema
+        self._stats = ProducerStats()
+        self._total = Permits(
+            options.max_pending_messages_total if options.max_pending_messages else 0
+        )
+        self._compress = compressor(options.compression)
+        self._lanes: list[PartitionProducer] = []
+        self._router: Router  # exists once open
+        self._growth: asyncio.Task[Any] | None = None
+        self.refusal: ClientError | None = None
+        """Why nothing can be sent any more; None while the producer is usable."""
+        self.on_close: Callable[[Producer[T]], object] | None = None
+
+    # -- open ----------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Attaches to all partitions; what was attached is closed again if one fails."""
+        name = parse_topic(self.topic)
+        partitions = await self._context.lookup.partitions(self.topic)
+        if self.options.chunking and not name.persistent:
+            raise InvalidConfiguration("Chunking needs a persistent topic", topic=self.topic)
+        try:
+            if partitions:
+                await self._add_partitions(partitions)
+            else:
+                await self._add([self.topic], -1)
+        except BaseException:
+            await self.close(flush_timeout_s=0.0)
+            raise
+        lanes = len(self._lanes)
+        self._router = Router(
+            self.options.routing,
+            self.options.hashing,
+            sticky=self.options.batching is not None,
+            partitions=lanes,
+            random=self._context.random,
+        )
+        if partitions and self.options.update_partitions_s:
+            self._growth = self._context.tasks.start(
+                self._watch_partitions(), f"partitions of {self.topic}"
+            )
+
+    async def _add_partitions(self, count: int) -> None:
+        name = parse_topic(self.topic)
+        start = len(self._lanes)
+        topics = [str(name.partition(index)) for index in range(start, count)]
+        await self._add(topics, start)
+
+    async def _add(self, topics: list[str], first: int) -> None:
+        lanes = [
+            PartitionProducer(
+                self._context,
+                topic,
+                first + index if first >= 0 else -1,
+                self.options,
+                self._schema.info,
+                self._compress,
+                self._total,
+                self._stats,
+            )
+            for index, topic in enumerate(topics)
+        ]
+        if len(lanes) == 1:
+            await lanes[0].open()
+        else:
+            await self._open_together(lanes)
+        self._lanes += lanes
+
+    async def _open_together(self, lanes: list[PartitionProducer]) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for lane in lanes:
+                    group.create_task(lane.open(), name=f"attach producer to {lane.topic}")
+        except BaseExceptionGroup as failures:
+            for lane in lanes:
+                await lane.close()
+            raise failures.exceptions[0] from None
+
+    async def _watch_partitions(self) -> None:
+        while self.refusal is None:
+            await asyncio.sleep(self.options.update_partitions_s)
+            try:
+                count = await self._context.lookup.partitions(self.topic)
+                if count > len(self._lanes):
+                    await self._add_partitions(count)
+                    log.info("topic has more partitions", topic=self.topic, partitions=count)
+            except ClientError as error:
+                log.info("partitions not checked", topic=self.topic, error=str(error))
+
+    # -- facts ---------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The name by which the broker knows the producer."""
+        return self._lanes[0].name if self._lanes else self.options.name
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions; 0 for a topic without."""
+        return len(self._lanes) if self._lanes and self._lanes[0].partition >= 0 else 0
+
+    @property
+    def lane_topics(self) -> list[str]:
+        """The names of the partitions; that of the topic if it has none."""
+        return [lane.topic for lane in self._lanes]
+
+    @property
+    def last_sequence_id(self) -> int:
+        """The highest sequence id that was stored; -1 before the first."""
+        return max((lane.last_sequence_id for lane in self._lanes), default=-1)
+
+    @property
+    def connected(self) -> bool:
+        """Whether every partition's broker knows the producer now."""
+        return self.refusal is None and all(lane.connected for lane in self._lanes)
+
+    @property
+    def stats(self) -> ProducerStats:
+        """The totals since the producer was created."""
+        self._stats.pending_messages = sum(lane.pending_messages for lane in self._lanes)
+        self._stats.pending_bytes = sum(lane.pending_bytes for lane in self._lanes)
+        return self._stats
+
+    # -- send ----------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        value: T | None,
+        *,
+        key: str | None = None,
+        key_bytes: bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+        sequence_id: int = -1,
+        deliver_at_ms: int = 0,
+        deliver_after_s: float = 0.0,
+        replicate_to: tuple[str, ...] = (),
+        transaction: "Transaction | None" = None,
+    ) -> MessageId:
+        """Sends a message and returns its id once it is stored.
+
+        Waits for room for at most `send_timeout_s`. A `value` of None is a null value. A call that
+        is cancelled may have sent its message. Raises SendFailed and other ClientErrors.
+        """
+        message = self._build(
+            value, key, key_bytes, ordering_key, properties, event_time_ms, sequence_id,
+            deliver_at_ms, deliver_after_s, replicate_to, transaction,
+        )  # fmt: skip
+        lane = self._lane_of(message)
+        if transaction is not None:
+            await transaction.enlist_topic(lane.topic)
+        if self.options.block_if_queue_full:
+            if not self._try_admit(lane, message):
+                await self._admit(lane, message)
+        else:
+            self._admit_or_raise(lane, message)
+        future = self._enqueue(lane, message, eager=True)
+        result: MessageId = await future
+        return result
+
+    def send_nowait(
+        self,
+        value: T | None,
+        *,
+        key: str | None = None,
+        key_bytes: bytes | None = None,
+        ordering_key: bytes | None = None,
+        properties: Mapping[str, str] | None = None,
+        event_time_ms: int = 0,
+        sequence_id: int = -1,
+        deliver_at_ms: int = 0,
+        deliver_after_s: float = 0.0,
+        replicate_to: tuple[str, ...] = (),
+        transaction: "Transaction | None" = None,
+    ) -> "asyncio.Future[MessageId]":
+        """Queues a message; the future has its id once it is stored.
+
+        Raises ProducerQueueIsFull or MemoryBufferIsFull if there is no room. With a transaction,
+        `await transaction.enlist(producer)` first.
+        """
+        message = self._build(
+            value, key, key_bytes, ordering_key, properties, event_time_ms, sequence_id,
+            deliver_at_ms, deliver_after_s, replicate_to, transaction,
+        )  # fmt: skip
+        lane = self._lane_of(message)
+        if transaction is not None and not transaction.has_topic(lane.topic):
+            raise InvalidConfiguration(
+                "The transaction does not have the topic yet: `await transaction.enlist(producer)` "
+                "before `send_nowait`",
+                topic=lane.topic,
+            )
+        self._admit_or_raise(lane, message)
+        return self._enqueue(lane, message, eager=False)
+
+    def _build(
+        self,
+        value: T | None,
+        key: str | None,
+        key_bytes: bytes | None,
+        ordering_key: bytes | None,
+        properties: Mapping[str, str] | None,
+        event_time_ms: int,
+        sequence_id: int,
+        deliver_at_ms: int,
+        deliver_after_s: float,
+        replicate_to: tuple[str, ...],
+        transaction: "Transaction | None",
+    ) -> OutgoingMessage:
+        if self.refusal is not None:
+            raise self.refusal
+        payload = b"" if value is None else self._schema.encode(value)
+        if deliver_after_s:
+            deliver_at_ms = self._context.clock.now_ms() + round(deliver_after_s * 1000)
+        message = OutgoingMessage(
+            payload, key, key_bytes, ordering_key, properties or {}, event_time_ms, sequence_id,
+            deliver_at_ms, replicate_to, value is None, transaction,
+        )  # fmt: skip
+        check_fields(message)
+        for interceptor in self.options.interceptors:
+            message = interceptor.before_send(self.topic, message)
+        return message
+
+    def _lane_of(self, message: OutgoingMessage) -> PartitionProducer:
+        lanes = self._lanes
+        if len(lanes) == 1 and lanes[0].partition < 0:
+            return lanes[0]
+        return lanes[self._router.choose(message, lanes)]
+
+    def _enqueue(
+        self, lane: PartitionProducer, message: OutgoingMessage, *, eager: bool
+    ) -> "asyncio.Future[MessageId]":
+        if lane.refusal is not None:
+            self._return(lane, message)
+            raise lane.refusal
+        transaction = message.transaction
+        future = lane.enqueue(message, eager=eager)
+        if transaction is not None:
+            transaction.track(future)
+        if self.options.interceptors:
+            future.add_done_callback(lambda done: self._sent(message, done))
+        return future
+
+    def _sent(self, message: OutgoingMessage, done: "asyncio.Future[MessageId]") -> None:
+        error: BaseException | None
+        error = asyncio.CancelledError() if done.cancelled() else done.exception()
+        message_id = done.result() if error is None else None
+        for interceptor in self.options.interceptors:
+            try:
+                interceptor.on_sent(self.topic, message, message_id, error)
+            except Exception as raised:  # noqa: BLE001  # users' code may raise anything
+                log.error("interceptor failed", topic=self.topic, error=repr(raised))
+
+    # -- room ----------------------------------------------------------------------------------
+
+    def _try_admit(self, lane: PartitionProducer, message: OutgoingMessage) -> bool:
+        if lane.permits.limit:
+            if not lane.permits.try_take(1):
+                return False
+            if not self._total.try_take(1):
+                lane.permits.release(1)
+                return False
+        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
+        if self._context.memory.try_take(size_bytes):
+            return True
+        if lane.permits.limit:
+            self._total.release(1)
+            lane.permits.release(1)
+        return False
+
+    def _admit_or_raise(self, lane: PartitionProducer, message: OutgoingMessage) -> None:
+        if self._try_admit(lane, message):
+            return
+        raise self._full(lane, message)
+
+    def _full(self, lane: PartitionProducer, message: OutgoingMessage) -> SendFailed:
+        for permits in (lane.permits, self._total):
+            if permits.limit and (permits.waiting or permits.taken >= permits.limit):
+                return ProducerQueueIsFull(
+                    f"{permits.taken} messages wait for receipts, the limit is {permits.limit}",
+                    topic=lane.topic,
+                )
+        memory = self._context.memory
+        return MemoryBufferIsFull(
+            f"Messages without receipts hold {memory.taken} bytes; "
+            f"{len(message.payload)} more exceed the client's limit of {memory.limit}",
+            topic=lane.topic,
+        )
+
+    async def _admit(self, lane: PartitionProducer, message: OutgoingMessage) -> None:
+        """Waits for permits in a fixed order; returns those it has if it fails."""
+        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
+        taken: list[tuple[Permits, int]] = []
+        wanted = [(self._context.memory, size_bytes)]
+        if lane.permits.limit:
+            wanted = [(lane.permits, 1), (self._total, 1), *wanted]
+        try:
+            async with asyncio.timeout(self.options.send_timeout_s or None):
+                for permits, count in wanted:
+                    await permits.take(count)
+                    taken.append((permits, count))
+        except BaseException as error:
+            for permits, count in taken:
+                permits.release(count)
+            if isinstance(error, TimeoutError) and not isinstance(error, ClientError):
+                raise self._full(lane, message) from None
+            raise
+
+    def _return(self, lane: PartitionProducer, message: OutgoingMessage) -> None:
+        self._context.memory.release(len(message.payload) + MESSAGE_OVERHEAD_BYTES)
+        if lane.permits.limit:
+            self._total.release(1)
+            lane.permits.release(1)
+
+    # -- end -----------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Sends everything queued and waits for its receipts.
+
+        Raises the error of the last message of a partition, if that failed.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        for lane in self._lanes:
+            lane.close_batches()
+        for lane in list(self._lanes):
+            await lane.flush()
+
+    async def close(self, *, flush_timeout_s: float | None = None) -> None:
+        """Sends what is queued, waits for its receipts, and closes the producer.
+
+        After `flush_timeout_s` (by default the operation timeout), messages without a receipt
+        fail with AlreadyClosed.
+        """
+        if self.refusal is not None and not self._lanes:
+            return
+        self.refusal = AlreadyClosed("The producer is closed", topic=self.topic)
+        if self.on_close is not None:
+            self.on_close(self)
+        if self._growth is not None:
+            self._growth.cancel()
+        lanes, self._lanes = self._lanes, []
+        if flush_timeout_s is None:
+            flush_timeout_s = self._context.options.operation_timeout_s
+        try:
+            if flush_timeout_s:
+                await _flush_all(lanes, flush_timeout_s)
+        finally:
+            self._lanes = []
+            for lane in lanes:
+                await lane.close()
+            for interceptor in self.options.interceptors:
+                interceptor.close()
+
+    def abandon(self, error: ClientError) -> None:
+        """Refuses everything from now on, without a word to the broker."""
+        self.refusal = error
+        for lane in self._lanes:
+            lane.refusal = error
+
+    async def __aenter__(self) -> "Producer[T]":
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: "TracebackType | None",
+    ) -> None:
+        await self.close()
+
+
+async def _flush_all(lanes: list[PartitionProducer], timeout_s: float) -> None:
+    """Waits for receipts; errors are those of the messages' own futures."""
+    for lane in lanes:
+        lane.close_batches()
+    try:
+        async with asyncio.timeout(timeout_s):
+            for lane in lanes:
+                try:
+                    await lane.flush()
+                except ClientError as error:
+                    log.info("messages failed", topic=lane.topic, error=str(error))
+    except TimeoutError:
+        log.warning("producer closes with messages unanswered", timeout_s=timeout_s)

@@ -1,0 +1,1 @@
+"""Transactions: coordinators of the cluster, and one object per transaction."""

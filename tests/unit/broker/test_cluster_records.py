@@ -1,0 +1,49 @@
+"""Records of a cluster's administration: this release writes and reads the golden ones.
+
+`tests/golden/broker/cluster-records.txt` has one record a line: its key and its value.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from magnetar.broker.dynamic.live_settings import KEY, DynamicValues, decode_values
+from magnetar.broker.policies.store import NONE, decode_policies, own_rate, with_own_rate
+from magnetar.core.errors import MetadataError
+from magnetar.metadata.records import encode
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "broker" / "cluster-records.txt"
+POLICIES_KEY = "/topic-policies/t/n/persistent/a"
+RATE = {
+    "dispatchThrottlingRateInMsg": 10,
+    "dispatchThrottlingRateInByte": -1,
+    "relativeToPublishRate": False,
+    "ratePeriodInSecond": 1,
+}
+
+
+def golden() -> dict[str, bytes]:
+    pairs = (line.partition(" ") for line in GOLDEN.read_text().splitlines())
+    return {key: value.encode() for key, _, value in pairs}
+
+
+def test_this_release_writes_the_golden_records() -> None:
+    rated = with_own_rate(NONE, "s/é", RATE, is_global=False, rates_max=1)
+    assert golden() == {
+        KEY: encode(DynamicValues(1, {"maxTopicsPerNamespace": "100"})),
+        POLICIES_KEY: encode(rated),
+    }
+
+
+def test_this_release_reads_the_golden_records() -> None:
+    records = golden()
+    assert decode_values(KEY, records[KEY]) == {"maxTopicsPerNamespace": "100"}
+    assert own_rate(decode_policies(POLICIES_KEY, records[POLICIES_KEY]), "s/é") == RATE
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"[]", b'{"values":{}}', b'{"version":2}', b'{"version":"1"}']
+)
+def test_an_unreadable_record_is_named(value: bytes) -> None:
+    with pytest.raises(MetadataError, match=KEY):
+        decode_values(KEY, value)
