@@ -143,6 +143,11 @@ bench: $(DEV_STAMP) ## speed beside a real Apache Pulsar (tests/bench/README.md)
 	@$(call took,the same load on both servers)
 	$(BIN)/python -m tests.bench $(ARGS)
 
+.PHONY: bench-client
+bench-client: $(DEV_STAMP) ## our own client beside the official wheel: CPU per message (ARGS="--runs 1")
+	@$(call took,one server$(comma) each client in a process of its own)
+	$(BIN)/python -m tests.bench.client $(ARGS)
+
 .PHONY: startup
 startup: $(DEV_STAMP) ## what a start and an idle standalone cost (ARGS="--runs 9", --imports, --memory)
 	@$(call took,starts on empty data)

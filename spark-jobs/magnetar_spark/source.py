@@ -1,4 +1,4 @@
-"""The data source `pulsar`: answers Spark's requests from the log.
+"""The data source `pulsar`: answers Spark's requests from the log, and writes by brokers (`sink`).
 
 Spark creates a `PulsarDataSource` from the options, in a Python process of its own; asks it for its
 schema; then for a reader, which plans tasks there, and is pickled and sent to the executors. A task
@@ -10,6 +10,7 @@ separate DataFrame for each query (`load()`) is safe.
 """
 
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
@@ -20,6 +21,8 @@ from magnetar_spark.filters import Bounds
 from magnetar_spark.log.event_loop import run
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, plan_read
+from magnetar_spark.sink.options import WriteOptions
+from magnetar_spark.sink.writers import PulsarBatchWriter, PulsarStreamWriter
 from magnetar_spark.stream import PulsarStreamReader
 from magnetar_spark.table import schema_of
 from magnetar_spark.tasks import record_batches
@@ -31,11 +34,16 @@ class PulsarDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._read = ReadOptions.parse(dict(options))
+        self._given = dict(options)
 
     @classmethod
     def name(cls) -> str:
         return "pulsar"
+
+    @cached_property
+    def _read(self) -> ReadOptions:
+        """The options of a read. Raises PreconditionFailed."""
+        return ReadOptions.parse(self._given)
 
     def schema(self) -> StructType:
         return schema_of(self._values().spark_fields())
@@ -52,6 +60,22 @@ class PulsarDataSource(DataSource):
                 "Remove them; with the trigger availableNow the query ends where the topics end"
             )
         return PulsarStreamReader(self._read, schema, self._values())
+
+    def writer(self, schema: StructType, overwrite: bool) -> PulsarBatchWriter:
+        """A writer of rows. Raises PreconditionFailed for options, columns, and overwrites."""
+        if overwrite:
+            raise PreconditionFailed(
+                "a topic cannot be overwritten: write with the mode append, or delete the topic"
+            )
+        return PulsarBatchWriter(WriteOptions.parse(self._given, streaming=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PulsarStreamWriter:
+        """A writer of micro-batches. Raises PreconditionFailed as `writer`."""
+        if overwrite:
+            raise PreconditionFailed(
+                "a topic cannot be overwritten: use the output mode append or update, not complete"
+            )
+        return PulsarStreamWriter(WriteOptions.parse(self._given, streaming=True), schema)
 
     def _values(self) -> Values:
         return run(described_values(self._read))

@@ -55,6 +55,8 @@ class Kind(StrEnum):
     EXECUTOR = "executor"
     WORKER = "worker"
     STOPPED = "stopped"
+    BROKER = "broker"
+    """Only of campaigns whose target has brokers to kill (`Rounds.kill_broker`)."""
 
 
 SHARES: Final = {
@@ -90,6 +92,8 @@ class Rounds:
     given_up_s: float = GIVEN_UP_S
     until: float = math.inf
     """No strike behind this moment, by `time.monotonic`."""
+    kill_broker: Callable[[], None] | None = None
+    """Kills a broker and starts it again."""
     struck: Counter[Kind] = field(default_factory=Counter)
     runs: int = 0
     succeeded: int = 0
@@ -158,6 +162,10 @@ class Rounds:
         if kind is Kind.DRIVER:
             job.kill_driver()
             time.sleep(self.rng.uniform(0, ORPHANED_S_MAX))
+            return True
+        if kind is Kind.BROKER:
+            assert self.kill_broker is not None
+            self.kill_broker()
             return True
         gone = {each.jvm for each in frozen}
         executors = [each for each in job.executors() if each.jvm not in gone]

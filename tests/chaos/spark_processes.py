@@ -86,7 +86,10 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 class SparkJob:
-    """`magnetar job ARGUMENT...`, in a session of its own; what it says goes to a file."""
+    """`magnetar job ARGUMENT...`, in a session of its own; what it says goes to a file.
+
+    `program` is another module, which takes `--no-progress`, `--master` and `--conf`, too.
+    """
 
     def __init__(
         self,
@@ -95,10 +98,11 @@ class SparkJob:
         master: str,
         conf: Mapping[str, str],
         arguments: Iterable[str],
+        program: Iterable[str] = ("magnetar.cli.main", "job"),
     ) -> None:
         self._directory = directory
         self._said = directory / f"job-{number}.log"
-        command = [sys.executable, "-m", "magnetar.cli.main", "job", *arguments]
+        command = [sys.executable, "-m", *program, *arguments]
         command += ["--no-progress", "--master", master]
         command += [f"--conf={name}={value}" for name, value in conf.items()]
         directory.mkdir(parents=True, exist_ok=True)

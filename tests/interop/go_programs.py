@@ -1,4 +1,4 @@
-"""Programs in Go, which come from the Go module proxy, once: those with Go's clients, and Dex.
+"""Programs in Go from the Go module proxy, built once: with Go's clients, Dex, and cert-manager.
 
 A program goes to the user's cache directory, under a name made from its sources: it is built when
 that name is not there yet.
@@ -14,6 +14,7 @@ import pytest
 from .java_programs import cache_dir, digest, publish, run_tool
 
 HERE = Path(__file__).parent / "go"
+CERT_MANAGER = Path(__file__).parents[1] / "kube" / "cert_manager"
 BUILD_TIMEOUT_S = 600
 GO_TEST_TIMEOUT_S = 660
 INSTALL = "apt-get install -y --no-install-recommends golang-go"
@@ -29,6 +30,11 @@ def prepare_go(program: str = "admin") -> Path:
 def prepare_dex() -> Path:
     """Builds Dex, an OpenID Connect provider, unless it is there."""
     return _built("dex", HERE.parent / "dex", "github.com/dexidp/dex/cmd/dex", [])
+
+
+def prepare_cert_manager() -> Path:
+    """Builds the controllers of cert-manager that the chart needs, unless they are there."""
+    return _built("cert-manager", CERT_MANAGER, ".", [CERT_MANAGER / "main.go"])
 
 
 def _built(program: str, module: Path, package: str, sources: list[Path]) -> Path:

@@ -21,6 +21,9 @@ from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import Offloading
 from magnetar.broker.dynamic.live_settings import LiveSettings
+from magnetar.broker.explain.diagnosis import Diagnosis
+from magnetar.broker.explain.gather.parts import Parts
+from magnetar.broker.explain.refusals import RecentRefusals
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.ownership.always import AlwaysOwned
 from magnetar.broker.ownership.api import Choose
@@ -144,10 +147,8 @@ def assemble(
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
-    topics = TopicRegistry(
-        *(resources, factory, context, open_topics, ownership, news),
-        default_partitions=settings.topics.default_partitions,
-    )
+    parts = (resources, factory, context, open_topics, ownership, news)
+    topics = TopicRegistry(*parts, default_partitions=settings.topics.default_partitions)
     service = BrokerService(
         settings=settings,
         live=LiveSettings(settings, store),
@@ -168,6 +169,7 @@ def assemble(
         open_topics=open_topics,
         topics=topics,
         upkeep=Upkeep(topics, clock, context.limits, policy_news.changed_for_all),
+        diagnosis=_diagnosis(settings, store, record, clock, factory, policies, offloading),
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
     )
@@ -190,9 +192,26 @@ def _follow_settings(
         apply(settings)
         news.changed_for_all()
 
+    service.upkeep.refusals = service.diagnosis.refusals
     apply(service.settings)
     service.live.listen(changed)
+    service.policies.confirm_defaults = service.live.confirm
     return service
+
+
+def _diagnosis(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    record: BrokerRecord,
+    clock: SteadyClock,
+    ledgers: ManagedLedgerFactory,
+    policies: BrokerPolicies,
+    offloading: Offloading,
+) -> Diagnosis:
+    records = StoredRecords(store, enabled=settings.transactions.transactions)
+    refusals = RecentRefusals(clock)
+    parts = Parts(ledgers, clock, policies, offloading, records, refusals)
+    return Diagnosis(parts, record.broker_id)
 
 
 def _in_cluster(

@@ -17,6 +17,8 @@ from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
 from magnetar.broker.dynamic.live_settings import LiveSettings
+from magnetar.broker.explain.diagnosis import Diagnosis
+from magnetar.broker.explain.refusals import RecentRefusals
 from magnetar.broker.lifecycle.unacked_watch import CHECK_INTERVAL_S
 from magnetar.broker.lifecycle.upkeep import Upkeep
 from magnetar.broker.listeners import SecurePort
@@ -92,6 +94,7 @@ class BrokerService:
         open_topics: OpenTopics,
         topics: TopicRegistry,
         upkeep: Upkeep,
+        diagnosis: Diagnosis,
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
@@ -107,8 +110,7 @@ class BrokerService:
 
         A broker behind a mapped port or under another name then works without configuration.
         """
-        self.tasks = tasks
-        self.resources = resources
+        self.tasks, self.resources = tasks, resources
         self.policies = policies
         self.schemas = schemas
         self.topic_schemas = topic_schemas
@@ -120,6 +122,7 @@ class BrokerService:
         self.open_topics = open_topics
         self.topics = topics
         self.upkeep = upkeep
+        self.diagnosis = diagnosis
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -136,15 +139,19 @@ class BrokerService:
         self._caps = ConnectionCaps(connections.connections_max, connections.connections_per_ip_max)
         self._causes = Causes()
         self.peer_log = PeerLog(get_logger("magnetar.session"))
-        self.sessions_total = 0
+        self.sessions_total = self._producer_names = 0
         self._servers: list[asyncio.Server] = []
         self._no_sessions: asyncio.Event | None = None
-        self._producer_names = 0
 
     @property
     def cluster(self) -> str:
         """The cluster's name."""
         return self.settings.cluster_name
+
+    @property
+    def refusals(self) -> RecentRefusals:
+        """The clients that were refused lately."""
+        return self.diagnosis.refusals
 
     @property
     def broker_id(self) -> str:
@@ -398,3 +405,5 @@ class BrokerService:
                 producer.renew_rates(RATE_PERIOD_S)
             for subscription in topic.subscriptions.values():
                 subscription.update_rates()
+            self.diagnosis.stalls.check(topic)
+        self.diagnosis.stalls.round_ended()

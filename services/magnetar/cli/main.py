@@ -46,6 +46,9 @@ COMMANDS: Final = {
     "plan": Command(
         "magnetar.cli.plan", "show what manifests would change, and which data they would delete"
     ),
+    "explain": Command(
+        "magnetar.cli.explain", "say why messages are not delivered or not published"
+    ),
     "token": Command("magnetar.cli.token", "create keys and tokens, show and validate tokens"),
     "etcd": Command("magnetar.cli.etcd", "list the key ranges that each role needs in etcd"),
     "config": Command("magnetar.cli.config", "list and explain the settings"),

@@ -38,11 +38,14 @@ class Permits:
         if self.try_take(count):
             return
         granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((count, granted))
+        waiter = (count, granted)
+        self._waiters.append(waiter)
         try:
             await granted
         except asyncio.CancelledError:
             if granted.cancelled():
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
                 self._grant()
             else:  # granted in the turn in which the caller was cancelled
                 self.release(count)

@@ -10,9 +10,11 @@ from typing import Final
 from magnetar.autorecovery import records as autorecovery
 from magnetar.autorecovery.drain import drains
 from magnetar.bookie import registration as bookies
+from magnetar.bookie.racks import RACKS_KEY
 from magnetar.broker import assemble
 from magnetar.broker.balance import model as balance
 from magnetar.broker.catalog import resources
+from magnetar.broker.dynamic import live_settings
 from magnetar.broker.ownership import records as ownership
 from magnetar.broker.policies.store import TOPIC_POLICIES_PREFIX
 from magnetar.broker.schema.registry import SCHEMAS_PREFIX
@@ -94,6 +96,8 @@ PERMISSIONS: Final[dict[str, tuple[Permission, ...]]] = {
             resources.CLUSTERS_PREFIX,
             resources.PARTITIONED_PREFIX,
             TOPIC_POLICIES_PREFIX,
+            live_settings.PREFIX,
+            RACKS_KEY,
             SCHEMAS_PREFIX,
             MANAGED_LEDGERS_PREFIX,
             CURSORS_PREFIX,

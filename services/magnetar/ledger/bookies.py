@@ -18,6 +18,7 @@ from magnetar.bookie.api import (
     NoSuchEntry,
     NoSuchLedger,
 )
+from magnetar.bookie.racks import GROUP_DEFAULT
 from magnetar.bookie.registration import RACK_DEFAULT
 
 
@@ -32,6 +33,8 @@ class BookieInfo:
     quarantined: bool = False
     disk_free_ratio: float = 1.0
     """The free part of its disks, 0 to 1."""
+    group: str = GROUP_DEFAULT
+    """The group that the affinity of namespaces names."""
 
 
 def blames_bookie(error: BookieError) -> bool:

@@ -30,7 +30,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskScope
 from magnetar.ledger.bookie_calls import ask_end, ask_to_delete
-from magnetar.ledger.bookies import BookieSet
+from magnetar.ledger.bookies import BookieInfo, BookieSet
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.creation import Creations, Planned, WithLedger
 from magnetar.ledger.metadata import (
@@ -144,6 +144,15 @@ class LedgerClient:
             metadata = await recover_ledger(context, metadata, revision)
             return LedgerReader(metadata, metadata.last_entry, context)
         return LedgerReader(metadata, await self._confirmed(metadata), context)
+
+    async def describe(self, ledger_id: int) -> LedgerMetadata:
+        """Returns a ledger's record: its bookies and state. Raises NoSuchLedger."""
+        metadata, _ = await read_record(self._context, ledger_id)
+        return metadata
+
+    def living(self) -> Sequence[BookieInfo]:
+        """Returns the registered bookies."""
+        return self._context.bookies.living()
 
     async def _confirmed(self, metadata: LedgerMetadata) -> int:
         """Returns the last entry known to be confirmed; all below the last ensemble is."""

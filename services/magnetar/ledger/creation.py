@@ -19,6 +19,7 @@ from typing import Final
 
 from magnetar.bookie.api import Bookie
 from magnetar.core.errors import MagnetarError, MetadataError
+from magnetar.ledger.affinity import affinity_of, excluding_others
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LEDGER_ID_KEY, Ensemble, LedgerMetadata, decode, ledger_key
 from magnetar.ledger.placement import choose_ensemble
@@ -215,12 +216,15 @@ class Creations:
             for info in context.bookies.living()
             if (bookie := context.bookies.get(info.identity)) is not None
         }
+        living = [info for info in context.bookies.living() if info.identity in reachable]
+        size = quorums.ensemble_size
         bookies = choose_ensemble(
-            [info for info in context.bookies.living() if info.identity in reachable],
-            quorums.ensemble_size,
+            living,
+            size,
             quorums.write_quorum,
             quorums.ack_quorum,
             context.rng,
+            excluding_others(living, affinity_of(properties), size, {}),
         )
         metadata = LedgerMetadata(
             ledger_id=ledger_id,

@@ -26,9 +26,10 @@ from typing import Final, Protocol
 from magnetar.bookie.api import Bookie, BookieIdentity, LedgerFenced, NoSuchLedger
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.log import get_logger
+from magnetar.ledger.affinity import affinity_of, excluding_others
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata, LedgerState
-from magnetar.ledger.placement import choose_more, not_enough
+from magnetar.ledger.placement import Excluded, choose_more, not_enough
 from magnetar.ledger.quorum import with_ensemble
 from magnetar.ledger.records import RecordChanged, swap
 from magnetar.ledger.replicas import Layout, Replica
@@ -222,12 +223,13 @@ class EnsembleChange:
         before += [None] * (metadata.write_quorum - len(before))
         for identity in [key for key, (until, _) in self._avoided.items() if until <= now]:
             del self._avoided[identity]
-        excluded = {identity: reason for identity, (_, reason) in self._avoided.items()}
+        excluded: Excluded = {identity: reason for identity, (_, reason) in self._avoided.items()}
         living = [
             info
             for info in self._context.bookies.living()
             if self._context.bookies.get(info.identity) is not None
         ]
+        excluded = excluding_others(living, affinity_of(metadata.properties), len(before), excluded)
         after = choose_more(living, before, metadata.write_quorum, self._context.rng, excluded)
         bookies = tuple(identity for identity in after if identity is not None)
         if len(bookies) < metadata.ack_quorum:

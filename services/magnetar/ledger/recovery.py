@@ -38,6 +38,7 @@ from magnetar.bookie.api import (
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskScope
+from magnetar.ledger.affinity import affinity_of, excluding_others
 from magnetar.ledger.bookie_calls import ask_end, ask_entries, ask_to_store
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.errors import RecoveryFailed
@@ -296,12 +297,13 @@ class _Recovery:
     ) -> LedgerMetadata:
         """Returns the record with the lost bookies replaced, or left out, from `first` on."""
         before = metadata.ensembles[-1].bookies
+        living = self._context.bookies.living()
         after = choose_more(
-            self._context.bookies.living(),
+            living,
             [None if identity in lost else identity for identity in before],
             metadata.write_quorum,
             self._context.rng,
-            failed,
+            excluding_others(living, affinity_of(metadata.properties), len(before), failed),
         )
         bookies = tuple(identity for identity in after if identity is not None)
         if len(bookies) < metadata.ack_quorum:

@@ -1,6 +1,7 @@
 """The bookies of a cluster, by their registrations in the metadata store.
 
-One list and watch follows everything below `/bookies` (`metadata.follower`); while the store is
+One list and watch follows everything below `/bookies` (`metadata.follower`), the racks and groups
+that an administrator has set included; while the store is
 away, the set of living bookies does not change. Each incarnation has one RemoteBookie with its
 connection. When a registration is deleted, listeners are notified at once. The RemoteBookie is kept
 for `keep_s`, because reads may still work and the bookie may return.
@@ -27,6 +28,7 @@ from magnetar.bookie.api import (
 )
 from magnetar.bookie.net.client import RemoteBookie
 from magnetar.bookie.net.settings import RemoteSettings
+from magnetar.bookie.racks import GROUP_DEFAULT, RACKS_KEY, Groups, decode_racks, found
 from magnetar.bookie.registration import (
     BOOKIES_PREFIX,
     DRAINING_PREFIX,
@@ -107,6 +109,7 @@ class RegisteredBookies:
         self._tasks = TaskSet("registered bookies")
         self._following = Follower(store, WATCHED_PREFIX, self._changed)
         self._draining: set[str] = set()
+        self._racks: Groups = {}
         self._incarnations: dict[BookieIdentity, _Incarnation] = {}
         self._at: dict[str, BookieIdentity] = {}
         """The incarnation that is registered under each key."""
@@ -151,13 +154,15 @@ class RegisteredBookies:
     def _info(self, incarnation: _Incarnation, now: float) -> BookieInfo:
         registration = incarnation.registration
         total = registration.disk_bytes_total
+        placed = found(self._racks, registration.bookie_id) if self._racks else None
         return BookieInfo(
             registration.identity,
-            registration.rack,
+            registration.rack if placed is None else placed[1].rack,
             registration.writable and incarnation.bookie.writable,
             draining=registration.bookie_id in self._draining,
             quarantined=now < incarnation.avoided_until,
             disk_free_ratio=registration.disk_bytes_free / total if total else 1.0,
+            group=GROUP_DEFAULT if placed is None else placed[0],
         )
 
     def failed(self, identity: BookieIdentity, error: BookieError) -> None:
@@ -190,8 +195,10 @@ class RegisteredBookies:
         self._listeners.remove(on_lost)
 
     def _changed(self, key: str, record: Record | None) -> None:
-        """Applies a change of a registration or of a draining mark."""
-        if key.startswith(DRAINING_PREFIX):
+        """Applies a change of a registration, of a draining mark, or of the racks."""
+        if key == RACKS_KEY:
+            self._racks_changed(record)
+        elif key.startswith(DRAINING_PREFIX):
             bookie_id = key.removeprefix(DRAINING_PREFIX)
             if record is not None:
                 self._draining.add(bookie_id)
@@ -202,6 +209,12 @@ class RegisteredBookies:
                 self._put(record)
             else:
                 self._left(key)
+
+    def _racks_changed(self, record: Record | None) -> None:
+        try:
+            self._racks = {} if record is None else decode_racks(record.key, record.value)
+        except MetadataError as error:
+            log.error("racks of bookies ignored", error=str(error))
 
     def _put(self, record: Record) -> None:
         key = record.key

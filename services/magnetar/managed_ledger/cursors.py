@@ -109,6 +109,7 @@ class Cursors:
                 last_active_ms=now_ms,
                 switched_ms=now_ms,
                 properties=properties,
+                initial=mark_delete,
             )
             put = Put(cursor_key(self._tenure.name, name), encode(record), ABSENT)
             put, revision = await self._list.create_cursor(put)

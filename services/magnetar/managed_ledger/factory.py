@@ -122,6 +122,11 @@ class ManagedLedgerFactory:
         self._closed = False
 
     @property
+    def client(self) -> LedgerClient:
+        """The client of the ledgers, for diagnosis."""
+        return self._context.ledgers
+
+    @property
     def opened(self) -> dict[str, ManagedLedger]:
         """The open managed ledgers, by name."""
         return dict(self._open)

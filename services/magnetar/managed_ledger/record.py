@@ -82,6 +82,8 @@ class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     properties: dict[str, str] = {}
     deleting: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
+    initial: Position | None = None
+    """Mark-delete when the cursor was created; None in records of earlier versions."""
 
 
 decode_managed_ledger = RecordType(ManagedLedgerRecord, "managed ledger").decode

@@ -88,6 +88,7 @@ class Tenure:
         "_under_way",
         "follows_unanswered",
         "name",
+        "placement",
     )
 
     def __init__(
@@ -101,6 +102,8 @@ class Tenure:
         self._under_way = 0
         self._idle: asyncio.Event | None = None
         self._answered = True
+        self.placement: dict[str, str] = {}
+        """Properties of new ledgers that say where they may lie; cursors have their ledger's."""
         self.follows_unanswered = name in context.unanswered
         """Whether a write of an earlier instance of this process may still land.
 
@@ -254,7 +257,9 @@ class Tenure:
 
                 try:
                     writer = await self._context.ledgers.create(
-                        properties, with_ledger=with_ledger, quorums=quorums
+                        properties | self._placement,
+                        with_ledger=with_ledger,
+                        quorums=quorums,
                     )
                 except BadRevision as error:
                     if await self._claim_moved(checks, error):
@@ -270,6 +275,10 @@ class Tenure:
                 else:
                     return Created(writer, writer.ledger_id, writer.revision)
         raise MetadataUnavailable(f"no ledger could be created for {self.name}")
+
+    @property
+    def _placement(self) -> dict[str, str]:
+        return self.placement if self._parent is None else self._parent.placement
 
     async def _checks(self) -> tuple[Check, ...]:
         """Returns the checks of the next transaction."""

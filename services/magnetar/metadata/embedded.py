@@ -96,6 +96,10 @@ class EmbeddedStore:
         )
 
     async def get(self, key: str) -> Record | None:
+        return self.get_at_once(key)
+
+    def get_at_once(self, key: str) -> Record | None:
+        """See `ImmediateReads`."""
         self._check_open()
         check_key(key)
         if (pending := self._pending.get(key)) is not None:

@@ -10,7 +10,7 @@ revision. A write returns once it is durable. The terms are etcd's (v3 API); the
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from magnetar.core.errors import MetadataError, ServerError
 
@@ -151,6 +151,14 @@ class Watch(Protocol):
 
     def close(self) -> None:
         """Ends the watch: drops its queued events; `anext` stops. Idempotent."""
+
+
+@runtime_checkable
+class ImmediateReads(Protocol):
+    """A store of this process, which answers a read without a wait."""
+
+    def get_at_once(self, key: str) -> Record | None:
+        """Returns what `MetadataStore.get` returns."""
 
 
 class MetadataStore(Protocol):

@@ -296,20 +296,16 @@ BOOKIE_AFFINITY: Final = Policy(
     manifest="bookieAffinity",
     type=Record(
         (
-            Field("bookkeeperAffinityGroupPrimary", Text(), "The preferred group of bookies.",
-                  manifest="primary"),
-            Field("bookkeeperAffinityGroupSecondary", Text(), "The group to fall back to.",
+            Field("bookkeeperAffinityGroupPrimary", Text(r".*[^, ].*"),
+                  "The preferred groups of bookies, separated by commas.", manifest="primary"),
+            Field("bookkeeperAffinityGroupSecondary", Text(), "The groups to fall back to.",
                   default=None, manifest="secondary"),
         )
     ),
     default=None,
-    text="Which bookies store a namespace's ledgers.",
-    limitation=Unsupported(
-        lambda value, _cluster: bool(value),
-        "bookieAffinity is not supported: brokers place ledgers on all bookies of the cluster; "
-        "leave it out",
-        "!has(self.primary)",
-    ),
+    text="Which groups of bookies store a namespace's new ledgers: the secondary ones help if the "
+    "primary ones have too few bookies for an ensemble.",
+    enforced_by="magnetar.ledger.affinity",
     document="bookieAffinityGroup",
     namespace=Rest("persistence/bookieAffinity"),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Final
 
 from magnetar.policies.admission import ADMISSION
 from magnetar.policies.caps import CAPS
+from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.policies.lifecycle import LIFECYCLE
 from magnetar.policies.policy import Level, Policy, Rest
 from magnetar.policies.rates import RATES
@@ -14,10 +15,10 @@ GROUPS: Final = MappingProxyType(
         "How long": LIFECYCLE,
         "How fast": RATES,
         "How many": CAPS,
-        "Who and what": ADMISSION,
+        "Who and what": (*ADMISSION, ENTRY_FILTERS),
     }
 )
-POLICIES: Final[tuple[Policy, ...]] = (*LIFECYCLE, *RATES, *CAPS, *ADMISSION)
+POLICIES: Final[tuple[Policy, ...]] = tuple(policy for group in GROUPS.values() for policy in group)
 
 BY_NAME: Final = MappingProxyType({policy.name: policy for policy in POLICIES})
 BY_MANIFEST: Final = MappingProxyType({policy.manifest: policy for policy in POLICIES})

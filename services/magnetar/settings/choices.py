@@ -11,6 +11,7 @@ OffloadDriver = Literal["aws-s3", "S3", "google-cloud-storage", "azureblob", "fi
 ReadPriority = Literal["tiered-storage-first", "bookkeeper-first"]
 TopicType = Literal["non-partitioned", "partitioned"]
 InactiveTopicMode = Literal["delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"]
+EntryFilterName = Literal["properties", "expression"]
 EntryMetadataField = Literal["timestamp", "index"]
 SchemaCompatibility = Literal[
     "ALWAYS_INCOMPATIBLE",

@@ -57,6 +57,12 @@ class PolicyDefaults:
         within=(0, INT32_MAX),
         pulsar="subscriptionExpirationTimeMinutes",
     )
+    entry_filters: tuple[choices.EntryFilterName, ...] = setting(
+        (),
+        "Entry filters of all topics, by name: properties, expression.",
+        group=POLICIES,
+        pulsar="entryFilterNames",
+    )
     pause_without_ack_state: bool = setting(
         False,
         "Whether a subscription pauses while its acks cannot be stored; brokers store all of them.",

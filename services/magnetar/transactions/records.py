@@ -13,7 +13,7 @@ import msgspec
 
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.records import RecordType, encode
-from magnetar.metadata.store import MetadataStore, MetadataUnavailable
+from magnetar.metadata.store import ImmediateReads, MetadataStore, MetadataUnavailable
 from magnetar.transactions.model import TransactionRecord, TxnId
 
 PREFIX: Final = "/transactions/"
@@ -66,7 +66,20 @@ class StoredRecords:
 
     def __init__(self, store: MetadataStore, *, enabled: bool) -> None:
         self._store = store
+        self._immediate = store if isinstance(store, ImmediateReads) else None
         self.enabled = enabled
+
+    @property
+    def immediate(self) -> bool:
+        """See `TransactionRecords.immediate`."""
+        return self._immediate is not None
+
+    def record_at_once(self, txn: TxnId) -> TransactionRecord | None:
+        """See `TransactionRecords.record_at_once`."""
+        assert self._immediate is not None  # noqa: S101 - `immediate` says so
+        key = record_key(txn)
+        stored = self._immediate.get_at_once(key)
+        return None if stored is None else decode_record(key, stored.value)
 
     async def record(self, txn: TxnId) -> TransactionRecord | None:
         """See `TransactionRecords.record`; raises MetadataUnavailable after READ_TIMEOUT_S."""

@@ -22,7 +22,15 @@ from typing import Final, cast
 from magnetar.wire._pb.PulsarApi_pb2 import CommandAck, CommandFlow, CommandSend
 from magnetar.wire.checksum import crc32c, entry_fault
 from magnetar.wire.commands import CommandType, parse_command
-from magnetar.wire.events import BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.events import (
+    BadSend,
+    Command,
+    Event,
+    Flow,
+    Send,
+    SendRun,
+    TxnSends,
+)
 from magnetar.wire.framing import (
     CHECKED_ENTRY_HEADER,
     CHECKSUM_MAGIC,
@@ -39,6 +47,7 @@ from magnetar.wire.hot import (
     plain_send,
     scan_ack,
     scan_flow,
+    txn_send,
 )
 from magnetar.wire.receive_buffer import BUFFER_BYTES_DEFAULT, ReceiveBuffer
 
@@ -130,6 +139,7 @@ class FrameDecoder:
         buffer = self._buffer
         data, end = buffer.data, buffer.end
         total_bytes_max = self._total_bytes_max
+        txn_runs: dict[int, SendRun] = {}
         while end - buffer.start >= 8:
             position = buffer.start
             total, size, start, _, _ = _head_at(data, position)
@@ -141,8 +151,9 @@ class FrameDecoder:
             if start >> 8 == _SEND_START:
                 self._take_sends(events)
                 if buffer.start > position:
+                    txn_runs.clear()
                     continue
-            self._command(position, events)
+            self._command(position, events, txn_runs)
             buffer.start = frame_end
 
     def _take_sends(self, events: list[Event]) -> None:  # noqa: C901  # calls would dominate the cost
@@ -214,24 +225,32 @@ class FrameDecoder:
             run.entries.append(entry)
         buffer.start = position
 
-    def _command(self, frame_at: int, events: list[Event]) -> None:
-        """Decodes one complete frame with consistent sizes, of any command."""
+    def _command(self, frame_at: int, events: list[Event], txn_runs: dict[int, SendRun]) -> None:
+        """Decodes one complete frame with consistent sizes, of any command.
+
+        `txn_runs` has the newest run of each producer among the SENDs in transactions that came
+        just before.
+        """
         data, view = self._buffer.data, self._buffer.view
         total, size = FRAME_HEADER.unpack_from(data, frame_at)
         command_end = frame_at + 8 + size
         frame_end = frame_at + 4 + total
         command = view[frame_at + 8 : command_end].tobytes()
         if command[:2] == _ACK_START and (ack := scan_ack(command)):
+            txn_runs.clear()
             events.append(ack)
             return
         if command[:2] == _FLOW_START and (flow := scan_flow(command)):
+            txn_runs.clear()
             events.append(flow)
             return
         number, message = parse_command(command)
         payload = view[command_end:frame_end].tobytes() if frame_end > command_end else None
         if number == _SEND:
-            _take_send(cast("CommandSend", message), payload or b"", events)
-        elif number == _ACK:
+            _take_send(cast("CommandSend", message), payload or b"", events, txn_runs)
+            return
+        txn_runs.clear()
+        if number == _ACK:
             events.append(plain_ack(cast("CommandAck", message)) or Command(number, message))
         elif number == _FLOW:
             flow_command = cast("CommandFlow", message)
@@ -264,21 +283,33 @@ def _run_of(producer_id: int, events: list[Event]) -> SendRun:
     return run
 
 
-def _take_send(command: CommandSend, entry: bytes, events: list[Event]) -> None:
-    """Appends the event of a SEND that protobuf has parsed."""
+def _take_send(
+    command: CommandSend, entry: bytes, events: list[Event], txn_runs: dict[int, SendRun]
+) -> None:
+    """Appends the event of a SEND that protobuf has parsed, or extends the producer's last one."""
     fault = entry_fault(entry)
-    plain = plain_send(command)
+    if fault is None and (txn := txn_send(command)) is not None:
+        run = txn_runs.get(command.producer_id)
+        if run is None or run.txn != txn:
+            run = SendRun(command.producer_id, [], [], [], [], 0, txn)
+            txn_runs[command.producer_id] = run
+            events.append(TxnSends(run))
+        _extend(run, command, entry)
+        return
+    txn_runs.clear()
     if fault is not None:
         events.append(BadSend(command.producer_id, command.sequence_id, *fault))
-    elif plain is None or may_be_delayed(entry):
+    elif plain_send(command) is None or may_be_delayed(entry):
         events.append(Send(command, entry))
     else:
-        producer_id, sequence_id, highest_sequence_id, message_count = plain
-        run = _run_of(producer_id, events)
-        run.sequence_ids.append(sequence_id)
-        run.highest_sequence_ids.append(max(highest_sequence_id, sequence_id))
-        run.message_counts.append(message_count)
-        run.entries.append(entry)
+        _extend(_run_of(command.producer_id, events), command, entry)
+
+
+def _extend(run: SendRun, command: CommandSend, entry: bytes) -> None:
+    run.sequence_ids.append(command.sequence_id)
+    run.highest_sequence_ids.append(max(command.highest_sequence_id, command.sequence_id))
+    run.message_counts.append(command.num_messages)
+    run.entries.append(entry)
 
 
 def _size_error(total: int, size: int, total_bytes_max: int) -> ProtocolError:

@@ -57,8 +57,18 @@ class SendRun(msgspec.Struct, gc=False):
         )
 
 
+class TxnSends(msgspec.Struct, gc=False):
+    """SENDs of one producer in one transaction, in order: a run with `txn`.
+
+    Their checksums are verified; whether the metadata of the entries names the transaction is not.
+    `run.size_bytes` is not set.
+    """
+
+    run: SendRun
+
+
 class Send(msgspec.Struct, gc=False):
-    """A SEND with a transaction, marker, message id, unusual numbers or perhaps a delivery time.
+    """A SEND with a marker, message id, unusual numbers or perhaps a delivery time.
 
     Its checksum is verified.
     """
@@ -99,4 +109,4 @@ class Command(msgspec.Struct, gc=False):
     payload: bytes | None = None
 
 
-Event = SendRun | Send | BadSend | AckOne | Flow | Command
+Event = SendRun | TxnSends | Send | BadSend | AckOne | Flow | Command

@@ -88,6 +88,18 @@ def plain_send(command: CommandSend) -> tuple[int, int, int, int] | None:
     return command.producer_id, sequence_id, highest_sequence_id, command.num_messages
 
 
+def txn_send(command: CommandSend) -> tuple[int, int] | None:
+    """Returns the transaction of a SEND that is plain but for it, else None."""
+    has = command.HasField
+    if not (has("txnid_least_bits") or has("txnid_most_bits")) or has("marker"):
+        return None
+    if has("message_id") or command.num_messages < 1:
+        return None
+    if max(command.sequence_id, command.highest_sequence_id) > SEQUENCE_ID_MAX:
+        return None
+    return command.txnid_most_bits, command.txnid_least_bits
+
+
 def may_be_delayed(entry: bytes) -> bool:
     """Whether an entry's metadata may have a delivery time: the bytes of its tag occur in it.
 

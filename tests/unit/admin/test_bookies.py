@@ -63,6 +63,36 @@ async def test_bookies_are_those_of_the_cluster_with_their_racks(admin: Admin) -
     assert racks == {"default": {"b1": {"rack": "/r1"}, "b3": {"rack": "/r2"}}}
 
 
+async def test_racks_and_groups_of_bookies_are_set_shown_and_deleted(admin: Admin) -> None:
+    path = "~/bookies/racks-info/b1"
+    missing = await admin.call("GET", path)
+    assert missing.status_code == 404
+    reason = "Bookie rack placement configuration not found: b1"
+    assert missing.json()["reason"] == reason
+    await admin.done("POST", path + "?group=g1", {"rack": "/eu/r7", "hostname": "h1"})
+    await admin.done("POST", "~/bookies/racks-info/b2?group=g1", {"rack": "r8"})
+    assert await document(admin, "GET", path) == {"rack": "/eu/r7", "hostname": "h1"}
+    racks = await document(admin, "GET", "~/bookies/racks-info")
+    assert racks == {
+        "g1": {"b1": {"rack": "/eu/r7", "hostname": "h1"}, "b2": {"rack": "r8"}},
+        "default": {"b3": {"rack": "/r2"}},
+    }
+    await admin.done("POST", path + "?group=g2", {"rack": "/eu/r7"})
+    racks = await document(admin, "GET", "~/bookies/racks-info")
+    assert sorted(racks["g1"]) == ["b2"], "a bookie is in one group"
+    for query, body, status, text in (
+        ("", {"rack": "/r"}, 412, "Bookie 'group' parameters is missing"),
+        ("?group=g", {"rack": "/"}, 400, "rack name is invalid"),
+        ("?group=g", {}, 400, "rack name is invalid"),
+        ("?group=a,b", {"rack": "/r"}, 412, "a group no comma"),
+    ):
+        refused = await admin.call("POST", path + query, body)
+        assert (refused.status_code, text in refused.json()["reason"]) == (status, True), text
+    await admin.done("DELETE", path)
+    deleted = await admin.call("DELETE", path)
+    assert (deleted.status_code, deleted.json()["reason"]) == (404, reason)
+
+
 async def test_the_health_of_ledgers_is_about_the_bookies_of_the_cluster(admin: Admin) -> None:
     health = await document(admin, "GET", "~/magnetar/ledgers/health")
     assert [item["bookieId"] for item in health["bookies"]] == ["b1", "b2", "b3"]

@@ -11,6 +11,7 @@ from magnetar.admin.routers.policies.forms import coerced
 from magnetar.core.names import parse_topic
 from magnetar.policies.admission import REPLICATION, SUBSCRIPTION_AUTH_MODE
 from magnetar.policies.caps import MAX_MESSAGE_SIZE
+from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD, RETENTION
 from magnetar.policies.policy import Level, Policy, Rest
 from magnetar.policies.registry import at, rest_of
@@ -67,6 +68,8 @@ async def test_a_valid_value_is_stored_and_removed(
     await admin.topic()
     kind, rest_ = one_value(policy), rest(level, policy)
     drawn = st.just(["standalone"]) if policy is REPLICATION else values(kind)
+    if policy is ENTRY_FILTERS:
+        drawn = st.just({"entryFilterNames": "expression"})
     if rest_.implied is not None:
         drawn = st.just(rest_.implied)
     if policy is SUBSCRIPTION_AUTH_MODE:

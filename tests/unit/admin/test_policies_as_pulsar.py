@@ -149,6 +149,8 @@ class Replay:
                 return "refused, as nothing acts on it"
             if ours == 405 and self.name == "subscriptionAuthMode":
                 return "refused, as this broker knows no roles"
+            if ours == 405 and self.name == "bookieAffinity":
+                return "refused, as a standalone has one bookie"
             return STRICTER.get(body, "") or next(
                 (why for part, why in STRICTER_PARTS.items() if part in body), ""
             )

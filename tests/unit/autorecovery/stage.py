@@ -162,6 +162,7 @@ class Bookies:
         self._all: dict[BookieIdentity, TroubledBookie] = {}
         self._up: dict[BookieIdentity, BookieInfo] = {}
         self._listeners: list[BookieLost] = []
+        self.groups: dict[str, str] = {}
 
     def add(self, name: str, *, incarnation: str = "1", rack: str = "/r/a") -> TroubledBookie:
         bookie = TroubledBookie(name, incarnation)
@@ -194,6 +195,7 @@ class Bookies:
                 rack=info.rack,
                 writable=self._all[identity].writable,
                 draining=info.draining,
+                group=self.groups.get(identity.bookie_id, "default"),
             )
             for identity, info in sorted(self._up.items())
         ]

@@ -3,6 +3,7 @@
 import asyncio
 from random import Random
 
+import msgspec
 import pytest
 from tests.support.brokers import View
 from tests.unit.autorecovery.stage import LEASE_S, Stage, data_of, names_of, run
@@ -22,6 +23,7 @@ from magnetar.autorecovery.repair.replicator import SWAPS_LOST_MAX, Replicator
 from magnetar.autorecovery.repair.worker import Worker
 from magnetar.autorecovery.settings import AutorecoverySettings
 from magnetar.autorecovery.stats import AutorecoveryStats
+from magnetar.ledger.affinity import Affinity
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerState, ledger_key
 from magnetar.metadata.records import encode
@@ -107,6 +109,29 @@ def test_a_ledger_is_copied_and_its_record_changed_once_for_each_ensemble() -> N
         assert names_of(metadata)[2] == (8, "b c")
         assert (await rig.stage.check(1)).verdict == "healthy"
         assert await rig.restore() == Outcome(OutcomeKind.HEALTHY)
+
+    run(main)
+
+
+def test_a_replacement_is_of_the_groups_of_the_ledger() -> None:
+    async def main() -> None:
+        rig = Rig("a", "b", "c", "d", "e")
+        rig.stage.bookies.groups = {"a": "g", "b": "g", "e": "g"}
+        await rig.stage.ledger(1, (0, "a b"), last=9)
+        stored = await rig.stage.metadata(1)
+        properties = Affinity(frozenset({"g"})).properties
+        await rig.stage.store.put(
+            ledger_key(1), encode(msgspec.structs.replace(stored, properties=properties))
+        )
+        await rig.ready()
+        await rig.lose("a")
+        assert (await rig.restore()).kind is OutcomeKind.REPAIRED
+        ((_, bookies),) = names_of(await rig.stage.metadata(1))
+        assert sorted(bookies.split()) == ["b", "e"]
+        await rig.lose("e")
+        await rig.restore()
+        ((_, bookies),) = names_of(await rig.stage.metadata(1))
+        assert sorted(bookies.split()) == ["b", "e"], "no other bookie gets a copy"
 
     run(main)
 

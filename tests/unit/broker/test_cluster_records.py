@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.bookie.racks import RACKS_KEY, Placed, decode_racks, encode_racks
 from magnetar.broker.dynamic.live_settings import KEY, DynamicValues, decode_values
 from magnetar.broker.policies.store import NONE, decode_policies, own_rate, with_own_rate
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.records import encode
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "broker" / "cluster-records.txt"
+RACKS = {"ssd": {"bk-0:3181": Placed("/eu/r1", "h"), "bk-1:3181": Placed("/eu/r2")}}
 POLICIES_KEY = "/topic-policies/t/n/persistent/a"
 RATE = {
     "dispatchThrottlingRateInMsg": 10,
@@ -32,6 +34,7 @@ def test_this_release_writes_the_golden_records() -> None:
     assert golden() == {
         KEY: encode(DynamicValues(1, {"maxTopicsPerNamespace": "100"})),
         POLICIES_KEY: encode(rated),
+        RACKS_KEY: encode_racks(RACKS),
     }
 
 
@@ -39,6 +42,7 @@ def test_this_release_reads_the_golden_records() -> None:
     records = golden()
     assert decode_values(KEY, records[KEY]) == {"maxTopicsPerNamespace": "100"}
     assert own_rate(decode_policies(POLICIES_KEY, records[POLICIES_KEY]), "s/é") == RATE
+    assert decode_racks(RACKS_KEY, records[RACKS_KEY]) == RACKS
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ answer a write with MetadataUnavailable, whether it was done or not, or do it la
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from random import Random
 from typing import TypeVar
 
@@ -291,6 +291,7 @@ class Links:
         self.links = {disk.identity: Link(disk, rng) for disk in disks}
         self.away: set[BookieIdentity] = set()
         self.racks: dict[str, str] = {}
+        self.groups: Mapping[str, str] = {}
         self.quarantined: set[str] = set()
         self._listeners: list[BookieLost] = []
         self.failures: list[tuple[BookieIdentity, BookieError]] = []
@@ -305,6 +306,7 @@ class Links:
                 rack=self.racks.get(identity.bookie_id, "/default-region/default-rack"),
                 writable=link.writable,
                 quarantined=identity.bookie_id in self.quarantined,
+                group=self.groups.get(identity.bookie_id, "default"),
             )
             for identity, link in sorted(self.links.items())
             if identity not in self.away

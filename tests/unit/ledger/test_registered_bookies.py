@@ -18,7 +18,15 @@ from magnetar.bookie.api import (
     NoSuchEntry,
 )
 from magnetar.bookie.net.client import RemoteBookie
+from magnetar.bookie.racks import (
+    RACKS_KEY,
+    Placed,
+    change_racks,
+    encode_racks,
+    with_bookie,
+)
 from magnetar.bookie.registration import (
+    RACK_DEFAULT,
     BookieRegistration,
     draining_key,
     known_key,
@@ -343,3 +351,23 @@ async def test_stopping_ends_the_connections(stage: Stage) -> None:
         assert not bookie.connected
         await asyncio.sleep(0)
         assert stage.bookies.get(IDENTITY) is None
+
+
+async def test_racks_and_groups_that_are_set_precede_those_of_registrations(stage: Stage) -> None:
+    def places() -> list[tuple[str, str]]:
+        return [(info.rack, info.group) for info in stage.bookies.living()]
+
+    own = (RACK_DEFAULT, "default")
+    assert places() == [own, own]
+    await change_racks(stage.store, lambda groups: with_bookie(groups, "g", "b1", Placed("/r/7")))
+    await until(lambda: places() == [("/r/7", "g"), own])
+    assert stage.names == ["b1", "b2"], "the record of racks is no bookie"
+    for unreadable in (b"{", b'{"version":2}'):
+        await stage.store.put(RACKS_KEY, unreadable)
+    await stage.put("b3")
+    await until(lambda: len(stage.names) == 3)
+    assert places()[0] == ("/r/7", "g"), "an unreadable record changes nothing"
+    await stage.store.put(RACKS_KEY, encode_racks({"h": {"b2": Placed("/r/8")}}))
+    await until(lambda: places() == [own, ("/r/8", "h"), own])
+    await stage.store.delete(RACKS_KEY)
+    await until(lambda: places() == [own, own, own])

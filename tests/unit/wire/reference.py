@@ -13,7 +13,7 @@ from google_crc32c import value as crc32c
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.decoder import FrameDecoder
-from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun, TxnSends
 from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 
 Flat = tuple[object, ...]
@@ -41,6 +41,16 @@ def flatten(events: list[Event]) -> list[Flat]:
                 strict=True,
             )
             flat += [("send", event.producer_id, *item) for item in items]
+        elif isinstance(event, TxnSends):
+            run = event.run
+            items = zip(
+                run.sequence_ids,
+                run.highest_sequence_ids,
+                run.message_counts,
+                run.entries,
+                strict=True,
+            )
+            flat += [("txn send", run.producer_id, run.txn, *item) for item in items]
         elif isinstance(event, Send):
             flat.append(("odd send", event.command.SerializeToString(), event.entry))
         elif isinstance(event, BadSend):
@@ -54,12 +64,15 @@ def flatten(events: list[Event]) -> list[Flat]:
     return by_producer(flat)
 
 
+_STRETCHES = {"send": "send", "bad send": "send", "txn send": "txn send"}
+
+
 def by_producer(flat: list[Flat]) -> list[Flat]:
     """With each stretch of SENDs in the order of producers: among them the order is free."""
     ordered: list[Flat] = []
-    for is_send, stretch in groupby(flat, lambda item: item[0] in ("send", "bad send")):
+    for kind, stretch in groupby(flat, lambda item: _STRETCHES.get(cast("str", item[0]))):
         items = list(stretch)
-        ordered += sorted(items, key=lambda item: cast("int", item[1])) if is_send else items
+        ordered += sorted(items, key=lambda item: cast("int", item[1])) if kind else items
     return ordered
 
 
@@ -143,9 +156,16 @@ def _send(send: pb.CommandSend, entry: bytes) -> Flat:
         return ("bad send", send.producer_id, send.sequence_id)
     ordinary = {"producer_id", "sequence_id", "num_messages", "highest_sequence_id", "is_chunk"}
     odd = {field.name for field, _ in send.ListFields()} - ordinary
+    if in_txn := odd & {"txnid_most_bits", "txnid_least_bits"}:
+        odd -= in_txn
     highest = send.highest_sequence_id
     if odd or send.sequence_id >= 2**63 or highest >= 2**63 or send.num_messages <= 0:
         return ("odd send", send.SerializeToString(), entry)
+    if in_txn:
+        highest = max(highest, send.sequence_id)
+        txn = (send.txnid_most_bits, send.txnid_least_bits)
+        numbers = (send.sequence_id, highest, send.num_messages)
+        return ("txn send", send.producer_id, txn, *numbers, entry)
     if has_delivery_time_bytes(entry):
         return ("odd send", send.SerializeToString(), entry)
     highest = max(highest, send.sequence_id)

@@ -12,7 +12,7 @@ from magnetar.core.errors import ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import FIELD_OF_TYPE, CommandType
 from magnetar.wire.decoder import FrameDecoder
-from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun, TxnSends
 from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 from magnetar.wire.receive_buffer import SLACK_BYTES, SMALL_BUFFER_BYTES
 
@@ -25,6 +25,7 @@ MIXED = b"".join(
         frames.ping(),
         frames.flow(1, 500),
         frames.send(3, 3, txnid_most_bits=1),
+        frames.send(3, 3, marker=True),
         frames.send(3, 4, b"\x0e\x01broken"),
         frames.send(3, 5),
     )
@@ -50,11 +51,45 @@ def test_consecutive_sends_of_a_producer_are_one_run() -> None:
 
 def test_what_ends_a_run() -> None:
     kinds = [type(event) for event in decode(MIXED)]
-    assert kinds == [SendRun, SendRun, AckOne, Command, Flow, Send, BadSend, SendRun]
+    assert kinds == [
+        SendRun, SendRun, AckOne, Command, Flow, TxnSends, Send, BadSend, SendRun,
+    ]  # fmt: skip
     first = decode(MIXED)[0]
     assert isinstance(first, SendRun)
     assert (first.sequence_ids, first.highest_sequence_ids) == ([1, 200], [1, 202])
     assert first.message_counts == [1, 3]
+
+
+def test_sends_of_a_transaction_are_runs_of_their_own_by_producer() -> None:
+    def sent(producer: int, sequence_id: int, least: int | None) -> bytes:
+        if least is None:
+            return frames.send(producer, sequence_id)
+        return frames.send(producer, sequence_id, txnid_most_bits=2, txnid_least_bits=least)
+
+    stream = b"".join(
+        (
+            *(sent(7, 1, 5), sent(8, 1, 5), sent(7, 2, 5)),  # two producers take turns
+            *(sent(7, 3, 6), sent(7, 4, 5)),  # of each producer, the order stays
+            *(sent(7, 5, None), sent(7, 6, 5)),  # and that with messages outside
+            *(frames.ping(), sent(7, 7, 5)),
+        )
+    )
+    found = [
+        (event.run.producer_id, event.run.txn, event.run.sequence_ids)
+        if isinstance(event, TxnSends)
+        else type(event)
+        for event in decode(stream)
+    ]
+    assert found == [
+        (7, (2, 5), [1, 2]),
+        (8, (2, 5), [1]),
+        (7, (2, 6), [3]),
+        (7, (2, 5), [4]),
+        SendRun,
+        (7, (2, 5), [6]),
+        Command,
+        (7, (2, 5), [7]),
+    ]
 
 
 def test_slow_and_fast_sends_join_in_one_run() -> None:

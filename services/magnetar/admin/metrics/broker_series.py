@@ -64,6 +64,9 @@ def broker_families(
     yield single("pulsar_ml_cache_misses_rate", cluster, rates.misses.per_second)
     yield single("pulsar_ml_cache_evicted_bytes_total", cluster, cache.evicted_bytes, "counter")
     yield single("pulsar_ml_cache_size_max", cluster, cache.size_bytes_max)
+    stalls, stalled = service.diagnosis.stalls.stalls_total, service.diagnosis.stalls.stalled_now
+    yield single("magnetar_dispatch_stalls_total", cluster, stalls, "counter")
+    yield single("magnetar_dispatch_stalled_subscriptions", cluster, stalled)
     yield single("pulsar_health", cluster, 0 if service.stopping else 1)
     yield single("magnetar_clock_apart_seconds", cluster, service.clock.apart_ms / 1000)
     if (limit := service.request_limit) is not None:

@@ -32,6 +32,11 @@ ROW: Final = (
     ("pulsar_out_messages_total", "counter"),
     ("pulsar_out_bytes_total", "counter"),
 )
+FILTERED: Final = tuple(
+    f"pulsar_subscription_filter_{outcome}_msg_count"
+    for outcome in ("processed", "accepted", "rejected", "rescheduled")
+)
+"""Only for subscriptions whose filters have judged a message."""
 THROTTLED: Final = (
     "pulsar_subscription_dispatch_throttled_msg_events",
     "pulsar_subscription_dispatch_throttled_bytes_events",
@@ -86,6 +91,8 @@ class SubscriptionSeries:
         self._rows: list[Row] = []
         self._throttled_labels: list[str] = []
         self._throttled: list[tuple[int, int]] = []
+        self._filtered_labels: list[str] = []
+        self._filtered: list[tuple[int, ...]] = []
         self._consumer_labels: list[str] = []
         self._consumer_rows: list[Row] = []
 
@@ -104,6 +111,7 @@ class SubscriptionSeries:
             self._labels.append(labels)
             self._rows.append(_row(stats))
             self._add_throttled(labels, stats)
+            self._add_filtered(labels, stats)
         if self._with_consumers:
             self._add_consumers(labels, subscription, stats)
         return Sums(
@@ -136,6 +144,18 @@ class SubscriptionSeries:
                 self._throttled_labels.append(f'{labels[:-1]},reason="{reason}"}}')
                 self._throttled.append((messages, size_bytes))
 
+    def _add_filtered(self, labels: str, stats: SubscriptionStats) -> None:
+        if stats.filter_processed_msg_count:
+            self._filtered_labels.append(labels)
+            self._filtered.append(
+                (
+                    stats.filter_processed_msg_count,
+                    stats.filter_accepted_msg_count,
+                    stats.filter_rejected_msg_count,
+                    stats.filter_rescheduled_msg_count,
+                )
+            )
+
     def _add_consumers(
         self, labels: str, subscription: Subscription, stats: SubscriptionStats
     ) -> None:
@@ -165,6 +185,8 @@ class SubscriptionSeries:
         throttled_columns = zip(*self._throttled, strict=True)
         for name, column in zip(THROTTLED, throttled_columns, strict=False):
             yield family(name, self._throttled_labels, column, "counter")
+        for name, column in zip(FILTERED, zip(*self._filtered, strict=True), strict=False):
+            yield family(name, self._filtered_labels, column, "counter")
         consumer_columns = zip(*self._consumer_rows, strict=True)
         for (name, kind), column in zip(CONSUMER_ROW, consumer_columns, strict=False):
             yield family(name, self._consumer_labels, column, kind)

@@ -36,6 +36,7 @@ NAMES: Final[Mapping[str, PolicyName]] = MappingProxyType(
         "max_consumers_per_subscription": PolicyName.MAX_CONSUMERS,
         "max_subscriptions": PolicyName.MAX_SUBSCRIPTIONS,
         "max_topics": PolicyName.MAX_TOPICS,
+        "entry_filters": PolicyName.ENTRY_FILTERS,
         "dispatcher_pause": PolicyName.DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT,
         "max_unacked_per_consumer": PolicyName.MAX_UNACKED,
         "max_unacked_per_subscription": PolicyName.MAX_UNACKED,
@@ -61,7 +62,6 @@ _SUPER_USER_WRITES: Final = frozenset({"delayed_delivery"})
 FIXED: Final[Mapping[str, PolicyName]] = MappingProxyType(
     {
         "allowedClusters": PolicyName.ALLOW_CLUSTERS,
-        "entryFilters": PolicyName.ENTRY_FILTERS,
         "resourcegroup": PolicyName.RESOURCEGROUP,
         "shadowTopics": PolicyName.SHADOW_TOPIC,
     }

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from magnetar.admin.context import checked_name, namespace_of, service_of, text_of, topic_of
 from magnetar.broker.security.needs import (
+    ALL_SUBSCRIPTIONS,
     AnyRoleNeed,
     NamespaceNeed,
     NamespaceOperation,
@@ -163,6 +164,35 @@ class OnNamespace:
 
     def needs(self, request: Request) -> tuple[Need, ...]:
         return (NamespaceNeed(namespace_of(request), self.operation),)
+
+
+@dataclass(frozen=True, slots=True)
+class OnNamespaceSubscriptions:
+    """An operation on a subscription of all topics of the namespace, or on all subscriptions."""
+
+    operation: NamespaceOperation
+
+    @property
+    def text(self) -> str:
+        return f"namespace: {self.operation.value}, with the subscription or with all of them"
+
+    def needs(self, request: Request) -> tuple[Need, ...]:
+        used = request.path_params.get("subscription", ALL_SUBSCRIPTIONS)
+        return (NamespaceNeed(namespace_of(request), self.operation, used),)
+
+
+@dataclass(frozen=True, slots=True)
+class OnAllSubscriptions:
+    """An operation on all subscriptions of the topic in the path."""
+
+    operation: TopicOperation
+
+    @property
+    def text(self) -> str:
+        return f"topic: {self.operation.value}, with all subscriptions"
+
+    def needs(self, request: Request) -> tuple[Need, ...]:
+        return (TopicNeed(_topic(request), self.operation, ALL_SUBSCRIPTIONS),)
 
 
 @dataclass(frozen=True, slots=True)

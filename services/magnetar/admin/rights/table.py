@@ -13,9 +13,11 @@ from magnetar.admin.rights.right import (
     AllOf,
     AnyRole,
     ByBody,
+    OnAllSubscriptions,
     OnBroker,
     OnCluster,
     OnNamespace,
+    OnNamespaceSubscriptions,
     OnPolicy,
     OnTenant,
     OnTenants,
@@ -62,8 +64,8 @@ _CREATE_TOPIC: Final = OnNamespace(NamespaceOperation.CREATE_TOPIC)
 _DELETE_TOPIC: Final = OnNamespace(NamespaceOperation.DELETE_TOPIC)
 _GET_TOPICS: Final = OnNamespace(NamespaceOperation.GET_TOPICS)
 _GET_BUNDLE: Final = OnNamespace(NamespaceOperation.GET_BUNDLE)
-_CLEAR_BACKLOG: Final = OnNamespace(NamespaceOperation.CLEAR_BACKLOG)
-_UNSUBSCRIBE_ALL: Final = OnNamespace(NamespaceOperation.UNSUBSCRIBE)
+_CLEAR_BACKLOG: Final = OnNamespaceSubscriptions(NamespaceOperation.CLEAR_BACKLOG)
+_UNSUBSCRIBE_ALL: Final = OnNamespaceSubscriptions(NamespaceOperation.UNSUBSCRIBE)
 _GRANT: Final = OnNamespace(NamespaceOperation.GRANT_PERMISSION)
 _GET_GRANTS: Final = OnNamespace(NamespaceOperation.GET_PERMISSION)
 _REVOKE: Final = OnNamespace(NamespaceOperation.REVOKE_PERMISSION)
@@ -189,6 +191,7 @@ _TOPICS: Final[dict[Route, Right]] = {
     ("DELETE", _T + "/properties"): OnTopic(TopicOperation.DELETE_METADATA),
     ("GET", _T + "/stats"): _GET_STATS,
     ("GET", _T + "/internalStats"): _GET_STATS,
+    ("GET", _T + "/explain"): _GET_STATS,
     ("GET", _T + "/internal-info"): _GET_STATS,
     ("GET", _T + "/partitioned-stats"): _GET_STATS,
     ("GET", _T + "/partitioned-internalStats"): _GET_STATS,
@@ -221,6 +224,7 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("GET", _S + "/properties"): _CONSUME,
     ("PUT", _S + "/properties"): _SUBSCRIBE,
     ("POST", _S + "/analyzeBacklog"): _CONSUME,
+    ("GET", _S + "/explain"): _GET_STATS,
     ("GET", _S + "/replicatedSubscriptionStatus"): OnTopic(
         TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS
     ),
@@ -233,7 +237,9 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("POST", _S + "/skip_all"): _SKIP,
     ("POST", _S + "/expireMessages/{seconds:number}"): _EXPIRE,
     ("POST", _S + "/expireMessages"): _EXPIRE,
-    ("POST", _T + "/all_subscription/expireMessages/{seconds:number}"): _EXPIRE,
+    ("POST", _T + "/all_subscription/expireMessages/{seconds:number}"): OnAllSubscriptions(
+        TopicOperation.EXPIRE_MESSAGES
+    ),
 }
 _MESSAGES: Final[dict[Route, Right]] = {
     ("GET", _S + "/position/{position:number}"): _PEEK,
@@ -291,6 +297,9 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
     ("POST", _A + "/metadata/migration/start"): _SUPER,
     ("GET", _A + "/bookies/all"): _SUPER,
     ("GET", _A + "/bookies/racks-info"): _SUPER,
+    ("GET", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
+    ("POST", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
+    ("DELETE", _A + "/bookies/racks-info/{bookie:name}"): _SUPER,
 }
 _OWN: Final[dict[Route, Right]] = {
     ("GET", _OURS + TOPIC_PATH + "/effect"): _READ_ALL,

@@ -1,7 +1,5 @@
 """`/admin/v2/broker-stats` and `/admin/v2/bookies`: stats of this broker, and the bookies."""
 
-from typing import Final
-
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,12 +9,8 @@ from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.stats.load_report import load_report
 from magnetar.admin.stats.topic import TopicStats, topic_stats
-from magnetar.bookie.registration import RACK_DEFAULT
 
 router = Routes(prefix="/admin/v2", tags=("brokers",))
-
-RACK_GROUP: Final = "default"
-"""Pulsar's tools use this group of bookies by default; Magnetar has no others."""
 
 
 @router.get("/broker-stats/topics", summary="Stats of all loaded topics, by namespace and bundle")
@@ -50,14 +44,3 @@ async def bookies(request: Request) -> Response:
     else:
         names = [info.identity.bookie_id for info in cluster.living()]
     return answer({"bookies": [{"bookieId": name} for name in names]})
-
-
-@router.get("/bookies/racks-info", summary="Racks of the living bookies that have one")
-async def racks(request: Request) -> Response:
-    cluster = bookies_of(request)
-    racks_by_bookie = {
-        info.identity.bookie_id: {"rack": info.rack}
-        for info in (() if cluster is None else cluster.living())
-        if info.rack != RACK_DEFAULT
-    }
-    return answer({RACK_GROUP: racks_by_bookie} if racks_by_bookie else {})

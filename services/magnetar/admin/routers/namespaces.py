@@ -58,10 +58,7 @@ router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placement=a
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
 """Fields of a namespace's document that a client cannot set when it creates the namespace."""
-_NOT_SUPPORTED: Final = (
-    "entryFilters",
-    "resource_group_name",
-)
+_NOT_SUPPORTED: Final = ("resource_group_name",)
 _KINDS: Final[dict[type, str]] = {
     dict: "an object",
     list: "a list",

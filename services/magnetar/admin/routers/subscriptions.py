@@ -143,7 +143,7 @@ async def put_properties(request: Request) -> Response:
             part, "A subscription of a non-persistent topic keeps no properties"
         )
         refuse_broken(part, text_of(request, "subscription"))
-        await log.subscriptions[text_of(request, "subscription")].cursor.set_properties(properties)
+        await log.subscriptions[text_of(request, "subscription")].set_properties(properties)
 
     await for_each(await _parts_with(request), put)
     return done()

@@ -41,6 +41,7 @@ from magnetar.bookie.api import BookieError, BookieIdentity
 from magnetar.core.clock import Clock
 from magnetar.core.errors import PersistenceError
 from magnetar.core.log import get_logger
+from magnetar.ledger.affinity import affinity_of, excluding_others
 from magnetar.ledger.bookies import BookieSet
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
@@ -203,7 +204,13 @@ class Replicator:
         part = lacking.part
         refused: dict[BookieIdentity, str] = {}
         for _ in range(TARGETS_TRIED_MAX):
-            target = target_for(lacking, members, self._rng, refused)
+            left_out = excluding_others(
+                list(members.living.values()),
+                affinity_of(metadata.properties),
+                lacking.size_wanted,
+                refused,
+            )
+            target = target_for(lacking, members, self._rng, left_out)
             if target == part.bookies:
                 break
             result = CopyResult()

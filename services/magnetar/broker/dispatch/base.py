@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from magnetar.broker.dispatch.facts import DispatchFacts
+from magnetar.broker.dispatch.filtering import FILTERED_AT_ONCE_MAX, EntryFilters
 from magnetar.broker.dispatch.reader import EntryReader
 from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.subscription.consumer import AVERAGE_WEIGHT, Consumer
@@ -65,6 +67,8 @@ class Dispatcher(ABC):
         """While set, the dispatcher delivers nothing."""
         self.throttle: DispatchThrottle | None = None
         """Limits the rate of delivery; None for no limit."""
+        self.filters: EntryFilters | None = None
+        """Judges new entries before they are delivered; None for no filter."""
         self._in_turn = False
         self._turn_due = False
         self._wake_due = False
@@ -103,12 +107,14 @@ class Dispatcher(ABC):
         self._in_turn = True
         try:
             budget = TURN_ENTRIES_MAX
-            throttle = self.throttle
+            throttle, filters = self.throttle, self.filters
             while budget > 0:
                 most = budget if throttle is None else throttle.entries_max(budget)
+                if filters is not None:
+                    most = min(most, FILTERED_AT_ONCE_MAX)
                 if not most or not (moved := self._step(most)):
                     break
-                budget -= moved
+                budget -= moved if filters is None else max(moved, filters.judged())
         finally:
             self._in_turn = False
         if budget <= 0:
@@ -167,6 +173,11 @@ class Dispatcher(ABC):
     ) -> None:
         """Redelivers entries that the consumer holds: the given positions, or all."""
 
+    def _deliverable(self, taken: list[Entry]) -> list[Entry]:
+        """Returns those of `taken` that may be delivered: not acknowledged, and not filtered."""
+        entries = self.cursor.filter_unacked(taken)
+        return entries if self.filters is None else self.filters.accepted(entries)
+
     def _return(self, taken: list[Entry], live: list[Entry], done: int) -> None:
         """Returns entries to the reader: those from the first of `live` on that was not delivered.
 
@@ -215,6 +226,24 @@ class Dispatcher(ABC):
         if self.reader.failure is not None:
             failure = self.reader.failure
             stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
+
+    def facts(self) -> DispatchFacts:
+        """What keeps entries from being delivered, for diagnosis."""
+        reader = self.reader
+        return DispatchFacts(
+            buffered=reader.buffered,
+            reading=reader.reading,
+            turn_due=self._turn_due,
+            failure=reader.failure,
+        )
+
+    def redeliveries(self, ledger_id: int, entry_id: int) -> int:  # noqa: ARG002
+        """How often the entry was redelivered; 0 if the dispatcher does not count."""
+        return 0
+
+    def waits(self, ledger_id: int, entry_id: int) -> bool:  # noqa: ARG002
+        """Whether the entry was read or returned, and waits for delivery."""
+        return False
 
     @abstractmethod
     def state(self) -> dict[str, object]:

@@ -16,9 +16,11 @@ nothing while no hash drains: the entries that drain are counted when consumers 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext
+from magnetar.broker.dispatch.facts import DispatchFacts, HashFacts
 from magnetar.broker.dispatch.metadata import count_and_key
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.dispatch.replay import PositionPair
@@ -34,10 +36,12 @@ from magnetar.broker.subscription.stats import (
     DrainingHashStats,
     SubscriptionStats,
 )
-from magnetar.core.ids import Position
+from magnetar.core.ids import LATEST, Position
 from magnetar.managed_ledger.entry import Entry
 
 SAME_HASH_READ_AHEAD: Final = 20
+HASHES_SHOWN_MAX: Final = 20
+"""Waiting hashes that diagnosis names."""
 
 Outgoing = dict[Consumer, list[Delivery]]
 
@@ -49,6 +53,7 @@ class DrainingHash:
     holder: Consumer
     entries: int = 0
     blocked_attempts: int = 0
+    since_ms: int = 0
 
 
 class KeySharedDispatcher(MultipleConsumersDispatcher):
@@ -91,7 +96,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
                 if drain is None:
                     former = before.get(sticky_hash)
                     blocked = former.blocked_attempts if former else 0
-                    drain = DrainingHash(consumer, blocked_attempts=blocked)
+                    since_ms = former.since_ms if former else self.clock.now_ms()
+                    drain = DrainingHash(consumer, 0, blocked, since_ms)
                     self.draining[sticky_hash] = drain
                 drain.entries += 1
         self._line_up_all()
@@ -333,6 +339,45 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def waiting_count(self) -> int:
         """Positions that were read, or returned, and wait for delivery."""
         return len(self.waiting)
+
+    def facts(self) -> DispatchFacts:
+        """See `Dispatcher.facts`. Names at most HASHES_SHOWN_MAX hashes, the oldest first."""
+        facts = super().facts()
+        facts.look_ahead_max = self.look_ahead_max
+        by_hash, shown = self.waiting.by_hash, {*self.draining}
+        oldest = nsmallest(HASHES_SHOWN_MAX, by_hash, key=lambda waiting: by_hash[waiting][0])
+        facts.hashes = tuple(
+            self.hash_facts(sticky_hash)
+            for sticky_hash in sorted(
+                (*oldest, *(shown - set(oldest))),
+                key=lambda waiting: by_hash[waiting][0] if waiting in by_hash else LATEST,
+            )[:HASHES_SHOWN_MAX]
+        )
+        return facts
+
+    def hash_facts(self, sticky_hash: int) -> HashFacts:
+        """Returns the state of one hash."""
+        line, drain = self.waiting.by_hash.get(sticky_hash), self.draining.get(sticky_hash)
+        owner = self.selector.select(sticky_hash)
+        return HashFacts(
+            sticky_hash,
+            head=Position(*line[0]) if line else None,
+            waiting=len(line) if line else 0,
+            owner=None if owner is None else owner.name,
+            holder=None if drain is None else drain.holder.name,
+            held_entries=0 if drain is None else drain.entries,
+            since_ms=0 if drain is None else drain.since_ms,
+            blocked_attempts=0 if drain is None else drain.blocked_attempts,
+        )
+
+    def waits(self, ledger_id: int, entry_id: int) -> bool:
+        """See `Dispatcher.waits`."""
+        position = (ledger_id, entry_id)
+        return (
+            position in self._without_hash
+            or super().waits(*position)
+            or any(position in line for line in self.waiting.by_hash.values())
+        )
 
     def consumer_stats(self, consumer: Consumer) -> ConsumerStats:
         """See `Dispatcher.consumer_stats`."""

@@ -19,6 +19,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.facts import DispatchFacts
 from magnetar.broker.dispatch.replay import PositionPair, RedeliveryCounts
 from magnetar.broker.dispatch.replay_reader import ReplayReader
 from magnetar.broker.subscription.admission import check_room
@@ -317,6 +318,24 @@ class MultipleConsumersDispatcher(Dispatcher):
         stats.msg_in_replay = self.waiting_count
         for failure in self.replays.failures.values():
             stats.read_failure = f"{failure.position}: {failure.error} ({failure.attempts} times)"
+
+    def facts(self) -> DispatchFacts:
+        """See `Dispatcher.facts`."""
+        facts = super().facts()
+        facts.reading = facts.reading or self.replays.reading
+        facts.waiting = self.waiting_count
+        facts.unacked, facts.blocked = self.unacked, self.blocked
+        if facts.failure is None:
+            facts.failure = next(iter(self.replays.failures.values()), None)
+        return facts
+
+    def redeliveries(self, ledger_id: int, entry_id: int) -> int:
+        """See `Dispatcher.redeliveries`."""
+        return self.counts.of((ledger_id, entry_id))
+
+    def waits(self, ledger_id: int, entry_id: int) -> bool:
+        """See `Dispatcher.waits`."""
+        return (ledger_id, entry_id) in self.replays
 
     def state(self) -> dict[str, object]:
         """See `Dispatcher.state`."""

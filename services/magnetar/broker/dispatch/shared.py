@@ -12,6 +12,7 @@ from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext
 from magnetar.broker.dispatch.chunks import ChunkOwners
+from magnetar.broker.dispatch.facts import DispatchFacts
 from magnetar.broker.dispatch.metadata import count_and_chunk
 from magnetar.broker.dispatch.multiple import MultipleConsumersDispatcher
 from magnetar.broker.dispatch.replay import PositionPair, ReplaySet
@@ -234,3 +235,14 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         """Positions that wait for replay or are parked."""
         in_replay = len(self._replay) + len(self.replays)
         return in_replay + sum(parked not in self.replays for parked in self._chunks)
+
+    def facts(self) -> DispatchFacts:
+        """See `Dispatcher.facts`."""
+        facts = super().facts()
+        facts.parked = len(self._chunks)
+        return facts
+
+    def waits(self, ledger_id: int, entry_id: int) -> bool:
+        """See `Dispatcher.waits`."""
+        position = (ledger_id, entry_id)
+        return position in self._replay or position in self._chunks or super().waits(*position)

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.active_news import ActiveNews
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.facts import DispatchFacts
 from magnetar.broker.dispatch.metadata import kept_messages, message_count, sticky_key_of
 from magnetar.broker.dispatch.selector import RangeSelector
 from magnetar.broker.subscription.admission import check_room
@@ -97,7 +98,7 @@ class SingleActiveDispatcher(Dispatcher):
         taken = self.reader.take(min(entries_max, affordable))
         if not taken:
             return 0
-        entries = self._wanted(self.cursor.filter_unacked(taken))
+        entries = self._wanted(self._deliverable(taken))
         if not entries:
             return len(taken)
         deliveries = []
@@ -192,6 +193,13 @@ class SingleActiveDispatcher(Dispatcher):
         super().fill_stats(stats)
         if self.active is not None:
             stats.active_consumer_name = self.active.name
+
+    def facts(self) -> DispatchFacts:
+        """See `Dispatcher.facts`."""
+        facts = super().facts()
+        facts.active = None if self.active is None else self.active.name
+        facts.switching = self._switch is not None
+        return facts
 
     def state(self) -> dict[str, object]:
         """See `Dispatcher.state`."""

@@ -1,6 +1,6 @@
 """The settings in force: those of the process's start, and those that were changed since.
 
-    /dynamic-settings    {"version": 1, "values": {"maxTopicsPerNamespace": "100"}}
+    /dynamic-settings/cluster    {"version": 1, "values": {"maxTopicsPerNamespace": "100"}}
 
 The record belongs to the cluster: every broker follows it by a watch and applies it at once, and
 reads it before it serves clients, so a change survives a restart. Values have Pulsar's keys and are
@@ -24,7 +24,8 @@ from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import SettingsError
 
-KEY: Final = "/dynamic-settings"
+PREFIX: Final = "/dynamic-settings/"
+KEY: Final = PREFIX + "cluster"
 FORMAT: Final = 1
 START_TIMEOUT_S: Final = 30.0
 CAS_ATTEMPTS_MAX: Final = 20
@@ -62,7 +63,7 @@ class LiveSettings:
     def __init__(self, settings: BrokerSettings, store: MetadataStore) -> None:
         self._started_with = settings
         self._store = store
-        self._following = Follower(store, KEY, self._changed)
+        self._following = Follower(store, PREFIX, self._changed)
         self._listeners: list[Callable[[BrokerSettings], None]] = []
         self.keys = dynamic_settings(type(settings))
         """The settings that can change, by key."""
@@ -79,6 +80,15 @@ class LiveSettings:
     def listen(self, listener: Callable[[BrokerSettings], None]) -> None:
         """Calls `listener(settings)` after each change. Exceptions are logged."""
         self._listeners.append(listener)
+
+    async def confirm(self) -> None:
+        """Brings the settings up to date with the store, before data is deleted by them."""
+        cached = self._following.records.get(KEY)
+        record = await self._store.get(KEY)
+        if record is not None:
+            self._following.seen(record)
+        elif cached is not None:
+            self._following.missing(KEY, cached.revision)
 
     async def set(self, key: str, text: str) -> None:
         """Sets a value; it is in force here on return. Raises PreconditionFailed."""

@@ -87,7 +87,10 @@ def effective_parts(settings: S, values: Mapping[str, str]) -> tuple[S, dict[str
     The second result has the reason for each value that was left out. Only a broker of another
     version, with other ranges, can have set such a value.
     """
-    refused: dict[str, str] = {}
+    try:
+        return effective(settings, values), {}  # some settings are valid only together
+    except SettingsError:
+        refused: dict[str, str] = {}
     kept: dict[str, str] = {}
     result = settings
     for key, text in sorted(values.items()):

@@ -117,6 +117,12 @@ async def refusal(topic: Topic) -> MagnetarError | None:
     return None
 
 
+async def exceeded_at(topic: PersistentTopic, quota: Quota) -> Position | None:
+    """Returns the mark of the slowest subscription if the quota is exceeded, else None."""
+    mark = _slowest(topic)
+    return mark if mark is not None and await _is_exceeded(topic, quota, mark) else None
+
+
 def _slowest(topic: PersistentTopic) -> Position | None:
     return slowest(subscription.cursor for subscription in topic.subscriptions.values())
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from magnetar.broker.lifecycle.quota import Quota, quotas_of
+from magnetar.ledger.affinity import affinity
 from magnetar.ledger.settings import Quorums
 from magnetar.managed_ledger.settings import MIB, MINUTE_MS, Retention
 
@@ -50,3 +51,13 @@ def quorums_of(value: Mapping[str, Any] | None) -> Quorums | None:
     return Quorums(
         value["bookkeeperEnsemble"], value["bookkeeperWriteQuorum"], value["bookkeeperAckQuorum"]
     )
+
+
+def placement_of(value: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns the properties of new ledgers by the policy `bookieAffinity`."""
+    if value is None:
+        return {}
+    groups = affinity(
+        value.get("bookkeeperAffinityGroupPrimary"), value.get("bookkeeperAffinityGroupSecondary")
+    )
+    return {} if groups is None else groups.properties

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
 
 from magnetar.broker.catalog.topic_names import is_system_topic
+from magnetar.broker.explain.refusals import RecentRefusals
 from magnetar.broker.lifecycle import enforcement
 from magnetar.broker.lifecycle.inactivity import (
     MINUTE_MS,
@@ -70,6 +71,8 @@ class Upkeep:
         notify: Callable[[], None],
     ) -> None:
         """`notify` makes all topics apply their policies again."""
+        self.refusals: RecentRefusals | None = None
+        """Where deletions of unused topics are recorded, if the broker has it."""
         self._topics = topics
         self.unacked = UnackedWatch(limits, self.each_topic, notify)
         self._clock = clock
@@ -274,6 +277,9 @@ class Upkeep:
             await self._topics.delete_if(topic, self._should_delete)
         except PreconditionFailed:
             return  # the topic is in use again
+        mode = topic.policies.value(INACTIVE_TOPICS)
+        if self.refusals is not None:
+            self.refusals.deleted(topic.full_name, topic.last_active_ms, str(mode))
         log.info("unused topic deleted", topic=topic.full_name)
 
     def _should_delete(self, topic: Topic, *, noting: bool = False) -> bool:

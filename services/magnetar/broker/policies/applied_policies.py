@@ -17,7 +17,7 @@ the topic's own `policies_changed()` (`notifier.py`), which costs nothing per to
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from magnetar.broker.catalog.namespace_policies import granted_on_topics, without_topic
@@ -111,6 +111,8 @@ class BrokerPolicies:
         self._on_change = on_change
         self._cluster = settings.cluster_name
         self._defaults = _defaults(settings)
+        self.confirm_defaults: Callable[[], Awaitable[None]] | None = None
+        """Brings the broker's settings up to date with the store; None: they never change."""
         self._records: NamespaceRecords | None = None
         self._following = Follower(store, TOPIC_POLICIES_PREFIX, self._record_changed)
         self._own: dict[TopicName, TopicPolicies] = {}
@@ -225,6 +227,8 @@ class BrokerPolicies:
         cached = self._following.records.get(key)
         try:
             async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+                if self.confirm_defaults is not None:
+                    await self.confirm_defaults()
                 namespace = await self._store.get(namespace_key(topic.namespace))
                 record = await self._store.get(key)
         except TimeoutError:

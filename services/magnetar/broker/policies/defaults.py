@@ -117,6 +117,10 @@ def _subscribe_rate(settings: BrokerSettings) -> Values:
     }
 
 
+def _entry_filters(settings: BrokerSettings) -> Values:
+    return {"entryFilterNames": ",".join(settings.policies.entry_filters)}
+
+
 def _auto_topic_creation(settings: BrokerSettings) -> Values:
     value: Values = {
         "allowAutoTopicCreation": settings.topics.auto_topic_creation,
@@ -144,5 +148,6 @@ _SPECIAL: Final[Mapping[str, Callable[[BrokerSettings], Any]]] = {
     "subscribe_rate": _subscribe_rate,
     "auto_topic_creation": _auto_topic_creation,
     "auto_subscription_creation": _auto_subscription_creation,
+    "entry_filters": _entry_filters,
 }
 """Values that several settings define together. All other policies name their one setting."""

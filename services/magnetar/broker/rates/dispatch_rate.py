@@ -94,7 +94,7 @@ class DispatchThrottle:
 
     def entries_max(self, most: int) -> int:
         """Returns how many of `most` entries may be dispatched now; after 0, `wake` is called."""
-        if self._is_free():
+        if self.is_free:
             return most
         most = min(most, ENTRIES_AT_ONCE_MAX) if self._bytes_per_entry else 1
         limiters = self._limiters
@@ -115,7 +115,7 @@ class DispatchThrottle:
         """Takes tokens for dispatched entries."""
         self._messages_per_entry = _average(self._messages_per_entry, messages / entries)
         self._bytes_per_entry = _average(self._bytes_per_entry, size_bytes / entries)
-        if self._is_free():
+        if self.is_free:
             return
         take(self._limiters, messages, size_bytes)
 
@@ -139,7 +139,8 @@ class DispatchThrottle:
             return self.by_subscription
         return self.by_topic if limiter is self.topic else self.by_broker
 
-    def _is_free(self) -> bool:
+    @property
+    def is_free(self) -> bool:
         """Whether the subscription keeps up and is therefore not throttled."""
         return not self.tailing and self._cursor.backlog < BACKLOG_ENTRIES_MIN
 

@@ -88,6 +88,10 @@ class Grants:
         roles = self.subscriptions.get(subscription)
         return not roles or role in roles
 
+    def may_use_all(self, role: str) -> bool:
+        """Whether every subscription is open to the role."""
+        return all(not roles or role in roles for roles in self.subscriptions.values())
+
 
 NONE: Final = Grants()
 """The grants of a namespace that does not exist."""

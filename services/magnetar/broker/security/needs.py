@@ -5,6 +5,7 @@ The names of operations and policies are Pulsar's; they appear in error texts th
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from magnetar.core.names import NamespaceName, TopicName
 
@@ -120,14 +121,24 @@ class PolicyName(_Named):
     ALLOW_CUSTOM_METRIC_LABELS = auto()
 
 
+class AllSubscriptions(Enum):
+    """Stands for every subscription, in place of a name."""
+
+    ALL = auto()
+
+
+ALL_SUBSCRIPTIONS: Final = AllSubscriptions.ALL
+Subscription = str | AllSubscriptions | None
+"""The subscription that an operation uses, if it uses any; its own roles and Prefix apply."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicNeed:
     """A right to an operation on a topic or a partition."""
 
     topic: TopicName
     operation: TopicOperation
-    subscription: str | None = None
-    """The subscription that the operation uses; its own roles and the Prefix mode apply."""
+    subscription: Subscription = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +147,7 @@ class NamespaceNeed:
 
     namespace: NamespaceName
     operation: NamespaceOperation
+    subscription: Subscription = None
 
 
 @dataclass(frozen=True, slots=True)

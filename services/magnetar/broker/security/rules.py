@@ -14,6 +14,10 @@ roles need a grant.
 | PACKAGES, FUNCTIONS, SOURCES, SINKS | the action of that name on the namespace |
 | all others | none: tenant admins and super users only |
 
+An operation on a subscription also needs to be open to the role: by the subscription's own roles,
+and in the Prefix mode by its name. One on all subscriptions of a topic or namespace needs all of
+them to be open, which no role's are in the Prefix mode. Pulsar checks neither for namespaces.
+
 Source: Pulsar's PulsarAuthorizationProvider.
 """
 
@@ -22,11 +26,13 @@ from typing import Final
 
 from magnetar.broker.security.grants import Action, Grants
 from magnetar.broker.security.needs import (
+    ALL_SUBSCRIPTIONS,
     AnyRoleNeed,
     NamespaceNeed,
     NamespaceOperation,
     Need,
     PublicNeed,
+    Subscription,
     SuperUserNeed,
     TenantNeed,
     TenantOperation,
@@ -101,12 +107,8 @@ class Rules:
         match need:
             case TopicNeed():
                 return self._on_topic(role, need, grants)
-            case NamespaceNeed(operation=operation):
-                actions = _ANY_OF_NAMESPACE.get(operation, ())
-                return any(
-                    grants.on_namespace(role, action, wildcards=self.wildcards)
-                    for action in actions
-                )
+            case NamespaceNeed():
+                return self._on_namespace(role, need, grants)
             case _:
                 return False
 
@@ -114,6 +116,12 @@ class Rules:
         if self.tenant_admins_update_tenants or not isinstance(need, TenantNeed):
             return True
         return need.operation not in _OF_SUPER_USERS
+
+    def _on_namespace(self, role: str, need: NamespaceNeed, grants: Grants) -> bool:
+        actions = _ANY_OF_NAMESPACE.get(need.operation, ())
+        if any(grants.on_namespace(role, action, wildcards=self.wildcards) for action in actions):
+            return _may_use(role, need.subscription, grants, f"namespace: {need.namespace}")
+        return False
 
     def _on_topic(self, role: str, need: TopicNeed, grants: Grants) -> bool:
         topic = need.topic
@@ -127,16 +135,23 @@ class Rules:
             return granted(Action.PRODUCE) or granted(Action.CONSUME)
         if need.operation not in _BY_CONSUME or not granted(Action.CONSUME):
             return False
-        if not need.subscription:
-            return True
-        if not grants.may_use(need.subscription, role):
-            return False
-        if grants.prefix_mode and not need.subscription.startswith(role):
-            raise SubscriptionPrefixRequired(
-                "Failed to create consumer - The subscription name needs to be prefixed by the "
-                f"authentication role, like {role}-xxxx for topic: {topic}"
-            )
+        return _may_use(role, need.subscription, grants, f"topic: {topic}")
+
+
+def _may_use(role: str, subscription: Subscription, grants: Grants, place: str) -> bool:
+    """Whether the subscription is open to the role. Raises SubscriptionPrefixRequired."""
+    if subscription is ALL_SUBSCRIPTIONS:
+        return not grants.prefix_mode and grants.may_use_all(role)
+    if not subscription:
         return True
+    if not grants.may_use(subscription, role):
+        return False
+    if grants.prefix_mode and not subscription.startswith(role):
+        raise SubscriptionPrefixRequired(
+            "Failed to create consumer - The subscription name needs to be prefixed by the "
+            f"authentication role, like {role}-xxxx for {place}"
+        )
+    return True
 
 
 def _is_observation(need: Need) -> bool:

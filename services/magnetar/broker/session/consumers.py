@@ -119,6 +119,8 @@ async def _attach(
         attachment.detach()
         return
     session.consumers[command.consumer_id] = attachment
+    refusals = service.refusals
+    refusals.attached(topic.full_name, "consumer", command.consumer_name, command.subscription)
     session.link.success(command.request_id)
 
 

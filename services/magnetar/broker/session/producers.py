@@ -62,6 +62,7 @@ async def _attach(session: Session, command: pb.CommandProducer, name: TopicName
         topic.remove_producer(producer)
         return
     session.producers[command.producer_id] = (producer, topic)
+    service.refusals.attached(topic.full_name, "producer", command.producer_name)
     session.link.producer_ready(producer)
 
 

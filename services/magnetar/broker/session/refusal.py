@@ -5,10 +5,9 @@ With SUCCESS, the client would believe that the feature works.
 
 from typing import Final
 
-from magnetar.core.errors import MagnetarError, MetadataError, NotAllowed
+from magnetar.core.errors import MetadataError, NotAllowed
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.entry import in_transaction, parse_metadata
-from magnetar.wire.events import Send
 from magnetar.wire.framing import MalformedEntry
 
 NO_REPLICATED_SUBSCRIPTIONS: Final = (
@@ -17,23 +16,22 @@ NO_REPLICATED_SUBSCRIPTIONS: Final = (
 )
 
 
-def judged_send(event: Send) -> tuple[MagnetarError | None, int, int]:
-    """Returns why the broker must not store a message, its delivery time and its publish time.
+def checked_entry(entry: bytes, txn: tuple[int, int] | None) -> tuple[bytes, int, int]:
+    """Returns the entry to store, its delivery time and its publish time.
 
-    None if it may be stored; 0 and 0 without a delivery time. Puts the transaction into the entry's
-    metadata, if only SEND names it.
+    The times are 0 without a delivery time. Raises MetadataError if the entry cannot be read.
+
+    Puts the transaction into the entry's metadata, if only SEND names it.
     """
-    command = event.command
-    txn = transaction_of(command)
     try:
-        metadata = parse_metadata(event.entry)
+        metadata = parse_metadata(entry)
         if txn is not None:
-            event.entry = in_transaction(event.entry, metadata, *txn)
+            entry = in_transaction(entry, metadata, *txn)
     except MalformedEntry as error:
-        return MetadataError(str(error)), 0, 0
+        raise MetadataError(str(error)) from error
     if metadata.deliver_at_time <= 0:
-        return None, 0, 0
-    return None, metadata.deliver_at_time, metadata.publish_time
+        return entry, 0, 0
+    return entry, metadata.deliver_at_time, metadata.publish_time
 
 
 def transaction_of(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:

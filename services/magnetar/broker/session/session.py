@@ -13,13 +13,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.explain.refusals import RecentRefusals, Refusal
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refusal import judged_send, transaction_of
+from magnetar.broker.session.refusal import checked_entry, transaction_of
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -28,6 +29,7 @@ from magnetar.broker.topic.registry import TopicRegistry
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import (
+    InvalidTopicName,
     MagnetarError,
     ServerError,
     ServiceNotReady,
@@ -36,13 +38,22 @@ from magnetar.core.errors import (
 )
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.log import get_logger
-from magnetar.core.names import TopicName
+from magnetar.core.names import TopicName, parse_topic
 from magnetar.core.tasks import TaskSet
 from magnetar.observe.peer_log import PeerLog
 from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.connection_state import ConnectionState
-from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun
+from magnetar.wire.events import (
+    AckOne,
+    BadSend,
+    Command,
+    Event,
+    Flow,
+    Send,
+    SendRun,
+    TxnSends,
+)
 from magnetar.wire.framing import ProtocolError
 
 if TYPE_CHECKING:
@@ -57,6 +68,8 @@ COMMANDS_PENDING_MAX: Final = 50_000
 COMMANDS_PENDING_BYTES_MAX: Final = 16 << 20
 """Size of those commands: a client may fill each with a frame of names and patterns, or hold them
 back by not reading its answers. One more is accepted below it."""
+
+_ATTACHING: Final = (CommandType.PRODUCER, CommandType.SUBSCRIBE)
 
 TOO_MANY_TEXT: Final = "Too many requests of this connection wait"
 
@@ -97,6 +110,10 @@ class Broker(Protocol):
     peer_log: PeerLog
 
     @property
+    def refusals(self) -> RecentRefusals:
+        """The clients that were refused lately."""
+
+    @property
     def clock(self) -> Clock:
         """The clock of the broker."""
 
@@ -119,6 +136,7 @@ class Session:
         "_listing",
         "_pending_bytes",
         "_reads_again",
+        "_waiting",
         "access",
         "closed_producers",
         "consumers",
@@ -146,6 +164,8 @@ class Session:
         self._handlers = handlers
         self._listing: asyncio.Lock | None = None
         self._pending_bytes = 0
+        self._waiting = 0
+        """Commands that wait without a task."""
         self._reads_again = asyncio.Event()
         self.access: Access | None = None
         """The client's proof of identity; None while authentication is off."""
@@ -184,6 +204,8 @@ class Session:
                         self.state.received(CommandType.FLOW)
                 elif type(event) is Command:
                     self._command(event)
+                elif type(event) is TxnSends:
+                    self._checked_sends(event.run)
                 elif type(event) is Send:
                     self._single_send(event)
                 elif type(event) is BadSend:
@@ -282,24 +304,46 @@ class Session:
 
     def _single_send(self, event: Send) -> None:
         command = event.command
-        error, deliver_at_ms, published_ms = judged_send(event)
         highest = max(command.highest_sequence_id, command.sequence_id)
-        run = SendRun(
-            command.producer_id,
-            [command.sequence_id],
-            [highest],
-            [command.num_messages],
-            [event.entry],
-            len(event.entry),
-            transaction_of(command),
-            deliver_at_ms,
-            published_ms,
+        self._checked_sends(
+            SendRun(
+                command.producer_id,
+                [command.sequence_id],
+                [highest],
+                [command.num_messages],
+                [event.entry],
+                len(event.entry),
+                transaction_of(command),
+            )
         )
-        if error is None:
+
+    def _checked_sends(self, run: SendRun) -> None:
+        """Publishes messages whose metadata the broker must read, or refuses them one by one."""
+        start = 0
+        for index, entry in enumerate(run.entries):
+            try:
+                checked, deliver_at_ms, published_ms = checked_entry(entry, run.txn)
+                run.entries[index] = checked
+                if deliver_at_ms:  # a delayed message is a run of its own
+                    if index > start:
+                        self._send(run.part(start, index))
+                    delayed = run.part(index, index + 1)
+                    delayed.deliver_at_ms, delayed.published_ms = deliver_at_ms, published_ms
+                    self._send(delayed)
+                    start = index + 1
+            except MagnetarError as error:
+                if index > start:
+                    self._send(run.part(start, index))
+                if (attached := self._ready_producer(run.producer_id)) is not None:
+                    producer, topic = attached
+                    topic.refuse(producer, run.part(index, index + 1), error)
+                drop_frames(error)
+                start = index + 1
+        if start:
+            run = run.part(start)
+        if run.entries:
+            run.size_bytes = sum(map(len, run.entries))
             self._send(run)
-        elif (attached := self._ready_producer(run.producer_id)) is not None:
-            producer, topic = attached
-            topic.refuse(producer, run, error)
 
     def _ready_producer(self, producer_id: int) -> tuple[Producer, Topic] | None:
         """Returns the producer and its topic, None if the broker drops its messages."""
@@ -329,6 +373,7 @@ class Session:
         try:
             pending = handler(self, message)
         except MagnetarError as error:
+            self._refused(kind, message, error)
             self.link.error(request_id, error)
             drop_frames(error)
             return
@@ -347,22 +392,41 @@ class Session:
             return
         size_bytes = message.ByteSize()
         self._pending_bytes += size_bytes
-        self.tasks.start(self._answered(pending, request_id, size_bytes), command_name(kind))
+        answered = self._answered(pending, kind, message, request_id, size_bytes)
+        self.tasks.start(answered, command_name(kind))
 
     @property
     def _too_many_wait(self) -> bool:
         """Whether no more commands may wait."""
         return (
-            len(self.tasks) >= COMMANDS_PENDING_MAX
+            len(self.tasks) + self._waiting >= COMMANDS_PENDING_MAX
             or self._pending_bytes >= COMMANDS_PENDING_BYTES_MAX
         )
 
+    def begin_wait(self, size_bytes: int) -> None:
+        """Counts a command that waits for its answer without a task; raises TooManyRequests."""
+        if self._too_many_wait:
+            raise TooManyRequests(TOO_MANY_TEXT)
+        self._waiting += 1
+        self._pending_bytes += size_bytes
+
+    def end_wait(self, size_bytes: int) -> None:
+        """Undoes `begin_wait`: the command is answered."""
+        self._waiting -= 1
+        self._pending_bytes -= size_bytes
+
     async def _answered(
-        self, pending: Coroutine[Any, Any, None], request_id: int, size_bytes: int
+        self,
+        pending: Coroutine[Any, Any, None],
+        kind: int,
+        command: Any,
+        request_id: int,
+        size_bytes: int,
     ) -> None:
         try:
             await pending
         except MagnetarError as error:
+            self._refused(kind, command, error)
             self.link.error(request_id, error)
             drop_frames(error)
         except TimeoutError as error:
@@ -373,6 +437,26 @@ class Session:
             self._internal_error(request_id, error)
         finally:
             self._pending_bytes -= size_bytes
+
+    def _refused(self, kind: int, command: Any, error: MagnetarError) -> None:
+        """Remembers a refused producer or consumer, for `explain`."""
+        if kind not in _ATTACHING or isinstance(error, ServiceNotReady | InvalidTopicName):
+            return
+        role, consumer = "", kind == CommandType.SUBSCRIBE
+        if self.access is not None:
+            role = self.principal.original or self.principal.role
+        self.service.refusals.record(
+            str(parse_topic(command.topic)),
+            Refusal(
+                "consumer" if consumer else "producer",
+                command.consumer_name if consumer else command.producer_name,
+                command.subscription if consumer else "",
+                role,
+                self.link.address,
+                error.code.name,
+                error.message,
+            ),
+        )
 
     def _internal_error(self, request_id: int, error: Exception) -> None:
         self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error!r}")

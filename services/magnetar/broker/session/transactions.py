@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from magnetar.broker.session.session import Handler, Session
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
-from magnetar.broker.transactions.service import Transactions
+from magnetar.broker.transactions.service import ANSWER_TIMEOUT_S, Transactions
+from magnetar.core.deadlines import Deadlines
 from magnetar.core.errors import (
     AuthorizationError,
     InvalidTopicName,
@@ -24,14 +25,14 @@ from magnetar.core.errors import (
     TransactionNotFound,
     drop_frames,
 )
+from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import error_number
 
-ANSWER_TIMEOUT_S: Final = 25.0
-"""Less than the operation timeout of clients, 30 s: they get an answer on which they retry."""
+log = get_logger("magnetar.session")
 
 _FINAL: Final = (
     AuthorizationError,
@@ -92,52 +93,152 @@ def _response(kind: int, command: Any) -> Any:
     return response
 
 
-async def _connect(transactions: Transactions, session: Session, command: Any) -> Any:
-    await transactions.coordinators.get(command.tc_id)
-    return _response(CommandType.TC_CLIENT_CONNECT_REQUEST, command)
+class Request:
+    """A command of a client to a coordinator, until it is answered: once, and in time."""
+
+    __slots__ = ("_deadlines", "_kind", "_size_bytes", "command", "session", "txn")
+
+    def __init__(self, kind: int, session: Session, command: Any, deadlines: Deadlines) -> None:
+        """Counts the command as one that waits. Raises TooManyRequests."""
+        self._size_bytes = command.ByteSize()
+        session.begin_wait(self._size_bytes)
+        self._kind = kind
+        self._deadlines: Deadlines | None = deadlines
+        self.session = session
+        self.command = command
+        self.txn: TxnId | None = None
+        """The transaction that the command has begun."""
+        deadlines.add(self._late)
+
+    def answered(self, error: MagnetarError | None) -> None:
+        """Answers the command, unless its deadline has passed."""
+        if self._deadlines is None:
+            return
+        self._deadlines.remove(self._late)
+        self._deadlines = None
+        self.session.end_wait(self._size_bytes)
+        if error is not None:
+            _refuse(self._kind, self.session, self.command, error)
+            return
+        response = _response(self._kind, self.command)
+        if self.txn is not None:
+            response.txnid_most_bits, response.txnid_least_bits = self.txn
+        self.session.link.answer(_RESPONSES[self._kind][0], response)
+
+    def _late(self) -> None:
+        self.answered(_late())
 
 
-async def _new(transactions: Transactions, session: Session, command: Any) -> Any:
-    coordinator = await transactions.coordinators.get(command.tc_id)
-    txn = await coordinator.begin(caller_of(session).role, command.txn_ttl_millis)
-    response = _response(CommandType.NEW_TXN, command)
-    response.txnid_most_bits, response.txnid_least_bits = txn
-    return response
+def _connect(coordinator: Coordinator, request: Request) -> None:
+    request.answered(None)
 
 
-async def _add_partitions(transactions: Transactions, session: Session, command: Any) -> Any:
-    for topic in command.partitions:
+def _new(coordinator: Coordinator, request: Request) -> None:
+    owner = caller_of(request.session).role
+    timeout_ms = request.command.txn_ttl_millis
+    request.txn = coordinator.request_begin(owner, timeout_ms, request.answered)
+
+
+def _add_partitions(coordinator: Coordinator, request: Request) -> None:
+    command = request.command
+    topics = tuple(command.partitions)
+    for topic in topics:
         check_participant(topic)
-    coordinator = await _coordinator(transactions, command)
-    await coordinator.add(
-        command.txnid_least_bits, caller_of(session), topics=tuple(command.partitions)
-    )
-    return _response(CommandType.ADD_PARTITION_TO_TXN, command)
+    caller = caller_of(request.session)
+    coordinator.request_add(command.txnid_least_bits, caller, topics, (), request.answered)
 
 
-async def _add_subscriptions(transactions: Transactions, session: Session, command: Any) -> Any:
+def _add_subscriptions(coordinator: Coordinator, request: Request) -> None:
+    command = request.command
     for used in command.subscription:
         check_participant(used.topic)
-    coordinator = await _coordinator(transactions, command)
-    await coordinator.add(
+    coordinator.request_add(
         command.txnid_least_bits,
-        caller_of(session),
-        subscriptions=[
-            SubscriptionInTxn(used.topic, used.subscription) for used in command.subscription
-        ],
+        caller_of(request.session),
+        (),
+        [SubscriptionInTxn(used.topic, used.subscription) for used in command.subscription],
+        request.answered,
     )
-    return _response(CommandType.ADD_SUBSCRIPTION_TO_TXN, command)
 
 
-async def _end(transactions: Transactions, session: Session, command: Any) -> Any:
-    outcome = _outcome(command)
-    coordinator = await _coordinator(transactions, command)
+def _end(coordinator: Coordinator, request: Request) -> None:
+    command = request.command
+    caller, outcome = caller_of(request.session), _outcome(command)
     joined = tuple(dict.fromkeys(command.joined_least_bits))
-    await coordinator.end(command.txnid_least_bits, caller_of(session), outcome, joined)
-    return _response(CommandType.END_TXN, command)
+    coordinator.request_end(command.txnid_least_bits, caller, outcome, request.answered, joined)
 
 
-async def _end_on_partition(transactions: Transactions, session: Session, command: Any) -> Any:
+_Work = Callable[[Coordinator, Request], None]
+_WORK: Final[dict[int, _Work]] = {
+    CommandType.TC_CLIENT_CONNECT_REQUEST: _connect,
+    CommandType.NEW_TXN: _new,
+    CommandType.ADD_PARTITION_TO_TXN: _add_partitions,
+    CommandType.ADD_SUBSCRIPTION_TO_TXN: _add_subscriptions,
+    CommandType.END_TXN: _end,
+}
+"""The commands of clients to a coordinator. They answer by a callback, without a task each."""
+
+
+def _to_coordinator(kind: int) -> Handler:
+    work = _WORK[kind]
+    names_coordinator = kind in (CommandType.TC_CLIENT_CONNECT_REQUEST, CommandType.NEW_TXN)
+
+    def handle(session: Session, command: Any) -> Coroutine[Any, Any, None] | None:
+        transactions = session.service.transactions
+        assert transactions is not None  # noqa: S101 - else these are not the handlers
+        try:
+            if getattr(command, "scalable", False):
+                raise NotAllowed(
+                    "Scalable topics are not supported in transactions: scalable is set"
+                )
+            id_ = command.tc_id if names_coordinator else command.txnid_most_bits
+            coordinator = transactions.coordinators.loaded(id_)
+            if coordinator is None:
+                return _when_loaded(kind, work, transactions, session, command, id_)
+            request = Request(kind, session, command, transactions.answers)
+        except MagnetarError as error:
+            _refuse(kind, session, command, error)
+            drop_frames(error)
+            return None
+        _begin(work, coordinator, request)
+        return None
+
+    return handle
+
+
+def _begin(work: _Work, coordinator: Coordinator, request: Request) -> None:
+    try:
+        work(coordinator, request)
+    except MagnetarError as error:
+        request.answered(error)
+        drop_frames(error)
+    except Exception as error:
+        log.exception("command failed", peer=request.session.link.address)
+        request.answered(MagnetarError(f"Internal error: {error!r}"))
+
+
+async def _when_loaded(
+    kind: int, work: _Work, transactions: Transactions, session: Session, command: Any, id_: int
+) -> None:
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            coordinator = await transactions.coordinators.get(id_)
+        request = Request(kind, session, command, transactions.answers)
+    except MagnetarError as error:
+        _refuse(kind, session, command, error)
+        drop_frames(error)
+    except TimeoutError as error:
+        _refuse(kind, session, command, _late())
+        drop_frames(error)
+    else:
+        _begin(work, coordinator, request)
+
+
+def _late() -> MagnetarError:
+    return MagnetarError(f"The request is not finished after {ANSWER_TIMEOUT_S:g} s: retry")
+
+
+async def _end_on_partition(transactions: Transactions, command: Any) -> Any:
     txn = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     outcome = _outcome(command)
     await transactions.local.claim(command.topic)
@@ -145,17 +246,13 @@ async def _end_on_partition(transactions: Transactions, session: Session, comman
     return _response(CommandType.END_TXN_ON_PARTITION, command)
 
 
-async def _end_on_subscription(transactions: Transactions, session: Session, command: Any) -> Any:
+async def _end_on_subscription(transactions: Transactions, command: Any) -> Any:
     txn = TxnId(command.txnid_most_bits, command.txnid_least_bits)
     outcome = _outcome(command)
     topic, name = command.subscription.topic, command.subscription.subscription
     await transactions.local.claim(topic)
     await transactions.local.end_on_subscription(topic, name, txn, outcome)
     return _response(CommandType.END_TXN_ON_SUBSCRIPTION, command)
-
-
-async def _coordinator(transactions: Transactions, command: Any) -> Coordinator:
-    return await transactions.coordinators.get(command.txnid_most_bits)
 
 
 def caller_of(session: Session) -> Caller:
@@ -188,49 +285,38 @@ def _outcome(command: Any) -> Outcome:
     return _OUTCOMES[command.txn_action]
 
 
-_Work = Callable[[Transactions, Session, Any], Awaitable[Any]]
-
-_FROM_COORDINATORS: Final = (
-    CommandType.END_TXN_ON_PARTITION,
-    CommandType.END_TXN_ON_SUBSCRIPTION,
-)
-_WORK: Final[dict[int, _Work]] = {
-    CommandType.TC_CLIENT_CONNECT_REQUEST: _connect,
-    CommandType.NEW_TXN: _new,
-    CommandType.ADD_PARTITION_TO_TXN: _add_partitions,
-    CommandType.ADD_SUBSCRIPTION_TO_TXN: _add_subscriptions,
-    CommandType.END_TXN: _end,
+_FROM_COORDINATORS: Final[dict[int, Callable[[Transactions, Any], Awaitable[Any]]]] = {
     CommandType.END_TXN_ON_PARTITION: _end_on_partition,
     CommandType.END_TXN_ON_SUBSCRIPTION: _end_on_subscription,
 }
 
 
-def _handler(kind: int) -> Handler:
-    work = _WORK[kind]
-
+def _from_coordinator(kind: int) -> Handler:
     def handle(session: Session, command: Any) -> Coroutine[Any, Any, None]:
-        return _answered(kind, work, session, command)
+        return _answered(kind, session, command)
 
     return handle
 
 
-async def _answered(kind: int, work: _Work, session: Session, command: Any) -> None:
+async def _answered(kind: int, session: Session, command: Any) -> None:
+    transactions = session.service.transactions
+    assert transactions is not None  # noqa: S101 - else these are not the handlers
     try:
-        transactions = session.service.transactions
-        assert transactions is not None  # noqa: S101 - else these are not the handlers
         if getattr(command, "scalable", False):
             raise NotAllowed("Scalable topics are not supported in transactions: scalable is set")
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            response = await work(transactions, session, command)
+            response = await _FROM_COORDINATORS[kind](transactions, command)
     except MagnetarError as error:
         _refuse(kind, session, command, error)
         drop_frames(error)
     except TimeoutError as error:
-        late = MagnetarError(f"The request is not finished after {ANSWER_TIMEOUT_S:g} s: retry")
-        _refuse(kind, session, command, late)
+        _refuse(kind, session, command, _late())
         drop_frames(error)
     else:
         session.link.answer(_RESPONSES[kind][0], response)
 
 
-HANDLERS: Final[dict[int, Handler]] = {kind: _handler(kind) for kind in _WORK}
+HANDLERS: Final[dict[int, Handler]] = {
+    **{kind: _to_coordinator(kind) for kind in _WORK},
+    **{kind: _from_coordinator(kind) for kind in _FROM_COORDINATORS},
+}

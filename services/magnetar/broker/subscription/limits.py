@@ -5,6 +5,8 @@ The defaults are those of Pulsar 4.2's `broker.conf`; the comments name its keys
 
 from dataclasses import dataclass
 
+from magnetar.policies.filters import FilterSpec
+
 
 @dataclass(slots=True)
 class SubscriptionLimits:
@@ -22,3 +24,4 @@ class SubscriptionLimits:
     look_ahead_per_subscription: int = 20_000  # …PerSubscription
     ring_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
     skip_unreadable: bool = False  # autoSkipNonRecoverableData
+    entry_filters: FilterSpec | None = None  # entryFilters

@@ -11,6 +11,7 @@ from typing import Final
 
 from magnetar.broker.dispatch.active import choose_active
 from magnetar.broker.dispatch.active_news import ActiveNews
+from magnetar.broker.dispatch.filtering import FilterCounts, judge
 from magnetar.broker.dispatch.metadata import count_and_key, message_count
 from magnetar.broker.dispatch.selector import RingSelector, Selector, new_selector
 from magnetar.broker.ownership.records import BrokerRecord
@@ -30,6 +31,7 @@ from magnetar.core.clock import Clock
 from magnetar.core.errors import ConsumerBusy, NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.entry import Entry
+from magnetar.policies.filters import Predicate
 from magnetar.transactions.model import TxnId
 
 LEDGER_ID: Final = 0
@@ -60,6 +62,8 @@ class NonPersistentSubscription:
         self._levels: list[list[Consumer]] = []
         self._policy = KeySharedSpec()
         self._selector: Selector = RingSelector(limits.ring_points)
+        self._filter = _predicate(limits)
+        self._filter_counts = FilterCounts()
         self._gone = GoneConsumers()
         self._news = ActiveNews(lambda consumer: consumer is self.active)
         self._rated = (0, clock.monotonic())
@@ -97,6 +101,7 @@ class NonPersistentSubscription:
     def set_limits(self, limits: SubscriptionLimits) -> None:
         """Replaces the limits; attached consumers stay."""
         self.limits = limits
+        self._filter = _predicate(limits)
 
     async def add_consumer(self, consumer: Consumer) -> None:
         """See `Subscription.add_consumer`."""
@@ -201,6 +206,14 @@ class NonPersistentSubscription:
         out: dict[Consumer, list[Delivery]] = {}
         for data in entries:
             entry = Entry(LEDGER_ID, ENTRY_ID, data)
+            ack_set = None
+            if self._filter is not None:
+                total_count, bits = judgement = judge(data, self._filter)
+                self._filter_counts.add(judgement)
+                if not bits:
+                    continue
+                if bits != (1 << total_count) - 1:
+                    ack_set = bits
             if self.type is SubType.Key_Shared:
                 count, key = count_and_key(entry)
                 consumer = self._selector.select(self._selector.hash_of(key))
@@ -210,8 +223,8 @@ class NonPersistentSubscription:
             if consumer is None or not consumer.available:
                 self.dropped += count
                 continue
-            consumer.permits -= count
-            out.setdefault(consumer, []).append(Delivery(entry, count))
+            consumer.permits -= count if ack_set is None else ack_set.bit_count()
+            out.setdefault(consumer, []).append(Delivery(entry, count, 0, ack_set))
         now_ms = self.clock.now_ms()
         for consumer, deliveries in out.items():
             consumer.messages_out += sum([delivery.message_count for delivery in deliveries])
@@ -276,6 +289,7 @@ class NonPersistentSubscription:
             durable=False,
             msg_drop_rate=self.drop_rate,
         )
+        self._filter_counts.fill_stats(stats)
         if self.active is not None:
             stats.active_consumer_name = self.active.name
         consumers = [consumer_stats(consumer) for consumer in self.consumers]
@@ -287,3 +301,8 @@ class NonPersistentSubscription:
                 part.key_hash_range_arrays = owned.get(consumer, [])
         total(stats, consumers, self._gone)
         return stats
+
+
+def _predicate(limits: SubscriptionLimits) -> Predicate | None:
+    """Returns the filter of the policy; the subscription has no properties to add to it."""
+    return None if limits.entry_filters is None else limits.entry_filters.predicate({})

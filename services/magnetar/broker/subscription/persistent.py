@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.filtering import EntryFilters, FilterCounts
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.shared import SharedDispatcher
 from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
@@ -25,6 +26,7 @@ from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.history import History
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.subscription.stats import GoneConsumers, SubscriptionStats, total
@@ -35,6 +37,7 @@ from magnetar.core.errors import (
     ConsumerNotFound,
     MagnetarError,
     NotAllowed,
+    PreconditionFailed,
     ServiceNotReady,
 )
 from magnetar.core.garbage import garbage_policy
@@ -46,6 +49,7 @@ from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.position_set import PositionSet
+from magnetar.policies.filters import FilterInvalid
 from magnetar.transactions.model import Outcome, TxnId
 
 log = get_logger("magnetar.subscription")
@@ -65,6 +69,7 @@ class PersistentSubscription:
         "__weakref__",
         "_context",
         "_expired_before",
+        "_filter_counts",
         "_gone",
         "_mark_delete_moved_ms",
         "_mark_delete_seen",
@@ -78,6 +83,7 @@ class PersistentSubscription:
         "dispatcher",
         "expired_rate",
         "expired_total",
+        "history",
         "last_expire_ms",
         "last_expired",
         "ledger",
@@ -119,7 +125,10 @@ class PersistentSubscription:
         self._expired_before = 0
         self._mark_delete_seen = cursor.mark_delete
         self._mark_delete_moved_ms = 0
+        self._filter_counts: FilterCounts | None = None
         self._gone = GoneConsumers()
+        self.history: History | None = None
+        """Created when the subscription first delivers or passes messages."""
         self._moving = asyncio.Lock()
         self._context = DispatchContext(topic, ledger, cursor, limits, clock, tasks)
         self._records = records
@@ -169,8 +178,11 @@ class PersistentSubscription:
 
     def set_limits(self, limits: SubscriptionLimits) -> None:
         """See `Subscription.set_limits`."""
+        filtered = limits.entry_filters != self.limits.entry_filters
         self.limits = limits
         self._context = replace(self._context, limits=limits)
+        if filtered:
+            self._filters_changed()
         if self.dispatcher is not None:
             self.dispatcher.set_limits(limits)
 
@@ -197,6 +209,43 @@ class PersistentSubscription:
         if not self.delayed or (self.type is not None and not self.type.individual_only):
             return False
         return position in self.delayed and not self.cursor.is_done(*position)
+
+    async def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Replaces the properties; raises PreconditionFailed if filters cannot use them."""
+        spec = self.limits.entry_filters
+        try:
+            if spec is not None:
+                spec.predicate(properties)
+        except FilterInvalid as error:
+            raise PreconditionFailed(str(error), http_status=400) from error
+        await self.cursor.set_properties(properties)
+        if spec is not None:
+            self._filters_changed()
+
+    def _filters(self) -> EntryFilters | None:
+        """Returns the filters of new entries, None without any; raises FilterInvalid."""
+        spec = self.limits.entry_filters
+        predicate = None if spec is None else spec.predicate(self.cursor.properties)
+        if predicate is None:
+            return None
+        if self._filter_counts is None:
+            self._filter_counts = FilterCounts()
+        return EntryFilters(predicate, self.cursor, self._filter_counts)
+
+    def _filters_changed(self) -> None:
+        """Applies changed filters. If they cannot be used, consumers are disconnected.
+
+        They attach again and get the reason. Otherwise they would get messages that the filters
+        were meant to reject.
+        """
+        if self.dispatcher is None:
+            return
+        try:
+            self.dispatcher.filters = self._filters()
+        except FilterInvalid as error:
+            log.warning("filters cannot be used, consumers are disconnected", topic=self.topic,
+                        subscription=self.name, error=str(error))  # fmt: skip
+            self._disconnect()
 
     def rates_changed(self) -> None:
         """Applies a changed `throttle` to the dispatcher.
@@ -229,6 +278,10 @@ class PersistentSubscription:
                     dispatcher.set_delayed(self.delayed)
                 self.dispatcher = dispatcher
                 self.rates_changed()
+            try:
+                dispatcher.filters = self._filters()
+            except FilterInvalid as error:
+                raise NotAllowed(f"Subscription {self.name}: {error}") from error
             consumer.attached = True
             try:
                 dispatcher.add_consumer(consumer)
@@ -396,7 +449,9 @@ class PersistentSubscription:
         async with self._moving:
             compacted = any(consumer.compacted for consumer in self.consumers)
             self._disconnect()
+            before = self.cursor.mark_delete
             await self.cursor.reset(position, before_kept=compacted)
+            self._passed("seek", before)
             if ack_set:
                 self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, batch_size)
 
@@ -408,11 +463,11 @@ class PersistentSubscription:
         """Acknowledges the oldest `entries` unacknowledged entries."""
         target = await cursor_moves.nth_unacked(self.ledger, self.cursor, entries)
         if target is not None:
-            self._ack_up_to(target)
+            self._ack_up_to(target, "skipped")
 
     async def clear_backlog(self) -> None:
         """Acknowledges all entries."""
-        self._ack_up_to(self.ledger.last_confirmed)
+        self._ack_up_to(self.ledger.last_confirmed, "skipped")
 
     async def expire(self, age_s: float) -> bool:
         """Acknowledges entries published more than `age_s` ago; returns whether there were any."""
@@ -424,29 +479,37 @@ class PersistentSubscription:
         self.last_expire_ms, self.last_expired = self.clock.now_ms(), 0
         if target is None or target <= self.cursor.mark_delete:
             return False
-        self.last_expired = self._ack_up_to(target)
+        self.last_expired = self._ack_up_to(target, "expired")
         self.expired_total += self.last_expired
         return True
 
     def evict_up_to(self, target: Position) -> int:
         """Acknowledges entries up to `target` for a backlog quota; returns how many."""
-        return self._ack_up_to(target)
+        return self._ack_up_to(target, "evicted")
 
     async def peek(self, nth: int) -> Entry | None:
         """Returns the nth unacknowledged entry, counted from 1; None if there are fewer."""
         position = await cursor_moves.nth_unacked(self.ledger, self.cursor, nth, exact=True)
         return None if position is None else await self.ledger.read_entry(position)
 
-    def _ack_up_to(self, position: Position) -> int:
+    def _passed(self, cause: str, before: Position) -> None:
+        """Records that mark-delete has moved from `before` without a consumer's acks."""
+        if self.cursor.mark_delete > before:
+            if self.history is None:
+                self.history = History()
+            self.history.passed(cause, before, self.cursor.mark_delete, self.clock.now_ms())
+
+    def _ack_up_to(self, position: Position, cause: str) -> int:
         """Acknowledges entries up to `position`; returns how many.
 
         Entries behind an open transaction stay: no consumer could have read them yet.
         """
         if self.ledger.horizon is not None:
             position = min(position, self.ledger.last_visible)
-        before = self.cursor.backlog
-        if position > self.cursor.mark_delete:
+        before, mark = self.cursor.backlog, self.cursor.mark_delete
+        if position > mark:
             self.cursor.ack_cumulative(position)
+            self._passed(cause, mark)
             if self.dispatcher is not None:
                 self.dispatcher.settle_up_to(position)
         return before - self.cursor.backlog
@@ -499,9 +562,14 @@ class PersistentSubscription:
         """See `Subscription.update_rates`. (Pulsar does it once a minute.)"""
         self.expired_rate = (self.expired_total - self._expired_before) / RATE_PERIOD_S
         self._expired_before = self.expired_total
-        now_s = self.clock.monotonic()
+        now_s, delivering = self.clock.monotonic(), False
         for consumer in self.consumers:
             consumer.rates.update(consumer, now_s)
+            delivering = delivering or consumer.rates.out > 0
+        if delivering:
+            if self.history is None:
+                self.history = History()
+            self.history.noted(self.clock.now_ms(), self.cursor.read_position)
         self._note_mark_delete()
 
     def stats(self) -> SubscriptionStats:
@@ -526,6 +594,8 @@ class PersistentSubscription:
         )
         if self.throttle is not None:
             self.throttle.fill_stats(stats)
+        if self._filter_counts is not None:
+            self._filter_counts.fill_stats(stats)
         if dispatcher is not None:
             dispatcher.fill_stats(stats)
             consumers = [dispatcher.consumer_stats(consumer) for consumer in dispatcher.consumers]

@@ -1,7 +1,7 @@
 """The part of `topics stats` on a subscription and its consumers, under Pulsar's JSON names.
 
 `msgspec.to_builtins` converts these to the JSON object. Fields of features that we do not have
-(entry filters, delayed delivery) stay zero. Rates are those of the last `update_rates`; everything
+(delayed delivery) stay zero. Rates are those of the last `update_rates`; everything
 else is current.
 Shape checked against a Pulsar 4.2.4 standalone.
 """

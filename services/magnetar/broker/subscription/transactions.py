@@ -134,7 +134,7 @@ class SubscriptionTransactions:
                     on_done(error)
                 elif record is not None:
                     self._open[txn] = record.deadline_ms
-                    self._expiry.schedule()
+                    self._expiry.due(record.deadline_ms)
                     self._ack(consumer, txn, positions, cumulative, on_done)
 
             self._questions.ask(txn, answered)

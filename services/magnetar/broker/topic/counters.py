@@ -27,6 +27,8 @@ class TopicCounters:
         "entry_size_counts",
         "evictions_by_age",
         "evictions_by_size",
+        "last_error",
+        "last_error_ms",
         "last_published_ms",
         "message_rate_in",
         "messages_in",
@@ -41,6 +43,8 @@ class TopicCounters:
         self.bytes_in = 0
         self.entries_in = 0
         self.publish_errors = 0
+        self.last_error = ""
+        self.last_error_ms = 0
         self.publish_limited_times = 0
         self.evictions_by_age = 0
         self.evictions_by_size = 0
@@ -75,6 +79,11 @@ class TopicCounters:
         else:
             for entry in entries:
                 sizes[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, len(entry))] += 1
+
+    def failed(self, error: str, now_ms: int) -> None:
+        """Counts a failed append, with its reason."""
+        self.publish_errors += 1
+        self.last_error, self.last_error_ms = error, now_ms
 
     def renew_rates(self, period_s: float) -> None:
         """Recomputes the rates; call once per period."""

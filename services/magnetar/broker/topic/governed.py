@@ -38,6 +38,7 @@ from magnetar.core.errors import (
 from magnetar.core.names import TopicName
 from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies import admission, caps, rates
+from magnetar.policies.filters import ENTRY_FILTERS, FilterInvalid, FilterSpec
 from magnetar.policies.policy import Policy
 from magnetar.wire.events import SendRun
 
@@ -137,11 +138,15 @@ class GovernedTopic(ABC):
                 self._value(caps.MAX_UNACKED_PER_SUBSCRIPTION)
             ),
             max_consumers=self._cap(caps.MAX_CONSUMERS_PER_SUBSCRIPTION),
+            entry_filters=None if is_system_topic(self.name) else self._filters(),
         )
         if limits != self.limits:
             self.limits = default if limits == default else limits
             for subscription in list(self.subscriptions.values()):
                 subscription.set_limits(self.limits)
+
+    def _filters(self) -> FilterSpec | None:
+        return FilterSpec.of(self._value(ENTRY_FILTERS))
 
     def _apply_gate(self) -> None:
         document = self._value(rates.PUBLISH_RATE)
@@ -196,9 +201,20 @@ class GovernedTopic(ABC):
         allowed = self._value(admission.SUBSCRIPTION_TYPES)
         if allowed and sub_type not in allowed and not is_system_topic(self.name):
             raise NotAllowed(f"Topic[{{{self.full_name}}}] doesn't support {sub_type} sub type!")
+        self._check_filters(request)
         if self._subscribe_rate is not None:
             key = (host_of(consumer.sink.address), consumer.name, request.spec.consumer_id)
             self._subscribe_rate.check(key, self._context.clock.monotonic())
+
+    def _check_filters(self, request: SubscribeRequest) -> None:
+        """Raises NotAllowed if filters cannot use the properties of a new subscription."""
+        filters = self.limits.entry_filters
+        if filters is None or request.subscription in self.subscriptions:
+            return
+        try:
+            filters.predicate(request.properties)
+        except FilterInvalid as error:
+            raise NotAllowed(f"Subscription {request.subscription}: {error}") from error
 
     def check_consumers_cap(self, *, attached: bool = False) -> None:
         """Raises ConsumerBusy if the topic has its maximum of consumers.

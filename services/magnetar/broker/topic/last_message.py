@@ -31,8 +31,7 @@ async def find_last_message(
         return Position(entry.ledger_id, entry.entry_id), _last_kept_index(entry.data)
     if position is None:
         return EARLIEST, NO_BATCH
-    facts = peek((await ledger.read_entry(position)).data)
-    return position, facts.message_count - 1 if facts.is_batch else NO_BATCH
+    return position, _last_index((await ledger.read_entry(position)).data)
 
 
 def last_stored(ledger: ManagedLedger) -> Position | None:
@@ -62,15 +61,24 @@ def _last_not_aborted(ledger: ManagedLedger, last: Position) -> Position:
     return last
 
 
+def _last_index(entry: bytes) -> int:
+    """Returns the index of the last message; an entry that cannot be read counts as one message."""
+    try:
+        facts = peek(entry)
+    except MalformedEntry:
+        return NO_BATCH
+    return facts.message_count - 1 if facts.is_batch else NO_BATCH
+
+
 def _last_kept_index(entry: bytes) -> int:
     """Returns the index of the last message that was not compacted out."""
-    facts = peek(entry)
-    if not facts.is_batch:
+    last = _last_index(entry)
+    if last == NO_BATCH:
         return NO_BATCH
     try:
         _, messages = messages_of(entry)
     except MalformedEntry:
-        return facts.message_count - 1
+        return last
     for index in range(len(messages) - 1, 0, -1):
         single = messages[index].metadata
         if single is None or not single.compacted_out:

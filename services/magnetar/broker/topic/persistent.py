@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
-from magnetar.broker.lifecycle.limits import KEEPS_ALL, quorums_of, retention_of
+from magnetar.broker.lifecycle.limits import KEEPS_ALL, placement_of, quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
@@ -53,6 +53,7 @@ from magnetar.managed_ledger.appender import OnAppended
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import PAYLOAD_CURSORS
+from magnetar.policies.admission import BOOKIE_AFFINITY
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
 from magnetar.wire.events import SendRun
 
@@ -197,7 +198,7 @@ class PersistentTopic(DelayingTopic):
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Disconnects every producer: clients then resend messages without a receipt in order."""
-        self.counters.publish_errors += 1
+        self.counters.failed(str(error), self.now_ms())
         if self.producers:  # logged once, not for every run behind the first
             log.warning("append failed", topic=self.full_name, error=str(error))
         self.producers.close_all()
@@ -482,6 +483,7 @@ class PersistentTopic(DelayingTopic):
         if self.policies.known:
             retention = retention_of(value(RETENTION))
         ledger.quorums = quorums
+        ledger.tenure.placement = placement_of(value(BOOKIE_AFFINITY))
         if retention != ledger.retention:
             ledger.set_retention(retention.size_bytes, retention.time_ms)
         self.apply_policies()

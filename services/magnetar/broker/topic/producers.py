@@ -80,6 +80,16 @@ class ProducerRegistry:
         """How many producers wait for exclusive access."""
         return len(self._waiting)
 
+    @property
+    def waiting(self) -> list[Producer]:
+        """The producers that wait for exclusive access, in order."""
+        return list(self._waiting)
+
+    @property
+    def exclusive(self) -> str:
+        """The producer with exclusive access; empty if none has it."""
+        return "" if self._exclusive is None else self._exclusive.name
+
     async def add(self, producer: Producer) -> None:
         """Admits the producer (sets `ready` or `suspended`), or queues it (sets neither).
 

@@ -16,6 +16,13 @@ class TransactionRecords(Protocol):
     enabled: bool
     """Whether clients may use transactions. Former ones are looked up even if not."""
 
+    @property
+    def immediate(self) -> bool:
+        """Whether `record_at_once` may be called: the store is in this process."""
+
+    def record_at_once(self, txn: TxnId) -> TransactionRecord | None:
+        """Returns what `record` returns, without a wait. Raises MetadataError."""
+
     async def record(self, txn: TxnId) -> TransactionRecord | None:
         """Returns the newest record, None if there is none (any more).
 

@@ -6,6 +6,7 @@ Source: Pulsar's `SystemTopicNames.TRANSACTION_COORDINATOR_ASSIGN`.
 """
 
 import contextlib
+from functools import lru_cache
 from typing import Final
 
 from magnetar.broker.catalog.namespace_policies import default_policies
@@ -18,6 +19,7 @@ COORDINATORS_DEFAULT: Final = 16
 COORDINATORS_MAX: Final = 1_024
 
 
+@lru_cache(maxsize=COORDINATORS_MAX)
 def assign_partition(coordinator: int) -> TopicName:
     """Returns the partition whose owner serves the coordinator."""
     return ASSIGN_TOPIC.partition(coordinator)

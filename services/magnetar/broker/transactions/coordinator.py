@@ -5,8 +5,9 @@ next group (`writer`). The coordinator answers no request and notifies no partic
 change is durable. If a write fails for good, the coordinator has failed: its memory may be ahead of
 the store, so it answers nothing more, and the next request loads it again (`coordinators`).
 
-The end of a transaction runs as a task of the coordinator, so it continues without its client. The
-task writes the decision, notifies all participants, and keeps the outcome. A new owner of the
+A request has a callback, which gets the answer: thousands of transactions at once need no tasks.
+The end of a transaction continues without its client: the coordinator writes the decision, notifies
+the participants, at once those that need no wait, and keeps the outcome. A new owner of the
 coordinator repeats this for the transactions that are ending.
 
 A joint commit ends several transactions of the coordinator at once. The write of one record, that
@@ -18,15 +19,16 @@ its own, and the leading one last. A new owner does the same for a list that it 
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from magnetar.broker.transactions import transitions
 from magnetar.broker.transactions.counts import CoordinatorCounts
+from magnetar.broker.transactions.groups import GroupWriter
 from magnetar.broker.transactions.outcomes import Outcomes
-from magnetar.broker.transactions.participants import Notifier
+from magnetar.broker.transactions.participants import Call, Notifier
 from magnetar.broker.transactions.writer import RecordWriter, read_records, take_over
 from magnetar.core.backoff import Random
 from magnetar.core.errors import (
@@ -35,10 +37,11 @@ from magnetar.core.errors import (
     TransactionCoordinatorNotFound,
     TransactionNotFound,
 )
+from magnetar.core.futures import settle
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.store import MetadataStore, Record
+from magnetar.metadata.store import Record
 from magnetar.transactions.model import (
     Outcome,
     SubscriptionInTxn,
@@ -62,6 +65,11 @@ DEADLINES_SPARE: Final = 1_000
 
 log = get_logger("magnetar.transactions")
 
+T = TypeVar("T")
+
+OnDone = Callable[[MagnetarError | None], None]
+"""Called once with the answer of a request: None for success."""
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -84,16 +92,23 @@ class Limits:
 
 
 class _Active:
-    """A transaction that has not ended: its newest record, and the task that ends it."""
+    """A transaction that has not ended: its newest record, and what waits for its end."""
 
-    __slots__ = ("end", "joining", "record")
+    __slots__ = ("joining", "record", "waiting")
 
     def __init__(self, record: TransactionRecord) -> None:
         self.record = record
-        self.end: asyncio.Future[None] | None = None
-        """Done when all participants have made the outcome durable."""
-        self.joining: asyncio.Future[None] | None = None
-        """While a joint commit is being written: done when it is durable."""
+        self.waiting: list[OnDone] | None = None
+        """Called when all participants have made the outcome durable. None before the decision."""
+        self.joining: list[OnDone] | None = None
+        """While a joint commit is being written: called when it is durable. One list for all."""
+
+    def answer(self, error: MagnetarError | None) -> None:
+        """Answers all that wait for the end."""
+        waiting, self.waiting = self.waiting or (), []
+        for on_done in waiting:
+            # Each has its own error: a shared one would collect all their tracebacks.
+            on_done(None if error is None else TransactionCoordinatorNotFound(error.message))
 
 
 class Coordinator:
@@ -102,11 +117,10 @@ class Coordinator:
     def __init__(
         self,
         id_: int,
-        store: MetadataStore,
+        groups: GroupWriter,
         taken: tuple[Record, Head],
         notifier: Notifier,
         clock: SteadyClock,
-        random: Random,
         limits: Limits,
     ) -> None:
         self.id = id_
@@ -122,13 +136,13 @@ class Coordinator:
         """When open transactions are aborted, by the monotonic clock: a heap."""
         self._outcomes = Outcomes(limits.retention_ms)
         self._tasks = TaskSet(f"transaction coordinator {id_}")
-        self._writer = RecordWriter(store, id_, taken, self._value_of, random)
+        self._writer = RecordWriter(groups, id_, taken, self._value_of)
 
     @classmethod
     async def load(
         cls,
         id_: int,
-        store: MetadataStore,
+        groups: GroupWriter,
         broker: str,
         notifier: Notifier,
         clock: SteadyClock,
@@ -137,10 +151,10 @@ class Coordinator:
     ) -> "Coordinator":
         """Takes the coordinator over and continues the ends under way; raises MetadataError."""
         began_ms = clock.now_ms()
-        taken = await take_over(store, id_, broker, random)
-        coordinator = cls(id_, store, taken, notifier, clock, random, limits)
+        taken = await take_over(groups.store, id_, broker, random)
+        coordinator = cls(id_, groups, taken, notifier, clock, limits)
         coordinator.recovery_began_ms = began_ms
-        coordinator._recover(await read_records(store, id_))
+        coordinator._recover(await read_records(groups.store, id_))
         coordinator.recovery_ended_ms = clock.now_ms()
         return coordinator
 
@@ -172,9 +186,14 @@ class Coordinator:
         return self._writer.groups
 
     async def begin(self, owner: str | None, timeout_ms: int) -> TxnId:
-        """Begins a transaction; raises NotAllowed for a timeout out of bounds.
+        """Begins a transaction, which is durable on return; raises as `request_begin` does."""
+        return await _done(lambda done: self.request_begin(owner, timeout_ms, done))
 
-        Raises TransactionCoordinatorNotFound, on which clients retry, if too many are open.
+    def request_begin(self, owner: str | None, timeout_ms: int, on_done: OnDone) -> TxnId:
+        """Begins a transaction; calls back once it is durable. Never at once.
+
+        Raises NotAllowed for a timeout out of bounds, and TransactionCoordinatorNotFound, on which
+        clients retry, if too many are open.
         """
         record = transitions.begun(owner, timeout_ms, self._clock.now_ms())
         if len(self._active) >= self._limits.open_max:
@@ -189,9 +208,9 @@ class Coordinator:
                 "half of maxActiveTransactionsPerCoordinator: retry after some of them have ended"
             )
         number = self._writer.next_number
+        self._writer.write(number, on_done)
         self._writer.next_number += 1
         self._keep(number, record)
-        await self._writer.write(number)
         self.counts.begun += 1
         return TxnId(self.id, number)
 
@@ -202,20 +221,46 @@ class Coordinator:
         topics: Iterable[str] = (),
         subscriptions: Iterable[SubscriptionInTxn] = (),
     ) -> None:
-        """Adds participants; raises as `transitions.with_participants` does."""
+        """Adds participants; they are durable on return."""
+        await _done(lambda done: self.request_add(number, caller, topics, subscriptions, done))
+
+    def request_add(
+        self,
+        number: int,
+        caller: Caller,
+        topics: Iterable[str],
+        subscriptions: Iterable[SubscriptionInTxn],
+        on_done: OnDone,
+    ) -> None:
+        """Adds participants; calls back once they are durable. Never at once.
+
+        Raises as `transitions.with_participants` does.
+        """
         txn_id = TxnId(self.id, number)
         txn = self._active.get(number)
         if txn is None:
             raise transitions.not_found(txn_id)
         self._check_owner(txn_id, txn.record, caller)
-        txn.record = transitions.with_participants(txn_id, txn.record, topics, subscriptions)
+        record = transitions.with_participants(txn_id, txn.record, topics, subscriptions)
         # Wait for a write even if the record has them already: theirs may still be under way.
-        await self._writer.write(number)
+        self._writer.write(number, on_done)
+        txn.record = record
 
     async def end(
         self, number: int, caller: Caller, outcome: Outcome, joined: tuple[int, ...] = ()
     ) -> None:
-        """Ends a transaction; returns when every participant has made the outcome durable.
+        """Ends a transaction; returns when every participant has made the outcome durable."""
+        await _done(lambda done: self.request_end(number, caller, outcome, done, joined))
+
+    def request_end(
+        self,
+        number: int,
+        caller: Caller,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...] = (),
+    ) -> None:
+        """Ends a transaction; calls back when every participant has made the outcome durable.
 
         A commit may join other open transactions: all are committed, or none. Succeeds again for a
         client that repeats the request on another connection. Raises NotAllowed,
@@ -224,25 +269,53 @@ class Coordinator:
         """
         txn_id = TxnId(self.id, number)
         transitions.check_joint(txn_id, outcome, joined)
-        while (txn := self._active.get(number)) is not None and txn.joining is not None:
-            await asyncio.shield(txn.joining)
-        if txn is not None:
-            self._check_owner(txn_id, txn.record, caller)
-            self._check_joined(txn.record, caller, joined)
-            await asyncio.shield(self._decide(number, txn, outcome, joined))
-        else:
-            self._check_committed(joined)
-        ended = self._outcomes.get(number)
-        if ended is None:
-            if txn is not None:
-                return  # it has just ended, and without retention it is forgotten at once
-            raise transitions.not_found(txn_id)
+        txn = self._active.get(number)
+        if txn is not None and txn.joining is not None:
+            # The answer depends on the decision that is being written.
+            txn.joining.append(
+                lambda error: self._end_later(error, number, caller, outcome, on_done, joined)
+            )
+            return
         if txn is None:
+            self._check_committed(joined)
+            ended = self._outcomes.get(number)
+            if ended is None:
+                raise transitions.not_found(txn_id)
             self._check_owner(txn_id, ended.record, caller)
             if ended.was_answered(caller.connection):
                 raise transitions.not_found(txn_id)
             transitions.ending(txn_id, ended.record, outcome, 0)
-        ended.answered(caller.connection)
+            ended.answered(caller.connection)
+            on_done(None)
+            return
+        self._check_owner(txn_id, txn.record, caller)
+        self._check_joined(txn.record, caller, joined)
+
+        def answered(error: MagnetarError | None) -> None:
+            # Without retention, the outcome is forgotten at once.
+            if error is None and (kept := self._outcomes.get(number)) is not None:
+                kept.answered(caller.connection)
+            on_done(error)
+
+        self._decide(number, txn, outcome, answered, joined)
+
+    def _end_later(
+        self,
+        error: MagnetarError | None,
+        number: int,
+        caller: Caller,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...],
+    ) -> None:
+        """Ends a transaction once the joint commit that lists it is durable, or was not written."""
+        if error is None:
+            try:
+                self.request_end(number, caller, outcome, on_done, joined)
+            except MagnetarError as refusal:
+                error = refusal
+        if error is not None:
+            on_done(error)
 
     def tick(self) -> None:
         """Aborts the transactions past their deadline, and deletes old outcomes."""
@@ -254,18 +327,17 @@ class Coordinator:
             txn = self._active.get(number)
             if txn is not None and txn.record.state is TxnState.OPEN and txn.joining is None:
                 self.counts.timed_out += 1
-                self._decide(number, txn, Outcome.ABORT)
+                self._decide(number, txn, Outcome.ABORT, _ignore)
         if forgotten := self._outcomes.forget(self._clock.judged_ms()):
             self._writer.write_later(forgotten)
 
     async def close(self) -> None:
         """Stops serving; requests under way get TransactionCoordinatorNotFound."""
-        await self._writer.close()
+        self._writer.close()
         await self._tasks.stop()
-        for txn in self._active.values():
-            for waited in (txn.end, txn.joining):
-                if waited is not None and not waited.done():
-                    waited.set_exception(self._not_served())
+        self._release(self._active, self._not_served())
+        for txn in list(self._active.values()):
+            txn.answer(self._not_served())
 
     def _recover(self, records: list[Record]) -> None:
         """Loads the stored records, and continues the ends under way."""
@@ -281,8 +353,7 @@ class Coordinator:
             self._outcomes.add(number, record)
         for number, txn in list(self._active.items()):
             if (outcome := txn.record.state.outcome) is not None:
-                self._decide(number, txn, outcome)
-                self._commit_joined(txn.record)
+                self._decide(number, txn, outcome, _ignore)
 
     def _keep(self, number: int, record: TransactionRecord) -> None:
         self._active[number] = _Active(record)
@@ -307,66 +378,104 @@ class Coordinator:
                 del self._active_by_role[owner]
 
     def _decide(
-        self, number: int, txn: _Active, outcome: Outcome, joined: tuple[int, ...] = ()
-    ) -> "asyncio.Future[None]":
-        """Decides a transaction unless it has this decision; returns the future of its end.
+        self,
+        number: int,
+        txn: _Active,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...] = (),
+    ) -> None:
+        """Decides a transaction unless it has this decision; calls back when it has ended.
 
-        Raises InvalidTxnStatus.
+        Raises InvalidTxnStatus, and TransactionCoordinatorNotFound if the coordinator has failed.
         """
-        txn_id = TxnId(self.id, number)
+        if self._writer.failure is not None:
+            raise TransactionCoordinatorNotFound(self._writer.failure.message)
         stored = txn.record.state is not TxnState.OPEN
-        txn.record = transitions.ending(txn_id, txn.record, outcome, self._clock.now_ms(), joined)
-        if txn.end is None:
-            txn.end = asyncio.get_running_loop().create_future()
-            txn.end.add_done_callback(_retrieved)
-            if not stored and joined:
+        now_ms = self._clock.now_ms()
+        record = transitions.ending(TxnId(self.id, number), txn.record, outcome, now_ms, joined)
+        if txn.waiting is not None:
+            txn.waiting.append(on_done)
+        elif stored:
+            txn.waiting = [on_done]
+            self._decided(number, txn, None)
+        else:
+            self._writer.write(number, lambda error: self._decided(number, txn, error))
+            txn.record, txn.waiting = record, [on_done]
+            if joined:
                 self._hold(joined)
-            if not self._tasks.start(self._end(number, txn, stored=stored), f"end {txn_id}"):
-                txn.end.set_exception(self._not_served())
-        return txn.end
 
-    async def _end(self, number: int, txn: _Active, *, stored: bool) -> None:
-        assert txn.end is not None  # noqa: S101 - `_decide` has set it
-        txn_id = TxnId(self.id, number)
-        try:
-            if not stored:
-                await self._writer.write(number)
-            if not txn.record.state.ended:
-                for end in self._commit_joined(txn.record):
-                    await asyncio.shield(end)
-                await self._notifier.notify(txn_id, txn.record)
-                txn.record = transitions.ended(txn.record, self._clock.now_ms())
-                self._writer.write_later([number])
-        except MagnetarError as error:
-            if not txn.end.done():
-                txn.end.set_exception(error)
-            return
-        self._forget_active(number, txn.record.owner)
-        self._outcomes.add(number, txn.record)
-        self.counts.ended(txn.record)
-        if not txn.end.done():
-            txn.end.set_result(None)
+    def _decided(self, number: int, txn: _Active, error: MagnetarError | None) -> None:
+        if error is not None:
+            self._release(txn.record.joined, error)
+            txn.answer(error)
+        elif txn.record.state.ended:
+            self._ended(number, txn)
+        elif txn.record.joined:
+            self._commit_joined(number, txn)
+        else:
+            self._notify(number, txn)
 
     def _hold(self, joined: tuple[int, ...]) -> None:
         """Keeps open transactions from ending while the joint commit that lists them is written."""
-        decided: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        decided.add_done_callback(_retrieved)
+        waiting: list[OnDone] = []
         for number in joined:
-            self._active[number].joining = decided
+            self._active[number].joining = waiting
 
-    def _commit_joined(self, record: TransactionRecord) -> "list[asyncio.Future[None]]":
-        """Commits the transactions that a durable record lists; returns the futures of the ends."""
-        ends = []
-        for number in record.joined:
+    def _release(self, joined: Iterable[int], error: MagnetarError | None) -> None:
+        """Ends a `_hold`, and then answers what waits for it."""
+        waiting: list[OnDone] = []
+        for number in joined:
             txn = self._active.get(number)
-            if txn is None:
-                continue  # it has ended
-            ends.append(self._decide(number, txn, Outcome.COMMIT))
-            if (decided := txn.joining) is not None:
+            if txn is not None and txn.joining is not None:
+                waiting += txn.joining
+                txn.joining.clear()  # those of one joint commit share the list
                 txn.joining = None
-                if not decided.done():
-                    decided.set_result(None)
-        return ends
+        for on_decided in waiting:
+            on_decided(error)
+
+    def _commit_joined(self, number: int, txn: _Active) -> None:
+        """Commits the transactions that a durable record lists, and then the one that leads."""
+        held = [(at, self._active[at]) for at in txn.record.joined if at in self._active]
+        left = 1 + len(held)
+
+        def ended(error: MagnetarError | None) -> None:
+            nonlocal left
+            left -= 1
+            if error is not None:
+                txn.answer(error)
+            elif not left:
+                self._notify(number, txn)
+
+        for other, joined in held:
+            # All are decided before one of them is released.
+            self._decide(other, joined, Outcome.COMMIT, ended)
+        self._release(txn.record.joined, None)
+        ended(None)
+
+    def _notify(self, number: int, txn: _Active) -> None:
+        """Notifies the participants, and ends the transaction once all have answered."""
+        txn_id = TxnId(self.id, number)
+        calls = self._notifier.begin(txn_id, txn.record)
+        if not calls:
+            self._notified(number, txn)
+        elif not self._tasks.start(self._until_notified(number, txn, calls), f"end {txn_id}"):
+            txn.answer(self._not_served())
+
+    async def _until_notified(self, number: int, txn: _Active, calls: list[Call]) -> None:
+        await self._notifier.notify(TxnId(self.id, number), calls)
+        self._notified(number, txn)
+
+    def _notified(self, number: int, txn: _Active) -> None:
+        txn.record = transitions.ended(txn.record, self._clock.now_ms())
+        self._writer.write_later((number,))
+        self._ended(number, txn)
+
+    def _ended(self, number: int, txn: _Active) -> None:
+        self._forget_active(number, txn.record.owner)
+        self._outcomes.add(number, txn.record)
+        self.counts.ended(txn.record)
+        txn.answer(None)
 
     def _check_joined(
         self, record: TransactionRecord, caller: Caller, joined: tuple[int, ...]
@@ -411,6 +520,13 @@ class Coordinator:
         )
 
 
-def _retrieved(future: "asyncio.Future[None]") -> None:
-    if not future.cancelled():
-        future.exception()
+def _ignore(_error: MagnetarError | None) -> None:
+    """Takes an answer that nothing waits for."""
+
+
+async def _done(request: Callable[[OnDone], T]) -> T:
+    """Makes a request, and returns its value once it is answered; raises its error."""
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    value = request(lambda error: settle(answer, error))
+    await answer
+    return value

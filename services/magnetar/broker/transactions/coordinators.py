@@ -14,6 +14,7 @@ from typing import Final
 from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.transactions.assignment import COORDINATORS_MAX, assign_partition
 from magnetar.broker.transactions.coordinator import Coordinator, Limits
+from magnetar.broker.transactions.groups import GroupWriter
 from magnetar.broker.transactions.participants import Notifier
 from magnetar.core.backoff import Random
 from magnetar.core.causes import Causes
@@ -52,7 +53,7 @@ class Coordinators:
         limits: Limits,
     ) -> None:
         """`broker` names this process: the broker's id and the number of its start."""
-        self._store = store
+        self._groups = GroupWriter(store, random)
         self._ownership = ownership
         self._broker = broker
         self._notifier = notifier
@@ -83,6 +84,14 @@ class Coordinators:
         await self._tasks.stop()
         for id_ in list(self._serving):
             await self._serving.pop(id_).close()
+        await self._groups.stop()
+
+    def loaded(self, id_: int) -> Coordinator | None:
+        """Returns a coordinator that is loaded and served here, None if `get` must decide."""
+        coordinator = self._serving.get(id_)
+        if coordinator is None or coordinator.failed or not self._owns(id_):
+            return None
+        return coordinator
 
     async def get(self, id_: int) -> Coordinator:
         """Returns a loaded coordinator. Raises TransactionCoordinatorNotFound if it is elsewhere.
@@ -135,7 +144,7 @@ class Coordinators:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 coordinator = await Coordinator.load(
                     id_,
-                    self._store,
+                    self._groups,
                     self._broker,
                     self._notifier,
                     self._clock,
@@ -182,7 +191,7 @@ class Coordinators:
         while True:
             try:
                 async with asyncio.timeout(CLAIM_TIMEOUT_S):
-                    heads = await self._store.children(PREFIX)
+                    heads = await self._groups.store.children(PREFIX)
                     self._used.update(int(head) for head in heads if head.isdecimal())
                 for id_ in sorted(self._used):
                     if not self._owns(id_):

@@ -26,6 +26,16 @@ class LocalParticipants:
     def __init__(self, topics: TopicRegistry) -> None:
         self._topics = topics
 
+    def end_on_topic_at_once(self, topic: str, txn: TxnId, outcome: Outcome) -> bool:
+        """See `Participants`. Only for a topic that this broker serves and has open."""
+        name = parse_topic(topic)
+        if not self.owns(name):
+            return False
+        opened = self._topics.loaded(name)
+        if not isinstance(opened, PersistentTopic) or opened.fenced:
+            return False
+        return opened.transactions.end_at_once(txn, outcome)
+
     async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
         """See `Participants`. Raises ServiceNotReady if another broker serves the topic."""
         opened = await self._open(topic)

@@ -20,6 +20,9 @@ from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
 RETRY_S_MIN: Final = 0.1
 RETRY_S_MAX: Final = 10.0
 
+Call = tuple[str, Callable[[], Awaitable[None]]]
+"""The notification of a participant, with its name."""
+
 log = get_logger("magnetar.transactions")
 
 
@@ -29,6 +32,12 @@ class Participants(Protocol):
     Each call returns when the outcome is durable there, or the topic or subscription does not exist
     (any more). Each call raises MagnetarError if it must be repeated.
     """
+
+    def end_on_topic_at_once(self, topic: str, txn: TxnId, outcome: Outcome) -> bool:
+        """Applies the outcome to the messages of the transaction if that needs no wait.
+
+        Returns False if `end_on_topic` must be called.
+        """
 
     async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
         """Applies the outcome to the messages of the transaction."""
@@ -54,36 +63,39 @@ class Notifier:
         self.retries = 0
         """The number of attempts that were repeated."""
 
-    async def notify(self, txn: TxnId, record: TransactionRecord) -> None:
-        """Returns once every participant of a decided transaction has answered."""
+    def begin(self, txn: TxnId, record: TransactionRecord) -> list[Call]:
+        """Notifies the participants that need no wait; returns the calls for the others."""
         outcome = record.state.outcome
         assert outcome is not None  # noqa: S101 - the caller has decided
-        calls = self._calls(txn, record, outcome)
+        participants = self._participants
+        calls: list[Call] = [
+            (topic, partial(participants.end_on_topic, topic, txn, outcome))
+            for topic in record.topics
+            if not self._ended_at_once(topic, txn, outcome)
+        ]
+        for topic, name in record.subscriptions:
+            end = partial(participants.end_on_subscription, topic, name, txn, outcome)
+            calls.append((f"{topic} {name}", end))
+        return calls
+
+    def _ended_at_once(self, topic: str, txn: TxnId, outcome: Outcome) -> bool:
+        try:
+            return self._participants.end_on_topic_at_once(topic, txn, outcome)
+        except MagnetarError:
+            return False  # the call meets it again, and logs it
+        except Exception:
+            # A bug. Without another attempt, the transaction would hold its topics back.
+            log.exception("participant not notified", txn=str(txn), participant=topic)
+            return False
+
+    async def notify(self, txn: TxnId, calls: list[Call]) -> None:
+        """Returns once every participant of these calls has answered."""
         if len(calls) == 1:
             await self._until_answered(txn, *calls[0])
             return
         async with TaskScope(f"end of transaction {txn}") as scope:
             for task in [scope.start(self._until_answered(txn, *call), call[0]) for call in calls]:
                 await task
-
-    def _calls(
-        self, txn: TxnId, record: TransactionRecord, outcome: Outcome
-    ) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Returns a call for each participant, with its name."""
-        participants = self._participants
-        return [
-            *(
-                (topic, partial(participants.end_on_topic, topic, txn, outcome))
-                for topic in record.topics
-            ),
-            *(
-                (
-                    f"{topic} {name}",
-                    partial(participants.end_on_subscription, topic, name, txn, outcome),
-                )
-                for topic, name in record.subscriptions
-            ),
-        ]
 
     async def _until_answered(
         self, txn: TxnId, name: str, call: Callable[[], Awaitable[None]]

@@ -28,6 +28,10 @@ class RoutedParticipants:
         self._local = local
         self._peers = peers
 
+    def end_on_topic_at_once(self, topic: str, txn: TxnId, outcome: Outcome) -> bool:
+        """See `Participants`."""
+        return self._local.end_on_topic_at_once(topic, txn, outcome)
+
     async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
         """See `Participants`."""
         try:

@@ -1,6 +1,7 @@
 """The transactions of a broker: the parts that sessions and the admin REST use."""
 
 import asyncio
+from typing import Final
 
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.peers.client import PeerClient
@@ -8,6 +9,10 @@ from magnetar.broker.transactions.assignment import ensure_assign_topic
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.local import LocalParticipants
 from magnetar.broker.transactions.participants import Notifier
+from magnetar.core.deadlines import Deadlines
+
+ANSWER_TIMEOUT_S: Final = 25.0
+"""Less than the operation timeout of clients, 30 s: they get an answer on which they retry."""
 
 
 class Transactions:
@@ -25,6 +30,8 @@ class Transactions:
         self.coordinators = coordinators
         self.notifier = notifier
         self.local = local
+        self.answers = Deadlines(ANSWER_TIMEOUT_S)
+        """The commands of clients that wait for their answer."""
         self._resources = resources
         self._cluster = cluster
         self._peers = peers
@@ -42,4 +49,5 @@ class Transactions:
     async def stop(self) -> None:
         """Closes the coordinators and the connections to other brokers."""
         await self.coordinators.stop()
+        self.answers.close()
         await self._peers.close()

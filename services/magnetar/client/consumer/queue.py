@@ -76,8 +76,8 @@ class MessageQueue:
         except BaseException:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.put_back(waiter.result())
-            elif not waiter.done():
-                waiter.cancel()
+            elif waiter in self._waiters:
+                self._waiters.remove(waiter)
             raise
 
     def put_back(self, message: Message[Any]) -> None:

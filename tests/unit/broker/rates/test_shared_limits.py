@@ -8,6 +8,7 @@ from tests.unit.ledger.cluster import virtual
 from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.broker.dynamic.live_settings import KEY, DynamicValues, LiveSettings
+from magnetar.broker.dynamic.settings import effective_parts
 from magnetar.broker.policies.store import with_own_rate
 from magnetar.broker.rates.chain import blocking, take
 from magnetar.broker.rates.limiter import RateLimiter
@@ -19,6 +20,7 @@ from magnetar.core.names import parse_topic
 from magnetar.core.tasks import TaskSet
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
+from magnetar.policies.lifecycle import MESSAGE_TTL
 from magnetar.policies.rates import PUBLISH_RATE, SUBSCRIPTION_DISPATCH_RATE
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
@@ -298,6 +300,36 @@ def test_a_value_of_another_version_is_ignored_and_the_others_apply() -> None:
         await store.close()
 
     virtual(scenario())
+
+
+def test_settings_are_confirmed_with_the_store_before_data_is_deleted_by_them() -> None:
+    async def scenario() -> None:
+        async with broker() as service:
+            assert service.policies.confirm_defaults == service.live.confirm
+            live = LiveSettings(BrokerSettings(), service.store)  # it follows nothing
+            values = DynamicValues(1, {"ttlDurationDefaultInSeconds": "9"})
+            await service.store.put(KEY, encode(values))
+            await live.confirm()
+            assert live.current.policies.message_ttl_s == 9
+            await service.policies.confirm(parse_topic(TOPIC))
+            assert service.policies.broker_default(MESSAGE_TTL) == 9
+            await service.store.delete(KEY)
+            await live.confirm()
+            await live.confirm()
+            assert live.current.policies.message_ttl_s == 0
+
+    virtual(scenario())
+
+
+def test_values_that_are_valid_only_together_apply_together() -> None:
+    values = {"defaultRetentionTimeInMinutes": "5", "defaultRetentionSizeInMB": "7"}
+    settings, refused = effective_parts(BrokerSettings(), values)
+    assert (settings.storage.retention_minutes, settings.storage.retention_size_mb) == (5, 7)
+    assert not refused
+    del values["defaultRetentionSizeInMB"]
+    settings, refused = effective_parts(BrokerSettings(), values | {"maxProducersPerTopic": "3"})
+    assert list(refused) == ["defaultRetentionTimeInMinutes"]
+    assert settings == compose(BrokerSettings, producers_per_topic_max=3)
 
 
 def test_a_changed_default_of_a_policy_reaches_open_topics() -> None:

@@ -13,14 +13,13 @@ from tests.unit.broker.session.test_subscribing import (
     subscribe,
 )
 
-from magnetar.broker.session.refusal import judged_send
+from magnetar.broker.session.refusal import checked_entry
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ServerError
 from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, AUTO_TOPIC_CREATION
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.entry import build_entry
-from magnetar.wire.events import Send
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -89,8 +88,8 @@ def test_a_send_tells_its_delivery_time(deliver_at_ms: int, told: tuple[int, int
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=3)
     if deliver_at_ms:
         metadata.deliver_at_time = deliver_at_ms
-    event = Send(pb.CommandSend(producer_id=1, sequence_id=0), build_entry(metadata, b""))
-    assert judged_send(event) == (None, *told)
+    entry = build_entry(metadata, b"")
+    assert checked_entry(entry, None) == (entry, *told)
 
 
 async def test_the_end_of_a_connection_is_no_use_of_a_topic_that_had_sent_its_producer_away() -> (

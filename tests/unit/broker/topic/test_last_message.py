@@ -19,6 +19,7 @@ from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.stores import StoreSpec
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
 from magnetar.wire.batch import build_batch
+from magnetar.wire.checksum import with_checksum
 from magnetar.wire.entry import build_entry
 
 
@@ -83,6 +84,8 @@ async def test_without_an_artifact_it_is_the_last_message_of_the_log() -> None:
         assert await topic.last_message(None) == (two, 2)
         (three,) = await stored(topic, batch(True))
         assert await topic.last_message(None) == (three, 0)
+        (four,) = await stored(topic, with_checksum(b"\0\0\0\4\xff\xff\xff\xff"))
+        assert await topic.last_message(None) == (four, -1), "its metadata cannot be read"
 
 
 @pytest.mark.parametrize(
@@ -94,8 +97,9 @@ async def test_without_an_artifact_it_is_the_last_message_of_the_log() -> None:
         (batch(True, False, False), 0),
         (batch(False, False, True), 2),
         (entry_bytes("cannot be cut", batch=3), 2),
+        (with_checksum(b"\0\0\0\4\xff\xff\xff\xff"), -1),
     ],
-    ids=["single", "all", "without the last", "the first", "the last", "unreadable"],
+    ids=["single", "all", "without the last", "the first", "the last", "unreadable", "malformed"],
 )
 async def test_up_to_the_horizon_it_is_the_last_that_was_not_compacted_out(
     tmp_path: Path, left: bytes, index: int

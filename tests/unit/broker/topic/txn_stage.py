@@ -33,6 +33,14 @@ class Records:
         self.go.set()
         self.failing = False
         self.enabled = True
+        self.immediate = False
+        """Whether a read needs no wait, as in a standalone."""
+
+    def record_at_once(self, txn: TxnId) -> TransactionRecord | None:
+        self.asked.append(txn)
+        if self.failing:
+            raise MetadataError("no answer")
+        return self.by_id.get(txn)
 
     async def record(self, txn: TxnId) -> TransactionRecord | None:
         self.asked.append(txn)

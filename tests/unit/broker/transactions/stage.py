@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from magnetar.broker.transactions.coordinator import Caller, Coordinator, Limits
+from magnetar.broker.transactions.groups import GroupWriter
 from magnetar.broker.transactions.participants import Notifier
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import ServiceNotReady
@@ -100,6 +101,10 @@ class ToldParticipants:
         self.holding = False
         self.held: list[asyncio.Future[None]] = []
 
+    def end_on_topic_at_once(self, topic: str, txn: TxnId, outcome: Outcome) -> bool:
+        """Every end may wait."""
+        return False
+
     async def end_on_topic(self, topic: str, txn: TxnId, outcome: Outcome) -> None:
         await self._told(topic, txn, outcome)
 
@@ -132,7 +137,8 @@ class Stage:
         """A coordinator that has taken over."""
         rng = random.Random(1)
         notifier = Notifier(self.participants, at_once=8, timeout_s=30.0, random=rng)
-        return await Coordinator.load(0, self.store, broker, notifier, self.clock, rng, self.limits)
+        groups = GroupWriter(self.store, rng)
+        return await Coordinator.load(0, groups, broker, notifier, self.clock, rng, self.limits)
 
     async def stored(self, txn: TxnId) -> TransactionRecord | None:
         """The record in the store."""

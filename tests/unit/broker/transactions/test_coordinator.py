@@ -21,7 +21,7 @@ TIMEOUT_MS = 60_000
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("writer", "participants"):
+    for module in ("groups", "participants"):
         for bound in ("RETRY_S_MIN", "RETRY_S_MAX"):
             monkeypatch.setattr(f"magnetar.broker.transactions.{module}.{bound}", 0.0)
     monkeypatch.setattr("magnetar.broker.transactions.writer.IDLE_DELAY_S", 0.0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.unit.broker.transactions.stage import OTHER, TOPIC, Connection, Stage, turns
 
-from magnetar.broker.transactions import participants, writer
+from magnetar.broker.transactions import groups, participants, writer
 from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.core.errors import (
     InvalidTxnStatus,
@@ -35,8 +35,8 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.bounds = (writer.RETRY_S_MIN, writer.RETRY_S_MAX, writer.IDLE_DELAY_S)
-        writer.RETRY_S_MIN = writer.RETRY_S_MAX = writer.IDLE_DELAY_S = 0.0  # type: ignore[misc]
+        self.bounds = (groups.RETRY_S_MIN, groups.RETRY_S_MAX, writer.IDLE_DELAY_S)
+        groups.RETRY_S_MIN = groups.RETRY_S_MAX = writer.IDLE_DELAY_S = 0.0  # type: ignore[misc]
         self.notify_bounds = (participants.RETRY_S_MIN, participants.RETRY_S_MAX)
         participants.RETRY_S_MIN = participants.RETRY_S_MAX = 0.0  # type: ignore[misc]
         self.loop = asyncio.new_event_loop()
@@ -212,7 +212,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
                 task.cancel()
             self._run(turns(5))
             self.loop.close()
-            writer.RETRY_S_MIN, writer.RETRY_S_MAX, writer.IDLE_DELAY_S = self.bounds  # type: ignore[misc]
+            groups.RETRY_S_MIN, groups.RETRY_S_MAX, writer.IDLE_DELAY_S = self.bounds  # type: ignore[misc]
             participants.RETRY_S_MIN, participants.RETRY_S_MAX = self.notify_bounds  # type: ignore[misc]
 
     def _finish(self) -> None:

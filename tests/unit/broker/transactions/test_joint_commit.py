@@ -8,7 +8,12 @@ from tests.unit.broker.transactions.test_coordinator import quickly, with_topic
 
 from magnetar.broker.transactions import transitions
 from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.core.errors import InvalidTxnStatus, NotAllowed, TransactionNotFound
+from magnetar.core.errors import (
+    InvalidTxnStatus,
+    NotAllowed,
+    TransactionCoordinatorNotFound,
+    TransactionNotFound,
+)
 from magnetar.transactions.model import Outcome, TxnId, TxnState
 
 TIMEOUT_MS = 60_000
@@ -49,22 +54,26 @@ async def test_nobody_hears_of_it_before_the_list_is_durable_and_nothing_else_en
         coordinator.end(lead.least, stage.caller(), Outcome.COMMIT, (first.least, second.least))
     )
     await turns()
-    abort = asyncio.ensure_future(
-        coordinator.end(first.least, stage.caller(connection=Connection()), Outcome.ABORT)
-    )
+    aborts = [
+        asyncio.ensure_future(
+            coordinator.end(txn.least, stage.caller(connection=Connection()), Outcome.ABORT)
+        )
+        for txn in (first, second)
+    ]
     stage.set_clock.ms += 2 * TIMEOUT_MS
     coordinator.tick()
     await turns()
     assert not stage.participants.told
-    assert not abort.done()
+    assert not any(abort.done() for abort in aborts)
     record = await stage.stored(first)
     assert record is not None
     assert record.state is TxnState.OPEN
     stage.store.holding = False
     await stage.store.held[0].lands()
     await ending
-    with pytest.raises(InvalidTxnStatus):
-        await abort
+    for abort in aborts:
+        with pytest.raises(InvalidTxnStatus):
+            await abort
     assert {outcome for _, _, outcome in stage.participants.told} == {Outcome.COMMIT}
     await coordinator.close()
 
@@ -81,7 +90,7 @@ async def test_a_new_owner_commits_those_of_a_list_though_their_deadline_has_pas
     await turns()
     await stage.store.held.pop(0).lands()  # the list only, not the records of the others
     await former.close()
-    with pytest.raises(Exception, match="not written"):
+    with pytest.raises(TransactionCoordinatorNotFound):
         await ending
     stage.store.holding = stage.participants.holding = False
     stage.set_clock.ms += 2 * TIMEOUT_MS
@@ -95,6 +104,37 @@ async def test_a_new_owner_commits_those_of_a_list_though_their_deadline_has_pas
         (TOPIC, second, Outcome.COMMIT),
     ]
     await successor.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+async def test_those_that_wait_for_a_joint_commit_are_answered_if_it_is_not_written(
+    closed: bool,
+) -> None:
+    stage = Stage()
+    coordinator = await stage.load()
+    lead, first, second = await three(stage, coordinator)
+    stage.store.holding = True
+    waiting = [
+        asyncio.ensure_future(
+            coordinator.end(lead.least, stage.caller(), Outcome.COMMIT, (first.least, second.least))
+        )
+    ]
+    await turns()
+    for txn in (first, second):
+        other = stage.caller(connection=Connection())
+        waiting.append(asyncio.ensure_future(coordinator.end(txn.least, other, Outcome.COMMIT)))
+    await turns()
+    stage.store.holding = False
+    if closed:
+        await coordinator.close()
+    else:
+        successor = await stage.load("b")
+        await stage.store.held[0].lands()
+        await successor.close()
+    for ending in waiting:
+        with pytest.raises(TransactionCoordinatorNotFound):
+            await ending
+    await coordinator.close()
 
 
 async def test_one_that_is_not_open_refuses_the_whole() -> None:

@@ -1,7 +1,6 @@
 """Routes beside the policies of the registry: properties, and answers that never change.
 
-Magnetar lacks entry filters, shadow topics, resource groups and similar features of Pulsar. Their
-routes answer as if nothing was set.
+Magnetar lacks shadow topics and resource groups. Their routes answer as if nothing was set.
 """
 
 from collections.abc import Callable
@@ -47,15 +46,11 @@ _OLD_STRATEGIES: Final = (
 
 OF_NAMESPACES: Final[dict[str, Callable[[Document], object]]] = {
     "allowedClusters": lambda document: document["allowed_clusters"],
-    "entryFilters": lambda _: None,
     "resourcegroup": lambda _: None,
 }
 OF_TOPICS: Final[dict[str, object]] = {
-    "entryFilters": None,
     "shadowTopics": None,
 }
-OF_BROKERS: Final[dict[str, object]] = {"entryFilters": {"entryFilterNames": ""}}
-"""The broker's values, which apply if nothing is set."""
 register_choice("fixed_of_namespaces", OF_NAMESPACES)
 register_choice("fixed_of_topics", OF_TOPICS)
 
@@ -77,8 +72,7 @@ async def get_of_namespace(request: Request) -> Response:
 )
 async def get_of_topic(request: Request) -> Response:
     await require_namespace(service_of(request), topic_of(request).namespace)
-    values = OF_TOPICS | OF_BROKERS if bodies.flag(request, "applied") else OF_TOPICS
-    return optional(values[text_of(request, "policy")])
+    return optional(OF_TOPICS[text_of(request, "policy")])
 
 
 @router.post(

@@ -11,8 +11,10 @@ from typing import Any, Final
 from magnetar.broker.service import BrokerService
 from magnetar.core.errors import AuthorizationError, NotAllowed, PreconditionFailed
 from magnetar.core.names import NamespaceName
-from magnetar.policies.admission import REPLICATION, SUBSCRIPTION_AUTH_MODE
+from magnetar.policies import filters
+from magnetar.policies.admission import BOOKIE_AFFINITY, REPLICATION, SUBSCRIPTION_AUTH_MODE
 from magnetar.policies.caps import MAX_MESSAGE_SIZE, MESSAGE_SIZE_INVALID
+from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, RETENTION
 from magnetar.policies.policy import Level, Policy
 
@@ -70,9 +72,21 @@ async def check_value(
 
 
 def check_honored(policy: Policy, value: object, service: BrokerService) -> None:
-    """Raises NotAllowed if the value needs a feature that is missing or off; None needs nothing."""
+    """Raises if the value cannot be honored; None needs nothing.
+
+    NotAllowed: it needs a feature that is missing or off; PreconditionFailed: it names no filter.
+    """
     if (reason := policy.unsupported(value, service.cluster)) is not None:
         raise NotAllowed(reason)
+    if policy is BOOKIE_AFFINITY and value is not None and service.session is None:
+        raise NotAllowed(
+            "bookieAffinity needs a cluster: a standalone has one bookie; leave it out"
+        )
+    if policy is ENTRY_FILTERS and isinstance(value, Mapping):
+        try:
+            filters.check(value)
+        except filters.FilterInvalid as error:
+            raise PreconditionFailed(str(error), http_status=400) from error
     if policy is not SUBSCRIPTION_AUTH_MODE or value in (None, "None"):
         return
     if service.security is None or service.security.authorizer is None:

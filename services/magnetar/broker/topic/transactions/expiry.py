@@ -49,12 +49,13 @@ class Expiry:
 
     def schedule(self) -> None:
         """Sets the timer for the next deadline."""
+        if deadlines := self._deadlines():
+            self.due(min(deadlines.values()))
+
+    def due(self, due_ms: int) -> None:
+        """Sets the timer for a deadline, unless it is set for an earlier one."""
         if self._running or self._closed:
             return
-        deadlines = self._deadlines()
-        if not deadlines:
-            return
-        due_ms = min(deadlines.values())
         delay_s = 0.0
         if due_ms != NOT_LOOKED_UP:
             delay_s = max(0.0, (due_ms - self._clock.now_ms()) / 1000 + EXPIRY_GRACE_S)

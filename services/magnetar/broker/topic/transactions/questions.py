@@ -52,6 +52,16 @@ class Questions:
         """Whether clients may use transactions."""
         return self._records is not None and self._records.enabled
 
+    @property
+    def immediate(self) -> bool:
+        """Whether `read_at_once` may be called."""
+        return self._records is not None and self._records.immediate
+
+    def read_at_once(self, txn: TxnId) -> TransactionRecord | None:
+        """Returns the record as it is now, without a wait. Raises MagnetarError."""
+        assert self._records is not None  # noqa: S101 - `immediate` says so
+        return self._records.record_at_once(txn)
+
     def ask(self, txn: TxnId, on_answer: OnAnswer) -> None:
         """Calls `on_answer` once the record has been read, never before this returns."""
         waiting = self._waiting.get(txn)

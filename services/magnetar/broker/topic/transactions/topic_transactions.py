@@ -103,9 +103,24 @@ class TopicTransactions:
             return NotAllowed(ENDED_TEXT.format(txn))
         if open_txn is not None and open_txn.looked_up:
             return None
-        if txn not in self._questions:
-            self._questions.ask(txn, lambda record, error: self._answered(txn, record, error))
+        if txn in self._questions:
+            return UNDECIDED
+        if self._questions.immediate and self._watermark.stored and self._recovered is None:
+            return self._admitted_at_once(txn)
+        self._questions.ask(txn, lambda record, error: self._answered(txn, record, error))
         return UNDECIDED
+
+    def _admitted_at_once(self, txn: TxnId) -> MagnetarError | None:
+        """Admits the transaction, or returns why not, by a record that is read without a wait."""
+        try:
+            record = self._questions.read_at_once(txn)
+        except MagnetarError as error:
+            return ServiceNotReady(f"The record of transaction {txn} cannot be read: {error}")
+        refusal = send_refusal(txn, record, self._name)
+        if refusal is None and record is not None:
+            self.buffer.admit(txn, record.deadline_ms)
+            self._expiry.due(record.deadline_ms)
+        return refusal
 
     def _answered(
         self, txn: TxnId, record: TransactionRecord | None, error: MagnetarError | None
@@ -115,7 +130,7 @@ class TopicTransactions:
             error = send_refusal(txn, record, self._name)
         if error is None and record is not None:
             self.buffer.admit(txn, record.deadline_ms)
-            self._expiry.schedule()
+            self._expiry.due(record.deadline_ms)
             self._on_answer()
             return
         assert error is not None  # noqa: S101  (`send_refusal` refuses a missing record)
@@ -159,6 +174,22 @@ class TopicTransactions:
         """See `Participant.end_transaction`. Raises ServiceNotReady if it must be repeated."""
         await self._tasks.finish(self._end(txn, outcome), f"end {txn} in {self._name}")
 
+    def end_at_once(self, txn: TxnId, outcome: Outcome) -> bool:
+        """Ends a transaction if that needs no wait; returns False if `end_transaction` must do it.
+
+        A commit needs none: it writes nothing, unless appends are in flight or have failed.
+        """
+        if outcome is not Outcome.COMMIT or self._recovered is not None or self._closed:
+            return False
+        open_txn = self.buffer.get(txn)
+        if open_txn is not None:
+            if open_txn.in_flight or open_txn.uncertain or open_txn.outcome is not None:
+                return False
+            open_txn.outcome = outcome
+            self._ended(txn, open_txn)
+        self._questions.ended(txn)
+        return True
+
     async def _end(self, txn: TxnId, outcome: Outcome) -> None:
         self._questions.ended(txn)
         try:
@@ -186,12 +217,15 @@ class TopicTransactions:
             else:
                 await self._confirm_owner()
         if self.buffer.get(txn) is open_txn:
-            self.buffer.end(txn)
-            if outcome is Outcome.COMMIT:
-                self.committed_total += 1
-            else:
-                self.aborted_total += 1
-            self._move_horizon()
+            self._ended(txn, open_txn)
+
+    def _ended(self, txn: TxnId, open_txn: OpenTxn) -> None:
+        self.buffer.end(txn)
+        if open_txn.outcome is Outcome.COMMIT:
+            self.committed_total += 1
+        else:
+            self.aborted_total += 1
+        self._move_horizon()
 
     async def _confirm_owner(self) -> None:
         """Raises ManagedLedgerFenced unless this broker still owns the topic.

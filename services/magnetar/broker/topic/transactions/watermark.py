@@ -62,6 +62,11 @@ class Watermark:
             self._listening = True
             self._ledger.add_append_listener(self._appended)
 
+    @property
+    def stored(self) -> bool:
+        """Whether the log has a watermark."""
+        return self._stored is not None
+
     async def create(self) -> None:
         """Stores a first watermark if there is none."""
         if self._stored is None:

@@ -1,0 +1,1 @@
+"""Gathers the state that judgments are made from."""

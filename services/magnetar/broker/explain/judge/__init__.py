@@ -1,0 +1,1 @@
+"""Judgments: pure functions from state to findings."""

@@ -1,0 +1,104 @@
+"""GET requests of commands to a cluster's admin REST.
+
+Redirects to the broker that owns a topic are followed. The token goes to the first address and to
+brokers that it redirects to, and never from TLS to plain HTTP.
+"""
+
+import argparse
+import json
+import os
+import ssl
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+from magnetar.core.errors import MagnetarError
+
+ADMIN_URL_DEFAULT: Final = "http://localhost:8080"
+TIMEOUT_S: Final = 60.0
+REDIRECTS_MAX: Final = 5
+ANSWER_BYTES_MAX: Final = 64 << 20
+REASON_CHARACTERS_MAX: Final = 1_000
+_REDIRECTS: Final = frozenset({302, 307, 308})
+_OK: Final = 200
+
+
+class AdminFailed(MagnetarError):
+    """The cluster could not be reached or has refused the request."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that locate the cluster and give it a token."""
+    parser.add_argument(
+        "--admin-url",
+        metavar="URL",
+        default=os.environ.get("MAGNETAR_ADMIN_URL", ADMIN_URL_DEFAULT),
+        help=f"the cluster's admin REST (MAGNETAR_ADMIN_URL; {ADMIN_URL_DEFAULT})",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="FILE",
+        default=os.environ.get("MAGNETAR_TOKEN_FILE"),
+        help="a file with the token to send (MAGNETAR_TOKEN_FILE)",
+    )
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="the authorities that sign the cluster's certificates"
+    )
+
+
+def get(args: argparse.Namespace, path: str) -> bytes:
+    """Returns the body of the answer; raises AdminFailed with the cluster's reason."""
+    url = args.admin_url.rstrip("/") + path
+    try:
+        token = Path(args.token_file).read_text().strip() if args.token_file else ""
+        context = ssl.create_default_context(cafile=args.ca_file)
+    except (OSError, ValueError) as error:
+        raise AdminFailed(str(error)) from None
+    secure = urlsplit(url).scheme == "https"
+    for _ in range(REDIRECTS_MAX + 1):
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise AdminFailed(f"{url} is not an address such as {ADMIN_URL_DEFAULT}")
+        if secure and parts.scheme != "https":
+            raise AdminFailed(f"the cluster redirects to {url}, which is not encrypted")
+        status, location, body = _request(url, token, context)
+        if status == _OK:
+            return body
+        if status not in _REDIRECTS or not location:
+            raise AdminFailed(f"{parts.netloc}: {_reason(body) or f'status {status}'}")
+        url = urljoin(url, location)
+    raise AdminFailed(f"{args.admin_url} redirects more than {REDIRECTS_MAX} times")
+
+
+def _request(url: str, token: str, context: ssl.SSLContext) -> tuple[int, str, bytes]:
+    parts = urlsplit(url)
+    connection: HTTPConnection
+    if parts.scheme == "https":
+        connection = HTTPSConnection(
+            parts.hostname or "", parts.port, timeout=TIMEOUT_S, context=context
+        )
+    else:
+        connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
+    headers = {"accept": "application/json"}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    try:
+        connection.request("GET", target, headers=headers)
+        response: HTTPResponse = connection.getresponse()
+        body = response.read(ANSWER_BYTES_MAX)
+        return response.status, response.headers.get("location", ""), body
+    except (OSError, HTTPException) as error:
+        raise AdminFailed(f"{parts.netloc}: {error or type(error).__name__}") from None
+    finally:
+        connection.close()
+
+
+def _reason(body: bytes) -> str:
+    try:
+        document = json.loads(body)
+    except ValueError:
+        return ""
+    reason = document.get("reason", "") if isinstance(document, dict) else ""
+    return str(reason)[:REASON_CHARACTERS_MAX]

@@ -1,0 +1,1 @@
+"""A small client of brokers for the sink: look-ups, producers, readers, transactions."""

@@ -1,0 +1,204 @@
+"""Each reason why a subscription delivers nothing: its code, the culprit, and the next step."""
+
+from typing import cast
+
+from magnetar.broker.subscription.spec import SubType
+
+from .explained import Client, attach, client_of, explain, first, follow
+from .support import Admin, append, entry
+
+CAP = "maxUnackedMessagesOnConsumer"
+
+
+async def test_no_consumer(admin: Admin) -> None:
+    await admin.done("PUT", "~/persistent/t1/n1/a/subscription/s")
+    await admin.publish([b"1", b"2"])
+    found = await first(admin, "s")
+    assert found.code == "no_consumer"
+    assert found.evidence["backlog"] == 2
+    assert "pulsar-client consume -s s" in found.next_step.command
+    await attach(admin, "s")
+    assert (await first(admin, "s")).code != "no_consumer"
+
+
+async def test_no_permits_names_the_consumer_and_since_when(admin: Admin) -> None:
+    consumer = await attach(admin, "s", permits=1, name="slow")
+    await admin.publish([b"1", b"2", b"3"])
+    found = await first(admin, "s")
+    assert found.code == "no_permits"
+    assert "slow" in found.summary
+    assert found.since is not None
+    (evidence,) = cast("list[dict[str, object]]", found.evidence["consumers"])
+    assert evidence["consumer"] == "slow"
+    assert evidence["permits"] == 0
+    topic = await admin.topic()
+    topic.subscriptions["s"].flow(consumer, 10)
+    assert (await first(admin, "s")).code == "in_flight"
+
+
+async def test_unacked_cap_of_a_consumer_and_its_override(admin: Admin) -> None:
+    await admin.done("POST", f"~/namespaces/t1/n1/{CAP.replace('On', 'Per')}", 500)
+    await admin.topic()
+    await admin.done("POST", f"~/persistent/t1/n1/a/{CAP}", 2)
+    await attach(admin, "s", name="hoarder")
+    await admin.publish([b"1", b"2", b"3"])
+    answer = await explain(admin, "s")
+    found = answer.findings[0]
+    assert found.code == "unacked_cap_consumer"
+    assert "hoarder" in found.summary
+    assert found.evidence["cap"] == 2
+    assert found.evidence["level"] == "topic"
+    assert found.since is not None
+    hidden = next(each for each in answer.findings if each.code == "policy_overridden")
+    assert hidden.evidence["namespace_value"] == "500"
+    await follow(admin, found)
+    assert (await first(admin, "s")).code == "in_flight"
+
+
+async def test_unacked_cap_of_the_subscription(admin: Admin) -> None:
+    await admin.topic()
+    await admin.done("POST", "~/persistent/t1/n1/a/maxUnackedMessagesOnSubscription", 2)
+    await attach(admin, "s", name="hoarder")
+    await admin.publish([b"1", b"2", b"3"])
+    found = await first(admin, "s")
+    assert found.code == "unacked_cap_subscription"
+    assert found.evidence["most_at"] == "hoarder"
+    await follow(admin, found)
+    assert (await first(admin, "s")).code == "in_flight"
+
+
+async def test_a_connection_that_does_not_drain(admin: Admin) -> None:
+    peer = Client()
+    peer.writable = False
+    await attach(admin, "s", name="stuck", peer=peer)
+    await admin.publish([b"1"])
+    found = await first(admin, "s")
+    assert found.code == "slow_connection"
+    assert "stuck" in found.summary
+
+
+async def test_dispatch_rate_names_its_level(admin: Admin) -> None:
+    rate = {"dispatchThrottlingRateInMsg": 1, "ratePeriodInSecond": 3_600}
+    await admin.done("POST", "~/namespaces/t1/n1/dispatchRate", rate)
+    consumer = await attach(admin, "s")
+    await admin.publish([b"1", b"2", b"3"])
+    found = await first(admin, "s")
+    assert found.code == "rate_limited"
+    assert found.evidence["policy"] == "dispatch_rate"
+    assert found.evidence["level"] == "namespace"
+    assert "namespaces remove-dispatch-rate t1/n1" in found.next_step.command
+    await follow(admin, found)
+    await client_of(consumer).got(3)
+    assert (await first(admin, "s")).code == "in_flight"
+
+
+async def test_in_flight_names_the_holder(admin: Admin) -> None:
+    consumer = await attach(admin, "s", name="holder")
+    (position,) = await admin.publish([b"1"])
+    found = await first(admin, "s")
+    assert found.code == "in_flight"
+    assert found.evidence["oldest_unacknowledged"] == str(position)
+    await follow(admin, found)
+    assert client_of(consumer).closed_consumers == [7]
+    other = await attach(admin, "s", name="other")
+    await client_of(other).got(1)
+
+
+async def test_an_exclusive_consumer_holds_what_it_has_not_acknowledged(admin: Admin) -> None:
+    await attach(admin, "s", SubType.Exclusive, name="only")
+    await admin.publish([b"1", b"2"])
+    found = await first(admin, "s")
+    assert found.code == "in_flight"
+    assert "only has not acknowledged 2" in found.summary
+
+
+async def test_terminated_and_drained(admin: Admin) -> None:
+    consumer = await attach(admin, "s")
+    (position,) = await admin.publish([b"1"])
+    topic = await admin.topic()
+    topic.subscriptions["s"].ack_one(consumer, *position)
+    await topic.terminate()
+    found = await first(admin, "s")
+    assert found.code == "terminated"
+    assert found.evidence["terminated_at"] == str(position)
+
+
+async def test_caught_up(admin: Admin) -> None:
+    consumer = await attach(admin, "s")
+    (position,) = await admin.publish([b"1"])
+    topic = await admin.topic()
+    topic.subscriptions["s"].ack_one(consumer, *position)
+    assert (await first(admin, "s")).code == "caught_up"
+
+
+async def test_created_behind_the_messages(admin: Admin) -> None:
+    await admin.publish([b"1", b"2"])
+    await admin.done("PUT", "~/persistent/t1/n1/a/subscription/s")
+    found = await first(admin, "s")
+    assert found.code == "wrong_initial_position"
+    assert found.evidence["stored_entries_before"] == 2
+    assert found.since is not None
+    await follow(admin, found)
+    await client_of(await attach(admin, "s")).got(2)
+
+
+async def test_suspended_topic_is_moving(admin: Admin) -> None:
+    await attach(admin, "s")
+    topic = await admin.topic()
+    topic.suspend()
+    assert (await first(admin, "s")).code == "topic_moving"
+    topic.resume()
+    assert (await first(admin, "s")).code == "caught_up"
+
+
+async def test_a_failover_subscription_hands_over(admin: Admin) -> None:
+    await attach(admin, "s", SubType.Failover, name="a")
+    await admin.publish([b"1"])
+    assert (await first(admin, "s")).code == "switching_consumer"
+
+
+async def test_messages_of_a_batch_share_an_entry(admin: Admin) -> None:
+    await attach(admin, "s")
+    topic = await admin.topic()
+    position = await append(topic, entry(b"x", num_messages_in_batch=3))
+    answer = await explain(admin, "s", f"{position}:2")
+    assert answer.message_id == f"{position}:2"
+    refused = await admin.call(
+        "GET", f"~/persistent/t1/n1/a/subscription/s/explain?messageId={position}:3"
+    )
+    assert refused.status_code == 412
+    assert "indexes count from 0" in refused.text
+
+
+async def test_a_wrong_message_id_names_its_form(admin: Admin) -> None:
+    await attach(admin, "s")
+    for text in ("x", "1", "1:2:3:4:5", "-1:0", "1:"):
+        refused = await admin.call(
+            "GET", f"~/persistent/t1/n1/a/subscription/s/explain?messageId={text}"
+        )
+        assert refused.status_code == 412
+        assert "ledger:entry" in refused.text
+
+
+async def test_missing_topics_and_subscriptions(admin: Admin) -> None:
+    missing = await admin.call("GET", "~/persistent/t1/n1/none/subscription/s/explain")
+    assert missing.status_code == 404
+    await admin.topic()
+    missing = await admin.call("GET", "~/persistent/t1/n1/a/subscription/s/explain")
+    assert missing.status_code == 404
+    plain = await admin.call("GET", "~/non-persistent/t1/n1/a/subscription/s/explain")
+    assert plain.status_code == 405
+
+
+async def test_a_partitioned_topic_has_the_answers_of_its_partitions(admin: Admin) -> None:
+    await admin.done("PUT", "~/persistent/t1/n1/p/partitions", 2)
+    await attach(admin, "s", local="p-partition-0")
+    await admin.done("PUT", "~/persistent/t1/n1/p-partition-1/subscription/s")
+    await admin.publish([b"1"], "p-partition-1")
+    answer = await explain(admin, "s", local="p")
+    assert [each.code for each in answer.findings] == ["no_consumer", "caught_up"]
+    assert answer.findings[0].partition.endswith("p-partition-1")
+    assert len(answer.partitions) == 2
+    refused = await admin.call("GET", "~/persistent/t1/n1/p/subscription/s/explain?messageId=1:0")
+    assert refused.status_code == 412
+    assert "partition" in refused.text
