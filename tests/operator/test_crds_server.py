@@ -135,8 +135,8 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
     "authentication of bookies": (
         "MagnetarCluster", {"bookie": {"config": {"bookieAuthProviderFactoryClass": "a.B"}}},
         "config has a setting that is not supported"),
-    "transactions in autorecovery's settings": (
-        "MagnetarCluster", {"autorecovery": {"config": {"delayedDeliveryEnabled": "True"}}},
+    "TLS in autorecovery's settings": (
+        "MagnetarCluster", {"autorecovery": {"config": {"tlsEnabled": "True"}}},
         "config has a setting that is not supported"),
     "a tenant of two clusters": (
         "Tenant", {"allowedClusters": ["here", "there"]}, "allowedClusters is not supported"),

@@ -296,9 +296,9 @@ def test_a_manifests_policies_become_those_of_rest() -> None:
     ("spec", "cluster", "named"),
     [
         (
-            TopicSpec.parse({"policies": {"delayedDelivery": {"active": True}}}),
+            NamespaceSpec.parse({"policies": {"antiAffinityGroup": "apart"}}),
             "",
-            "policies.delayedDelivery",
+            "policies.antiAffinityGroup",
         ),
         (TopicSpec.parse({"policies": {"deduplication": True}}), "", ""),
         (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "here", ""),

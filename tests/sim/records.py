@@ -16,9 +16,9 @@ from magnetar.core.names import parse_topic
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
 from magnetar.managed_ledger.record import (
     ABORTED_CURSOR,
-    DEDUPLICATION_CURSOR,
     MANAGED_LEDGERS_PREFIX,
     NO_LEDGER,
+    PAYLOAD_CURSORS,
     CursorRecord,
     cursor_name,
     cursors_prefix,
@@ -29,7 +29,7 @@ from magnetar.managed_ledger.record import (
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-BROKERS_OWN = {ABORTED_CURSOR, DEDUPLICATION_CURSOR}
+BROKERS_OWN = {ABORTED_CURSOR, *PAYLOAD_CURSORS}
 """Cursors without a subscription."""
 
 
@@ -49,7 +49,7 @@ def disagreement(world: "World") -> str:
         listed, cursors = {item.ledger_id for item in record.ledgers}, _cursors(world, name)
         known |= listed | set(record.deleting)
         for its in cursors.values():
-            known |= {its.ledger_id, *its.deleting}
+            known |= {its.ledger_id, *its.deleting, *its.kept}
         if record.deleted:
             continue  # the next to open it ends its deletion
         if namespace_key(topic_of_ledger(name).namespace) not in records:

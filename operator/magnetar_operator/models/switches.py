@@ -30,7 +30,6 @@ SWITCHES: Final = (
     "tlsEnabled",
     "tlsRequireTrustedClientCertOnConnect",
     "brokerClientTlsEnabled",
-    "delayedDeliveryEnabled",
     "authenticationProviders",
     "brokerServicePortTls",
     "webServicePortTls",
@@ -41,7 +40,7 @@ OFF: Final = ("", "false")
 PULSAR_PREFIX: Final = "PULSAR_PREFIX_"
 MESSAGE: Final = (
     "config has a setting that is not supported there: TLS, authentication and authorization are "
-    "spec.tls and spec.auth; there is no delayed delivery; leave "
+    "spec.tls and spec.auth; leave "
     f"out or set to false: {', '.join(SWITCHES)}"
 )
 _KEYS: Final = tuple(f"{prefix}{key}" for key in SWITCHES for prefix in ("", PULSAR_PREFIX))

@@ -39,6 +39,7 @@ from magnetar.broker.service import BrokerService
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
+from magnetar.broker.topic.delayed.limits import DelayLimits
 from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.topic.news import TopicNews
 from magnetar.broker.topic.open_topics import OpenTopics
@@ -280,6 +281,10 @@ def _topic_context(
             deduplication.deduplication_producers_max,
             deduplication.deduplication_inactivity_minutes * 60,
             deduplication.deduplication_snapshot_entries,
+        ),
+        delays=DelayLimits(
+            settings.delayed.delayed_delivery_strict,
+            settings.delayed.delayed_delivery_memory_messages,
         ),
         stamp=EntryStamp.of(settings.producers.entry_metadata, clock),
         encryption_required=settings.connections.encryption_required,

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 log = get_logger("magnetar.broker")
 
 LISTEN_BACKLOG: Final = 1_024
+DELAYS_SWEEP_INTERVAL_S: Final = 60.0
 SESSIONS_END_TIMEOUT_S: Final = 5.0
 TOPICS_SHARE_OF_SHUTDOWN: Final = 0.7
 """Share of the time to stop that topics may take; the rest is for connections and storage."""
@@ -250,6 +251,7 @@ class BrokerService:
             self.upkeep.sweep_deduplication,
             "sweep-deduplication",
         )
+        self._every(DELAYS_SWEEP_INTERVAL_S, self.upkeep.sweep_delays, "sweep-delays")
         self._every(
             self.settings.topics.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,

@@ -15,7 +15,7 @@ record's revision, and the switch then fails.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -25,6 +25,7 @@ from magnetar.core.backoff import Backoff
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.core.futures import settle
 from magnetar.core.log import get_logger
+from magnetar.ledger.reader import LedgerReader
 from magnetar.ledger.writer import LedgerWriter
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.context import Context
@@ -63,6 +64,7 @@ class CursorLog:
         "_context",
         "_deltas_bytes",
         "_lock",
+        "_planned",
         "_record_lock",
         "_revision",
         "_snapshot_bytes",
@@ -88,6 +90,8 @@ class CursorLog:
         self._base: int | None = None
         self._snapshot_bytes = 0
         self._deltas_bytes = 0
+        self._planned: frozenset[int] = frozenset()
+        """Ledgers that `deleting` lists until `keep_ledger`; they are not deleted meanwhile."""
 
     @property
     def revision(self) -> int:
@@ -167,7 +171,7 @@ class CursorLog:
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S), self.locked():
                 await self._roll(state)
-                retired = self.record.deleting
+                retired = self._retired()
         except TimeoutError:
             raise PersistenceError(
                 f"cursor {self.key}: its state was not durable within {WRITE_TIMEOUT_S:g} s"
@@ -233,7 +237,8 @@ class CursorLog:
         spares the next instance the work. Raises ManagedLedgerFenced if the record changed.
         """
         async with self._context.removals, self.locked():
-            retired = (await self._put({})).deleting
+            await self._put({})
+            retired = self._retired()
         if await self._delete(retired):
             async with self._context.removals, self.locked():
                 await self._put({})
@@ -265,6 +270,42 @@ class CursorLog:
         self.record = msgspec.structs.replace(self.record, deleting=left)
         return True
 
+    def _retired(self) -> tuple[int, ...]:
+        """Returns the ledgers that may be deleted."""
+        return tuple(i for i in self.record.deleting if i not in self._planned)
+
+    async def create_kept(self) -> LedgerWriter:
+        """Creates a ledger for the payload; `keep_ledger` or `drop_kept` must follow.
+
+        Until then the record lists it for deletion, so a crash leaves no ledger without a record.
+        """
+        async with self.locked():
+            self._tenure.check()
+            writer = await self._context.tasks.finish(self._create(), f"ledger of {self.key}")
+            self._planned |= {writer.ledger_id}
+            return writer
+
+    async def keep_ledger(self, ledger_id: int) -> None:
+        """Records that the payload may refer to a ledger of `create_kept`, which is closed."""
+        async with self.locked():
+            left = tuple(i for i in self.record.deleting if i != ledger_id)
+            await self._put({"kept": (*self.record.kept, ledger_id), "deleting": left})
+            self._planned -= {ledger_id}
+
+    async def drop_kept(self, ledger_ids: Collection[int]) -> None:
+        """Deletes ledgers that no stored payload refers to."""
+        async with self.locked():
+            dropped = set(ledger_ids)
+            left = tuple(i for i in self.record.kept if i not in dropped)
+            deleting = tuple(sorted({*self.record.deleting, *dropped}))
+            self._planned -= dropped
+            await self._put({"kept": left, "deleting": deleting})
+        await self._delete(tuple(dropped))
+
+    async def open_kept(self, ledger_id: int) -> LedgerReader:
+        """Returns a reader of a kept ledger. Raises BookieError."""
+        return await self._context.ledgers.open(ledger_id, recover=False)
+
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replaces the cursor's properties."""
         async with self.locked():
@@ -289,7 +330,7 @@ class CursorLog:
                         "mark_delete": state.mark_delete,
                         "last_active_ms": self._context.clock.now_ms(),
                         "ledger_id": NO_LEDGER,
-                        "deleting": tuple(self.ledger_ids),
+                        "deleting": tuple(i for i in self.ledger_ids if i not in self.record.kept),
                     }
                 )
                 state.take_fresh()
@@ -347,9 +388,9 @@ class CursorLog:
 
     @property
     def ledger_ids(self) -> list[int]:
-        """The current ledger, and retired ones that may still take space."""
+        """The current ledger, kept ones, and retired ones that may still take space."""
         current = [] if self.record.ledger_id == NO_LEDGER else [self.record.ledger_id]
-        return [*self.record.deleting, *current]
+        return [*self.record.deleting, *self.record.kept, *current]
 
     def locked(self) -> asyncio.Lock:
         """Held while the record changes."""

@@ -26,7 +26,7 @@ from magnetar.managed_ledger.index import LedgerIndex
 from magnetar.managed_ledger.ledger_list import LedgerList
 from magnetar.managed_ledger.record import (
     ABORTED_CURSOR,
-    DEDUPLICATION_CURSOR,
+    PAYLOAD_CURSORS,
     CursorRecord,
     aborted_key,
     cursor_key,
@@ -158,7 +158,7 @@ class Cursors:
     def adopt(self, cursor: Cursor) -> Cursor:
         """Adds a created or restored cursor, unless the instance has ended."""
         self._tenure.check()
-        if self.aborted is not None and cursor.name != DEDUPLICATION_CURSOR:
+        if self.aborted is not None and cursor.name not in PAYLOAD_CURSORS:
             cursor.ack_all_of(self.aborted)
         self.live[cursor.name] = cursor
         self._owner.cursors_changed()
@@ -288,7 +288,7 @@ class Cursors:
 
     def skipping(self) -> list[Cursor]:
         """The live cursors that skip aborted entries."""
-        return [cursor for cursor in self.live.values() if cursor.name != DEDUPLICATION_CURSOR]
+        return [cursor for cursor in self.live.values() if cursor.name not in PAYLOAD_CURSORS]
 
     def _log_of(self, name: str) -> CursorLog:
         cursor = self.live.get(name)

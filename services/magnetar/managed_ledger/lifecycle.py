@@ -215,7 +215,7 @@ async def _finish_deletion(
             break
         for stored in cursors:
             cursor = decode_cursor(stored.key, stored.value)
-            for ledger_id in (cursor.ledger_id, *cursor.deleting):
+            for ledger_id in (cursor.ledger_id, *cursor.deleting, *cursor.kept):
                 if ledger_id != NO_LEDGER:
                     await context.ledgers.delete(ledger_id)
             # By its revision: a cursor that was just rolled has another ledger to delete.

@@ -34,6 +34,15 @@ DEDUPLICATION_CURSOR: Final = "pulsar.dedup"
 Its mark-delete is the last entry that the payload covers, so aborted entries are not acked on it.
 """
 
+DELAYED_CURSOR: Final = "magnetar.delayed"
+"""The name of the cursor whose payload holds the time index of a topic's delayed messages.
+
+Its mark-delete is the last entry that the payload covers, so aborted entries are not acked on it.
+"""
+
+PAYLOAD_CURSORS: Final = frozenset({DEDUPLICATION_CURSOR, DELAYED_CURSOR})
+"""The cursors that store state of the topic, and belong to no subscription."""
+
 WATERMARK_PROPERTY: Final = "magnetar.transactions.watermark"
 """The property of a log that has had transactions: every entry up to this position is settled."""
 
@@ -63,7 +72,7 @@ class ManagedLedgerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of a cursor. `mark_delete` is its state without a ledger, else that of the last
-    roll."""
+    roll. `kept` are closed ledgers that the cursor's payload refers to."""
 
     mark_delete: Position
     created_ms: int
@@ -72,6 +81,7 @@ class CursorRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ledger_id: int = NO_LEDGER
     properties: dict[str, str] = {}
     deleting: tuple[int, ...] = ()
+    kept: tuple[int, ...] = ()
     initial: Position | None = None
     """Mark-delete when the cursor was created; None in records of earlier versions."""
 

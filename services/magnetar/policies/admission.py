@@ -238,13 +238,10 @@ DELAYED_DELIVERY: Final = Policy(
         )
     ),
     default=None,
-    text="Whether messages can be delayed, and how precisely.",
-    limitation=Unsupported(
-        lambda value, _cluster: bool(value["active"]),
-        "delayedDelivery is not supported: brokers deliver delayed messages at once; leave it out "
-        "or set active: false",
-        "!self.active",
-    ),
+    text="Whether Shared and Key_Shared subscriptions deliver messages at their delivery time, how "
+    "precisely, and the longest delay.",
+    enforced_by="magnetar.broker.topic.delayed.delayed_delivery",
+    broker_setting="delayed_delivery",
     document="delayed_delivery_policies",
     namespace=Rest("delayedDelivery"),
     topic=Rest("delayedDelivery"),

@@ -15,6 +15,7 @@ from magnetar.settings.broker_tls import BrokerTlsSettings
 from magnetar.settings.checks import CheckSettings
 from magnetar.settings.connections import ConnectionSettings
 from magnetar.settings.deduplication import DeduplicationSettings
+from magnetar.settings.delayed import DelayedDeliverySettings
 from magnetar.settings.field import checked, group, setting
 from magnetar.settings.offload import OffloadSettings
 from magnetar.settings.operation import OPERATION, LogSettings, OperationSettings
@@ -34,6 +35,7 @@ class BrokerSettings:
     connections: ConnectionSettings = group(ConnectionSettings)
     limits: BrokerLimitSettings = group(BrokerLimitSettings)
     deduplication: DeduplicationSettings = group(DeduplicationSettings)
+    delayed: DelayedDeliverySettings = group(DelayedDeliverySettings)
     transactions: TransactionSettings = group(TransactionSettings)
     policies: PolicyDefaults = group(PolicyDefaults)
     checks: CheckSettings = group(CheckSettings)

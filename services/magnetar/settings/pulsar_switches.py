@@ -3,8 +3,8 @@
 Most keys without effect here are for tuning, so a warning is sufficient. These are different: with
 `strictBookieAffinityEnabled=true`, an operator who sees the server start believes that ledgers
 stay on their bookies. A value that requires nothing ("false", 0, empty) is accepted.
-`delayedDeliveryEnabled` and `enableReplicatedSubscriptions` are accepted as well: Pulsar's default
-is true, they only permit a feature, and Magnetar refuses each use of it.
+`enableReplicatedSubscriptions` is accepted as well: Pulsar's default is true, it only permits a
+feature, and Magnetar refuses each use of it.
 """
 
 from collections.abc import Callable
@@ -25,6 +25,14 @@ def _is_other_than(default: str) -> Callable[[object], bool]:
     return lambda value: _is_set(value) and str(value).strip() != default
 
 
+def _is_unknown_tracker(value: object) -> bool:
+    """Whether a value is set and not one of Pulsar's own trackers."""
+    return _is_set(value) and str(value).strip() not in (
+        "org.apache.pulsar.broker.delayed.InMemoryDelayedDeliveryTrackerFactory",
+        "org.apache.pulsar.broker.delayed.BucketDelayedDeliveryTrackerFactory",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Switch:
     """The feature that a key requires, the values that require it, and how to avoid that."""
@@ -37,6 +45,10 @@ class Switch:
 _AUTHENTICATION: Final = "authentication"
 _AUTHORIZATION: Final = "authorization"
 _KEY_STORES: Final = "key stores (JKS, PKCS12)"
+_TRACKERS: Final = "tuning of Pulsar's trackers of delayed messages"
+_ONE_INDEX: Final = (
+    "remove the key, or leave it empty or at Pulsar's default: a topic has one index"
+)
 _OWN_OPTIONS: Final = "ciphers and protocols of single ports"
 _CONVERT: Final = (
     "remove the key or leave it empty, and use PEM files (tlsCertificateFilePath, tlsKeyFilePath, "
@@ -119,6 +131,31 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_other_than("org.apache.bookkeeper.tls.TLSContextFactory"),
         "remove the key or leave it empty",
         bookkeeperTLSProviderFactoryClass="plugins for TLS",
+    ),
+    **_switches(
+        _is_unknown_tracker,
+        "remove the key or leave it empty: a topic has one index of its own form",
+        delayedDeliveryTrackerFactoryClassName="plugins for delayed delivery",
+    ),
+    **_switches(
+        _is_other_than("50000"),
+        _ONE_INDEX,
+        delayedDeliveryFixedDelayDetectionLookahead=_TRACKERS,
+    ),
+    **_switches(
+        _is_other_than("5000"),
+        _ONE_INDEX,
+        delayedDeliveryMaxIndexesPerBucketSnapshotSegment=_TRACKERS,
+    ),
+    **_switches(
+        _is_other_than("300"),
+        _ONE_INDEX,
+        delayedDeliveryMaxTimeStepPerBucketSnapshotSegmentSeconds=_TRACKERS,
+    ),
+    **_switches(
+        _is_other_than("-1"),
+        _ONE_INDEX,
+        delayedDeliveryMaxNumBuckets=_TRACKERS,
     ),
 }
 

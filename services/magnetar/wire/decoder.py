@@ -206,9 +206,8 @@ class FrameDecoder:
                 break
             entry = view[command_end:frame_end].tobytes()
             magic, expected, metadata_size = entry_head_at(data, command_end)
-            if message_count == 1 and (  # `may_be_delayed`, for entries with a checksum
-                find(entry, DELIVER_AT_TAG, 10, 10 + metadata_size) > 0 or magic != CHECKSUM_MAGIC
-            ):
+            # `may_be_delayed`, for entries with a checksum.
+            if find(entry, DELIVER_AT_TAG, 10, 10 + metadata_size) > 0 or magic != CHECKSUM_MAGIC:
                 break
             position = frame_end
             sound = magic == CHECKSUM_MAGIC and 0 < metadata_size <= total - size - 14
@@ -300,7 +299,7 @@ def _take_send(
     txn_runs.clear()
     if fault is not None:
         events.append(BadSend(command.producer_id, command.sequence_id, *fault))
-    elif (plain := plain_send(command)) is None or (plain[3] == 1 and may_be_delayed(entry)):
+    elif plain_send(command) is None or may_be_delayed(entry):
         events.append(Send(command, entry))
     else:
         _extend(_run_of(command.producer_id, events), command, entry)

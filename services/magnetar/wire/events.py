@@ -31,6 +31,15 @@ class SendRun(msgspec.Struct, gc=False):
     """The size of all entries together."""
     txn: tuple[int, int] | None = None
     """The transaction (most bits, least bits) of all entries; None outside of transactions."""
+    deliver_at_ms: int = 0
+    """The delivery time of the one entry, 0 without one."""
+    published_ms: int = 0
+    """The publish time of an entry with a delivery time, by its producer's clock."""
+
+    @property
+    def special(self) -> bool:
+        """Whether the topic must admit the run: it has a transaction or a delivery time."""
+        return self.txn is not None or self.deliver_at_ms > 0
 
     def part(self, start: int, end: int | None = None) -> "SendRun":
         """Returns the messages `start` to `end` (exclusive) as a run of their own."""
@@ -43,6 +52,8 @@ class SendRun(msgspec.Struct, gc=False):
             entries,
             sum(map(len, entries)),
             self.txn,
+            self.deliver_at_ms,
+            self.published_ms,
         )
 
 

@@ -103,8 +103,7 @@ def txn_send(command: CommandSend) -> tuple[int, int] | None:
 def may_be_delayed(entry: bytes) -> bool:
     """Whether an entry's metadata may have a delivery time: the bytes of its tag occur in it.
 
-    A false positive costs one parse; nearly all entries lack the bytes and are not parsed. Clients
-    send delayed messages outside of batches, so entries of several messages need no check.
+    A false positive costs one parse; nearly all entries lack the bytes and are not parsed.
     """
     size_at = CHECKSUM_HEADER_BYTES if entry[:2] == _CHECKSUM_MAGIC else 0
     start = size_at + METADATA_SIZE_BYTES

@@ -69,7 +69,6 @@ MORE_LENIENT = {
 }
 FILLED = ("tickTime", "ratePeriodInSecond")
 NOT_APPLIED = {
-    "delayedDelivery": "messages are delivered at once",
     "persistence": "a cursor's marks are not stored at a rate",
 }
 """Policies with another default."""

@@ -233,7 +233,7 @@ async def test_the_policies_in_force_if_none_is_set(admin: Admin) -> None:
         "relativeToPublishRate": False,
         "ratePeriodInSecond": 1,
     }
-    delayed = {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
+    delayed = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
     assert await applied("delayedDelivery") == delayed
     assert await applied("entryFilters") == {"entryFilterNames": ""}
     assert await applied("subscriptionTypesEnabled") == []

@@ -66,9 +66,10 @@ async def publish(admin: Admin, topic: PersistentTopic, txn: TxnId) -> Position:
     assert isinstance(peer, Peer)
     plain = entry(b"m", 1)
     data = in_transaction(plain, parse_metadata(plain), *txn)
-    gate = topic.transaction_gate(txn)
+    run = SendRun(producer.producer_id, [1], [1], [1], [data], len(data), txn)
+    gate = topic.gate_of(run)
     assert gate is not None
-    gate.publish(producer, SendRun(producer.producer_id, [1], [1], [1], [data], len(data), txn))
+    gate.publish(producer, run)
     await peer.receipted.wait()
     return topic.managed_ledger.last_confirmed
 

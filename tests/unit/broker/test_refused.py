@@ -8,19 +8,23 @@ from tests.support.broker import running_broker
 from tests.unit.broker.peer import Peer, peer_of
 from tests.unit.wire import frames
 
-from magnetar.broker.session.refusal import NO_DELAYED_DELIVERY, NO_REPLICATED_SUBSCRIPTIONS
+from magnetar.broker.session.refusal import NO_REPLICATED_SUBSCRIPTIONS
 from magnetar.core.errors import ServerError
+from magnetar.settings.broker import BrokerSettings
+from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
 TOPIC = "persistent://public/default/t"
 PRODUCER_ID = 1
 HOUR_MS = 3_600_000
+LONGEST_MS = 60_000
 
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
-    async with running_broker() as (_, port):
+    settings = compose(BrokerSettings, delayed_delivery_delay_ms_max=LONGEST_MS)
+    async with running_broker(settings) as (_, port):
         yield port
 
 
@@ -37,15 +41,17 @@ def now_ms() -> int:
     return int(time.time() * 1000)
 
 
-async def test_a_message_for_later_is_refused_and_the_next_one_is_stored(peer: Peer) -> None:
-    later = frames.entry(deliver_at_time=now_ms() + HOUR_MS)
+async def test_a_message_with_too_long_a_delay_is_refused_and_the_next_one_is_stored(
+    peer: Peer,
+) -> None:
+    later = frames.entry(publish_time=now_ms(), deliver_at_time=now_ms() + HOUR_MS)
     peer.write(
         frames.send(PRODUCER_ID, 0, later)
         + frames.send(PRODUCER_ID, 1, frames.entry(payload=b"now"))
     )
     refused = await peer.until(CommandType.SEND_ERROR)
     assert (refused.sequence_id, refused.error) == (0, ServerError.NOT_ALLOWED_ERROR)
-    assert refused.message == NO_DELAYED_DELIVERY
+    assert refused.message == "Exceeds max allowed delivery delay of 60000 milliseconds"
     receipt = await peer.until(CommandType.SEND_RECEIPT)
     assert (receipt.sequence_id, receipt.message_id.entryId) == (1, 0)
 
@@ -58,7 +64,7 @@ async def test_the_cpp_client_gets_the_code_that_fails_one_message(port: int) ->
         command = pb.CommandProducer(topic=TOPIC, producer_id=PRODUCER_ID, request_id=1)
         peer.send(CommandType.PRODUCER, command)
         await peer.until(CommandType.PRODUCER_SUCCESS)
-        later = frames.entry(deliver_at_time=now_ms() + HOUR_MS)
+        later = frames.entry(publish_time=now_ms(), deliver_at_time=now_ms() + HOUR_MS)
         peer.write(frames.send(PRODUCER_ID, 0) + frames.send(PRODUCER_ID, 1, later))
         # After the receipt: the client takes an error that comes before it for another's.
         assert (await peer.next()).type == CommandType.SEND_RECEIPT  # type: ignore[union-attr]
@@ -67,7 +73,7 @@ async def test_the_cpp_client_gets_the_code_that_fails_one_message(port: int) ->
 
 
 async def test_a_delivery_time_that_has_passed_delays_nothing(peer: Peer) -> None:
-    past = frames.entry(deliver_at_time=now_ms() - HOUR_MS)
+    past = frames.entry(publish_time=now_ms(), deliver_at_time=now_ms() - HOUR_MS)
     peer.write(frames.send(PRODUCER_ID, 0, past))
     assert (await peer.until(CommandType.SEND_RECEIPT)).sequence_id == 0
 

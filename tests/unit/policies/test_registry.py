@@ -93,7 +93,6 @@ RATE = {
 }
 COPIES = {"bookkeeperEnsemble": 2, "bookkeeperWriteQuorum": 2, "bookkeeperAckQuorum": 2}
 ASKS: list[tuple[str, Any, Any]] = [
-    ("delayed_delivery", {"active": True}, {"active": False, "tickTime": 500}),
     ("replication", ["here", "there"], ["here"]),
     ("replication", ["there"], []),
     ("replicator_dispatch_rate", RATE | {"dispatchThrottlingRateInMsg": 10}, RATE),

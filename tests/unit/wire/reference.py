@@ -166,7 +166,7 @@ def _send(send: pb.CommandSend, entry: bytes) -> Flat:
         txn = (send.txnid_most_bits, send.txnid_least_bits)
         numbers = (send.sequence_id, highest, send.num_messages)
         return ("txn send", send.producer_id, txn, *numbers, entry)
-    if send.num_messages == 1 and has_delivery_time_bytes(entry):
+    if has_delivery_time_bytes(entry):
         return ("odd send", send.SerializeToString(), entry)
     highest = max(highest, send.sequence_id)
     return ("send", send.producer_id, send.sequence_id, highest, send.num_messages, entry)

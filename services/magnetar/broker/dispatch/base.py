@@ -33,6 +33,7 @@ from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.pending_acks import TxnAcks
+from magnetar.managed_ledger.position_set import PositionSet
 
 TURN_ENTRIES_MAX: Final = 500
 
@@ -76,6 +77,12 @@ class Dispatcher(ABC):
         """Replaces the limits at once, except those of the reader."""
         self.limits = limits
         self.dispatch()
+
+    def set_delayed(self, delayed: PositionSet) -> None:  # noqa: B027 - few types delay
+        """Sets the entries of the topic that are delayed; types with one consumer ignore them."""
+
+    def released(self, positions: PositionSet) -> None:  # noqa: B027 - few types delay
+        """Records that entries are delayed no more."""
 
     @abstractmethod
     def add_consumer(self, consumer: Consumer) -> None:

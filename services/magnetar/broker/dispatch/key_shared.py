@@ -71,7 +71,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         self._being_read: dict[PositionPair, int] = {}
         self._kept = KeptEntries()
         self._without_hash: set[PositionPair] = set()
-        """Positions of aborted transactions that are read to find their hash."""
+        """Due positions, and those of aborted transactions, that are read to find their hash."""
 
     def _joining(self, consumer: Consumer) -> None:
         policy = consumer.spec.key_shared or KeySharedSpec()
@@ -133,6 +133,8 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
         full: list[tuple[Consumer, list[Delivery]]] = []
         dealt = self._hand_out_waiting(out, full, entries_max)
         room = min(entries_max - dealt, self.look_ahead_max - len(self.waiting))
+        if out and room > 0 and self.due:
+            self._read_due(room)
         if out and room > 0 and not self.blocked:
             permits = sum([consumer.permits / consumer.average_messages for consumer in out])
             taken = self.reader.take(min(room, max(1, int(permits))))
@@ -280,6 +282,13 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
             self._without_hash.add(position)
             self.replays.request((position,))
 
+    def _read_due(self, room: int) -> None:
+        """Reads due entries, to find their hash."""
+        room = min(room, REPLAY_READ_ENTRIES_MAX) - len(self._without_hash)
+        if room > 0 and (positions := self._take_due(room)):
+            self._without_hash.update(positions)
+            self.replays.request(positions)
+
     def _hashed(self, position: PositionPair) -> None:
         """Queues a returned position, which can be taken now, in the line of its hash."""
         self._without_hash.discard(position)
@@ -303,6 +312,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
 
     def _forget_replay(self, position: PositionPair) -> None:
         """Lets the position leave its line at the head, where the cursor shows that it is acked."""
+        self._without_hash.discard(position)
         if sticky_hash := self._being_read.pop(position, 0):
             self._line_up(sticky_hash)
             self._wake_due = True
@@ -310,6 +320,7 @@ class KeySharedDispatcher(MultipleConsumersDispatcher):
     def _forget_replay_up_to(self, position: PositionPair) -> None:
         self.waiting.drop_up_to(position)
         self._kept.drop_up_to(position)
+        self._without_hash = {later for later in self._without_hash if later > position}
         self._being_read = {
             later: sticky_hash
             for later, sticky_hash in self._being_read.items()

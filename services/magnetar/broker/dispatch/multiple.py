@@ -2,8 +2,13 @@
 
 A delivered entry is *pending* at exactly one consumer until it is acknowledged or returned, or its
 consumer leaves. Returned entries wait in a replay structure of the subclass and are delivered
-before new ones. An entry is therefore always in exactly one state: not read yet, waiting for
-replay, or pending at one attached consumer. `ReplayReader` reads replayed entries again.
+before new ones. An entry is therefore always in exactly one state: not read yet, skipped because
+it is delayed, waiting for replay, or pending at one attached consumer. `ReplayReader` reads
+replayed entries again.
+
+A delayed entry (`delayed`, shared by all subscriptions of the topic) is skipped when it is read.
+Once it is released, it is *due* if the reader has passed it, and is replayed. A reader that has not
+passed it finds it delayed no more.
 
 Caps (`blocked…OnUnackedMsgs`): a consumer that holds `max_unacked_per_consumer` messages gets no
 more until half of them are acknowledged; so do all consumers once they hold
@@ -22,7 +27,9 @@ from magnetar.broker.subscription.consumer import HASH_BITS, Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.stats import SubscriptionStats
 from magnetar.core.ids import Position
+from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.pending_acks import TxnAcks
+from magnetar.managed_ledger.position_set import PositionSet
 
 
 class MultipleConsumersDispatcher(Dispatcher):
@@ -34,8 +41,48 @@ class MultipleConsumersDispatcher(Dispatcher):
         self.replays = ReplayReader(context.ledger, context.cursor, context.tasks, context.limits)
         self.unacked = 0
         self.blocked = False
+        self.delayed: PositionSet | None = None
+        """The entries of the topic that are delayed; None if there never was one."""
+        self.due = PositionSet()
+        """Released entries that the reader has passed."""
         self._withheld: dict[PositionPair, int] = {}
         """The packed values of entries that are pending in transactions."""
+
+    def set_delayed(self, delayed: PositionSet) -> None:
+        """See `Dispatcher.set_delayed`."""
+        self.delayed = self.reader.delayed = delayed
+
+    def released(self, positions: PositionSet) -> None:
+        """See `Dispatcher.released`."""
+        if self.consumers:
+            holes = self.cursor.holes
+            for ledger_id, entries in positions.before(self.cursor.read_position):
+                acked = holes.get(ledger_id)
+                self.due.add_entries(ledger_id, entries - acked if acked else entries)
+            self.due.discard_up_to(self.cursor.mark_delete)
+            self.dispatch()
+
+    def _deliverable(self, taken: list[Entry]) -> list[Entry]:
+        """Returns the entries that may be delivered now; the same list if all may."""
+        entries = self.cursor.filter_unacked(taken)
+        delayed = self.delayed
+        if delayed is None or not delayed:
+            return entries
+        return [entry for entry in entries if (entry.ledger_id, entry.entry_id) not in delayed]
+
+    def _take_due(self, count: int) -> list[PositionPair]:
+        """Removes up to `count` due positions that consumers may read now, and returns them."""
+        horizon, due = self.ledger.horizon, self.due
+        live: list[PositionPair] = []
+        while due and len(live) < count:
+            taken = due.pop(count)
+            if horizon is not None and taken[-1] >= horizon:
+                due.update(position for position in taken if position >= horizon)
+                taken = [position for position in taken if position < horizon]
+                if not taken:
+                    break
+            live += [position for position in taken if not self.cursor.is_done(*position)]
+        return live
 
     @abstractmethod
     def _replay_later(self, position: PositionPair, packed: int) -> None:
@@ -96,6 +143,7 @@ class MultipleConsumersDispatcher(Dispatcher):
 
     def _emptied(self) -> None:
         self._withheld.clear()
+        self.due.clear()
         self._clear_replay()
         self.replays.close()
         self.counts.clear()
@@ -148,6 +196,9 @@ class MultipleConsumersDispatcher(Dispatcher):
             packed = self._withheld.pop(key, 0)
             if not self.consumers or key >= self.cursor.read_position or self.cursor.is_done(*key):
                 continue
+            if self.delayed is not None and key in self.delayed:
+                continue  # it is released at its time
+            self.due.discard(*key)
             for consumer in self.consumers:
                 if held := consumer.release(*key):  # other messages of the batch
                     messages = held >> HASH_BITS
@@ -204,6 +255,7 @@ class MultipleConsumersDispatcher(Dispatcher):
                 consumer.release(ledger_id, entry_id)
                 self._released(consumer, packed)
         self._forget_replay_up_to(position)
+        self.due.discard_up_to(position)
         self.counts.discard_up_to(position)
         self.replays.forget_up_to(position)
         self.reader.skip_up_to(position)
@@ -291,6 +343,7 @@ class MultipleConsumersDispatcher(Dispatcher):
             "waiting": self.waiting_count,
             "unacked": self.unacked,
             "blocked": self.blocked,
+            "due": len(self.due),
             "buffered": self.reader.buffered,
             "reading": self.reader.reading,
             "unreadable": [str(failure.position) for failure in self.replays.failures.values()],

@@ -13,6 +13,9 @@ without the garbage collector.
 A failed read is retried with back-off for as long as the reader is open, and `failure` shows it
 meanwhile. An unreadable entry is skipped only if it is corrupt and `skip_unreadable` is set.
 
+Delayed entries, and acked ones next to them, are skipped without being read if the next read would
+start with them; others are returned, and the dispatcher skips them.
+
 Bounds: the reader holds at most two reads of `read_entries_max` entries and `read_bytes_max` bytes.
 """
 
@@ -29,9 +32,11 @@ from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
+from magnetar.managed_ledger.ack_state import run_end
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position_set import PositionSet
 
 log = get_logger("magnetar.dispatch")
 
@@ -97,6 +102,8 @@ class EntryReader:
         self._task: asyncio.Task[None] | None = None
         self._open = False
         self.failure: ReadFailure | None = None
+        self.delayed: PositionSet | None = None
+        """The entries of the topic that are delayed; None if there never was one."""
 
     @property
     def reading(self) -> bool:
@@ -162,6 +169,8 @@ class EntryReader:
         if self._task is not None:
             return []
         entries_max = min(entries_max, self._limits.read_entries_max)
+        if self.delayed is not None and self.delayed:
+            self._skip_delayed(self.delayed)
         position = self._cursor.read_position
         horizon = self.source.horizon
         if horizon is not None and position >= horizon:
@@ -175,6 +184,26 @@ class EntryReader:
         if cached:
             self._advance(cached[-1])
         return cached
+
+    def _skip_delayed(self, delayed: PositionSet) -> None:
+        """Moves the read position behind delayed and acked entries; the buffer is empty."""
+        cursor, source = self._cursor, self.source
+        start = position = cursor.read_position
+        holes, last = cursor.holes, source.last_confirmed
+        while position <= last:
+            # The entry at or after the position, which may be behind the last one of its ledger.
+            position = source.next_position(Position(position.ledger_id, position.entry_id - 1))
+            ledger_id, entry_id = position
+            skipped = delayed.ledgers.get(ledger_id)
+            if position > last or skipped is None:
+                break
+            if (acked := holes.get(ledger_id)) is not None:
+                skipped = skipped | acked
+            if entry_id not in skipped:
+                break
+            position = source.next_position(Position(ledger_id, run_end(skipped, entry_id)))
+        if position != start:
+            cursor.read_position = position
 
     def give_back(self, entries: list[Entry]) -> None:
         """Returns the tail of the last `take`, which the next one gets first."""

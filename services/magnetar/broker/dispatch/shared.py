@@ -56,6 +56,9 @@ class SharedDispatcher(MultipleConsumersDispatcher):
         if self._chunks and (dealt := self._hand_out_parked(entries_max)):
             return dealt
         room = min(room, entries_max)
+        if self.due and not self._replay and len(self.replays) < REPLAYED_PER_STEP_MAX:
+            for position in self._take_due(REPLAYED_PER_STEP_MAX):
+                self._replay.add(position)
         if self._replay:
             return self._replay_some(min(room, REPLAYED_PER_STEP_MAX))
         if self.replays.reading:

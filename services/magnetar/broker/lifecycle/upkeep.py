@@ -250,6 +250,12 @@ class Upkeep:
                 interval_s = topic.policies.value(DEDUPLICATION_SNAPSHOT_INTERVAL) or 0
                 topic.deduplication.sweep(interval_s)
 
+    async def sweep_delays(self) -> None:
+        """Stores the indexes of delayed messages that are due, and forgets trimmed entries."""
+        async for topic in self._each_persistent():
+            if topic.delays is not None and topic.serving:
+                topic.delays.sweep()
+
     async def delete_unused(self) -> None:
         """Deletes unused topics and their schemas; partitioned metadata stays."""
         due = [

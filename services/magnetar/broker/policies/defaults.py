@@ -95,9 +95,12 @@ def _replicator_dispatch_rate(_: BrokerSettings) -> Values:
     return _dispatch_rate(0, 0, relative=False)
 
 
-def _delayed_delivery(_: BrokerSettings) -> Values:
-    """Returns delayed delivery switched off: messages are delivered at once."""
-    return {"tickTime": 1_000, "active": False, "maxDeliveryDelayInMillis": 0}
+def _delayed_delivery(settings: BrokerSettings) -> Values:
+    return {
+        "tickTime": settings.delayed.delayed_delivery_tick_ms,
+        "active": settings.delayed.delayed_delivery,
+        "maxDeliveryDelayInMillis": settings.delayed.delayed_delivery_delay_ms_max,
+    }
 
 
 def _publish_rate(settings: BrokerSettings) -> Values:

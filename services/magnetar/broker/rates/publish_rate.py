@@ -13,7 +13,8 @@ A message that breaks a rule gets its SEND_ERROR after the receipts of all earli
 before those of all later ones, because clients rely on that order.
 
 The first message of a transaction waits here too, until the topic knows whether the transaction is
-open; the producer's later messages wait behind it.
+open, and a topic's first delayed message, until its index exists; the producer's later messages
+wait behind it.
 
 Held messages count as one pending run of their producer, so that closing waits for them. They are
 dropped if the producer is disconnected by the broker: clients resend messages without a receipt.
@@ -52,8 +53,8 @@ class Publishes(Protocol):
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Appends the run; its receipts are sent once it is stored."""
 
-    def admission(self, txn: tuple[int, int]) -> Admission:
-        """Returns whether a message of the transaction may be stored now."""
+    def admission(self, run: SendRun) -> Admission:
+        """Returns whether a message of a transaction, or with a delay, may be stored now."""
 
 
 class PublishGate:
@@ -178,7 +179,7 @@ class PublishGate:
 
     def grant(self, run: SendRun) -> int:
         """Takes tokens for the run's first messages; returns how many may be published now."""
-        if run.txn is not None and self._topic.admission(run.txn) is not None:
+        if run.special and self._topic.admission(run) is not None:
             return 0
         limiters = self.limiters
         if not limiters:
@@ -253,8 +254,8 @@ class HeldSends:
             if not self._topic.serving:
                 return  # `resume` calls it again
             run, error = self._queue[0]
-            if error is None and run.txn is not None:
-                admission = self._topic.admission(run.txn)
+            if error is None and run.special:
+                admission = self._topic.admission(run)
                 if isinstance(admission, Undecided):
                     return  # `resume` calls it again
                 if (error := admission) is not None:

@@ -10,27 +10,28 @@ from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar.wire.framing import MalformedEntry
 
-NO_DELAYED_DELIVERY: Final = (
-    "Delayed delivery is not supported by this broker: send the message without a delivery time"
-)
 NO_REPLICATED_SUBSCRIPTIONS: Final = (
     "Replicated subscriptions are not supported by this broker: subscribe without "
     "replicateSubscriptionState"
 )
 
 
-def checked_entry(entry: bytes, txn: tuple[int, int] | None, now_ms: int) -> bytes:
-    """Returns the entry to store; raises MagnetarError if the broker must not store it.
+def checked_entry(entry: bytes, txn: tuple[int, int] | None) -> tuple[bytes, int, int]:
+    """Returns the entry to store, its delivery time and its publish time.
+
+    The times are 0 without a delivery time. Raises MetadataError if the entry cannot be read.
 
     Puts the transaction into the entry's metadata, if only SEND names it.
     """
     try:
         metadata = parse_metadata(entry)
-        if metadata.deliver_at_time > now_ms:
-            raise NotAllowed(NO_DELAYED_DELIVERY)
-        return entry if txn is None else in_transaction(entry, metadata, *txn)
+        if txn is not None:
+            entry = in_transaction(entry, metadata, *txn)
     except MalformedEntry as error:
         raise MetadataError(str(error)) from error
+    if metadata.deliver_at_time <= 0:
+        return entry, 0, 0
+    return entry, metadata.deliver_at_time, metadata.publish_time
 
 
 def transaction_of(command: pb.CommandSend | pb.CommandAck) -> tuple[int, int] | None:

@@ -287,7 +287,9 @@ class Session:
         if attached is None:
             return
         producer, topic = attached
-        gate = topic.gate if run.txn is None else topic.transaction_gate(run.txn)
+        gate = topic.gate
+        if gate is None and (run.txn is not None or run.deliver_at_ms):
+            gate = topic.gate_of(run)
         if gate is not None:
             gate.publish(producer, run)
             return
@@ -317,11 +319,18 @@ class Session:
 
     def _checked_sends(self, run: SendRun) -> None:
         """Publishes messages whose metadata the broker must read, or refuses them one by one."""
-        now_ms = self.service.clock.now_ms()
         start = 0
         for index, entry in enumerate(run.entries):
             try:
-                run.entries[index] = checked_entry(entry, run.txn, now_ms)
+                checked, deliver_at_ms, published_ms = checked_entry(entry, run.txn)
+                run.entries[index] = checked
+                if deliver_at_ms:  # a delayed message is a run of its own
+                    if index > start:
+                        self._send(run.part(start, index))
+                    delayed = run.part(index, index + 1)
+                    delayed.deliver_at_ms, delayed.published_ms = deliver_at_ms, published_ms
+                    self._send(delayed)
+                    start = index + 1
             except MagnetarError as error:
                 if index > start:
                     self._send(run.part(start, index))

@@ -48,6 +48,7 @@ from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.position_set import PositionSet
 from magnetar.policies.filters import FilterInvalid
 from magnetar.transactions.model import Outcome, TxnId
 
@@ -78,6 +79,7 @@ class PersistentSubscription:
         "clock",
         "closed",
         "cursor",
+        "delayed",
         "dispatcher",
         "expired_rate",
         "expired_total",
@@ -112,6 +114,8 @@ class PersistentSubscription:
         self.clock = clock
         self.dispatcher: Dispatcher | None = None
         self.throttle: DispatchThrottle | None = None
+        self.delayed: PositionSet | None = None
+        """The entries of the topic that are delayed; None if there never was one."""
         self.closed = False
         self.suspended = False
         self.expired_total = 0
@@ -182,6 +186,30 @@ class PersistentSubscription:
         if self.dispatcher is not None:
             self.dispatcher.set_limits(limits)
 
+    def set_delayed(self, delayed: PositionSet) -> None:
+        """Sets the entries of the topic that are delayed."""
+        self.delayed = delayed
+        if self.dispatcher is not None:
+            self.dispatcher.set_delayed(delayed)
+
+    def released(self, positions: PositionSet) -> None:
+        """Delivers entries that are delayed no more, if they would have been delivered before."""
+        if self.dispatcher is not None:
+            self.dispatcher.released(positions)
+
+    @property
+    def delayed_count(self) -> int:
+        """The unacked entries that are delayed; 0 for types that deliver in order."""
+        if not self.delayed or (self.type is not None and not self.type.individual_only):
+            return 0
+        return self.delayed.unacked_in(self.cursor)
+
+    def delays(self, position: Position) -> bool:
+        """Whether the subscription has not delivered an entry because it is delayed."""
+        if not self.delayed or (self.type is not None and not self.type.individual_only):
+            return False
+        return position in self.delayed and not self.cursor.is_done(*position)
+
     async def set_properties(self, properties: Mapping[str, str]) -> None:
         """Replaces the properties; raises PreconditionFailed if filters cannot use them."""
         spec = self.limits.entry_filters
@@ -246,6 +274,8 @@ class PersistentSubscription:
                 if self.dispatcher is not None:
                     self.dispatcher.close()
                 dispatcher.suspended = self.suspended
+                if self.delayed is not None:
+                    dispatcher.set_delayed(self.delayed)
                 self.dispatcher = dispatcher
                 self.rates_changed()
             try:
@@ -545,11 +575,12 @@ class PersistentSubscription:
     def stats(self) -> SubscriptionStats:
         """The subscription's part of `topics stats`."""
         self._note_mark_delete()
-        cursor, dispatcher = self.cursor, self.dispatcher
+        cursor, dispatcher, delayed = self.cursor, self.dispatcher, self.delayed_count
         stats = SubscriptionStats(
             msg_backlog=cursor.backlog,
             backlog_size=cursor.backlog_bytes_estimate,
-            msg_backlog_no_delayed=cursor.backlog,
+            msg_backlog_no_delayed=cursor.backlog - delayed,
+            msg_delayed=delayed,
             type=self.type.name if self.type is not None else "None",
             msg_rate_expired=self.expired_rate,
             msg_expired=self.last_expired,

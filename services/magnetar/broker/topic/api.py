@@ -97,11 +97,14 @@ class Topic(Protocol):
     def publish(self, producer: Producer, run: SendRun) -> None:
         """Publishes a run of messages; the producer's sink gets the receipts or the errors."""
 
-    def admission(self, txn: tuple[int, int]) -> Admission:
-        """Returns whether a message of the transaction may be stored now."""
+    def admission(self, run: SendRun) -> Admission:
+        """Returns whether a message of a transaction, or with a delay, may be stored now."""
 
-    def transaction_gate(self, txn: tuple[int, int]) -> PublishGate | None:
-        """Returns the gate for a message of the transaction; None if nothing limits it."""
+    def gate_of(self, run: SendRun) -> PublishGate | None:
+        """Returns the gate for a message of a transaction or with a delay.
+
+        None if nothing limits it.
+        """
 
     def refuse(self, producer: Producer, run: SendRun, error: MagnetarError) -> None:
         """Answers one message with SEND_ERROR, after the receipts of earlier messages."""

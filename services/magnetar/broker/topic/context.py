@@ -8,6 +8,7 @@ from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.deduplication.limits import DeduplicationLimits
+from magnetar.broker.topic.delayed.limits import DelayLimits
 from magnetar.broker.topic.entry_stamp import EntryStamp
 from magnetar.broker.transactions.api import TransactionRecords
 from magnetar.core.steady_clock import SteadyClock
@@ -31,6 +32,7 @@ class TopicContext:
     limits: BrokerLimits
     message_bytes_max: int
     deduplication: DeduplicationLimits
+    delays: DelayLimits
     stamp: EntryStamp | None = None
     encryption_required: bool = False
     """Whether producers must encrypt, whatever the policies say."""

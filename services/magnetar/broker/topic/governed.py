@@ -23,7 +23,6 @@ from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
-from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -37,6 +36,7 @@ from magnetar.core.errors import (
     ServiceNotReady,
 )
 from magnetar.core.names import TopicName
+from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies import admission, caps, rates
 from magnetar.policies.filters import ENTRY_FILTERS, FilterInvalid, FilterSpec
 from magnetar.policies.policy import Policy
@@ -81,12 +81,15 @@ class GovernedTopic(ABC):
         """Publishes the run; see `Topic.publish`."""
 
     @abstractmethod
-    def admission(self, txn: tuple[int, int]) -> Admission:
-        """Returns whether a message of the transaction may be stored now."""
+    def admission(self, run: SendRun) -> Admission:
+        """Returns whether a message of a transaction, or with a delay, may be stored now."""
 
-    def transaction_gate(self, txn: tuple[int, int]) -> PublishGate | None:
-        """Returns the gate for a message of the transaction; None if nothing limits it."""
-        if self.gate is None and self.admission(txn) is not None:
+    def gate_of(self, run: SendRun) -> PublishGate | None:
+        """Returns the gate for a message of a transaction or with a delay.
+
+        None if nothing limits it.
+        """
+        if self.gate is None and self.admission(run) is not None:
             self.gate = PublishGate(self, self._context.held)  # removed once nothing is held
         return self.gate
 
@@ -225,8 +228,8 @@ class GovernedTopic(ABC):
 
     def check_new_subscription(self, name: str) -> None:
         """Raises NotAllowed for a reserved name, or at the maximum of subscriptions."""
-        if name == DEDUPLICATION_CURSOR:
-            raise NotAllowed(f"{name} is the name of the cursor of deduplication")
+        if name in PAYLOAD_CURSORS:
+            raise NotAllowed(f"{name} is the name of a cursor that holds state of the topic")
         cap = self._cap(caps.MAX_SUBSCRIPTIONS)
         if not cap or name.startswith(SYSTEM_SUBSCRIPTION_PREFIX):
             return

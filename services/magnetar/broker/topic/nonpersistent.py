@@ -104,9 +104,12 @@ class NonPersistentTopic(GovernedTopic):
             subscription.publish(run.entries)
         producer.sink.send_receipts(producer, run, NO_POSITION, NO_POSITION)
 
-    def admission(self, txn: tuple[int, int]) -> Admission:  # noqa: ARG002 - whatever the id
-        """Refuses transactions: there is no log that could hide a message until the commit."""
-        return NotAllowed("Transactions need a persistent topic")
+    def admission(self, run: SendRun) -> Admission:
+        """Refuses transactions: there is no log that could hide a message until the commit.
+
+        A delivery time has no effect, as in Pulsar.
+        """
+        return None if run.txn is None else NotAllowed("Transactions need a persistent topic")
 
     async def subscribe(
         self, request: SubscribeRequest, consumer: Consumer

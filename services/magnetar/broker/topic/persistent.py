@@ -22,10 +22,9 @@ from magnetar.broker.topic.context import TopicContext
 from magnetar.broker.topic.counters import TopicCounters
 from magnetar.broker.topic.deduplication.deduplication import Deduplication
 from magnetar.broker.topic.deduplication.sequences import NONE, ProducerSequence
-from magnetar.broker.topic.deduplication.snapshots import CURSOR as DEDUPLICATION_CURSOR
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
+from magnetar.broker.topic.delayed.delaying import DelayingTopic
 from magnetar.broker.topic.entry_stamp import last_index
-from magnetar.broker.topic.governed import GovernedTopic
 from magnetar.broker.topic.last_message import find_last_message, last_readable, last_stored
 from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, check_keys, without_own
 from magnetar.broker.topic.producer import Producer
@@ -50,8 +49,10 @@ from magnetar.core.hashing import bundle_hash
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
+from magnetar.managed_ledger.appender import OnAppended
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies.admission import BOOKIE_AFFINITY
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
 from magnetar.wire.events import SendRun
@@ -59,7 +60,7 @@ from magnetar.wire.events import SendRun
 log = get_logger("magnetar.topic")
 
 
-class PersistentTopic(GovernedTopic):
+class PersistentTopic(DelayingTopic):
     """A persistent topic or partition that this broker serves."""
 
     __slots__ = (
@@ -73,7 +74,6 @@ class PersistentTopic(GovernedTopic):
         "full_name",
         "last_active_ms",
         "loaded_ms",
-        "managed_ledger",
         "name",
         "producers",
         "ring_position",
@@ -83,11 +83,10 @@ class PersistentTopic(GovernedTopic):
     def __init__(
         self, name: TopicName, managed_ledger: ManagedLedger, context: TopicContext
     ) -> None:
-        super().__init__(context)
+        super().__init__(managed_ledger, context)
         self.name = name
         self.full_name = str(name)
         self.ring_position = bundle_hash(self.full_name)
-        self.managed_ledger = managed_ledger
         self.counters = TopicCounters()
         self.subscriptions: dict[str, PersistentSubscription] = {}
         self.last_active_ms = self.loaded_ms = context.clock.now_ms()
@@ -105,7 +104,7 @@ class PersistentTopic(GovernedTopic):
         )
         managed_ledger.when_settled(self._cursor_settled)
         for cursor in managed_ledger.cursors.values():
-            if cursor.name != DEDUPLICATION_CURSOR:
+            if cursor.name not in PAYLOAD_CURSORS:
                 self.subscriptions[cursor.name] = self._subscription(cursor.name)
 
     @property
@@ -115,7 +114,7 @@ class PersistentTopic(GovernedTopic):
             context = self._context
             self._transactions = TopicTransactions(
                 *(self.name, self.managed_ledger, context.transactions, context.clock),
-                *(self._tasks, self._resume_gate),
+                *(self._tasks, self.resume_gate),
             )
         return self._transactions
 
@@ -124,19 +123,18 @@ class PersistentTopic(GovernedTopic):
         """Whether the topic has had a transaction since it was opened, or had some before."""
         return self._transactions is not None
 
-    def admission(self, txn: tuple[int, int]) -> Admission:
+    def admission(self, run: SendRun) -> Admission:
         """See `Topic.admission`."""
-        return self.transactions.admission(txn)
-
-    def _resume_gate(self) -> None:
-        if self.gate is not None:
-            self.gate.resume()
+        if run.deliver_at_ms and (delay := self._admission_of_delay(run)) is not None:
+            return delay
+        return None if run.txn is None else self.transactions.admission(run.txn)
 
     async def recover(self) -> None:
         """Restores the state in memory that producers need; call it before any attaches.
 
-        Those are the ids of deduplication, open transactions, and the message index (PIP-70).
+        Those are the ids of deduplication, delays, open transactions, the message index (PIP-70).
         """
+        await self.load_delays()
         await self.deduplication_switch.load()
         if Watermark.of(self.managed_ledger) is not None:
             self.transactions.recover()
@@ -191,13 +189,12 @@ class PersistentTopic(GovernedTopic):
         if self._context.stamp is not None:
             self._next_index = self._context.stamp(run, self._next_index)
         producer.pending_runs += 1
-        completion = PublishCompletion(self, producer, run, sequence, recorded)
-        if run.txn is None:
-            self.managed_ledger.append(run.entries, completion)
-        else:
-            count = len(run.entries)
-            appended = self.transactions.appending(run.txn, count, completion)
-            self.managed_ledger.append(run.entries, appended)
+        completion: OnAppended = PublishCompletion(self, producer, run, sequence, recorded)
+        if run.txn is not None:
+            completion = self.transactions.appending(run.txn, len(run.entries), completion)
+        if run.deliver_at_ms:
+            completion = self._delaying(run, completion)
+        self.managed_ledger.append(run.entries, completion)
 
     def publish_failed(self, error: MagnetarError) -> None:
         """Disconnects every producer: clients then resend messages without a receipt in order."""
@@ -404,7 +401,7 @@ class PersistentTopic(GovernedTopic):
         They hold back all data until they are deleted.
         """
         broken = self.managed_ledger.broken_cursors
-        return {name: error for name, (_, error) in broken.items() if name != DEDUPLICATION_CURSOR}
+        return {name: error for name, (_, error) in broken.items() if name not in PAYLOAD_CURSORS}
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -427,6 +424,8 @@ class PersistentTopic(GovernedTopic):
             tasks=self._tasks,
             records=self._context.transactions,
         )
+        if self.delays is not None and (delayed := self.delays.delayed) is not None:
+            subscription.set_delayed(delayed)
         subscription.suspended = not self.serving
         self._throttles.apply(subscription)
         return subscription
@@ -489,6 +488,8 @@ class PersistentTopic(GovernedTopic):
             ledger.set_retention(retention.size_bytes, retention.time_ms)
         self.apply_policies()
         self.deduplication_switch.policies_changed()
+        if self.delays is not None:
+            self.delays.policies_changed()
         self._throttles.policies_changed()
         for subscription in self.subscriptions.values():
             self._throttles.apply(subscription)
@@ -515,7 +516,7 @@ class PersistentTopic(GovernedTopic):
         """Ends `suspend`."""
         self._suspended = False
         self.producers.resume()
-        self._resume_gate()
+        self.resume_gate()
         for subscription in list(self.subscriptions.values()):
             subscription.resume()
 
@@ -536,6 +537,8 @@ class PersistentTopic(GovernedTopic):
         self._closing = True
         self._stop_publishing()
         self.deduplication_switch.end()
+        if self.delays is not None:
+            self.delays.end()
         for subscription in self.subscriptions.values():
             subscription.suspend()
         if self._transactions is not None:
@@ -547,6 +550,8 @@ class PersistentTopic(GovernedTopic):
         self._closing = True
         self._stop_publishing()
         self.deduplication_switch.end()
+        if self.delays is not None:
+            self.delays.end()
         if self._transactions is not None:
             self._transactions.abandon()
         self.managed_ledger.abandon()

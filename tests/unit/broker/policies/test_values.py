@@ -96,9 +96,9 @@ def test_a_broker_of_a_cluster_says_where_entries_are_stored() -> None:
     }
 
 
-def test_messages_are_delivered_at_once_unless_somebody_says_otherwise() -> None:
+def test_messages_may_be_delayed_unless_somebody_says_otherwise() -> None:
     value = broker_value(SETTINGS, BY_NAME["delayed_delivery"])
-    assert value == {"tickTime": 1_000, "active": False, "maxDeliveryDelayInMillis": 0}
+    assert value == {"tickTime": 1_000, "active": True, "maxDeliveryDelayInMillis": 0}
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)

@@ -69,8 +69,8 @@ class Topic:
         self.serving = True
         self.stored: list[int] = []
 
-    def admission(self, txn: tuple[int, int]) -> Admission:
-        raise AssertionError(f"no message of {txn} is sent here")
+    def admission(self, run: SendRun) -> Admission:
+        raise AssertionError(f"no message of {run.txn} is sent here")
 
     def publish(self, producer: Producer, run: SendRun) -> None:
         self.stored += run.sequence_ids

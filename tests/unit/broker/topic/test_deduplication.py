@@ -321,7 +321,7 @@ async def test_a_topic_whose_producers_never_came_has_no_cursor() -> None:
 async def test_the_name_of_the_cursor_is_reserved() -> None:
     async with stage() as s:
         topic = await s.topic()
-        with pytest.raises(NotAllowed, match="cursor of deduplication"):
+        with pytest.raises(NotAllowed, match="cursor that holds state"):
             await s.attach(topic, request(CURSOR))
 
 

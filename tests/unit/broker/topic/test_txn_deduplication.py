@@ -20,7 +20,7 @@ def send(topic: PersistentTopic, producer: Producer, txn: TxnId | None, *ids: in
             data = in_transaction(data, parse_metadata(data), *txn)
         run = run_of_entries(producer, [data])
         run.txn = txn
-        gate = topic.gate if txn is None else topic.transaction_gate(txn)
+        gate = topic.gate if txn is None else topic.gate_of(run)
         if gate is None:
             topic.publish(producer, run)
         else:

@@ -107,7 +107,7 @@ class TxnStage:
             if txn is not None:
                 entry = in_transaction(entry, parse_metadata(entry), *txn)
             run = SendRun(producer.producer_id, [1], [1], [1], [entry], len(entry), txn)
-            gate = topic.gate if run.txn is None else topic.transaction_gate(run.txn)
+            gate = topic.gate if run.txn is None else topic.gate_of(run)
             if gate is None:
                 topic.publish(producer, run)
             else:

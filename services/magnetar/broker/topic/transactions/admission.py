@@ -1,4 +1,4 @@
-"""The answers to a message of a transaction."""
+"""The answers to a message of a transaction, or with a delivery time."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from magnetar.core.errors import MagnetarError
 
 
 class Undecided:
-    """The record of the transaction is being read."""
+    """The record of the transaction is being read, or the index of delays is being created."""
 
 
 UNDECIDED: Final = Undecided()

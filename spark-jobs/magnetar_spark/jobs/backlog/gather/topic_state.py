@@ -19,7 +19,7 @@ from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.cursor_state import StoredState
 from magnetar.managed_ledger.index import LedgerIndex, LedgerInfo
 from magnetar.managed_ledger.record import (
-    DEDUPLICATION_CURSOR,
+    PAYLOAD_CURSORS,
     LedgerItem,
     ManagedLedgerRecord,
     decode_managed_ledger,
@@ -168,7 +168,7 @@ def _subscription(
     index: LedgerIndex, cursor: StoredCursor, aborted: StoredState | None
 ) -> Subscription:
     acks = None if cursor.state is None else acks_of(index, cursor.state)
-    if acks is not None and aborted is not None and cursor.name != DEDUPLICATION_CURSOR:
+    if acks is not None and aborted is not None and cursor.name not in PAYLOAD_CURSORS:
         # As a broker that loads the topic: its own acks of them may not be stored yet.
         acks.ack_all_of(acks_of(index, aborted))
     oldest = None if acks is None else acks.oldest_unacked

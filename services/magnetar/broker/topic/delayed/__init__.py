@@ -1,0 +1,1 @@
+"""Delayed delivery: the time index of a topic."""
