@@ -9,7 +9,12 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.core.errors import MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.managed_ledger.appender import OnAppended
-from magnetar.transactions.model import Outcome, TxnState
+from magnetar.transactions.model import Outcome, TxnId, TxnState
+from magnetar.wire.events import SendRun
+
+
+def run_of(txn: TxnId) -> SendRun:
+    return SendRun(1, [0], [0], [1], [b""], 0, txn)
 
 
 async def test_later_transactions_are_admitted_without_a_gate() -> None:
@@ -18,10 +23,10 @@ async def test_later_transactions_are_admitted_without_a_gate() -> None:
         t.records.immediate = True
         t.records.open(T1, topic)
         t.records.open(T2, topic)
-        assert topic.transaction_gate(T1) is not None  # the log has no watermark yet
+        assert topic.gate_of(run_of(T1)) is not None  # the log has no watermark yet
         await t.sent(topic, T1, "a")
         assert topic.gate is None
-        assert topic.transaction_gate(T2) is None
+        assert topic.gate_of(run_of(T2)) is None
         assert t.records.asked == [T1, T2]
         await t.sent(topic, T2, "b")
         assert topic.transactions.end_at_once(T1, Outcome.COMMIT)
@@ -41,9 +46,9 @@ async def test_an_ended_transaction_is_refused_without_a_wait(state: TxnState | 
         if state is not None:
             t.records.open(T2, topic)
             t.records.set(T2, state)
-        assert isinstance(topic.admission(T2), NotAllowed)
+        assert isinstance(topic.admission(run_of(T2)), NotAllowed)
         t.records.failing = True
-        assert isinstance(topic.admission(T2), ServiceNotReady)
+        assert isinstance(topic.admission(run_of(T2)), ServiceNotReady)
         assert T2 not in topic.transactions.buffer.open
 
 
@@ -56,13 +61,13 @@ async def test_a_topic_that_is_being_recovered_admits_nothing_at_once() -> None:
         t.records.immediate = True
         t.records.open(T2, topic)
         if topic.transactions.stats().state == "Initializing":
-            assert not isinstance(topic.admission(T2), MagnetarError | None)
+            assert not isinstance(topic.admission(run_of(T2)), MagnetarError | None)
             assert not topic.transactions.end_at_once(T1, Outcome.COMMIT)
         for _ in range(200):
             if topic.transactions.stats().state == "Ready":
                 break
             await turns(1)
-        assert topic.admission(T2) is None
+        assert topic.admission(run_of(T2)) is None
         assert topic.transactions.end_at_once(T1, Outcome.COMMIT)
 
 
