@@ -78,6 +78,10 @@ class Dispatcher(ABC):
         self.limits = limits
         self.dispatch()
 
+    def set_filters(self, filters: EntryFilters | None) -> None:
+        """Sets the filters that new entries must pass; None for none."""
+        self.filters = filters
+
     def set_delayed(self, delayed: PositionSet) -> None:  # noqa: B027 - few types delay
         """Sets the entries of the topic that are delayed; types with one consumer ignore them."""
 

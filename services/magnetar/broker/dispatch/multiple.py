@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
 from magnetar.broker.dispatch.facts import DispatchFacts
+from magnetar.broker.dispatch.filtering import EntryFilters
 from magnetar.broker.dispatch.replay import PositionPair, RedeliveryCounts
 from magnetar.broker.dispatch.replay_reader import ReplayReader
 from magnetar.broker.subscription.admission import check_room
@@ -50,7 +51,18 @@ class MultipleConsumersDispatcher(Dispatcher):
 
     def set_delayed(self, delayed: PositionSet) -> None:
         """See `Dispatcher.set_delayed`."""
-        self.delayed = self.reader.delayed = delayed
+        self.delayed = delayed
+        self._set_skipped()
+
+    def set_filters(self, filters: EntryFilters | None) -> None:
+        """See `Dispatcher.set_filters`."""
+        super().set_filters(filters)
+        self._set_skipped()
+
+    def _set_skipped(self) -> None:
+        # With filters, the reader returns delayed entries, too: filters judge an entry when it is
+        # read for the first time, and a released entry is a replay.
+        self.reader.delayed = self.delayed if self.filters is None else None
 
     def released(self, positions: PositionSet) -> None:
         """See `Dispatcher.released`."""
@@ -63,8 +75,8 @@ class MultipleConsumersDispatcher(Dispatcher):
             self.dispatch()
 
     def _deliverable(self, taken: list[Entry]) -> list[Entry]:
-        """Returns the entries that may be delivered now; the same list if all may."""
-        entries = self.cursor.filter_unacked(taken)
+        """See `Dispatcher._deliverable`; delayed entries are left out."""
+        entries = super()._deliverable(taken)
         delayed = self.delayed
         if delayed is None or not delayed:
             return entries

@@ -241,7 +241,7 @@ class PersistentSubscription:
         if self.dispatcher is None:
             return
         try:
-            self.dispatcher.filters = self._filters()
+            self.dispatcher.set_filters(self._filters())
         except FilterInvalid as error:
             log.warning("filters cannot be used, consumers are disconnected", topic=self.topic,
                         subscription=self.name, error=str(error))  # fmt: skip
@@ -279,7 +279,7 @@ class PersistentSubscription:
                 self.dispatcher = dispatcher
                 self.rates_changed()
             try:
-                dispatcher.filters = self._filters()
+                dispatcher.set_filters(self._filters())
             except FilterInvalid as error:
                 raise NotAllowed(f"Subscription {self.name}: {error}") from error
             consumer.attached = True

@@ -16,6 +16,7 @@ from magnetar.broker.subscription.spec import SubType
 from magnetar.core.errors import NotAllowed
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import DELAYED_CURSOR
+from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.transactions.model import Outcome, TxnState
 
 SHARED = [SubType.Shared, SubType.Key_Shared]
@@ -326,3 +327,21 @@ async def test_many_delayed_messages_are_stored_in_runs_and_restored(crash: bool
         assert schedule.runs == []
         await turns(100)
         assert delays_of(topic).store.log.record.kept == ()
+
+
+@pytest.mark.parametrize("sub_type", SHARED)
+async def test_filters_judge_delayed_messages_too(sub_type: SubType) -> None:
+    async with delay_stage() as s:
+        topic = await s.topic()
+        names = {"entryFilterNames": "expression"}
+        parameters = {"filter.expression": "key LIKE 'yes%'"}
+        await s.s.set(ENTRY_FILTERS, {**names, "parameters": parameters}, topic)
+        subscription, _, sink = await s.consume(topic, sub_type=sub_type)
+        sent = [("yes", 0), ("no", 0), ("yes later", 1_000), ("no later", 1_000)]
+        positions = await s.send(topic, *sent)
+        assert texts(sink) == ["yes"]
+        await s.pass_ms(topic, 1_000)
+        assert texts(sink) == ["yes", "yes later"]
+        assert [subscription.cursor.is_done(*position) for position in positions] == [
+            *(False, True, False, True)
+        ]
