@@ -377,8 +377,8 @@ async def test_a_missing_feature_is_named(admin: Admin) -> None:
     assert missing.json()["reason"] == (
         "Resource quotas are not offered: GET /admin/v2/resource-quotas"
     )
-    policy = await admin.call("POST", "~/namespaces/t1/n1/entryFilters", {})
-    assert policy.json()["reason"] == "entryFilters cannot be changed yet; offered: GET"
+    policy = await admin.call("POST", "~/namespaces/t1/n1/resourcegroup", {})
+    assert policy.json()["reason"] == "resourcegroup cannot be changed yet; offered: GET"
     method = await admin.call("PATCH", "~/tenants/t1")
     assert method.status_code == 405
     assert method.headers["allow"] == "DELETE, GET, POST, PUT"

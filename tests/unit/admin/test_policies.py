@@ -9,7 +9,7 @@ from tests.support.policy_values import values, wrong
 
 from magnetar.admin.routers.policies.forms import coerced
 from magnetar.core.names import parse_topic
-from magnetar.policies.admission import REPLICATION, SUBSCRIPTION_AUTH_MODE
+from magnetar.policies.admission import BOOKIE_AFFINITY, REPLICATION, SUBSCRIPTION_AUTH_MODE
 from magnetar.policies.caps import MAX_MESSAGE_SIZE
 from magnetar.policies.filters import ENTRY_FILTERS
 from magnetar.policies.lifecycle import BACKLOG_QUOTA, OFFLOAD, RETENTION
@@ -82,6 +82,11 @@ async def test_a_valid_value_is_stored_and_removed(
         refused = await admin.call(rest_.set_verb, path, value)
         assert (refused.status_code, refused.json()) == (405, {"reason": reason})
         assert await stored(admin, level, policy) == unset
+        return
+    if policy is BOOKIE_AFFINITY:
+        refused = await admin.call(rest_.set_verb, path, value)
+        assert refused.status_code == 405
+        assert "a standalone has one bookie" in refused.json()["reason"]
         return
     await admin.done(rest_.set_verb, path, value)
     _, actual = await stored(admin, level, policy)

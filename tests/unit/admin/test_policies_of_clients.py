@@ -243,7 +243,6 @@ async def test_the_policies_in_force_if_none_is_set(admin: Admin) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("entryFilters", {"entryFilterNames": "x"}),
         ("resource_group_name", "rg"),
     ],
 )

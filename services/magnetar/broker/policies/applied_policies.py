@@ -243,9 +243,13 @@ class BrokerPolicies:
 
     async def update(self, topic: TopicName, change: Change) -> None:
         """Changes a topic's own policies; they apply here on return. Raises NotFound."""
+        key = policies_key(topic.base)
+        cached = self._following.records.get(key)
         record = await self.documents.update(topic, change)
         if record is not None:
             self._following.seen(record)
+        elif cached is not None:
+            self._following.missing(key, cached.revision)
 
     async def forget(self, topic: TopicName) -> None:
         """Deletes the policies and permissions of a deleted topic. A partition has none."""

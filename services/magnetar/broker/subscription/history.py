@@ -17,6 +17,8 @@ from magnetar.core.ids import Position
 SAMPLES_MAX: Final = 64
 MOVES_MAX: Final = 32
 
+Pair = tuple[int, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
@@ -35,27 +37,28 @@ class History:
     __slots__ = ("_moves", "_samples")
 
     def __init__(self) -> None:
-        self._moves: deque[Move] = deque(maxlen=MOVES_MAX)
-        self._samples: list[tuple[int, Position]] = []
+        # Plain tuples: many subscriptions keep these, and seldom is one asked for.
+        self._moves: deque[tuple[str, Pair, Pair, int]] = deque(maxlen=MOVES_MAX)
+        self._samples: list[tuple[int, Pair]] = []
 
     def passed(self, cause: str, after: Position, upto: Position, at_ms: int) -> None:
         """Records that everything after `after` up to `upto` was passed."""
-        self._moves.append(Move(cause, after, upto, at_ms))
+        self._moves.append((cause, after[:2], upto[:2], at_ms))
 
     def noted(self, at_ms: int, read_position: Position) -> None:
         """Records the read position. A rewind drops the samples that it makes untrue."""
         samples = self._samples
         while samples and samples[-1][1] >= read_position:
             samples.pop()
-        samples.append((at_ms, read_position))
+        samples.append((at_ms, read_position[:2]))
         if len(samples) > SAMPLES_MAX:
             del samples[0:SAMPLES_MAX:2]
 
     def move_of(self, position: Position) -> Move | None:
         """Returns the last move that passed a message."""
-        for move in reversed(self._moves):
-            if move.after < position <= move.upto:
-                return move
+        for cause, after, upto, at_ms in reversed(self._moves):
+            if after < position <= upto:
+                return Move(cause, Position(*after), Position(*upto), at_ms)
         return None
 
     def delivered(self, position: Position) -> tuple[int, int]:

@@ -12,13 +12,10 @@ Source: Pulsar's `PersistentSubscription`.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from magnetar.broker.dispatch.base import DispatchContext, Dispatcher
+from magnetar.broker.dispatch.by_type import DISPATCHERS
 from magnetar.broker.dispatch.filtering import EntryFilters, FilterCounts
-from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
-from magnetar.broker.dispatch.shared import SharedDispatcher
-from magnetar.broker.dispatch.single import ExclusiveDispatcher, FailoverDispatcher
 from magnetar.broker.lifecycle.expiry import older_end
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.rates.dispatch_rate import DispatchThrottle
@@ -53,13 +50,6 @@ from magnetar.policies.filters import FilterInvalid
 from magnetar.transactions.model import Outcome, TxnId
 
 log = get_logger("magnetar.subscription")
-
-_DISPATCHERS: Final[dict[SubType, type[Dispatcher]]] = {
-    SubType.Exclusive: ExclusiveDispatcher,
-    SubType.Failover: FailoverDispatcher,
-    SubType.Shared: SharedDispatcher,
-    SubType.Key_Shared: KeySharedDispatcher,
-}
 
 
 class PersistentSubscription:
@@ -270,7 +260,7 @@ class PersistentSubscription:
                     if self.closed:
                         raise ServiceNotReady("Subscription is fenced")
             elif dispatcher is None or dispatcher.type is not sub_type:
-                dispatcher = _DISPATCHERS[sub_type](self._context)
+                dispatcher = DISPATCHERS[sub_type](self._context)
                 if self.dispatcher is not None:
                     self.dispatcher.close()
                 dispatcher.suspended = self.suspended
@@ -495,9 +485,8 @@ class PersistentSubscription:
     def _passed(self, cause: str, before: Position) -> None:
         """Records that mark-delete has moved from `before` without a consumer's acks."""
         if self.cursor.mark_delete > before:
-            if self.history is None:
-                self.history = History()
-            self.history.passed(cause, before, self.cursor.mark_delete, self.clock.now_ms())
+            history = self.history = self.history or History()
+            history.passed(cause, before, self.cursor.mark_delete, self.clock.now_ms())
 
     def _ack_up_to(self, position: Position, cause: str) -> int:
         """Acknowledges entries up to `position`; returns how many.
@@ -567,8 +556,7 @@ class PersistentSubscription:
             consumer.rates.update(consumer, now_s)
             delivering = delivering or consumer.rates.out > 0
         if delivering:
-            if self.history is None:
-                self.history = History()
+            self.history = self.history or History()
             self.history.noted(self.clock.now_ms(), self.cursor.read_position)
         self._note_mark_delete()
 

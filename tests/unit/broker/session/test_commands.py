@@ -312,6 +312,7 @@ async def test_the_handshake_announces_features_and_records_those_of_the_client(
             "supports_topic_watchers",
             "supports_get_partitioned_metadata_without_auto_creation",
             "supports_topic_watcher_reconcile",
+            "supports_joint_commit",
         }
         assert {field.name for field, value in said.feature_flags.ListFields() if value} == served
         link = client.session.link
