@@ -1,7 +1,6 @@
 """The official Python client as a producer: what it sends comes back as it was."""
 
 import datetime
-import queue
 import threading
 import time
 
@@ -29,6 +28,7 @@ COMPRESSIONS = [
     pulsar.CompressionType.SNAPPY,
 ]
 MESSAGE_SIZE_MAX_BYTES = 5 * 1024 * 1024
+TICK_MS = 1_000
 
 
 def test_a_sent_message_is_received(client: pulsar.Client, topic: str) -> None:
@@ -213,28 +213,31 @@ def test_a_message_may_narrow_where_it_is_replicated_to(client: pulsar.Client, t
     assert bodies(take(consumer, 2)) == [b"a", b"b"]
 
 
-def test_a_message_with_a_delivery_time_to_come_is_not_taken(
+@pytest.mark.parametrize("kind", [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared])
+def test_shared_types_get_a_message_at_its_delivery_time(
+    client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    consumer = client.subscribe(topic, "sub", consumer_type=kind)
+    producer = client.create_producer(topic)
+    at_ms = int(time.time() * 1000) + 3_000
+    producer.send(b"later", deliver_at=at_ms + 1_000)
+    producer.send(b"at", deliver_at=at_ms)
+    producer.send(b"past", deliver_at=at_ms - 60_000)
+    producer.send(b"now")
+    assert sorted(bodies(take(consumer, 2))) == [b"now", b"past"]
+    assert bodies(take(consumer, 1)) == [b"at"]
+    assert time.time() * 1000 >= at_ms - TICK_MS, "a tick early at most"
+    assert bodies(take(consumer, 1)) == [b"later"]
+
+
+def test_a_type_that_delivers_in_order_gets_a_delayed_message_at_once(
     client: pulsar.Client, topic: str
 ) -> None:
-    """It fails alone: the client knows a checksum error as such, and its log has the reason."""
     consumer = client.subscribe(topic, "sub")
     producer = client.create_producer(topic)
-    results: queue.Queue[pulsar.Result] = queue.Queue()
-
-    def sent(result: pulsar.Result, _message_id: object) -> None:
-        results.put(result)
-
-    producer.send_async(b"before", sent)
-    producer.send_async(b"after", sent, deliver_after=datetime.timedelta(minutes=5))
-    producer.send_async(b"at", sent, deliver_at=int(time.time() * 1000) + 300_000)
-    producer.send_async(b"past", sent, deliver_at=int(time.time() * 1000) - 1_000)
-    assert [results.get(timeout=30) for _ in range(4)] == [
-        pulsar.Result.Ok,
-        pulsar.Result.ChecksumError,
-        pulsar.Result.ChecksumError,
-        pulsar.Result.Ok,
-    ]
-    assert bodies(take(consumer, 2)) == [b"before", b"past"]
+    producer.send(b"delayed", deliver_after=datetime.timedelta(hours=1))
+    producer.send(b"now")
+    assert bodies(take(consumer, 2)) == [b"delayed", b"now"]
 
 
 def test_sequence_ids_follow_the_initial_one(client: pulsar.Client, topic: str) -> None:
