@@ -6,7 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.client import Client, InitialPosition, SubscriptionType, TransactionState
-from magnetar.client.errors import InvalidTransactionState, TransactionHasFailures
+from magnetar.client.errors import (
+    InvalidTransactionState,
+    TransactionHasFailures,
+    TransactionNotFound,
+)
 
 from .client_rig import assert_silent, take, values
 from .support import Names, ServerAddress, numbered
@@ -69,3 +73,15 @@ async def test_a_cancelled_send_aborts(own: Client, topic: str) -> None:
                 sending.cancel()
                 await asyncio.wait([sending])
         assert txn.state is TransactionState.ABORTED
+
+
+async def test_a_repeated_commit_of_a_forgotten_transaction_is_not_taken_for_an_abort(
+    own: Client, topic: str
+) -> None:
+    async with own.producer(topic) as producer:
+        async with own.transaction() as txn:
+            await producer.send(b"in", transaction=txn)
+        txn.state = TransactionState.UNKNOWN  # as if the answer had been lost
+        with pytest.raises(TransactionNotFound):
+            await txn.commit()
+        assert txn.state is TransactionState.UNKNOWN

@@ -253,6 +253,14 @@ class TransactionNotFound(TransactionError):
     """The coordinator does not know the transaction: it has ended, or belongs to another role."""
 
 
+class TransactionOutcomeUnknown(TransactionError):
+    """The end of a transaction was requested twice, and only the second request was answered.
+
+    The coordinator no longer knows the transaction, so the first request may have succeeded: read
+    the results before the work is repeated.
+    """
+
+
 class InvalidTransactionState(TransactionError):
     """The transaction has ended, or is ending."""
 

@@ -7,7 +7,7 @@ from tests.support.settings import changed
 
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
-from magnetar.broker.topic.own_properties import EPOCH_PROPERTY
+from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, SHADOW_PROPERTY
 from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.broker.topic.subscribe import SubscribeRequest
 from magnetar.core.names import NamespaceName, parse_topic
@@ -234,6 +234,22 @@ async def test_the_brokers_own_properties_of_a_topic_are_not_shown(
         assert (await refused(admin, "PUT", path, {key: "1"}))[0] == 412
         assert (await refused(admin, "DELETE", f"{path}?key={key}"))[0] == 412
     assert len(topic.managed_ledger.properties) == 2
+
+
+async def test_no_topic_becomes_a_shadow_of_another(admin: Admin) -> None:
+    shadow = {SHADOW_PROPERTY: "persistent://t1/n1/source"}
+    partitioned = {"partitions": 2, "properties": shadow}
+    for verb, path, body in (
+        ("PUT", TOPIC, shadow),
+        ("PUT", PARTS + "/partitions", partitioned),
+    ):
+        status, reason = await refused(admin, verb, path, body)
+        assert (status, "Shadow topics are not supported" in reason) == (405, True)
+        assert (await admin.call("GET", TOPIC + "/stats")).status_code == 404
+    await admin.done("PUT", TOPIC)
+    await admin.done("PUT", PARTS + "/partitions", 2)
+    for path in (TOPIC, PARTS):
+        assert (await refused(admin, "PUT", path + "/properties", shadow))[0] == 405
 
 
 async def test_a_partitions_number_is_below_the_number_of_partitions(admin: Admin) -> None:

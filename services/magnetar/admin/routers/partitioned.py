@@ -24,6 +24,7 @@ from magnetar.admin.http.descriptions import AUTHORITATIVE, FORCE, described, qu
 from magnetar.admin.http.paths import TOPIC_PATH
 from magnetar.admin.http.routes import Routes
 from magnetar.broker.service import BrokerService
+from magnetar.broker.topic.own_properties import check_keys
 from magnetar.broker.topic.persistent import as_persistent
 from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
@@ -80,6 +81,7 @@ async def create_partitioned(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     body = await _body(request)
     refuse_partition_name(name)
+    check_keys(body.properties)
     await require_namespace(service, name.namespace)
     _check_count(service, body.partitions)
     if await service.topics.exists(name):

@@ -32,6 +32,7 @@ from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership import bundles
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
+from magnetar.broker.topic.own_properties import check_keys
 from magnetar.broker.topic.persistent import as_persistent, require_persistent
 from magnetar.core.errors import Conflict, PreconditionFailed
 from magnetar.core.names import TopicName
@@ -151,6 +152,7 @@ async def get_properties(request: Request) -> Response:
 async def put_properties(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
     added = await bodies.parse(request, dict[str, str]) or {}
+    check_keys(added)
     if await service.resources.partitions(name):
         await service.resources.update_partitioned_properties(name, lambda old: old | added)
         return done()

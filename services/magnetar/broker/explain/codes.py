@@ -48,7 +48,6 @@ class Code(StrEnum):
     ENCRYPTED = "encrypted"
     POLICY_OVERRIDDEN = "policy_overridden"
     CONSUMER_REFUSED = "consumer_refused"
-    CONSUMERS_CAP = "consumers_cap"
     # About publishing.
     PUBLISHING = "publishing"
     TOPIC_TERMINATED = "topic_terminated"
@@ -128,7 +127,6 @@ MEANINGS: Final[dict[Code, str]] = {
     Code.POLICY_OVERRIDDEN: "A topic's own policy overrides that of its namespace.",
     Code.CONSUMER_REFUSED: "A consumer was refused lately. `error` is the text that its client "
     "got.",
-    Code.CONSUMERS_CAP: "The topic or the subscription has its maximum of consumers.",
     Code.PUBLISHING: "Nothing refuses or delays producers now.",
     Code.TOPIC_TERMINATED: "The topic is terminated: it takes no messages any more.",
     Code.QUOTA_HOLD: "A backlog quota with producer_request_hold is exceeded: producers wait.",

@@ -24,6 +24,7 @@ from magnetar.broker.topic.creation import TopicCreation
 from magnetar.broker.topic.ledgers import TopicLedgers
 from magnetar.broker.topic.news import OnTopic, TopicNews
 from magnetar.broker.topic.open_topics import Opening, OpenTopics
+from magnetar.broker.topic.own_properties import check_keys
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import (
     Conflict,
@@ -231,6 +232,7 @@ class TopicRegistry:
 
     async def create(self, name: TopicName, properties: dict[str, str]) -> Topic:
         """Creates a topic without partitions and returns it; raises as `get_or_open` does."""
+        check_keys(properties)
         topic = await self.get_or_open(name, create=True)
         if properties:
             await topic.set_properties(properties)

@@ -13,6 +13,7 @@ from magnetar.client.errors import (
     InvalidTransactionState,
     ServerFailed,
     TransactionNotFound,
+    TransactionOutcomeUnknown,
     TransactionsDisabled,
     server_error,
 )
@@ -64,9 +65,12 @@ class Coordinators:
 
     async def _request(self, coordinator: int, command_type: int, message: Any, what: str) -> Any:
         options = self._context.options
+        unanswered = False
 
         async def once() -> Any:
+            nonlocal unanswered
             connection = await self._connection(coordinator)
+            repeated, unanswered = unanswered, True
             try:
                 answer = await connection.request(
                     command_type, message, options.operation_timeout_s
@@ -74,6 +78,14 @@ class Coordinators:
                 _check(answer, connection)
             except CoordinatorNotFound:
                 self._connections.pop(coordinator, None)
+                unanswered = repeated
+                raise
+            except TransactionNotFound as error:
+                if repeated and command_type == CommandType.END_TXN:
+                    raise TransactionOutcomeUnknown(
+                        f"{what} was requested before and not answered, and the transaction is not "
+                        "known any more: it may have succeeded"
+                    ) from error
                 raise
             return answer
 

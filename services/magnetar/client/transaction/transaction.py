@@ -158,11 +158,16 @@ class Transaction:
             await asyncio.wait(list(self._operations))
 
     async def _end(self, *, commit: bool) -> None:
+        repeated = self.state is TransactionState.UNKNOWN
         self.state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
         try:
             await self._coordinators.end(self.wire_id, commit=commit)
-        except (TransactionNotFound, InvalidTransactionState):
-            self.state = TransactionState.ABORTED
+        except TransactionNotFound:
+            # A former request may have ended it, with either outcome.
+            self.state = TransactionState.UNKNOWN if repeated else TransactionState.ABORTED
+            raise
+        except InvalidTransactionState:
+            self.state = TransactionState.ABORTED if commit else TransactionState.COMMITTED
             raise
         except BaseException:
             self.state = TransactionState.UNKNOWN
