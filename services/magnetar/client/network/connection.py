@@ -40,6 +40,7 @@ _PRODUCER_SUCCESS: Final = int(CommandType.PRODUCER_SUCCESS)
 _REACHED_END_OF_TOPIC: Final = int(CommandType.REACHED_END_OF_TOPIC)
 _ACTIVE_CONSUMER_CHANGE: Final = int(CommandType.ACTIVE_CONSUMER_CHANGE)
 _WATCH_TOPIC_UPDATE: Final = int(CommandType.WATCH_TOPIC_UPDATE)
+_TOPIC_MIGRATED: Final = int(CommandType.TOPIC_MIGRATED)
 _ACK_RESPONSE: Final = int(CommandType.ACK_RESPONSE)
 _NO_REQUEST: Final = 2**64 - 1
 
@@ -396,6 +397,14 @@ class Connection(asyncio.BufferedProtocol):
         if watcher is not None:
             watcher.on_topics_changed(update)
 
+    def _on_topic_migrated(self, migrated: pb.CommandTopicMigrated) -> None:
+        log.error(
+            "topic was migrated to another cluster, which this client does not follow: "
+            "connect a client to that cluster",
+            broker=self.address,
+            cluster=migrated.brokerServiceUrlTls or migrated.brokerServiceUrl,
+        )
+
     def _on_ack_response(self, response: pb.CommandAckResponse) -> None:
         waiting = self._waiting.get(response.request_id)
         if waiting is None or waiting[0].done():
@@ -419,5 +428,6 @@ _HANDLERS: Final[dict[int, Callable[[Connection, Any], None]]] = {
     _REACHED_END_OF_TOPIC: Connection._on_end_of_topic,
     _ACTIVE_CONSUMER_CHANGE: Connection._on_active_change,
     _WATCH_TOPIC_UPDATE: Connection._on_topics_changed,
+    _TOPIC_MIGRATED: Connection._on_topic_migrated,
     _ACK_RESPONSE: Connection._on_ack_response,
 }
