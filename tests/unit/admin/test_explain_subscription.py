@@ -1,11 +1,14 @@
 """Each reason why a subscription delivers nothing: its code, the culprit, and the next step."""
 
+import asyncio
 from typing import cast
 
 from magnetar.broker.subscription.spec import SubType
+from magnetar.documents.explain import utc
+from magnetar.wire.events import SendRun
 
 from .explained import Client, attach, client_of, explain, first, follow
-from .support import Admin, append, entry
+from .support import Admin, Peer, append, entry
 
 CAP = "maxUnackedMessagesOnConsumer"
 
@@ -202,3 +205,25 @@ async def test_a_partitioned_topic_has_the_answers_of_its_partitions(admin: Admi
     refused = await admin.call("GET", "~/persistent/t1/n1/p/subscription/s/explain?messageId=1:0")
     assert refused.status_code == 412
     assert "partition" in refused.text
+
+
+async def test_delayed_messages_say_until_when(admin: Admin) -> None:
+    consumer = await attach(admin, "s")
+    topic, producer = await admin.topic(), await admin.producer()
+    at_ms = admin.service.clock.now_ms() + 3_600_000
+    data = entry(b"late", 0, deliver_at_time=at_ms)
+    run = SendRun(producer.producer_id, [0], [0], [1], [data], len(data), None, at_ms, at_ms)
+    gate = topic.gate_of(run)
+    assert gate is not None
+    assert isinstance(producer.sink, Peer)
+    gate.publish(producer, run)
+    async with asyncio.timeout(20):
+        await producer.sink.receipted.wait()
+    position = topic.managed_ledger.last_confirmed
+    for found in (await first(admin, "s"), await first(admin, "s", position)):
+        assert found.code == "delayed_until"
+        assert utc(at_ms) in found.evidence.values()
+    assert not client_of(consumer).delivered
+    await follow(admin, found)
+    await client_of(consumer).got(1)
+    assert (await first(admin, "s")).code == "in_flight"

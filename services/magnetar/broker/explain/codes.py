@@ -24,6 +24,7 @@ class Code(StrEnum):
     NO_PERMITS = "no_permits"
     SLOW_CONNECTION = "slow_connection"
     RATE_LIMITED = "rate_limited"
+    DELAYED = "delayed_until"
     HASH_DRAINING = "hash_draining"
     KEY_HELD = "key_held"
     NO_OWNER_OF_KEY = "no_owner_of_key"
@@ -92,6 +93,7 @@ MEANINGS: Final[dict[Code, str]] = {
     Code.SLOW_CONNECTION: "The consumer's connection does not drain: network, or a client that "
     "does not read its socket.",
     Code.RATE_LIMITED: "A dispatch rate holds the subscription back. `level` says where it is set.",
+    Code.DELAYED: "The delivery time of the message is still to come.",
     Code.HASH_DRAINING: "Key_Shared: the key's hash has a new owner, and its former owner still "
     "holds messages of it.",
     Code.KEY_HELD: "Key_Shared: the key belongs to a consumer that takes no messages now.",

@@ -144,6 +144,10 @@ class SubscriptionState:
     """Visible unacknowledged entries before the read position; some of them may wait again."""
     unread: int = 0
     """Visible unacknowledged entries at or after the read position."""
+    delayed: int = 0
+    """Unacknowledged entries whose delivery time is still to come."""
+    next_delivery_ms: int = 0
+    """The first delivery time of the topic that is still to come."""
     unacked: int = 0
     blocked: bool = False
     """Whether the consumers have reached the subscription's cap together."""
@@ -192,6 +196,8 @@ class MessageState:
     producer: str = ""
     messages: int = 1
     encryption_keys: tuple[str, ...] = ()
+    delayed_until_ms: int = 0
+    """Its delivery time, while the subscription waits for that; else 0."""
     sticky_hash: int = 0
     txn: TxnState | None = None
     """Its transaction, while that is open."""

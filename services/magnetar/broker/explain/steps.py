@@ -212,3 +212,14 @@ def namespace_path(namespace: NamespaceName) -> str:
 
 def _segment(name: str) -> str:
     return quote(name, safe="")
+
+
+def deliver_delayed(topic: TopicName, text: str) -> NextStep:
+    """Switches delayed delivery off for the topic, which releases all delayed messages."""
+    return NextStep(
+        text,
+        _admin("topicPolicies", "set-delayed-delivery", "--disable", topic),
+        "POST",
+        f"{topic_path(topic)}/delayedDelivery",
+        {"active": False, "tickTime": 1_000},
+    )

@@ -215,6 +215,7 @@ def _from_entry(
         producer=metadata.producer_name,
         messages=max(metadata.num_messages_in_batch, 1),
         encryption_keys=tuple(key.key for key in metadata.encryption_keys),
+        delayed_until_ms=metadata.deliver_at_time if subscription.delays(message.position) else 0,
         txn=_transaction_of(topic, metadata.txnid_most_bits, metadata.txnid_least_bits)
         if metadata.HasField("txnid_most_bits")
         else None,

@@ -77,6 +77,8 @@ def snapshot(
         parked=facts.parked,
         delivered=delivered,
         unread=max(0, cursor.unacked_up_to(visible) - delivered - facts.buffered),
+        delayed=subscription.delayed_count,
+        next_delivery_ms=_next_delivery_ms(topic),
         unacked=facts.unacked,
         blocked=facts.blocked,
         consumer_cap=parts.policy(topic.name, caps.MAX_UNACKED_PER_CONSUMER),
@@ -168,6 +170,11 @@ def _rate(
         out_of = "bytes" if limiter.out_of_bytes else "messages"
         return RateState(policy, out_of, limiter.waiting)
     return None
+
+
+def _next_delivery_ms(topic: PersistentTopic) -> int:
+    schedule = None if topic.delays is None else topic.delays.schedule
+    return 0 if schedule is None else schedule.next_ms or 0
 
 
 def _failure(failure: ReadFailure) -> ReadFailureState:

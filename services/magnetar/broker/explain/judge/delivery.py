@@ -18,7 +18,7 @@ from magnetar.broker.explain.finding import (
     refused,
     time,
 )
-from magnetar.broker.explain.judge import keys, transactions
+from magnetar.broker.explain.judge import delays, keys, transactions
 from magnetar.broker.explain.judge.readers import unreadable
 from magnetar.broker.explain.state import (
     BROKER_CAP,
@@ -398,6 +398,7 @@ def _reading(state: SubscriptionState) -> Iterator[Finding]:
 _CHECKS: Final[tuple[Callable[[SubscriptionState], Iterator[Finding]], ...]] = (
     _switching,
     _dispatched,
+    delays.blocking,
     _subscription_cap,
     _unavailable,
     _rate,

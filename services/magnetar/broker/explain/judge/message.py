@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from magnetar.broker.explain import steps
 from magnetar.broker.explain.codes import Code
 from magnetar.broker.explain.finding import finding, policy_evidence, time
-from magnetar.broker.explain.judge import keys, transactions
+from magnetar.broker.explain.judge import delays, keys, transactions
 from magnetar.broker.explain.judge.delivery import judge_subscription, wrong_position
 from magnetar.broker.explain.judge.readers import unreadable
 from magnetar.broker.explain.state import MessageState, SubscriptionState
@@ -162,6 +162,9 @@ def _waits(state: SubscriptionState, message: MessageState) -> Iterator[Finding]
         blocking = message.txn or next(iter(state.transactions), None)
         if blocking is not None:
             yield transactions.open_transaction(state, blocking, message.position)
+        return
+    if message.delayed_until_ms:
+        yield delays.delayed(state, message)
         return
     for facts in state.hashes:
         if facts.sticky_hash == message.sticky_hash and message.sticky_hash:
