@@ -37,6 +37,7 @@ final class AckScenarios {
         suite.add("negative-acks-inside-a-batch", AckScenarios::negativeInsideBatch);
         suite.add("ack-timeout", AckScenarios::timeout);
         suite.add("retry-letters", AckScenarios::retryLetters);
+        suite.add("retry-letters-and-messages-with-delays", AckScenarios::delays);
         suite.add("dead-letters", AckScenarios::deadLetters);
     }
 
@@ -262,6 +263,32 @@ final class AckScenarios {
         Context.same("k", letter.getKey());
         Context.same("x", letter.getProperty("why"));
         c.awaitBacklog(c.topic(), "sub", 0);
+    }
+
+    private static void delays(Context c) throws Exception {
+        long tickMillis = 1000;
+        for (SubscriptionType type : SHARING) {
+            try (Consumer<String> consumer = builder(c, type).subscriptionName("" + type).enableRetry(true)
+                    .subscribe();
+                    Producer<String> producer = c.client.newProducer(Schema.STRING).topic(c.topic()).create()) {
+                long at = System.currentTimeMillis() + 2500;
+                producer.newMessage().key("k").value("delayed").deliverAt(at).send();
+                producer.newMessage().key("k").value("now").send();
+                Message<String> first = Context.take(consumer, 1).get(0);
+                Context.same("now", first.getValue());
+                long asked = System.currentTimeMillis();
+                consumer.reconsumeLater(first, 2500, TimeUnit.MILLISECONDS);
+                for (int count = 0; count < 2; count++) {
+                    Message<String> message = Context.take(consumer, 1).get(0);
+                    boolean letter = message.getValue().equals("now");
+                    long due = letter ? asked + 2500 : at;
+                    Context.check(System.currentTimeMillis() >= due - tickMillis, "early: " + message.getValue());
+                    Context.check(letter == "1".equals(message.getProperty("RECONSUMETIMES")), "not counted");
+                    consumer.acknowledge(message);
+                }
+                c.awaitBacklog(c.topic(), "" + type, 0);
+            }
+        }
     }
 
     private static void deadLetters(Context c) throws Exception {
