@@ -20,6 +20,8 @@ class Bug:
     seed: int
     """The first seed that finds it."""
     lean: Lean | None = None
+    hunted: bool = False
+    """Found by so few seeds that `--prove` leaves it to `--hunt`."""
 
 
 def plant(owner: object, name: str, value: object) -> None:

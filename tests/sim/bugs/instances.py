@@ -108,5 +108,6 @@ BUGS: Final = (
             churn(hoard_chance=0.5, churners=3, rest_chance=0.2),
             UNDER_WAY,
         ),
+        hunted=True,
     ),
 )

@@ -210,6 +210,7 @@ BUGS: Final = (
         commits_of_acks_are_not_flushed,
         153,
         together(KILLS, transactions(retention_s=1)),
+        hunted=True,
     ),
     Bug(
         "pending acks are not stored",
