@@ -101,13 +101,12 @@ BUGS: Final = (
         "repeats the write under the new claim: it trims ledgers that the new one still lists, "
         "deletes a subscription that has answered SUCCESS since, or undoes receipted acks.",
         former_instances_write_on,
-        275,
+        1126,
         together(
             topics(),
             many_rollovers(),
             churn(hoard_chance=0.5, churners=3, rest_chance=0.2),
             UNDER_WAY,
         ),
-        hunted=True,
     ),
 )
