@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from magnetar.broker.session.session import Handler, Session
+from magnetar.broker.session.session import Handler, Session, internal_error
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
 from magnetar.broker.transactions.service import ANSWER_TIMEOUT_S, Transactions
 from magnetar.core.deadlines import Deadlines
@@ -214,7 +214,7 @@ def _begin(work: _Work, coordinator: Coordinator, request: Request) -> None:
         drop_frames(error)
     except Exception as error:
         log.exception("command failed", peer=request.session.link.address)
-        request.answered(MagnetarError(f"Internal error: {error!r}"))
+        request.answered(MagnetarError(internal_error(error)))
 
 
 async def _when_loaded(
