@@ -152,6 +152,8 @@ def _add_subscriptions(coordinator: Coordinator, request: Request) -> None:
     command = request.command
     for used in command.subscription:
         check_participant(used.topic)
+        if not used.subscription:
+            raise NotAllowed("Empty subscription name")
     coordinator.request_add(
         command.txnid_least_bits,
         caller_of(request.session),
