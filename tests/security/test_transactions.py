@@ -78,7 +78,7 @@ async def begun(client: RawClient) -> Any:
     return await client.request(CommandType.NEW_TXN, pb.CommandNewTxn(txn_ttl_millis=60_000))
 
 
-def bits(txn: Any) -> dict[str, int]:
+def bits(txn: Any) -> dict[str, Any]:
     return {"txnid_most_bits": txn.txnid_most_bits, "txnid_least_bits": txn.txnid_least_bits}
 
 
