@@ -211,14 +211,17 @@ def test_jobs_only_read_where_the_names_of_certificates_are_known(
 
 
 def test_the_roles_at_bookies_can_be_chosen() -> None:
-    chosen = {"MAGNETAR_BOOKIE_MEMBER_ROLES": "a,b"}
-    manifests = with_values(
-        tls={"enabled": True},
-        certs=THEIRS,
-        bookkeeper={"configData": chosen},
-    )
-    data = of_kind(manifests, "ConfigMap")[f"{RELEASE}-bookie"]["data"]
-    assert {key: value for key, value in data.items() if "_ROLES" in key} == chosen
+    chosen = {"bookie_member_roles": "a,b"}
+    values: dict[str, Any] = {
+        "tls": {"enabled": True},
+        "certs": THEIRS,
+        "bookkeeper": {"configData": chosen},
+    }
+    data = of_kind(with_values(**values), "ConfigMap")[f"{RELEASE}-bookie"]["data"]
+    assert data["MAGNETAR_BOOKIE_MEMBER_ROLES"] == "a,b"
+    own = with_values(**values, operator={"enabled": True})
+    config = of_kind(own, "MagnetarCluster")[RELEASE]["spec"]["bookie"]["config"]
+    assert config == config | chosen
 
 
 def test_certificates_that_are_brought_along_are_issued_by_nothing() -> None:
