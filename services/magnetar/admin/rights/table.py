@@ -48,6 +48,8 @@ _S: Final = _T + "/subscription/{subscription:name}"
 _SCHEMAS: Final = _A + "/schemas/{tenant:name}/{namespace:name}/{topic:name}"
 _BROKERS: Final = _A + "/brokers"
 _OURS: Final = _A + "/magnetar"
+_QUOTAS: Final = _A + "/resource-quotas"
+_QUOTA_BUNDLE: Final = "/{tenant:name}/{namespace:name}/{bundle:name}"
 
 _TXN: Final = "/admin/v3/transactions"
 _TXN_ID: Final = "/{most:number}/{least:number}"
@@ -293,6 +295,11 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
         "GET",
         _A + "/broker-stats/broker-resource-availability/{tenant:name}/{namespace:name}",
     ): _SUPER,
+    ("GET", _QUOTAS): _SUPER,
+    ("POST", _QUOTAS): _SUPER,
+    ("GET", _QUOTAS + _QUOTA_BUNDLE): _SUPER,
+    ("POST", _QUOTAS + _QUOTA_BUNDLE): _SUPER,
+    ("DELETE", _QUOTAS + _QUOTA_BUNDLE): _SUPER,
     ("GET", _A + "/metadata/migration/status"): _SUPER,
     ("POST", _A + "/metadata/migration/start"): _SUPER,
     ("GET", _A + "/bookies/all"): _SUPER,

@@ -13,7 +13,8 @@ from magnetar.broker.balance.decision_log import DecisionLog
 from magnetar.broker.balance.leader import Leadership
 from magnetar.broker.balance.model import Decision, LoadReport, Move, Order, Round, Split
 from magnetar.broker.balance.orders import OrderIssuer
-from magnetar.broker.balance.planner import Planner, PlannerSettings
+from magnetar.broker.balance.planner import Planner, PlannerSettings, PlanRules
+from magnetar.broker.balance.quotas import QUOTAS, fixed_loads
 from magnetar.broker.catalog.resources import Resources
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotFound
@@ -112,7 +113,12 @@ class Balancer:
         finished, under_way = await self._orders.collect({r.broker_id for r in reports} | living)
         counts = await self._bundle_counts(planner.hot_namespaces(reports))
         decisions = planner.plan(
-            reports, living, self._clock.now_ms(), counts, {order.bundle for order in under_way}
+            reports,
+            living,
+            self._clock.now_ms(),
+            counts,
+            {order.bundle for order in under_way},
+            await self._rules(),
         )
         loads = planner.loads or {report.broker_id: report.cpu for report in reports}
         this_round = Round(
@@ -139,7 +145,11 @@ class Balancer:
         now = replace(self._settings, rounds=1, split=replace(self._settings.split, rounds=1))
         planner = Planner(now, await DecisionLog(self.decisions.store).begin())
         counts = await self._bundle_counts(planner.hot_namespaces(reports))
-        return planner.plan(reports, set(self._living()), self._clock.now_ms(), counts)
+        rules = await self._rules()
+        return planner.plan(reports, set(self._living()), self._clock.now_ms(), counts, rules=rules)
+
+    async def _rules(self) -> PlanRules:
+        return PlanRules(fixed_loads(await QUOTAS.read(self.decisions.store)))
 
     async def _bundle_counts(self, namespaces: Iterable[str]) -> dict[str, int]:
         counts: dict[str, int] = {}
