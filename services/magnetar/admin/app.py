@@ -36,6 +36,7 @@ from magnetar.admin.routers import (
     effect,
     explain,
     health,
+    isolation_policies,
     lookup,
     messages,
     metrics,
@@ -66,6 +67,7 @@ from magnetar.observe.health import Probes
 
 ROUTERS: Final = (
     clusters.router,
+    isolation_policies.router,
     tenants.router,
     namespaces.router,
     namespace_bundles.router,

@@ -86,6 +86,11 @@ _OFFLOAD: Final = OnTopic(TopicOperation.OFFLOAD)
 _SET_PARTITIONS: Final = OnPolicy(PolicyName.PARTITION, PolicyOperation.WRITE)
 _OLD_STRATEGY: Final = PolicyName.SCHEMA_COMPATIBILITY_STRATEGY
 
+_ISOLATION: Final = _C + "/{cluster:name}/namespaceIsolationPolicies"
+_POLICY_OF_CLUSTER: Final = "validateBothSuperuserAndClusterPolicyOperation"
+_READ_ISOLATION: Final = OnCluster("READ", check=_POLICY_OF_CLUSTER)
+_WRITE_ISOLATION: Final = OnCluster("WRITE", check=_POLICY_OF_CLUSTER)
+
 _CLUSTERS: Final[dict[Route, Right]] = {
     ("GET", _C): _ANY,
     ("GET", _C + "/{cluster:name}"): OnCluster("GET_CLUSTER"),
@@ -93,9 +98,12 @@ _CLUSTERS: Final[dict[Route, Right]] = {
     ("POST", _C + "/{cluster:name}"): OnCluster("UPDATE_CLUSTER"),
     ("DELETE", _C + "/{cluster:name}"): OnCluster("DELETE_CLUSTER"),
     ("GET", _C + "/{cluster:name}/failureDomains"): OnCluster("GET_FAILURE_DOMAIN"),
-    ("GET", _C + "/{cluster:name}/namespaceIsolationPolicies"): OnCluster(
-        "READ", check="validateBothSuperuserAndClusterPolicyOperation"
-    ),
+    ("GET", _ISOLATION): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/brokers"): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/brokers/{broker:name}"): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/{policy:name}"): _READ_ISOLATION,
+    ("POST", _ISOLATION + "/{policy:name}"): _WRITE_ISOLATION,
+    ("DELETE", _ISOLATION + "/{policy:name}"): _WRITE_ISOLATION,
     ("GET", _C + "/{cluster:name}/peers"): OnCluster("GET_PEER_CLUSTER"),
     ("POST", _C + "/{cluster:name}/peers"): OnCluster("UPDATE_PEER_CLUSTER"),
     ("GET", _C + "/{cluster:name}/migrate"): OnCluster("GET_CLUSTER_MIGRATION"),
