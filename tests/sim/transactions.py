@@ -343,7 +343,11 @@ class Mover(Subscriber):
         )
         wire = await self._coordinator(coordinator)
         asked_at = self.history.now()  # the timeout counts from the request
-        answer = await ask(wire, CommandType.NEW_TXN, command)
+        answer = await wire.request(CommandType.NEW_TXN, command)
+        if answer.txnid_most_bits != coordinator:  # Java's client would wait for another answer
+            self.history.violated(f"NEW_TXN at coordinator {coordinator} got the answer {answer}")
+        if answer.HasField("error"):
+            raise Refused(answer.error, answer.message)
         txn = answer.txnid_most_bits, answer.txnid_least_bits
         return self.history.begin(txn, asked_at)
 
@@ -439,6 +443,8 @@ class Mover(Subscriber):
                 pass
             else:
                 self.history.ended(attempt, committed=commit)
+                if commit and attempt.items:
+                    self.world.habits.on_ack_receipt(SOURCE)
                 return
             await asyncio.sleep(self.rng.uniform(*BACKOFF_S))
 

@@ -281,3 +281,26 @@ def test_a_write_without_a_name_leaves_nothing_open_and_may_be_repeated(sink: Si
         sink.task(identity, 1, "0-1-a")  # beaten by another attempt
         run(commit_batch(sink.options, sink.tasks(identity), identity))
     assert sink.visible() == sorted(2 * sink.whole(0))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_task_that_outlives_its_aborted_write_stops(sink: Sink, number: int) -> None:
+    # Spark aborts a write as soon as one task has failed, and kills the others afterwards.
+    identity = Identity(uuid.uuid4().hex, None, 0, NAMESPACE)
+    run(abort_batch(sink.options, [None], identity))
+    with pytest.raises(Superseded, match="was aborted"):
+        sink.task(identity, number, "0-0-a")
+    again = Identity(uuid.uuid4().hex, None, 0, NAMESPACE)
+    run(commit_batch(sink.options, sink.tasks(again), again))
+    assert sink.visible() == sink.whole(0)
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_task_that_outlives_its_aborted_micro_batch_stops(sink: Sink, number: int) -> None:
+    identity = sink.run(0)
+    done = sink.task(identity, 1, "0-1-a")
+    run(abort_batch(sink.options, [None, done]))
+    with pytest.raises(Superseded, match="was aborted"):
+        sink.task(identity, number, "0-0-a")
+    sink.commit(sink.tasks(sink.run(0)))
+    assert sink.visible() == sink.whole(0)

@@ -10,6 +10,7 @@ import pytest
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import Position
 from magnetar_spark.sink.journal import (
+    NO_TXN,
     Base,
     JournalRecord,
     Kind,
@@ -26,6 +27,9 @@ RECORDS = [
     JournalRecord(kind=Kind.DONE, execution="e1", batch=0, txn=(3, 8), committed=0, since=(5, 1)),
     JournalRecord(
         kind=Kind.TASK, execution="e2", batch=1, txn=(0, 2**63), committed=0, since=(5, 1)
+    ),
+    JournalRecord(
+        kind=Kind.ABORTED, execution="e2", batch=1, txn=NO_TXN, committed=0, since=(5, 1)
     ),
 ]
 

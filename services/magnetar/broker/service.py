@@ -347,6 +347,8 @@ class BrokerService:
             if self._causes.is_new(host, refusal):
                 log.warning("connection refused", peer=session.link.address, reason=refusal)
             session.link.error_code(SERVER_REQUEST_ID, ServerError.NOT_ALLOWED_ERROR, refusal)
+            if self.security is not None:
+                self.security.audit_refused_connection(host, refusal)
         if refusal is not None or self.stopping:
             session.link.close()
 

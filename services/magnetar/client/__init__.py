@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from magnetar.client import auth, errors
+    from magnetar.client import auth, errors, schema
     from magnetar.client.client import Client
     from magnetar.client.consumer.consumer import Consumer
     from magnetar.client.consumer.reader import Reader
@@ -49,7 +49,19 @@ if TYPE_CHECKING:
     )
     from magnetar.client.producer.outgoing import OutgoingMessage
     from magnetar.client.producer.producer import Producer
-    from magnetar.client.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema
+    from magnetar.client.schema import (
+        AutoConsumeSchema,
+        AvroSchema,
+        BytesSchema,
+        JsonSchema,
+        KeyValue,
+        KeyValueSchema,
+        ProtobufNativeSchema,
+        Schema,
+        SchemaInfo,
+        SchemaType,
+        StringSchema,
+    )
     from magnetar.client.transaction.transaction import Transaction, TransactionState
 
 _MODULES: Final = {
@@ -70,16 +82,22 @@ _MODULES: Final = {
     ),
     "producer.outgoing": ("OutgoingMessage",),
     "producer.producer": ("Producer",),
-    "schema": ("BytesSchema", "Schema", "SchemaInfo", "SchemaType", "StringSchema"),
+    "schema": (
+        "AutoConsumeSchema", "AvroSchema", "BytesSchema", "JsonSchema", "KeyValue",
+        "KeyValueSchema", "ProtobufNativeSchema", "Schema", "SchemaInfo", "SchemaType",
+        "StringSchema",
+    ),
     "transaction.transaction": ("Transaction", "TransactionState"),
 }  # fmt: skip
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
-_SUBMODULES: Final = ("auth", "errors")
+_SUBMODULES: Final = ("auth", "errors", "schema")
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "AccessMode",
+    "AutoConsumeSchema",
+    "AvroSchema",
     "BatchReceive",
     "Batching",
     "BytesSchema",
@@ -94,13 +112,17 @@ __all__ = [
     "DeadLetterPolicy",
     "Hashing",
     "InitialPosition",
+    "JsonSchema",
     "KeySharedPolicy",
+    "KeyValue",
+    "KeyValueSchema",
     "Message",
     "MessageId",
     "OutgoingMessage",
     "Producer",
     "ProducerInterceptor",
     "ProducerOptions",
+    "ProtobufNativeSchema",
     "Reader",
     "ReaderOptions",
     "RedeliveryBackoff",
@@ -117,6 +139,7 @@ __all__ = [
     "TransactionState",
     "auth",
     "errors",
+    "schema",
 ]
 
 

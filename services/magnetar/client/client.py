@@ -33,7 +33,7 @@ from magnetar.client.options import (
     ReaderOptions,
     build,
 )
-from magnetar.client.schema import BYTES, Schema
+from magnetar.client.schema.api import BYTES, Schema
 
 if TYPE_CHECKING:
     from magnetar.client.consumer.consumer import Consumer

@@ -50,6 +50,11 @@ class BrokerWork:
         """The ids of the brokers that may own bundles."""
         return [broker.broker_id for broker in self.ownership.brokers.living() if broker.active]
 
+    def allowed(self, bundle: str, brokers: Sequence[str]) -> Collection[str]:
+        """Returns the brokers that may own the bundle by the rules of placement, of those given."""
+        allowed = {broker.broker_id for broker in self.ownership.allowed(Bundle.parse(bundle))}
+        return [broker for broker in brokers if broker in allowed]
+
     def owns(self, bundle: str) -> bool:
         """Whether this broker owns the bundle."""
         return self.ownership.has(Bundle.parse(bundle))

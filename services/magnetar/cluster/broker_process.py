@@ -16,6 +16,7 @@ from magnetar.admin.http.server import AdminServer
 from magnetar.admin.probes import broker_status
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.balance.placement import Placement
+from magnetar.broker.balance.rules import usage_by
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import BrokerListeners, bind_all
@@ -199,6 +200,7 @@ async def _serve(
         record,
         session=session,
         choose=choose,
+        usage=usage_by(reports.of),
         security=security,
         peers=peers,
     )
@@ -220,6 +222,7 @@ async def _serve(
         serving=work,
         owner=work,
         living=work.living,
+        allowed=work.allowed,
     )
     balance = Balance(settings.balance, store, session, clock, local_broker, reports)
     service.live.listen(partial(_settings_changed, balance))

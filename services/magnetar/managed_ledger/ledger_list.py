@@ -14,7 +14,7 @@ outcome stays unknown, the next write reads the record first.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -155,11 +155,22 @@ class LedgerList:
                 # The record lists it, empty for good: create another in its place.
                 self._unlisted = (*self._unlisted, created.ledger_id)
 
-    async def remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
-        """Removes the ledgers that `choose` returns, a head of the list, from record and index."""
-        return await self._whole(self._remove_ledgers(choose))
+    async def remove_ledgers(
+        self,
+        choose: Callable[[], list[LedgerInfo]],
+        properties: Callable[[], Mapping[str, str]],
+    ) -> list[LedgerInfo]:
+        """Removes the ledgers that `choose` returns, a head of the list, from record and index.
 
-    async def _remove_ledgers(self, choose: Callable[[], list[LedgerInfo]]) -> list[LedgerInfo]:
+        The same write adds the result of `properties` to the log's properties.
+        """
+        return await self._whole(self._remove_ledgers(choose, properties))
+
+    async def _remove_ledgers(
+        self,
+        choose: Callable[[], list[LedgerInfo]],
+        properties: Callable[[], Mapping[str, str]],
+    ) -> list[LedgerInfo]:
         async with self.locked():
             await self._find_out()
             removed = choose()
@@ -170,6 +181,7 @@ class LedgerList:
             await self._write(
                 self._changed(
                     ledgers=_items(i for i in self._index.infos if i.ledger_id not in gone),
+                    properties={**self._record.properties, **properties()},
                     last_position=last,
                     deleting=(*self._record.deleting, *sorted(gone)),
                 ),

@@ -68,6 +68,7 @@ class ManagedLedger:
         "quorums",
         "retention",
         "tenure",
+        "trim_properties",
     )
 
     def __init__(
@@ -85,6 +86,8 @@ class ManagedLedger:
         self.quorums: Quorums | None = None
         """The spread of ledgers created from now on; None: the settings decide."""
         self.tenure = tenure
+        self.trim_properties: Callable[[], Mapping[str, str]] = dict
+        """What each trim adds to the properties, in the same write."""
         self._index = index
         self._list = ledger_list
         self._context = context
@@ -458,7 +461,7 @@ class ManagedLedger:
         if not choose():
             return
         async with self._context.removals:
-            for info in await self._list.remove_ledgers(choose):
+            for info in await self._list.remove_ledgers(choose, self.trim_properties):
                 self._source.forget(info.ledger_id)
         if self._cursors.aborted is not None:
             self._cursors.aborted.forget_trimmed()

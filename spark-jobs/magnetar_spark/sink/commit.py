@@ -15,7 +15,7 @@ from magnetar_spark.sink.client.errors import Refused, Unavailable
 from magnetar_spark.sink.client.producer import Txn
 from magnetar_spark.sink.client.transactions import Coordinator, Ended
 from magnetar_spark.sink.identity import Identity, TaskDone
-from magnetar_spark.sink.journal import Base, Kind
+from magnetar_spark.sink.journal import NO_TXN, Base, Kind
 from magnetar_spark.sink.options import WriteOptions
 from magnetar_spark.sink.settings import ExactlyOnce
 from magnetar_spark.sink.state import Findings, Journal, abort_all, check_start
@@ -64,10 +64,11 @@ class _Driver:
             await self.journal.forget(before)
 
     async def abort(self) -> None:
-        """Aborts what the tasks have written."""
+        """Aborts what the tasks have written, and stops those that have not begun."""
         base = Base() if self.identity.sink_id is None else await self.journal.base()
         txns = set(self.listed)
         if base is not None:
+            await self.journal.append(self.identity.record(Kind.ABORTED, NO_TXN, base))
             txns.update(await self.journal.transactions(self.identity.execution, base))
         await abort_all(self.coordinator, txns)
 

@@ -2,8 +2,9 @@
 
 The journal is a topic of the sink. A record of kind TASK or LEAD names a transaction before it is
 used. The record of kind DONE is a message of the leading transaction, so it is visible if and only
-if the batch is. `docs/understand/transactions.md` has the argument. JSON; a reader skips fields
-that it does not know. Pure.
+if the batch is. The record of kind ABORTED stops tasks that outlive their batch.
+`docs/understand/transactions.md` has the argument. JSON; a reader skips fields that it does not
+know. Pure.
 """
 
 from enum import StrEnum
@@ -18,6 +19,8 @@ VERSION: Final = 1
 TOPIC_PREFIX: Final = "__spark-sink-"
 SUBSCRIPTION: Final = "spark-sink"
 NOTHING_COMMITTED: Final = -1
+NO_TXN: Final = (0, 0)
+"""In records of kind ABORTED, which concern all transactions of their execution."""
 
 
 class Kind(StrEnum):
@@ -29,6 +32,8 @@ class Kind(StrEnum):
     """The driver commits the batch with this transaction."""
     DONE = "done"
     """The batch is committed."""
+    ABORTED = "aborted"
+    """The execution has failed: a task that is recorded later must not write."""
 
 
 class JournalRecord(msgspec.Struct, frozen=True, kw_only=True):

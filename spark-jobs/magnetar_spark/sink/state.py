@@ -34,6 +34,7 @@ POLL_S: Final = 0.2
 SETTLE_TIMEOUT_S: Final = 120.0
 """How long the ends of earlier runs' transactions may take."""
 ABORTS_AT_ONCE: Final = 32
+ABORTED: Final = "the batch was aborted before this task began to write"
 
 log = get_logger("magnetar.spark.sink")
 
@@ -61,8 +62,16 @@ class Findings:
         """Returns the position of each execution's first record."""
         first: dict[str, Position] = {}
         for position, record in self.records:
-            first.setdefault(record.execution, position)
+            if record.kind is not Kind.ABORTED:  # of a run that may have begun long before
+                first.setdefault(record.execution, position)
         return first
+
+    def aborted(self, execution: str, until: Position) -> bool:
+        """Returns whether an execution was aborted before `until`."""
+        return any(
+            record.kind is Kind.ABORTED and record.execution == execution and position < until
+            for position, record in self.records
+        )
 
 
 class Journal:
@@ -202,10 +211,23 @@ class Journal:
 
         Ends at the last readable record.
         """
+        return (await self._read(base, None)).transactions([execution])
+
+    async def check_open(self, execution: str, base: Base, position: Position) -> None:
+        """Raises Superseded if the execution was aborted before its record at `position`.
+
+        The driver that aborts reads the journal after its record, so it ends the transactions of
+        earlier ones. Spark does not wait for the tasks that it kills before it aborts a batch.
+        """
+        if (await self._read(base, position)).aborted(execution, position):
+            raise Superseded(ABORTED)
+
+    async def _read(self, base: Base, last: Position | None) -> Findings:
+        """Reads the records from the base to `last`; None: to the last readable one."""
         findings = Findings(base.committed)
         reader = await Reader.open(self._brokers, self._topic, base.since)
         try:
-            end = await reader.last()
+            end = last or await reader.last()
             while end is not None:
                 read = await reader.next(self._brokers.settings.operation_timeout_s)
                 if read is None:
@@ -215,7 +237,7 @@ class Journal:
                     break
         finally:
             await _closed(reader)
-        return findings.transactions([execution])
+        return findings
 
     async def forget(self, done: Position) -> None:
         """Lets the topic delete the records up to `done`; a failure only keeps them longer."""

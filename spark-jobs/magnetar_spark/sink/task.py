@@ -19,7 +19,7 @@ from magnetar_spark.sink.options import WriteOptions
 from magnetar_spark.sink.routing import Router
 from magnetar_spark.sink.rows import Message, RowCodec
 from magnetar_spark.sink.sender import Sender
-from magnetar_spark.sink.state import Journal, abort_all, check_start
+from magnetar_spark.sink.state import ABORTED, Journal, Superseded, abort_all, check_start
 from magnetar_spark.worker import keep_imports
 
 FIRST_TASK: Final = 0
@@ -38,11 +38,17 @@ class RecordedTransactions:
         self._prepared: Txn | None = None
 
     async def begin(self) -> Txn:
-        """See `Transacting`."""
+        """See `Transacting`. Raises Superseded if the batch was aborted."""
         if (txn := self._prepared) is not None:
             self._prepared = None
             return txn
-        return (await self._begun())[0]
+        txn, position = await self._begun()
+        try:
+            await self._journal.check_open(self._identity.execution, self._base, position)
+        except BaseException:
+            await abort_all(self._coordinator, [txn])
+            raise
+        return txn
 
     async def settle_earlier(self) -> None:
         """Aborts what earlier runs of the batch have left open: it holds topics back.
@@ -52,6 +58,8 @@ class RecordedTransactions:
         self._prepared, last = await self._begun()
         own = self._identity.execution
         findings = await self._journal.settle(self._coordinator, own, self._base, last)
+        if findings.aborted(own, last):
+            raise Superseded(ABORTED)
         others = {record.execution for _, record in findings.records} - {own}
         await abort_all(self._coordinator, findings.transactions(others))
 

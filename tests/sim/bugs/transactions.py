@@ -5,6 +5,8 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import faults, together, topics, transactions
 
+from magnetar.broker.session import transactions as commands
+from magnetar.broker.session.transactions import _RESPONSES
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
 from magnetar.broker.topic.transactions import topic_transactions
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
@@ -129,6 +131,17 @@ def aborted_entries_are_not_loaded() -> None:
     plant(Cursors, "_load_aborted", skipped)
 
 
+def refusals_name_no_coordinator() -> None:
+    def response(kind: int, command: Any) -> Any:
+        answer = _RESPONSES[kind][1](request_id=command.request_id)
+        if hasattr(command, "txnid_most_bits"):
+            answer.txnid_most_bits = command.txnid_most_bits
+            answer.txnid_least_bits = command.txnid_least_bits
+        return answer
+
+    plant(commands, "_response", response)
+
+
 MOVES: Final = together(topics(), transactions())
 UNLOADS: Final = together(MOVES, faults("unload topic", "unload bundles", count=6))
 KILLS: Final = together(MOVES, faults("kill broker", "unload topic", "resets", count=6))
@@ -209,7 +222,7 @@ BUGS: Final = (
         "A broker dies after the answer, and the messages come again.",
         commits_of_acks_are_not_flushed,
         153,
-        together(KILLS, transactions(retention_s=1)),
+        together(MOVES, faults("kill at a receipt", count=6), transactions(retention_s=1)),
         hunted=True,
     ),
     Bug(
@@ -232,5 +245,16 @@ BUGS: Final = (
         ends_during_a_question_are_forgotten,
         77,
         together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
+    ),
+    Bug(
+        "a refusal of NEW_TXN names no coordinator",
+        "Java's client takes it for an answer to another one, and never looks its own up again.",
+        refusals_name_no_coordinator,
+        11,
+        together(
+            MOVES,
+            transactions(messages=120, pace_s=0.05),
+            faults("unload bundles", "cut off metadata", count=8, for_s=8.0),
+        ),
     ),
 )

@@ -60,6 +60,7 @@ TAGS: Final = (
     ("clusters", "The registered clusters"),
     ("schemas", "Schemas of topics"),
     ("brokers", "This broker: health, settings, version"),
+    ("resource-quotas", "Loads that are assigned to bundles"),
     ("bookies", "Drain bookies; check the replication of ledgers"),
     ("lookup", "The broker that serves a topic"),
     ("metrics", "Prometheus metrics"),

@@ -139,12 +139,6 @@ async def failure_domains(request: Request) -> Response:
     return answer({})
 
 
-@router.get("/{cluster:name}/namespaceIsolationPolicies", summary="Isolation policies: none")
-async def isolation_policies(request: Request) -> Response:
-    cluster = await _existing(request)
-    raise NotFound(f"NamespaceIsolationPolicies for cluster {cluster} does not exist")
-
-
 @router.get("/{cluster:name}/peers", summary="Peer clusters")
 async def peers(request: Request) -> Response:
     data = await service_of(request).resources.cluster(text_of(request, "cluster"))

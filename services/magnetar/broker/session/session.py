@@ -471,7 +471,7 @@ class Session:
         )
 
     def _internal_error(self, request_id: int, error: Exception) -> None:
-        self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, f"Internal error: {error!r}")
+        self.link.error_code(request_id, ServerError.UNKNOWN_ERROR, internal_error(error))
 
     def attaching(self, kind: str, id_: int) -> Attaching:
         """Records a producer or consumer that starts to attach; raises TooManyRequests."""
@@ -496,3 +496,8 @@ class Session:
         """Returns the consumer of that id, None if the connection has none."""
         attachment = self.consumers.get(consumer_id)
         return None if attachment is None else attachment.consumer
+
+
+def internal_error(error: Exception) -> str:
+    """Returns what a client learns of a bug: its type. The text may have names of others."""
+    return f"Internal error, see the broker's log: {type(error).__name__}"

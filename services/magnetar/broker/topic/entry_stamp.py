@@ -16,12 +16,12 @@ def last_index(entry: bytes) -> int:
 class EntryStamp:
     """Adds broker entry metadata to the entries of a run, in place."""
 
-    __slots__ = ("_clock", "_index", "_timestamp")
+    __slots__ = ("_clock", "_timestamp", "index")
 
     def __init__(self, clock: Clock, *, timestamp: bool, index: bool) -> None:
         self._clock = clock
         self._timestamp = timestamp
-        self._index = index
+        self.index = index
 
     @classmethod
     def of(cls, fields: Sequence[str], clock: Clock) -> "EntryStamp | None":
@@ -39,7 +39,7 @@ class EntryStamp:
         stamped: list[bytes] = []
         for entry, messages in zip(run.entries, run.message_counts, strict=True):
             next_index += messages
-            index = next_index - 1 if self._index else None
+            index = next_index - 1 if self.index else None
             stamped.append(with_broker_entry_metadata(entry, timestamp_ms, index))
         run.entries = stamped
         return next_index

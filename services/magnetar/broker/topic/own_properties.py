@@ -7,7 +7,9 @@ from magnetar.core.errors import NotAllowed, PreconditionFailed
 from magnetar.managed_ledger.record import WATERMARK_PROPERTY
 
 EPOCH_PROPERTY: Final = "pulsar.topic.epoch"
-OWN_PROPERTIES: Final = (EPOCH_PROPERTY, WATERMARK_PROPERTY)
+INDEX_PROPERTY: Final = "magnetar.message-index"
+"""The index of the next message when ledgers were last trimmed (PIP-70)."""
+OWN_PROPERTIES: Final = (EPOCH_PROPERTY, INDEX_PROPERTY, WATERMARK_PROPERTY)
 SHADOW_PROPERTY: Final = "PULSAR.SHADOW_SOURCE"
 """With it, `pulsar-admin topics create-shadow-topic` creates a shadow of another topic."""
 

@@ -12,7 +12,6 @@ from functools import partial
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.lifecycle.limits import KEEPS_ALL, placement_of, quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
@@ -24,9 +23,14 @@ from magnetar.broker.topic.deduplication.deduplication import Deduplication
 from magnetar.broker.topic.deduplication.sequences import NONE, ProducerSequence
 from magnetar.broker.topic.deduplication.switch import DeduplicationSwitch
 from magnetar.broker.topic.delayed.delaying import DelayingTopic
-from magnetar.broker.topic.entry_stamp import last_index
-from magnetar.broker.topic.last_message import find_last_message, last_readable, last_stored
-from magnetar.broker.topic.own_properties import EPOCH_PROPERTY, check_keys, without_own
+from magnetar.broker.topic.last_message import find_last_message, last_readable
+from magnetar.broker.topic.message_index import next_index
+from magnetar.broker.topic.own_properties import (
+    EPOCH_PROPERTY,
+    INDEX_PROPERTY,
+    check_keys,
+    without_own,
+)
 from magnetar.broker.topic.producer import Producer
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.broker.topic.publish_completion import PublishCompletion
@@ -55,6 +59,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies.admission import BOOKIE_AFFINITY
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")
@@ -138,10 +143,9 @@ class PersistentTopic(DelayingTopic):
         await self.deduplication_switch.load()
         if Watermark.of(self.managed_ledger) is not None:
             self.transactions.recover()
-        position = last_stored(self.managed_ledger)
-        if self._context.stamp is not None and position is not None:
-            entry = await self.managed_ledger.read_entry(position)
-            self._next_index = last_index(entry.data) + 1
+        if self._context.stamp is not None and self._context.stamp.index:
+            self._next_index = await next_index(self.managed_ledger)
+            self.managed_ledger.trim_properties = lambda: {INDEX_PROPERTY: str(self._next_index)}
 
     async def add_producer(self, producer: Producer) -> None:
         """See `ProducerRegistry.add`; also raises TopicTerminated and ServiceNotReady."""

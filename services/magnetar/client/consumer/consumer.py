@@ -29,7 +29,7 @@ from magnetar.client.errors import (
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.options import BatchReceive, ConsumerOptions, SubscriptionType
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.log import get_logger
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType

@@ -10,7 +10,7 @@ from magnetar.client.context import Context
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.options import ConsumerOptions, ReaderOptions, SubscriptionType
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 
 if TYPE_CHECKING:
     from types import TracebackType

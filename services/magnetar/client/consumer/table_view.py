@@ -15,7 +15,7 @@ from magnetar.client.errors import ClientError
 from magnetar.client.message import Message
 from magnetar.client.message_id import EARLIEST
 from magnetar.client.options import ReaderOptions
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 

@@ -15,6 +15,7 @@ from magnetar.client.errors import (
     ChecksumFailed,
     ClientError,
     Disconnected,
+    IncompatibleSchema,
     MessageTooBig,
     NotAllowed,
     OperationTimeout,
@@ -42,9 +43,10 @@ from magnetar.client.producer.pending import (
     succeed,
 )
 from magnetar.client.producer.stats import ProducerStats
-from magnetar.client.schema import SchemaInfo
+from magnetar.client.schema.evolution import explained
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.client_decoder import Receipt
 from magnetar.wire.commands import CommandType
@@ -152,14 +154,17 @@ class PartitionProducer:
         if forever:
             await self._attach(None, "")
             return
-        await retrying(
-            lambda: self._attach(options.operation_timeout_s, ""),
-            what="The creation of the producer",
-            timeout_s=options.operation_timeout_s,
-            random=self._context.random,
-            topic=self.topic,
-            backoff_max_s=options.backoff_max_s,
-        )
+        try:
+            await retrying(
+                lambda: self._attach(options.operation_timeout_s, ""),
+                what="The creation of the producer",
+                timeout_s=options.operation_timeout_s,
+                random=self._context.random,
+                topic=self.topic,
+                backoff_max_s=options.backoff_max_s,
+            )
+        except IncompatibleSchema as error:
+            raise await explained(self._context.lookup, self.topic, self._schema, error) from error
 
     async def _attach(self, timeout_s: float | None, redirect: str) -> None:
         context = self._context

@@ -334,3 +334,17 @@ async def test_indexes_begin_at_0_behind_entries_without_them() -> None:
         topic = await s.topic()
         (place,) = await s.publish(topic, "new")
         assert last_index((await topic.managed_ledger.read_entry(Position(*place))).data) == 0
+
+
+async def test_message_indexes_continue_behind_a_log_that_was_trimmed_whole() -> None:
+    async with stage(entry_metadata=("index",)) as s:
+        topic = await s.topic()
+        await s.publish(topic, "a", "b")
+        await topic.managed_ledger.roll_over()
+        await topic.managed_ledger.trim()
+        assert topic.managed_ledger.entries_total == 0
+        assert topic.properties == {}
+        await s.service.topics.unload(topic.name)
+        topic = await s.topic()
+        (place,) = await s.publish(topic, "c")
+        assert last_index((await topic.managed_ledger.read_entry(Position(*place))).data) == 2
