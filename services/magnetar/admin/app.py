@@ -35,7 +35,9 @@ from magnetar.admin.routers import (
     drain,
     effect,
     explain,
+    failure_domains,
     health,
+    isolation_policies,
     lookup,
     messages,
     metrics,
@@ -66,6 +68,8 @@ from magnetar.observe.health import Probes
 
 ROUTERS: Final = (
     clusters.router,
+    isolation_policies.router,
+    failure_domains.router,
     tenants.router,
     namespaces.router,
     namespace_bundles.router,
