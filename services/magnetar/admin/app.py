@@ -35,6 +35,7 @@ from magnetar.admin.routers import (
     drain,
     effect,
     explain,
+    failure_domains,
     health,
     isolation_policies,
     lookup,
@@ -68,6 +69,7 @@ from magnetar.observe.health import Probes
 ROUTERS: Final = (
     clusters.router,
     isolation_policies.router,
+    failure_domains.router,
     tenants.router,
     namespaces.router,
     namespace_bundles.router,

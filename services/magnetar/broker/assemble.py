@@ -4,8 +4,8 @@ The order breaks what would otherwise be cycles. `OpenTopics` comes first: polic
 topics, and the ownership controls them. The managed ledgers get the ownership's guard, and then the
 topic registry gets both.
 
-A broker starts and stops its session. `choose` picks the owners of bundles, and `usage` is the load
-of brokers for isolation policies; `managed_ledger` overrides that part of the settings.
+A broker starts and stops its session. `choose` picks the owners of bundles by the
+`rules` of placement; `managed_ledger` overrides that part of the settings.
 """
 
 import random
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
-from magnetar.broker.balance.isolation import Usage
-from magnetar.broker.balance.rules import PlacementRules, unknown_usage
+from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
@@ -116,7 +115,7 @@ def assemble(
     *,
     session: MetadataSession | None = None,
     choose: Choose | None = None,
-    usage: Usage = unknown_usage,
+    rules: PlacementRules | None = None,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
     security: "BrokerSecurity | None" = None,
@@ -138,7 +137,8 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings.offload, policies, store, cold, clock)
-    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, usage)
+    rules = rules or PlacementRules(store)
+    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -168,6 +168,7 @@ def assemble(
         compaction=compaction,
         offloading=offloading,
         cluster_ownership=cluster_ownership,
+        rules=rules,
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
@@ -224,7 +225,7 @@ def _in_cluster(
     open_topics: OpenTopics,
     clock: SteadyClock,
     choose: Choose | None,
-    usage: Usage,
+    rules: PlacementRules,
 ) -> "ClusterOwnership | None":
     if session is None:
         return None
@@ -232,7 +233,6 @@ def _in_cluster(
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
     choose = choose or fewest_bundles
-    rules = PlacementRules(store, usage)
     return ClusterOwnership(store, session, record, open_topics, clock, choose, rules)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.racks import RACKS_KEY, Placed, decode_racks, encode_racks
+from magnetar.broker.balance.failure_domains import DOMAINS, FailureDomain, FailureDomains
 from magnetar.broker.balance.isolation import (
     ISOLATION,
     AutoFailover,
@@ -45,6 +46,7 @@ POLICIES = IsolationPolicies(
         )
     },
 )
+STORED_DOMAINS = FailureDomains(1, {"d1": FailureDomain(["a:8080", "b:8080"])})
 
 
 def golden() -> dict[str, bytes]:
@@ -60,6 +62,7 @@ def test_this_release_writes_the_golden_records() -> None:
         RACKS_KEY: encode_racks(RACKS),
         QUOTAS.key: encode(STORED_QUOTAS),
         ISOLATION.key: encode(POLICIES),
+        DOMAINS.key: encode(STORED_DOMAINS),
     }
 
 
@@ -70,6 +73,7 @@ def test_this_release_reads_the_golden_records() -> None:
     assert decode_racks(RACKS_KEY, records[RACKS_KEY]) == RACKS
     assert QUOTAS.decode(Record(QUOTAS.key, records[QUOTAS.key], 1)) == STORED_QUOTAS
     assert ISOLATION.decode(Record(ISOLATION.key, records[ISOLATION.key], 1)) == POLICIES
+    assert DOMAINS.decode(Record(DOMAINS.key, records[DOMAINS.key], 1)) == STORED_DOMAINS
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":"1"}'])
