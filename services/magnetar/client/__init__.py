@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from magnetar.client.consumer.reader import Reader
     from magnetar.client.consumer.table_view import TableView
     from magnetar.client.errors import ClientError
+    from magnetar.client.failover import AutoFailover, ControlledFailover
     from magnetar.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from magnetar.client.message import Message
     from magnetar.client.message_id import EARLIEST, LATEST, MessageId
@@ -70,6 +71,7 @@ _MODULES: Final = {
     "consumer.reader": ("Reader",),
     "consumer.table_view": ("TableView",),
     "errors": ("ClientError",),
+    "failover": ("AutoFailover", "ControlledFailover"),
     "interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
     "message": ("Message",),
     "message_id": ("EARLIEST", "LATEST", "MessageId"),
@@ -97,6 +99,7 @@ __all__ = [
     "LATEST",
     "AccessMode",
     "AutoConsumeSchema",
+    "AutoFailover",
     "AvroSchema",
     "BatchReceive",
     "Batching",
@@ -108,6 +111,7 @@ __all__ = [
     "Consumer",
     "ConsumerInterceptor",
     "ConsumerOptions",
+    "ControlledFailover",
     "CustomRouting",
     "DeadLetterPolicy",
     "Hashing",

@@ -196,6 +196,19 @@ class PartitionConsumer:
             redirect = ""
             await asyncio.sleep(backoff.failed_s())
 
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+        retired, self.acks = self.acks, Acks(self._context, self._shared, self)
+        retired.retire()
+        if not self._shared.options.durable:
+            error = ClientError(
+                "The client has switched to another cluster, where message ids are others: "
+                "open a new reader",
+                topic=self.topic,
+            )
+            self.end(error)
+            self._shared.ended(error)
+
     async def attached(self) -> Connection:
         """Waits for a connection and returns it; raises the refusal."""
         while True:

@@ -150,8 +150,7 @@ class PartitionProducer:
     async def open(self) -> None:
         """Attaches to the topic's broker for the first time."""
         options = self._context.options
-        forever = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
-        if forever:
+        if self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE:
             await self._attach(None, "")
             return
         try:
@@ -238,10 +237,13 @@ class PartitionProducer:
                 )
         else:
             self._stats.reconnects += 1
-        self._was_attached = True
-        self._connection = connection
+        self._was_attached, self._connection = True, connection
         for entry in self._pending:
             connection.write_parts(entry.frame)
+
+    def moved(self) -> None:
+        """Forgets the epoch of the topic in the cluster that the client leaves."""
+        self._topic_epoch = None
 
     def on_closed(self, redirect: str) -> None:
         self._lost(redirect)

@@ -414,6 +414,11 @@ class Producer(Generic[T]):
             for interceptor in self.options.interceptors:
                 interceptor.close()
 
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+        for lane in self._lanes:
+            lane.moved()
+
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""
         self.refusal = error
