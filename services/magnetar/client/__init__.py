@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from magnetar.client.consumer.consumer import Consumer
     from magnetar.client.consumer.reader import Reader
     from magnetar.client.consumer.table_view import TableView
+    from magnetar.client.crypto.api import (
+        CryptoFailure,
+        CryptoKeyReader,
+        Decryption,
+        Encryption,
+        KeyFiles,
+    )
     from magnetar.client.errors import ClientError
     from magnetar.client.failover import AutoFailover, ControlledFailover
     from magnetar.client.interceptors import ConsumerInterceptor, ProducerInterceptor
@@ -70,6 +77,7 @@ _MODULES: Final = {
     "consumer.consumer": ("Consumer",),
     "consumer.reader": ("Reader",),
     "consumer.table_view": ("TableView",),
+    "crypto.api": ("CryptoFailure", "CryptoKeyReader", "Decryption", "Encryption", "KeyFiles"),
     "errors": ("ClientError",),
     "failover": ("AutoFailover", "ControlledFailover"),
     "interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
@@ -112,11 +120,16 @@ __all__ = [
     "ConsumerInterceptor",
     "ConsumerOptions",
     "ControlledFailover",
+    "CryptoFailure",
+    "CryptoKeyReader",
     "CustomRouting",
     "DeadLetterPolicy",
+    "Decryption",
+    "Encryption",
     "Hashing",
     "InitialPosition",
     "JsonSchema",
+    "KeyFiles",
     "KeySharedPolicy",
     "KeyValue",
     "KeyValueSchema",
