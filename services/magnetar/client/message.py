@@ -2,11 +2,15 @@
 
 import base64
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
+from magnetar.client.errors import SchemaFailed
 from magnetar.client.message_id import MessageId
+
+if TYPE_CHECKING:
+    from magnetar.client.crypto.api import EncryptionContext
 
 T = TypeVar("T")
 
@@ -27,7 +31,21 @@ class Message(msgspec.Struct, Generic[T], gc=False, eq=False):
         """The value, decoded by the consumer's schema; raises SchemaFailed."""
         metadata = self.entry.metadata
         version = metadata.schema_version if metadata.HasField("schema_version") else None
-        value: T = self.entry.source.schema.decode(self.data, version)
+        schema = self.entry.source.schema
+        value: T
+        try:
+            if schema.separates_key:
+                data = None if self.is_null else self.data
+                value = schema.decode_with_key(self.key_bytes, data, version)
+            else:
+                value = schema.decode(self.data, version)
+        except SchemaFailed as error:
+            if self.is_null:
+                raise SchemaFailed(
+                    "The message is a null value: check `is_null` before `value`", topic=self.topic
+                ) from None
+            error.topic = self.topic
+            raise
         return value
 
     @property
@@ -150,6 +168,14 @@ class Message(msgspec.Struct, Generic[T], gc=False, eq=False):
         if broker is None or not broker.HasField("broker_timestamp"):
             return None
         return int(broker.broker_timestamp)
+
+    @property
+    def encryption(self) -> "EncryptionContext | None":
+        """How the message was encrypted; None if it was not."""
+        from magnetar.client.consumer.decryption import context_of
+
+        metadata = self.entry.metadata
+        return context_of(metadata) if metadata.encryption_keys else None
 
     def __repr__(self) -> str:
         return f"Message({self.id}, {len(self.data)} bytes, topic {self.topic})"

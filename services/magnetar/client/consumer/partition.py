@@ -10,7 +10,10 @@ from typing import Any
 from magnetar.client.attachment import ends_attachment
 from magnetar.client.consumer.acks import Acks
 from magnetar.client.consumer.chunks import ChunkAssembler
+from magnetar.client.consumer.decryption import consumes_encrypted, discards_encrypted
 from magnetar.client.consumer.entry import (
+    DECRYPTION_ERROR,
+    STAYS_UNREAD,
     BadEntry,
     ReceivedEntry,
     decompressed,
@@ -25,6 +28,8 @@ from magnetar.client.errors import (
     AlreadyClosed,
     ClientError,
     Disconnected,
+    EncryptionFailed,
+    IncompatibleSchema,
     MissingExtra,
 )
 from magnetar.client.message import Message
@@ -32,7 +37,8 @@ from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
 from magnetar.client.network.service_urls import parse_address
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
+from magnetar.client.schema.evolution import explained
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -57,7 +63,7 @@ class PartitionConsumer:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.schema: Schema[Any] = shared.schema
+        self.schema: Schema[Any] = shared.schema.for_topic()
         self._context = context
         self._loop = context.loop
         self._shared = shared
@@ -77,7 +83,7 @@ class PartitionConsumer:
         self._chunks = ChunkAssembler(
             self._loop, options.chunks_pending_max, options.chunk_expiry_s, self._discard_chunks
         )
-        self._writers = WriterSchemas(context, topic, shared.schema, self._deliver)
+        self._writers = WriterSchemas(context, topic, self.schema, self._deliver)
         self.refusal: ClientError | None = None
         self.last_taken: MessageId | None = None
         """The last message that the user took, for readers."""
@@ -96,14 +102,18 @@ class PartitionConsumer:
     async def open(self) -> None:
         """Attaches to the topic's broker for the first time."""
         options = self._context.options
-        await retrying(
-            lambda: self._attach(""),
-            what="The subscription",
-            timeout_s=options.operation_timeout_s,
-            random=self._context.random,
-            topic=self.topic,
-            backoff_max_s=options.backoff_max_s,
-        )
+        try:
+            await retrying(
+                lambda: self._attach(""),
+                what="The subscription",
+                timeout_s=options.operation_timeout_s,
+                random=self._context.random,
+                topic=self.topic,
+                backoff_max_s=options.backoff_max_s,
+            )
+        except IncompatibleSchema as error:
+            info = self.schema.info
+            raise await explained(self._context.lookup, self.topic, info, error) from error
 
     async def _attach(self, redirect: str) -> None:
         context = self._context
@@ -190,6 +200,19 @@ class PartitionConsumer:
             redirect = ""
             await asyncio.sleep(backoff.failed_s())
 
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+        retired, self.acks = self.acks, Acks(self._context, self._shared, self)
+        retired.retire()
+        if not self._shared.options.durable:
+            error = ClientError(
+                "The client has switched to another cluster, where message ids are others: "
+                "open a new reader",
+                topic=self.topic,
+            )
+            self.end(error)
+            self._shared.ended(error)
+
     async def attached(self) -> Connection:
         """Waits for a connection and returns it; raises the refusal."""
         while True:
@@ -218,7 +241,11 @@ class PartitionConsumer:
                 self.permits.consumed(entry.metadata.num_messages_in_batch)
                 return
             if entry.metadata.encryption_keys:
-                raise BadEntry(4, "it is encrypted, and this client cannot decrypt")
+                decrypted = self._decrypted(entry, payload)
+                if decrypted is None:
+                    self._take(entry, [Message(payload, entry)], 0)
+                    return
+                payload = decrypted
             if entry.metadata.HasField("num_chunks_from_msg") and (
                 entry.metadata.num_chunks_from_msg > 1
             ):
@@ -234,6 +261,22 @@ class PartitionConsumer:
             shared.queue.fail(error)
             return
         self._take(entry, messages, left_out)
+
+    def _decrypted(self, entry: ReceivedEntry, payload: bytes) -> bytes | None:
+        """Returns a payload decrypted, None to deliver it as it is; raises BadEntry."""
+        shared = self._shared
+        try:
+            if shared.decrypt is None:
+                raise EncryptionFailed("it is encrypted, and the consumer has no `decryption`")
+            return shared.decrypt(entry.metadata, payload)
+        except EncryptionFailed as error:
+            action = getattr(shared.options.decryption, "on_failure", None)
+            if consumes_encrypted(action, entry.metadata):
+                return None
+            if not discards_encrypted(action) and self.acks.unacked is not None:
+                self.acks.unacked.add(entry.place, entry.redelivery_count)
+            fault = DECRYPTION_ERROR if discards_encrypted(action) else STAYS_UNREAD
+            raise BadEntry(fault, f"it cannot be decrypted: {error.message}") from error
 
     def _take(self, entry: ReceivedEntry, messages: list[Message[Any]], left_out: int) -> None:
         if self.start.message_id is not None and entry.place == (
@@ -321,7 +364,7 @@ class PartitionConsumer:
             error=str(error),
         )
         self.permits.consumed()
-        if error.fault < 4 and self.connection is not None:
+        if error.fault != STAYS_UNREAD and self.connection is not None:
             self.acks.refuse(place, error.fault, self.connection)
 
     def on_end_of_topic(self) -> None:

@@ -27,13 +27,15 @@ from magnetar.client.producer.outgoing import OutgoingMessage, check_fields
 from magnetar.client.producer.partition import MESSAGE_OVERHEAD_BYTES, PartitionProducer
 from magnetar.client.producer.routing import Router
 from magnetar.client.producer.stats import ProducerStats
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from magnetar.client.crypto.cipher import ProducerCipher
+    from magnetar.client.producer.advice import Advice
     from magnetar.client.transaction.transaction import Transaction
 
 log = get_logger("magnetar.client.producer")
@@ -57,6 +59,8 @@ class Producer(Generic[T]):
             options.max_pending_messages_total if options.max_pending_messages else 0
         )
         self._compress = compressor(options.compression)
+        self._cipher: ProducerCipher | None = None
+        self._opened_at = context.loop.time()
         self._lanes: list[PartitionProducer] = []
         self._router: Router  # exists once open
         self._growth: asyncio.Task[Any] | None = None
@@ -72,6 +76,10 @@ class Producer(Generic[T]):
         partitions = await self._context.lookup.partitions(self.topic)
         if self.options.chunking and not name.persistent:
             raise InvalidConfiguration("Chunking needs a persistent topic", topic=self.topic)
+        if self.options.encryption is not None:
+            from magnetar.client.crypto.cipher import ProducerCipher
+
+            self._cipher = ProducerCipher(self.options.encryption, self._context.loop.time)
         try:
             if partitions:
                 await self._add_partitions(partitions)
@@ -110,6 +118,7 @@ class Producer(Generic[T]):
                 self._compress,
                 self._total,
                 self._stats,
+                self._cipher,
             )
             for index, topic in enumerate(topics)
         ]
@@ -173,6 +182,15 @@ class Producer(Generic[T]):
         self._stats.pending_messages = sum(lane.pending_messages for lane in self._lanes)
         self._stats.pending_bytes = sum(lane.pending_bytes for lane in self._lanes)
         return self._stats
+
+    def advise(self) -> "list[Advice]":
+        """Suggests settings from what was sent since the producer was opened.
+
+        `docs/use/client.md` has the rules. Empty if little was sent, or nothing would help.
+        """
+        from magnetar.client.producer.advice import advice
+
+        return advice(self.options, self.stats, self._context.loop.time() - self._opened_at)
 
     # -- send ----------------------------------------------------------------------------------
 
@@ -263,11 +281,20 @@ class Producer(Generic[T]):
         if self.refusal is not None:
             raise self.refusal
         payload = b"" if value is None else self._schema.encode(value)
+        null_value = value is None
+        if self._schema.separates_key and value is not None:
+            if key is not None or key_bytes is not None:
+                raise InvalidConfiguration(
+                    "The schema separates keys: the key of the message is that of the value",
+                    topic=self.topic,
+                )
+            key_bytes = self._schema.key_of(value)
+            null_value = self._schema.is_null(value)
         if deliver_after_s:
             deliver_at_ms = self._context.clock.now_ms() + round(deliver_after_s * 1000)
         message = OutgoingMessage(
             payload, key, key_bytes, ordering_key, properties or {}, event_time_ms, sequence_id,
-            deliver_at_ms, replicate_to, value is None, transaction,
+            deliver_at_ms, replicate_to, null_value, transaction,
         )  # fmt: skip
         check_fields(message)
         for interceptor in self.options.interceptors:
@@ -404,6 +431,11 @@ class Producer(Generic[T]):
                 await lane.close()
             for interceptor in self.options.interceptors:
                 interceptor.close()
+
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+        for lane in self._lanes:
+            lane.moved()
 
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""
