@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         SinglePartition,
         SubscriptionType,
     )
+    from magnetar.client.producer.advice import Advice
     from magnetar.client.producer.outgoing import OutgoingMessage
     from magnetar.client.producer.producer import Producer
     from magnetar.client.schema import (
@@ -90,6 +91,7 @@ _MODULES: Final = {
         "KeySharedPolicy", "ProducerOptions", "ReaderOptions", "RedeliveryBackoff", "RoundRobin",
         "SinglePartition", "SubscriptionType",
     ),
+    "producer.advice": ("Advice",),
     "producer.outgoing": ("OutgoingMessage",),
     "producer.producer": ("Producer",),
     "schema": (
@@ -106,6 +108,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "AccessMode",
+    "Advice",
     "AutoConsumeSchema",
     "AutoFailover",
     "AvroSchema",

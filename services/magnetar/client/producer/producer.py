@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from magnetar.client.crypto.cipher import ProducerCipher
+    from magnetar.client.producer.advice import Advice
     from magnetar.client.transaction.transaction import Transaction
 
 log = get_logger("magnetar.client.producer")
@@ -59,6 +60,7 @@ class Producer(Generic[T]):
         )
         self._compress = compressor(options.compression)
         self._cipher: ProducerCipher | None = None
+        self._opened_at = context.loop.time()
         self._lanes: list[PartitionProducer] = []
         self._router: Router  # exists once open
         self._growth: asyncio.Task[Any] | None = None
@@ -180,6 +182,15 @@ class Producer(Generic[T]):
         self._stats.pending_messages = sum(lane.pending_messages for lane in self._lanes)
         self._stats.pending_bytes = sum(lane.pending_bytes for lane in self._lanes)
         return self._stats
+
+    def advise(self) -> "list[Advice]":
+        """Suggests settings from what was sent since the producer was opened.
+
+        `docs/use/client.md` has the rules. Empty if little was sent, or nothing would help.
+        """
+        from magnetar.client.producer.advice import advice
+
+        return advice(self.options, self.stats, self._context.loop.time() - self._opened_at)
 
     # -- send ----------------------------------------------------------------------------------
 
