@@ -33,6 +33,7 @@ from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.broker_limits import BrokerLimits, set_limits
+from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
@@ -147,7 +148,8 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
-    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
+    groups = GroupLimits(store, clock, record.broker_id, session)
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, groups)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
     parts = (resources, factory, context, open_topics, ownership, news)
@@ -169,6 +171,7 @@ def assemble(
         offloading=offloading,
         cluster_ownership=cluster_ownership,
         rules=rules,
+        groups=groups,
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
@@ -196,6 +199,7 @@ def _follow_settings(
         apply(settings)
         news.changed_for_all()
 
+    service.groups.on_change = news.changed_for_all
     service.upkeep.refusals = service.diagnosis.refusals
     apply(service.settings)
     service.live.listen(changed)
@@ -272,6 +276,7 @@ def _topic_context(
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
+    groups: GroupLimits,
 ) -> TopicContext:
     deduplication = settings.deduplication
     return TopicContext(
@@ -282,6 +287,7 @@ def _topic_context(
         subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
         limits=BrokerLimits(clock),
+        groups=groups,
         message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
             deduplication.deduplication_producers_max,
