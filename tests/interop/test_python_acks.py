@@ -251,6 +251,30 @@ def test_what_cannot_be_processed_becomes_a_dead_letter(
     assert bodies(take(client.subscribe(dead_topic, "init-sub"), 1)) == [b"bad"]
 
 
+def test_dead_letters_are_kept_for_a_consumer_that_comes_later(
+    client: pulsar.Client, admin: httpx.Client, topic: str
+) -> None:
+    consumer = client.subscribe(
+        topic,
+        "sub",
+        Type.Shared,
+        dead_letter_policy=pulsar.ConsumerDeadLetterPolicy(1),
+        negative_ack_redelivery_delay_ms=50,
+    )
+    send_all(client.create_producer(topic), [b"bad"])
+    for _ in range(2):
+        consumer.negative_acknowledge(take(consumer, 1)[0])
+    dead_topic = f"{topic}-sub-DLQ"
+    path = dead_topic.replace("://", "/")
+
+    def stored() -> bool:
+        stats = admin.get(f"/admin/v2/{path}/stats")
+        return stats.status_code == httpx.codes.OK and bool(stats.json()["msgInCounter"])
+
+    wait_until(stored, what="the dead letter")
+    assert bodies(take(client.subscribe(dead_topic, "dlq", Type.Shared), 1)) == [b"bad"]
+
+
 def bodies_or_none(consumer: pulsar.Consumer) -> list[pulsar.Message]:
     """One message if there is one at once."""
     try:

@@ -63,7 +63,7 @@ class WordOfRoles:
 
 
 def secured(
-    *, authorization: bool = True, **more: Any
+    *, authorization: bool = True, denials: Denials | None = None, **more: Any
 ) -> Callable[[MetadataStore, Clock], BrokerSecurity]:
     """Makes the security of a broker; PROXY is a proxy's role, ADMIN a super user."""
 
@@ -71,7 +71,7 @@ def secured(
         authorizer = None
         if authorization:
             rules = Rules(frozenset({ADMIN, PROXY}))
-            authorizer = Authorizer(store, rules, Denials())
+            authorizer = Authorizer(store, rules, denials or Denials())
         fields: dict[str, Any] = {
             "authenticator": WordOfRoles(),
             "proxy_roles": frozenset({PROXY, "proxy2"}),

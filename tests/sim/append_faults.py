@@ -187,7 +187,7 @@ async def _cursors_unreadable(world: "World", fault: FaultPlan, rng: Random) -> 
 
 
 async def _kill_at_a_receipt(world: "World", fault: FaultPlan, rng: Random) -> None:
-    """A broker dies as soon as a client has the receipt of an ack.
+    """A broker dies as soon as a client has the receipt of an ack, or of a commit of acks.
 
     Disks are slow: if the receipt came too early, its write is still under way.
     """

@@ -356,7 +356,7 @@ class Mover(Subscriber):
         return [share for share in shares if share]
 
     async def _begin(self, count: int) -> list[Attempt]:
-        """Begins transactions of one coordinator."""
+        """Begins transactions of one coordinator; returns the newest first, which leads."""
         coordinator = self.rng.choice(COORDINATORS)
         attempts: list[Attempt] = []
         try:
@@ -365,6 +365,7 @@ class Mover(Subscriber):
         except ERRORS:
             await self._abort(attempts)
             raise
+        attempts.reverse()  # so that the others may time out before it
         if count > 1:
             for attempt in attempts:
                 attempt.group = attempts
@@ -376,7 +377,11 @@ class Mover(Subscriber):
         )
         wire = await self._coordinator(coordinator)
         asked_at = self.history.now()  # the timeout counts from the request
-        answer = await ask(wire, CommandType.NEW_TXN, command)
+        answer = await wire.request(CommandType.NEW_TXN, command)
+        if answer.txnid_most_bits != coordinator:  # Java's client would wait for another answer
+            self.history.violated(f"NEW_TXN at coordinator {coordinator} got the answer {answer}")
+        if answer.HasField("error"):
+            raise Refused(answer.error, answer.message)
         txn = answer.txnid_most_bits, answer.txnid_least_bits
         return self.history.begin(txn, asked_at)
 
@@ -489,6 +494,8 @@ class Mover(Subscriber):
             else:
                 for one in ended:
                     self.history.ended(one, committed=commit)
+                if commit and any(one.items for one in ended):
+                    self.world.habits.on_ack_receipt(SOURCE)
                 return
             await asyncio.sleep(self.rng.uniform(*BACKOFF_S))
 

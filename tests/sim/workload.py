@@ -54,7 +54,7 @@ class Habits:
     error_s_max: float = 0.0  # a producer sends on for so long after a SEND_ERROR
     calm: bool = False
     on_ack_receipt: Callable[[str], None] = lambda _: None
-    """Called with the topic when the receipt of an ack has come."""
+    """Called with the topic when the receipt of an ack, or of a commit of acks, has come."""
 
     def cut_s(self, rng: Random) -> float | None:
         """When to close the connection on which a command is under way; None: not at all."""

@@ -8,9 +8,11 @@ interrupted deletion can be repeated (`broker.deletion_mark`).
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from magnetar.admin.context import topic_not_found
+from magnetar.broker.balance.quotas import QUOTAS, without_namespace
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
@@ -176,6 +178,7 @@ async def forget_namespace(service: BrokerService, namespace: NamespaceName, mar
         raise Conflict(f"Namespace {namespace} still has topics: repeat its deletion")
     await service.policies.documents.forget_namespace(namespace, mark)
     await service.resources.forget_backlog(namespace, mark)
+    await QUOTAS.change(service.store, partial(without_namespace, namespace=str(namespace)))
 
 
 async def refuse_namespace_in_use(

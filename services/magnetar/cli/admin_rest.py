@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 
 ADMIN_URL_DEFAULT: Final = "http://localhost:8080"
 TIMEOUT_S: Final = 60.0
@@ -55,6 +56,8 @@ def get(args: argparse.Namespace, path: str) -> bytes:
         context = ssl.create_default_context(cafile=args.ca_file)
     except (OSError, ValueError) as error:
         raise AdminFailed(str(error)) from None
+    if not is_header_text(token):
+        raise AdminFailed(f"{args.token_file}: {NO_HEADER_TEXT}")
     secure = urlsplit(url).scheme == "https"
     for _ in range(REDIRECTS_MAX + 1):
         parts = urlsplit(url)

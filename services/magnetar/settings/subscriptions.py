@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from magnetar.settings.field import UNLIMITED, setting
+from magnetar.settings.field import UNLIMITED, SettingsError, setting
 
 SUBSCRIPTIONS: Final = "Subscriptions"
+_RESERVED: Final = "__"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +18,12 @@ class SubscriptionSettings:
         "Whether a subscription that does not exist is created when a consumer attaches.",
         group=SUBSCRIPTIONS,
         pulsar="allowAutoSubscriptionCreation",
+    )
+    dead_letter_subscription: str = setting(
+        "dlq",
+        "The subscription that a dead letter topic (…-DLQ) gets with its first producer, if "
+        "there is none; empty: it gets none.",
+        group=SUBSCRIPTIONS,
     )
     consumers_per_topic_max: int = setting(
         0,
@@ -96,3 +103,10 @@ class SubscriptionSettings:
         within=(1, 100_000),
         pulsar="dispatcherMaxRoundRobinBatchSize",
     )
+
+    def __post_init__(self) -> None:
+        if self.dead_letter_subscription.startswith(_RESERVED):
+            raise SettingsError(
+                f"dead_letter_subscription is {self.dead_letter_subscription!r}: names that begin "
+                f"with {_RESERVED} are those of the broker's own subscriptions. Choose another"
+            )

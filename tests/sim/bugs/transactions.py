@@ -5,6 +5,8 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import faults, together, topics, transactions
 
+from magnetar.broker.session import transactions as commands
+from magnetar.broker.session.transactions import _RESPONSES
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
 from magnetar.broker.topic.transactions import topic_transactions
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
@@ -165,6 +167,17 @@ def a_joint_commit_leaves_out_what_has_ended() -> None:
     plant(Coordinator, "request_end", without)
 
 
+def refusals_name_no_coordinator() -> None:
+    def response(kind: int, command: Any) -> Any:
+        answer = _RESPONSES[kind][1](request_id=command.request_id)
+        if hasattr(command, "txnid_most_bits"):
+            answer.txnid_most_bits = command.txnid_most_bits
+            answer.txnid_least_bits = command.txnid_least_bits
+        return answer
+
+    plant(commands, "_response", response)
+
+
 MOVES: Final = together(topics(), transactions())
 JOINT: Final = together(MOVES, transactions(source_kind=1, joint_chance=1.0))
 UNLOADS: Final = together(MOVES, faults("unload topic", "unload bundles", count=6))
@@ -246,7 +259,7 @@ BUGS: Final = (
         "A broker dies after the answer, and the messages come again.",
         commits_of_acks_are_not_flushed,
         153,
-        together(KILLS, transactions(retention_s=1)),
+        together(MOVES, faults("kill at a receipt", count=6), transactions(retention_s=1)),
         hunted=True,
     ),
     Bug(
@@ -282,7 +295,7 @@ BUGS: Final = (
         "The next owner of a coordinator ends the leader, and lets the others time out.",
         a_recovered_joint_commit_has_a_leader_only,
         0,
-        together(JOINT, faults("kill broker", "resets", "slow writes", count=6)),
+        together(JOINT, faults("kill broker", "slow writes", "unload topic", count=10)),
     ),
     Bug(
         "a transaction ends while its joint commit is written",
@@ -300,6 +313,17 @@ BUGS: Final = (
         "One of its transactions has timed out, and the others are committed.",
         a_joint_commit_leaves_out_what_has_ended,
         0,
-        together(JOINT, transactions(timeout_s=2.0, pace_s=0.5)),
+        together(JOINT, transactions(timeout_s=2.0, pace_s=2.0)),
+    ),
+    Bug(
+        "a refusal of NEW_TXN names no coordinator",
+        "Java's client takes it for an answer to another one, and never looks its own up again.",
+        refusals_name_no_coordinator,
+        11,
+        together(
+            MOVES,
+            transactions(messages=120, pace_s=0.05),
+            faults("unload bundles", "cut off metadata", count=8, for_s=8.0),
+        ),
     ),
 )

@@ -373,9 +373,9 @@ async def test_statuses_and_reasons(admin: Admin, cases: list[Case]) -> None:
 async def test_a_missing_feature_is_named(admin: Admin) -> None:
     functions = await admin.call("GET", "/admin/v3/functions/public/default")
     assert "functions and IO connectors" in functions.json()["reason"]
-    missing = await admin.call("GET", "~/resource-quotas")
+    missing = await admin.call("GET", "~/resourcegroups")
     assert missing.json()["reason"] == (
-        "Resource quotas are not offered: GET /admin/v2/resource-quotas"
+        "Resource groups are not offered: GET /admin/v2/resourcegroups"
     )
     policy = await admin.call("POST", "~/namespaces/t1/n1/resourcegroup", {})
     assert policy.json()["reason"] == "resourcegroup cannot be changed yet; offered: GET"

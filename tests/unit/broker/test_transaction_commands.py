@@ -9,6 +9,7 @@ from tests.support.broker import HOST, running_broker
 from tests.support.raw_client import RawClient
 
 from magnetar.broker.service import BrokerService
+from magnetar.broker.session.session import COMMANDS_PENDING_BYTES_MAX
 from magnetar.broker.transactions.assignment import ASSIGN_TOPIC
 from magnetar.core.errors import ServerError
 from magnetar.settings.broker import BrokerSettings
@@ -110,6 +111,38 @@ async def test_errors_are_in_the_response_of_the_command() -> None:
             pb.CommandEndTxn(txnid_most_bits=0, txnid_least_bits=txn.txnid_least_bits),
         )
         assert endless.error == ServerError.NOT_ALLOWED_ERROR
+
+
+@pytest.mark.parametrize("coordinator", [1, 15])
+async def test_a_refusal_of_new_txn_names_its_coordinator_as_java_needs(coordinator: int) -> None:
+    """Java's client hands it to the handler of the coordinator that the response names."""
+    async with transactional(open_transactions_max=1) as (service, client, _port):
+        assert service.transactions is not None
+        assert not (await begun(client, coordinator=coordinator)).HasField("error")
+        too_many = await begun(client, coordinator=coordinator)
+        wrong = await begun(client, timeout_ms=0, coordinator=coordinator)
+        await service.transactions.coordinators.stop()
+        gone = await begun(client, coordinator=coordinator)
+    not_found = ServerError.TRANSACTION_COORDINATOR_NOT_FOUND
+    assert [(answer.error, answer.txnid_most_bits) for answer in (too_many, wrong, gone)] == [
+        (not_found, coordinator),
+        (ServerError.NOT_ALLOWED_ERROR, coordinator),
+        (not_found, coordinator),
+    ]
+
+
+async def test_too_many_requests_are_refused_in_the_response_of_the_command() -> None:
+    """Java's client ignores an ERROR for such a request, which would wait until its timeout."""
+    async with transactional() as (service, client, _port):
+        (session,) = service.sessions
+        session.begin_wait(COMMANDS_PENDING_BYTES_MAX)
+        refused = await begun(client, coordinator=7)
+        connect = pb.CommandTcClientConnectRequest(tc_id=7)
+        other = await client.request(CommandType.TC_CLIENT_CONNECT_REQUEST, connect)
+        session.end_wait(COMMANDS_PENDING_BYTES_MAX)
+        assert not (await begun(client, coordinator=7)).HasField("error")
+    not_found = ServerError.TRANSACTION_COORDINATOR_NOT_FOUND
+    assert (refused.error, refused.txnid_most_bits, other.error) == (not_found, 7, not_found)
 
 
 async def test_the_names_of_participants_are_kept_as_the_client_gave_them() -> None:

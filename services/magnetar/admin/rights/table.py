@@ -48,6 +48,8 @@ _S: Final = _T + "/subscription/{subscription:name}"
 _SCHEMAS: Final = _A + "/schemas/{tenant:name}/{namespace:name}/{topic:name}"
 _BROKERS: Final = _A + "/brokers"
 _OURS: Final = _A + "/magnetar"
+_QUOTAS: Final = _A + "/resource-quotas"
+_QUOTA_BUNDLE: Final = "/{tenant:name}/{namespace:name}/{bundle:name}"
 
 _TXN: Final = "/admin/v3/transactions"
 _TXN_ID: Final = "/{most:number}/{least:number}"
@@ -84,16 +86,31 @@ _OFFLOAD: Final = OnTopic(TopicOperation.OFFLOAD)
 _SET_PARTITIONS: Final = OnPolicy(PolicyName.PARTITION, PolicyOperation.WRITE)
 _OLD_STRATEGY: Final = PolicyName.SCHEMA_COMPATIBILITY_STRATEGY
 
+_ISOLATION: Final = _C + "/{cluster:name}/namespaceIsolationPolicies"
+_DOMAINS: Final = _C + "/{cluster:name}/failureDomains"
+_POLICY_OF_CLUSTER: Final = "validateBothSuperuserAndClusterPolicyOperation"
+_READ_ISOLATION: Final = OnCluster("READ", check=_POLICY_OF_CLUSTER)
+_WRITE_ISOLATION: Final = OnCluster("WRITE", check=_POLICY_OF_CLUSTER)
+
 _CLUSTERS: Final[dict[Route, Right]] = {
     ("GET", _C): _ANY,
     ("GET", _C + "/{cluster:name}"): OnCluster("GET_CLUSTER"),
     ("PUT", _C + "/{cluster:name}"): OnCluster("CREATE_CLUSTER"),
     ("POST", _C + "/{cluster:name}"): OnCluster("UPDATE_CLUSTER"),
     ("DELETE", _C + "/{cluster:name}"): OnCluster("DELETE_CLUSTER"),
-    ("GET", _C + "/{cluster:name}/failureDomains"): OnCluster("GET_FAILURE_DOMAIN"),
-    ("GET", _C + "/{cluster:name}/namespaceIsolationPolicies"): OnCluster(
-        "READ", check="validateBothSuperuserAndClusterPolicyOperation"
+    ("GET", _DOMAINS): OnCluster("GET_FAILURE_DOMAIN"),
+    ("GET", _DOMAINS + "/{failure_domain:name}"): OnCluster("GET_FAILURE_DOMAIN"),
+    ("POST", _DOMAINS + "/{failure_domain:name}"): OnCluster("UPDATE_FAILURE_DOMAIN"),
+    ("DELETE", _DOMAINS + "/{failure_domain:name}"): OnCluster("DELETE_FAILURE_DOMAIN"),
+    ("GET", _A + "/namespaces/{cluster:name}/antiAffinity/{group:name}"): ByBody(
+        "tenant LIST_NAMESPACES of the tenant that the query names"
     ),
+    ("GET", _ISOLATION): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/brokers"): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/brokers/{broker:name}"): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/{isolation_policy:name}"): _READ_ISOLATION,
+    ("POST", _ISOLATION + "/{isolation_policy:name}"): _WRITE_ISOLATION,
+    ("DELETE", _ISOLATION + "/{isolation_policy:name}"): _WRITE_ISOLATION,
     ("GET", _C + "/{cluster:name}/peers"): OnCluster("GET_PEER_CLUSTER"),
     ("POST", _C + "/{cluster:name}/peers"): OnCluster("UPDATE_PEER_CLUSTER"),
     ("GET", _C + "/{cluster:name}/migrate"): OnCluster("GET_CLUSTER_MIGRATION"),
@@ -293,6 +310,11 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
         "GET",
         _A + "/broker-stats/broker-resource-availability/{tenant:name}/{namespace:name}",
     ): _SUPER,
+    ("GET", _QUOTAS): _SUPER,
+    ("POST", _QUOTAS): _SUPER,
+    ("GET", _QUOTAS + _QUOTA_BUNDLE): _SUPER,
+    ("POST", _QUOTAS + _QUOTA_BUNDLE): _SUPER,
+    ("DELETE", _QUOTAS + _QUOTA_BUNDLE): _SUPER,
     ("GET", _A + "/metadata/migration/status"): _SUPER,
     ("POST", _A + "/metadata/migration/start"): _SUPER,
     ("GET", _A + "/bookies/all"): _SUPER,

@@ -5,7 +5,7 @@ unavailable) is skipped. A broker that has lost the leadership cannot write any 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,7 +13,8 @@ from magnetar.broker.balance.decision_log import DecisionLog
 from magnetar.broker.balance.leader import Leadership
 from magnetar.broker.balance.model import Decision, LoadReport, Move, Order, Round, Split
 from magnetar.broker.balance.orders import OrderIssuer
-from magnetar.broker.balance.planner import Planner, PlannerSettings
+from magnetar.broker.balance.planner import Planner, PlannerSettings, PlanRules
+from magnetar.broker.balance.quotas import QUOTAS, fixed_loads
 from magnetar.broker.catalog.resources import Resources
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError, NotFound
@@ -41,7 +42,8 @@ class Counts:
 class Balancer:
     """Runs the rounds of balancing while this broker leads.
 
-    `reports` and `living` return the current load reports and the brokers that may get bundles.
+    `reports` and `living` return the current load reports and the brokers that may get bundles;
+    `allowed` those of some brokers that may own a bundle.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Balancer:
         unload_parts: bool,
         reports: Callable[[], Iterable[LoadReport]],
         living: Callable[[], Collection[str]],
+        allowed: Callable[[str, Sequence[str]], Collection[str]],
     ) -> None:
         self._leadership = leadership
         self._resources = resources
@@ -67,6 +70,7 @@ class Balancer:
         self._unload_parts = unload_parts
         self._reports = reports
         self._living = living
+        self._allowed = allowed
         self._orders = OrderIssuer(store, leadership, clock)
         self._planner: Planner | None = None
         self.decisions = DecisionLog(store)
@@ -112,7 +116,12 @@ class Balancer:
         finished, under_way = await self._orders.collect({r.broker_id for r in reports} | living)
         counts = await self._bundle_counts(planner.hot_namespaces(reports))
         decisions = planner.plan(
-            reports, living, self._clock.now_ms(), counts, {order.bundle for order in under_way}
+            reports,
+            living,
+            self._clock.now_ms(),
+            counts,
+            {order.bundle for order in under_way},
+            await self._rules(),
         )
         loads = planner.loads or {report.broker_id: report.cpu for report in reports}
         this_round = Round(
@@ -139,7 +148,11 @@ class Balancer:
         now = replace(self._settings, rounds=1, split=replace(self._settings.split, rounds=1))
         planner = Planner(now, await DecisionLog(self.decisions.store).begin())
         counts = await self._bundle_counts(planner.hot_namespaces(reports))
-        return planner.plan(reports, set(self._living()), self._clock.now_ms(), counts)
+        rules = await self._rules()
+        return planner.plan(reports, set(self._living()), self._clock.now_ms(), counts, rules=rules)
+
+    async def _rules(self) -> PlanRules:
+        return PlanRules(fixed_loads(await QUOTAS.read(self.decisions.store)), self._allowed)
 
     async def _bundle_counts(self, namespaces: Iterable[str]) -> dict[str, int]:
         counts: dict[str, int] = {}

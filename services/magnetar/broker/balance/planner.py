@@ -14,16 +14,18 @@ bundles or TARGET_LOAD_MAX in a round. A bundle that moved, for any reason, rest
 time, and does not return to its former broker for the return time. All moves together are bounded
 per round and per hour.
 
-A bundle's share of its broker's load is its share of the messages and bytes. Times are
-milliseconds; a time in the future (a clock was set back) counts as now.
+A bundle's share of its broker's load is its share of the messages and bytes; a fixed resource quota
+(`quotas`) replaces those of the bundle. Times are milliseconds; a time in the future (a clock was
+set back) counts as now.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from magnetar.broker.balance.model import BundleLoad, Decision, LoadReport, Move, Nothing, Split
+from magnetar.broker.balance.quotas import FixedLoad
 from magnetar.broker.balance.split_decision import SplitPlanner, SplitSettings
 
 TARGET_MOVES_MAX: Final = 2
@@ -87,6 +89,23 @@ class _Watched:
         self.excesses.clear()
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """What administrators have set about bundles and brokers."""
+
+    fixed: FixedLoad = lambda _bundle: None
+    """The load that a fixed resource quota assigns to a bundle."""
+    allowed: Callable[[str, Sequence[str]], Collection[str]] = lambda _bundle, brokers: brokers
+    """The brokers that may own a bundle, of those that live."""
+
+    def costs(self, bundles: Iterable[BundleLoad]) -> dict[str, float]:
+        """Returns the cost of each bundle: by its fixed quota, else as measured."""
+        return {load.bundle: (self.fixed(load.bundle) or load).cost for load in bundles}
+
+
+NO_RULES: Final = PlanRules()
+
+
 class Planner:
     """Decides moves and splits. One per leadership: a new leader observes some rounds first."""
 
@@ -96,6 +115,7 @@ class Planner:
         self._brokers: dict[str, _Watched] = {}
         self._owners: dict[str, str] = {}
         self._split_planner = SplitPlanner(settings.split)
+        self._rules = NO_RULES
 
     @property
     def loads(self) -> dict[str, float]:
@@ -111,12 +131,14 @@ class Planner:
         now_ms: int,
         bundle_counts: Mapping[str, int] | None = None,
         busy: Collection[str] = (),
+        rules: PlanRules = NO_RULES,
     ) -> list[Decision]:
         """Returns the decisions of one round. Draining brokers are absent or report it.
 
         `bundle_counts`: the number of bundles of the namespaces with hot bundles. `busy`: the
-        bundles with a pending order.
+        bundles with a pending order. `rules`: what administrators have set.
         """
+        self._rules = rules
         able = {r.broker_id: r for r in reports if r.broker_id in living and not r.draining}
         self._watch(able, now_ms)
         decisions: list[Decision] = list(
@@ -223,9 +245,11 @@ class Planner:
         """Plans moves away from a broker; updates `loads` and `taken`."""
         report, moves = able[source], list[Decision]()
         mean = sum(loads.values()) / len(loads)
-        whole, load = report.cost, loads[source]
+        load = loads[source]
+        costs = self._rules.costs(report.bundles)
+        whole = max(0.0, report.cost - sum(b.cost for b in report.bundles)) + sum(costs.values())
         bundles = [
-            (bundle, load * bundle.cost / whole)
+            (bundle, load * costs[bundle.bundle] / whole)
             for bundle in report.bundles
             if whole and bundle.bundle not in untouched and not self._rests(bundle.bundle, now_ms)
         ]
@@ -267,10 +291,12 @@ class Planner:
     ) -> str | None:
         """Returns the least busy broker that may take the bundle and benefits the balance."""
         overloaded = self._settings.overloaded
+        allowed = self._rules.allowed(bundle.bundle, sorted(able))
         fit = [
             name
             for name, load in loads.items()
             if name != source
+            and name in allowed
             and _has_room(taken.get(name, ()), part)
             and loads[source] - load >= self._settings.high - ROUNDING
             and load + part < overloaded

@@ -7,6 +7,7 @@ from typing import Any
 from magnetar.broker.lifecycle.enforcement import refusal as quota_refusal
 from magnetar.broker.session.schemas import schema_info
 from magnetar.broker.session.session import Session
+from magnetar.broker.topic.dead_letters import keep_dead_letters
 from magnetar.broker.topic.producer import AccessMode, Producer
 from magnetar.core.errors import ServiceNotReady
 from magnetar.core.names import TopicName, parse_topic
@@ -53,6 +54,8 @@ async def _attach(session: Session, command: pb.CommandProducer, name: TopicName
     producer.schema_version = await topic.add_schema(schema)
     if command.initial_subscription_name:
         await topic.initial_subscription(command.initial_subscription_name)
+    else:
+        await keep_dead_letters(topic, service.settings.subscriptions.dead_letter_subscription)
     try:
         await topic.add_producer(producer)
     except asyncio.CancelledError:
@@ -83,7 +86,7 @@ def on_close_producer(session: Session, command: pb.CommandCloseProducer) -> Non
     def close() -> None:
         if session.producers.get(command.producer_id) is attached:
             del session.producers[command.producer_id]
-            session.closed_producers.append(command.producer_id)
+            session.producer_closed(command.producer_id)
         if not producer.closed:
             topic.remove_producer(producer)
         session.link.success(command.request_id)

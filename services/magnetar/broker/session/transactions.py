@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from magnetar.broker.session.session import Handler, Session
+from magnetar.broker.session.session import Handler, Session, internal_error
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
+from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.service import ANSWER_TIMEOUT_S, Transactions
 from magnetar.core.deadlines import Deadlines
 from magnetar.core.errors import (
@@ -29,7 +30,7 @@ from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 from magnetar.transactions.model import Outcome, SubscriptionInTxn, TxnId
 from magnetar.wire._pb import PulsarApi_pb2 as pb
-from magnetar.wire.commands import CommandType
+from magnetar.wire.commands import CommandType, command_name
 from magnetar.wire.encoder import error_number
 
 log = get_logger("magnetar.session")
@@ -85,9 +86,16 @@ def _refuse(kind: int, session: Session, command: Any, error: MagnetarError) -> 
 
 
 def _response(kind: int, command: Any) -> Any:
-    """Returns an empty response, with the transaction of the command if it names one."""
+    """Returns an empty response, with the transaction of the command if it names one.
+
+    A refusal of NEW_TXN names the coordinator, too. Java's client hands a response to the handler
+    of the coordinator that the response names: coordinator 0 without one. The handler that has sent
+    the request would wait until its timeout, and would never look its coordinator up again.
+    """
     response = _RESPONSES[kind][1](request_id=command.request_id)
-    if hasattr(command, "txnid_most_bits"):
+    if kind == CommandType.NEW_TXN:
+        response.txnid_most_bits = command.tc_id
+    elif hasattr(command, "txnid_most_bits"):
         response.txnid_most_bits = command.txnid_most_bits
         response.txnid_least_bits = command.txnid_least_bits
     return response
@@ -152,6 +160,8 @@ def _add_subscriptions(coordinator: Coordinator, request: Request) -> None:
     command = request.command
     for used in command.subscription:
         check_participant(used.topic)
+        if not used.subscription:
+            raise NotAllowed("Empty subscription name")
     coordinator.request_add(
         command.txnid_least_bits,
         caller_of(request.session),
@@ -183,7 +193,7 @@ def _to_coordinator(kind: int) -> Handler:
     work = _WORK[kind]
     names_coordinator = kind in (CommandType.TC_CLIENT_CONNECT_REQUEST, CommandType.NEW_TXN)
 
-    def handle(session: Session, command: Any) -> Coroutine[Any, Any, None] | None:
+    def handle(session: Session, command: Any) -> None:
         transactions = session.service.transactions
         assert transactions is not None  # noqa: S101 - else these are not the handlers
         try:
@@ -192,16 +202,17 @@ def _to_coordinator(kind: int) -> Handler:
                     "Scalable topics are not supported in transactions: scalable is set"
                 )
             id_ = command.tc_id if names_coordinator else command.txnid_most_bits
-            coordinator = transactions.coordinators.loaded(id_)
-            if coordinator is None:
-                return _when_loaded(kind, work, transactions, session, command, id_)
             request = Request(kind, session, command, transactions.answers)
         except MagnetarError as error:
             _refuse(kind, session, command, error)
             drop_frames(error)
-            return None
-        _begin(work, coordinator, request)
-        return None
+            return
+        coordinator = transactions.coordinators.loaded(id_)
+        if coordinator is not None:
+            _begin(work, coordinator, request)
+        else:
+            loading = _when_loaded(work, transactions.coordinators, request, id_)
+            session.tasks.start(loading, command_name(kind))
 
     return handle
 
@@ -214,22 +225,23 @@ def _begin(work: _Work, coordinator: Coordinator, request: Request) -> None:
         drop_frames(error)
     except Exception as error:
         log.exception("command failed", peer=request.session.link.address)
-        request.answered(MagnetarError(f"Internal error: {error!r}"))
+        request.answered(MagnetarError(internal_error(error)))
 
 
-async def _when_loaded(
-    kind: int, work: _Work, transactions: Transactions, session: Session, command: Any, id_: int
-) -> None:
+async def _when_loaded(work: _Work, coordinators: Coordinators, request: Request, id_: int) -> None:
+    """Begins a request once its coordinator is loaded; the request has a deadline of its own."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            coordinator = await transactions.coordinators.get(id_)
-        request = Request(kind, session, command, transactions.answers)
+            coordinator = await coordinators.get(id_)
     except MagnetarError as error:
-        _refuse(kind, session, command, error)
+        request.answered(error)
         drop_frames(error)
     except TimeoutError as error:
-        _refuse(kind, session, command, _late())
+        request.answered(_late())
         drop_frames(error)
+    except Exception as error:
+        log.exception("coordinator not loaded", coordinator=id_)
+        request.answered(MagnetarError(f"Internal error: {error!r}"))
     else:
         _begin(work, coordinator, request)
 

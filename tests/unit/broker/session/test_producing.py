@@ -170,6 +170,55 @@ async def test_without_auto_creation_a_producer_creates_no_subscription(there: b
         assert len(topic.subscriptions) == there
 
 
+async def test_a_dead_letter_topic_keeps_its_messages_without_a_named_subscription() -> None:
+    letters = f"{TOPIC}-s-DLQ"
+    async with client_of() as client:
+        for number in (1, 2):
+            await client.produces(number, topic=letters)
+        topic = await client.world.topic("t-s-DLQ")
+        assert list(topic.subscriptions) == ["dlq"]
+        await client.world.publish(topic, 2)
+        cursor = topic.subscriptions["dlq"].cursor
+        assert (cursor.durable, cursor.backlog) == (True, 2)
+        # A user who deletes it, or subscribed before, decides what is kept.
+        await topic.delete_subscription("dlq")
+        await client.produces(3, topic=letters)
+        assert not topic.subscriptions
+        own = await client.world.topic("own-DLQ", "mine")
+        await client.produces(4, topic=own.full_name)
+        assert list(own.subscriptions) == ["mine"]
+        await client.world.service.resources.create_partitioned(parse_topic(f"{TOPIC}-p-DLQ"), 2)
+        part = f"{TOPIC}-p-DLQ-partition-"
+        await client.produces(5, topic=f"{part}0", initial_subscription_name="x")
+        await client.produces(6, topic=f"{part}1")
+        parts = [list(client.session.producers[n][1].subscriptions) for n in (5, 6)]
+        assert parts == [["x"], ["dlq"]]
+        await client.produces(7, topic=TOPIC)
+        await client.produces(8, topic=f"{LIGHT}-DLQ")
+        for number in (7, 8):
+            assert not client.session.producers[number][1].subscriptions
+
+
+async def test_two_producers_at_once_share_the_subscription_of_a_dead_letter_topic() -> None:
+    async with client_of() as client:
+        for number in (1, 2):
+            client.say(PRODUCER, producer(number, number, topic=f"{TOPIC}-DLQ"))
+        for _ in range(2):
+            await client.hears(READY)
+        assert list(client.session.producers[1][1].subscriptions) == ["dlq"]
+        assert len(client.session.producers[1][1].producers) == 2
+
+
+@pytest.mark.parametrize("by", ["policy", "setting"])
+async def test_dead_letters_are_not_kept_if_that_is_switched_off(by: str) -> None:
+    off = {"dead_letter_subscription": ""} if by == "setting" else {}
+    async with client_of(**off) as client:
+        value = {"allowAutoSubscriptionCreation": by == "setting"}
+        await client.world.set(AUTO_SUBSCRIPTION_CREATION, value)
+        await client.produces(topic=f"{TOPIC}-DLQ")
+        assert not client.session.producers[1][1].subscriptions
+
+
 # -- pending commands
 
 
