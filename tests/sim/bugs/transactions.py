@@ -158,7 +158,7 @@ def a_listed_transaction_may_end_meanwhile() -> None:
 
 
 def a_joint_commit_leaves_out_what_has_ended() -> None:
-    request_end = Coordinator.request_end
+    request_end: Any = Coordinator.request_end
 
     def without(self: Coordinator, number: int, *given: Any) -> None:
         *others, joined = given
