@@ -28,6 +28,7 @@ from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
+from magnetar.broker.redrive.jobs import Redrives
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.session.budget import PublishBudget
@@ -95,6 +96,7 @@ class BrokerService:
         topics: TopicRegistry,
         upkeep: Upkeep,
         diagnosis: Diagnosis,
+        redrives: Redrives,
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
@@ -111,8 +113,7 @@ class BrokerService:
         A broker behind a mapped port or under another name then works without configuration.
         """
         self.tasks, self.resources = tasks, resources
-        self.policies = policies
-        self.schemas = schemas
+        self.policies, self.schemas = policies, schemas
         self.topic_schemas = topic_schemas
         self.compaction = compaction
         self.offloading = offloading
@@ -122,7 +123,7 @@ class BrokerService:
         self.open_topics = open_topics
         self.topics = topics
         self.upkeep = upkeep
-        self.diagnosis = diagnosis
+        self.diagnosis, self.redrives = diagnosis, redrives
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -310,6 +311,7 @@ class BrokerService:
             self.stopping = True
             await self.cluster_ownership.withdraw()
         self.stopping = True
+        await self.redrives.stop()
         if self.transactions is not None:
             await self.transactions.stop()
         for server in self._servers:
