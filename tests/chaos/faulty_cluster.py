@@ -143,7 +143,7 @@ class FaultyCluster:
         if planned.kind == "kill":
             await asyncio.to_thread(self.processes.kill, member.name)
             for proxy in self._proxies[member.name]:
-                proxy.refuse()
+                await proxy.refuse()
             await asyncio.sleep(planned.lasts_s)
             for proxy in self._proxies[member.name]:
                 await proxy.start()

@@ -10,6 +10,9 @@ import asyncio
 from enum import Flag, auto
 
 BUFFER_BYTES_MAX = 1 << 18
+STOP_TIMEOUT_S = 30.0
+TURNS_OF_AN_ACCEPT = 4
+"""Of the event loop: a connection that is accepted before them is open after them."""
 
 
 class Direction(Flag):
@@ -38,6 +41,8 @@ class _Half(asyncio.Protocol):
         self.transport = transport
         transport.set_write_buffer_limits(BUFFER_BYTES_MAX)
         self.proxy.halves.add(self)
+        if self.proxy.stopped:  # accepted in the turn of the loop in which the proxy was stopped
+            transport.abort()
         self.flow()
 
     def data_received(self, data: bytes) -> None:
@@ -90,6 +95,7 @@ class Proxy:
     def __init__(self, host: str, port: int, target_host: str) -> None:
         self.host, self.port, self.target_host = host, port, target_host
         self.cut = Direction.NONE
+        self.stopped = False
         self.halves: set[_Half] = set()
         self.ended: list[_Half] = []
         self._server: asyncio.Server | None = None
@@ -129,17 +135,27 @@ class Proxy:
         for half in list(self.halves):
             half.flow()
 
-    def refuse(self) -> None:
+    async def refuse(self) -> None:
         """The process is gone: nobody listens any more, as its own port would show."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is None:
+            return
+        # asyncio leaks a connection that is accepted in the turn in which its server is closed.
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(TURNS_OF_AN_ACCEPT):
+            await asyncio.sleep(0)
+        server.close()
 
     async def stop(self) -> None:
-        for task in list(self._opening):
-            task.cancel()
-        if self._server is not None:
-            self._server.close()
-        for half in list(self.halves):
-            if half.transport is not None:
-                half.transport.abort()
+        """Closes everything; returns once no connection is left."""
+        self.stopped = True
+        await self.refuse()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            while self._opening or self.halves:
+                for task in self._opening:
+                    task.cancel()
+                for half in self.halves:
+                    if half.transport is not None:
+                        half.transport.abort()
+                await asyncio.sleep(0)

@@ -181,6 +181,49 @@ def test_cert_manager_issues_the_same_names() -> None:
         assert ("client auth" in spec["usages"]) is leaf.names.is_client
 
 
+ROLES: dict[str, str] = {
+    "bookie_member_roles": f"{RELEASE}-broker,{RELEASE}-bookie,{RELEASE}-recovery",
+    "bookie_reader_roles": f"{RELEASE}-jobs",
+}
+INTERNAL: dict[str, Any] = {"internal_issuer": {"enabled": True}}
+THEIRS: dict[str, Any] = {"issuers": {"ca": {"name": "theirs"}}}
+
+
+@pytest.mark.parametrize(
+    ("certs", "roles"),
+    [({}, ROLES), (INTERNAL, ROLES), (THEIRS, {}), ({"existingSecrets": True}, {})],
+    ids=["own", "cert-manager", "another issuer", "brought along"],
+)
+def test_jobs_only_read_where_the_names_of_certificates_are_known(
+    certs: dict[str, Any], roles: dict[str, str]
+) -> None:
+    """Otherwise bookies would refuse processes whose certificates have other names."""
+    tokens = {"authentication": {"enabled": True, "jwt": {"generateSecrets": {"enabled": False}}}}
+    manifests = with_values(tls={"enabled": True}, certs=certs, auth=tokens)
+    data = of_kind(manifests, "ConfigMap")[f"{RELEASE}-bookie"]["data"]
+    names = {f"MAGNETAR_{name.upper()}": value for name, value in roles.items()}
+    assert {key: value for key, value in data.items() if "_ROLES" in key} == names
+    own = with_values(tls={"enabled": True}, certs=certs, auth=tokens, operator={"enabled": True})
+    config = of_kind(own, "MagnetarCluster")[RELEASE]["spec"]["bookie"]["config"]
+    # The operator itself adds the roles of certificates that it issues.
+    by_chart = roles if certs else {}
+    assert {key: value for key, value in config.items() if "_roles" in key} == by_chart
+
+
+def test_the_roles_at_bookies_can_be_chosen() -> None:
+    chosen = {"bookie_member_roles": "a,b"}
+    values: dict[str, Any] = {
+        "tls": {"enabled": True},
+        "certs": THEIRS,
+        "bookkeeper": {"configData": chosen},
+    }
+    data = of_kind(with_values(**values), "ConfigMap")[f"{RELEASE}-bookie"]["data"]
+    assert data["MAGNETAR_BOOKIE_MEMBER_ROLES"] == "a,b"
+    own = with_values(**values, operator={"enabled": True})
+    config = of_kind(own, "MagnetarCluster")[RELEASE]["spec"]["bookie"]["config"]
+    assert config == config | chosen
+
+
 def test_certificates_that_are_brought_along_are_issued_by_nothing() -> None:
     tokens = {"authentication": {"enabled": True, "jwt": {"generateSecrets": {"enabled": False}}}}
     manifests = with_values(tls={"enabled": True}, certs={"existingSecrets": True}, auth=tokens)

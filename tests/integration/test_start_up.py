@@ -67,7 +67,7 @@ UNUSED = (
     "magnetar.broker.balance",
     "magnetar.broker.ownership.lookup",
     "magnetar.broker.ownership.ownership",
-    "magnetar.broker.schema.avro",
+    "magnetar.schemas.avro",
     "magnetar.broker.schema.compatibility",
     "magnetar.broker.topic.nonpersistent",
     "magnetar.cluster",

@@ -31,6 +31,7 @@ class ClosedStandalone:
         hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
         users.write_text(f"user:{hashed}\n")
         self._tls_port = held_port("127.0.0.1")
+        self._https_port = held_port("127.0.0.1")
         keys = {
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
@@ -41,7 +42,7 @@ class ClosedStandalone:
             "basicAuthConf": f"file://{users}",
             "superUserRoles": ADMIN,
             "brokerServicePortTls": str(self._tls_port.getsockname()[1]),
-            "webServicePortTls": "0",
+            "webServicePortTls": str(self._https_port.getsockname()[1]),
             "tlsCertificateFilePath": str(own.cert),
             "tlsKeyFilePath": str(own.key),
             "tlsTrustCertsFilePath": str(self.ca.file),
@@ -55,6 +56,10 @@ class ClosedStandalone:
     @property
     def tls_url(self) -> str:
         return f"pulsar+ssl://127.0.0.1:{self._tls_port.getsockname()[1]}"
+
+    @property
+    def https_url(self) -> str:
+        return f"https://127.0.0.1:{self._https_port.getsockname()[1]}"
 
     def token(self, role: str, lives_s: float | None = None, **claims: object) -> str:
         """Returns a token of the role that expires after this many seconds."""
@@ -107,6 +112,7 @@ class ClosedStandalone:
             except pulsar.PulsarException:
                 continue
         self._tls_port.close()
+        self._https_port.close()
 
 
 @contextmanager

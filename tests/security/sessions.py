@@ -52,6 +52,9 @@ class WordOfRoles:
         role, _, expires = text.partition("@")
         return Identity(role, method, int(expires) if expires else None)
 
+    def remembered(self, method: str, data: Secret) -> Identity | None:
+        return None
+
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
         raise AuthenticationFailed("no HTTP here")
 
@@ -63,7 +66,7 @@ class WordOfRoles:
 
 
 def secured(
-    *, authorization: bool = True, **more: Any
+    *, authorization: bool = True, denials: Denials | None = None, **more: Any
 ) -> Callable[[MetadataStore, Clock], BrokerSecurity]:
     """Makes the security of a broker; PROXY is a proxy's role, ADMIN a super user."""
 
@@ -71,7 +74,7 @@ def secured(
         authorizer = None
         if authorization:
             rules = Rules(frozenset({ADMIN, PROXY}))
-            authorizer = Authorizer(store, rules, Denials())
+            authorizer = Authorizer(store, rules, denials or Denials())
         fields: dict[str, Any] = {
             "authenticator": WordOfRoles(),
             "proxy_roles": frozenset({PROXY, "proxy2"}),

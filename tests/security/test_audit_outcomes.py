@@ -10,14 +10,26 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
-from tests.security.sessions import ADMIN, client_as, closed_broker, grant, security_of
+from tests.security.sessions import (
+    ADMIN,
+    client_as,
+    closed_broker,
+    connect_command,
+    connecting,
+    grant,
+    security_of,
+)
+from tests.security.test_commands_matrix import watched
 from tests.unit.broker.lifecycle.world import World
 from tests.unit.broker.session.stage import TOPIC, Client
 
 from magnetar.admin.rights.audit_trail import AuditTrail, note
 from magnetar.admin.rights.caller import ROLE_HEADER
+from magnetar.broker.security.denials import Denials
 from magnetar.core.clock import SystemClock
 from magnetar.observe.audit import AuditLog, AuditRecord
+from magnetar.observe.audit_budget import SENDER_RECORDS_MAX
+from magnetar.security.api import ProviderUnavailable
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -186,6 +198,122 @@ async def test_a_refused_attachment_is_written_as_refused_only(tmp_path: Path) -
         assert authorizer.denials.by_kind["topic"] == 1
         lines = await lines_of(w, file)
     assert lines == []  # the stage's authorizer has no audit log of its own
+
+
+async def refused_attachments(w: World, role: str, port: int, count: int) -> None:
+    """Connects from this port as a role without rights, which tries to attach producers."""
+    client = Client(w)
+    client.session.link.address = f"/10.0.0.7:{port}"
+    client.say(CommandType.CONNECT, connect_command(role))
+    await client.quiet()
+    for number in range(count):
+        command = pb.CommandProducer(topic=f"{TOPIC}{number}", producer_id=1, request_id=1)
+        client.say(CommandType.PRODUCER, command)
+    await client.quiet()
+    client.session.lost(None)
+
+
+async def test_refusals_are_bounded_for_an_address_whatever_its_ports(tmp_path: Path) -> None:
+    """Otherwise a client without rights rotates the records of others out of the log."""
+    audit = AuditLog(tmp_path / "audit.log", 1 << 20, 2, SystemClock())
+    denials = Denials(audit)
+    async with closed_broker(audit=audit, denials=denials) as w:
+        await w.topic("t")
+        for port in range(5):
+            await refused_attachments(w, "nobody", 40_000 + port, SENDER_RECORDS_MAX)
+        lines = await lines_of(w, tmp_path / "audit.log")
+    assert {line["address"] for line in lines} == {"10.0.0.7"}
+    assert {line["action"] for line in lines} == {"PRODUCER"}
+    assert len(lines) == SENDER_RECORDS_MAX
+    assert denials.by_kind["topic"] == 5 * SENDER_RECORDS_MAX
+
+
+@pytest.mark.parametrize(
+    ("credentials", "reason"),
+    [
+        ("-", "authentication failed"),
+        ("?", "the identity provider does not answer"),
+        ("!", "authentication failed"),
+    ],
+)
+async def test_every_refused_connection_is_written(
+    tmp_path: Path, credentials: str, reason: str
+) -> None:
+    async with audited_broker(tmp_path) as (w, file):
+        await connecting(w, credentials)
+        await security_of(w).close()
+    (line,) = read(file)
+    assert (line["action"], line["role"], line["allowed"]) == ("CONNECT", "", False)
+    assert line["reason"] == reason
+
+
+async def test_a_connection_that_is_closed_for_its_credentials_is_written(tmp_path: Path) -> None:
+    async with audited_broker(tmp_path) as (w, file):
+        client = await client_as(w, f"me@{w.clock.now_ms()}", refreshes=False)
+        async with asyncio.timeout(30):
+            while not client.socket.closed:  # noqa: ASYNC110 - the timer has no event
+                await asyncio.sleep(0.001)
+        await security_of(w).close()
+    accepted, closed = read(file)
+    assert (accepted["role"], accepted["allowed"]) == ("me", True)
+    assert (closed["role"], closed["allowed"]) == ("me", False)
+    assert "refresh" in closed["reason"]
+
+
+async def test_an_end_for_a_lost_right_is_written(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path / "audit.log", 1 << 20, 2, SystemClock())
+    async with closed_broker(audit=audit, denials=Denials(audit)) as w:
+        await w.topic("t")
+        await grant(w, "both", "produce", "consume")
+        await watched()
+        client = await client_as(w, "both")
+        await client.produces()
+        await client.consumes()
+        await grant(w, "both")
+        ends = {CommandType.CLOSE_PRODUCER, CommandType.CLOSE_CONSUMER}
+        async with asyncio.timeout(30):
+            while not ends <= {command.type for command in client.socket.commands}:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        lines = await lines_of(w, tmp_path / "audit.log")
+    ended = [
+        (line["action"], line["role"], line["target"]) for line in lines if not line["allowed"]
+    ]
+    assert ended == [("CLOSE_PRODUCER", "both", TOPIC), ("CLOSE_CONSUMER", "both", TOPIC)]
+
+
+async def test_a_connection_beyond_a_cap_is_written(tmp_path: Path) -> None:
+    async with audited_broker(tmp_path, settings={"connections_max": 1}) as (w, file):
+        await client_as(w, ADMIN)
+        assert (await connecting(w, ADMIN)).socket.closed
+        await security_of(w).close()
+    refused = [line for line in read(file) if not line["allowed"]]
+    assert [(line["role"], line["address"]) for line in refused] == [("", "127.0.0.1")]
+    assert refused[0]["reason"] == "Reached the maximum number of connections"
+
+
+async def test_a_request_that_nobody_can_verify_and_one_too_many_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "audit.log"
+    limit = {"http_requests_limited": True, "http_requests_per_s": 1_000.0}
+    async with closed_rest(audit_log_file=file, **limit) as closed:
+        service = closed.service
+        assert service.security is not None
+        assert service.request_limit is not None
+        monkeypatch.setattr(service.request_limit, "admits_role", lambda role: role != "ta")
+        assert (await closed.call("ta", "DELETE", "~/tenants/t2")).status_code == 429
+
+        async def absent(*_: object) -> None:
+            raise ProviderUnavailable("no answer of https://10.0.0.1")
+
+        monkeypatch.setattr(service.security.authenticator, "authenticate_http", absent)
+        assert (await closed.call("tb", "DELETE", "~/tenants/t2")).status_code == 503
+    lines = [line for line in read(file) if line["role"] != SUPER]
+    assert [(line["role"], line["allowed"], line["status"]) for line in lines] == [
+        ("ta", False, 429),
+        ("", False, 503),
+    ]
+    assert "10.0.0.1" not in file.read_text()
 
 
 async def test_without_an_audit_log_the_handlers_are_the_same_as_before() -> None:

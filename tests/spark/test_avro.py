@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.broker.schema.avro import can_read
-from magnetar.broker.schema.avro_parse import parse_avro
 from magnetar.core.errors import PersistenceError, PreconditionFailed
+from magnetar.schemas.avro import can_read
+from magnetar.schemas.avro_parse import parse_avro
 from magnetar.wire._pb.PulsarApi_pb2 import Schema as Wire
 from magnetar_spark.decode import avro_schema
 from magnetar_spark.decode.avro_types import spark_type_of

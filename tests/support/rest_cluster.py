@@ -117,7 +117,12 @@ class RestCluster:
             session,
             self.clock,
             LocalBroker(
-                broker_id=broker_id, http_url=http_url, serving=work, owner=work, living=work.living
+                broker_id=broker_id,
+                http_url=http_url,
+                serving=work,
+                owner=work,
+                living=work.living,
+                allowed=work.allowed,
             ),
             Reports(self.store),
         )

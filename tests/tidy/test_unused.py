@@ -41,7 +41,7 @@ CLIENT_API = (
     "client/consumer/stats.py", "client/consumer/table_view.py", "client/errors.py",
     "client/interceptors.py", "client/message.py", "client/message_id.py", "client/opening.py",
     "client/options.py", "client/producer/producer.py", "client/producer/stats.py",
-    "client/schema.py", "client/transaction/transaction.py",
+    "client/schema/", "client/transaction/transaction.py",
 )  # fmt: skip
 """The library's public interface, which programs of users call."""
 

@@ -30,6 +30,21 @@
 {{- end -}}
 {{- end -}}
 
+{{/*
+The roles that write ledgers and those that read them, as settings of bookies. Other issuers, and
+certificates that are brought along, may have other names: bookkeeper.configData has their roles.
+*/}}
+{{- define "magnetar.bookieRoles" -}}
+{{- $own := or (eq (include "magnetar.issuer" .) "own") (and (eq (include "magnetar.issuer" .) "cert-manager") .Values.certs.internal_issuer.enabled) -}}
+{{- $name := include "magnetar.name" . -}}
+{{- $roles := dict -}}
+{{- if and .Values.tls.enabled $own (not .Values.tls.bookie.keepPlain) -}}
+{{- $_ := set $roles "bookie_member_roles" (printf "%s-broker,%s-bookie,%s-recovery" $name $name $name) -}}
+{{- $_ := set $roles "bookie_reader_roles" (printf "%s-jobs" $name) -}}
+{{- end -}}
+{{- toYaml $roles -}}
+{{- end -}}
+
 {{/* "true" if a Job of the chart issues Secrets: the operator does so for its own clusters. */}}
 {{- define "magnetar.issuesSecrets" -}}
 {{- $certificates := and .Values.tls.enabled (eq (include "magnetar.issuer" .) "own") -}}
@@ -149,11 +164,7 @@ auth:
 {{- end -}}
 {{- if eq .component "bookie" -}}
 {{- $_ := set $settings "bookie_tls" (ternary "optional" "required" $values.tls.bookie.keepPlain) -}}
-{{- if and (eq (include "magnetar.issuer" .root) "own") (not $values.tls.bookie.keepPlain) -}}
-{{- $name := include "magnetar.name" .root -}}
-{{- $_ := set $settings "bookie_member_roles" (printf "%s-broker,%s-bookie,%s-recovery" $name $name $name) -}}
-{{- $_ := set $settings "bookie_reader_roles" (printf "%s-jobs" $name) -}}
-{{- end -}}
+{{- $settings = merge $settings (fromYaml (include "magnetar.bookieRoles" .root)) -}}
 {{- end -}}
 {{- if eq .component "broker" -}}
 {{- $broker := dict "brokerServicePortTls" ($values.broker.ports.pulsarssl | toString) "webServicePortTls" ($values.broker.ports.https | toString) "brokerClientTlsEnabled" "true" "brokerClientTrustCertsFilePath" "/etc/magnetar/tls/ca.crt" "brokerClientCertificateFilePath" "/etc/magnetar/tls-client/tls.crt" "brokerClientKeyFilePath" "/etc/magnetar/tls-client/tls.key" -}}

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+import httpx
+
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 from magnetar.security.secret import Secret
 
 NOTHING: Final = Secret(b"")
@@ -49,10 +52,13 @@ class Access:
     """Whether the token is sent by TLS only."""
 
     def headers(self, url: str) -> dict[str, str]:
-        """The headers of a request to `url`."""
+        """The headers of a request to `url`; raises httpx.LocalProtocolError for a broken token."""
         if not self.token or (self.only_tls and urlsplit(url).scheme != "https"):
             return {}
-        return {"authorization": f"Bearer {self.token.reveal_text().strip()}"}
+        token = self.token.reveal().decode("utf-8", "replace").strip()
+        if not is_header_text(token):
+            raise httpx.LocalProtocolError(NO_HEADER_TEXT)
+        return {"authorization": f"Bearer {token}"}
 
     def context(self) -> ssl.SSLContext:
         """Verifies brokers: their certificate, and that it names the host. Raises ssl.SSLError."""

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp
 from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.routing import ClusterParts
 from magnetar.admin.http import answers, openapi, paths
+from magnetar.admin.http.ambiguous import Unambiguous
 from magnetar.admin.http.limited import Limited
 from magnetar.admin.http.routes import MethodRoute, RouteTable
 from magnetar.admin.metrics.page import MetricsPage
@@ -34,7 +35,9 @@ from magnetar.admin.routers import (
     drain,
     effect,
     explain,
+    failure_domains,
     health,
+    isolation_policies,
     lookup,
     messages,
     metrics,
@@ -66,6 +69,8 @@ from magnetar.observe.health import Probes
 
 ROUTERS: Final = (
     clusters.router,
+    isolation_policies.router,
+    failure_domains.router,
     tenants.router,
     namespaces.router,
     namespace_bundles.router,
@@ -142,7 +147,7 @@ def create_app(
         service, balance=cluster.balance if cluster else None
     )
     app.state.probes = probes or default_probes(service)
-    outermost: ASGIApp = answers.Contained(paths.RawPaths(app))
+    outermost: ASGIApp = answers.Contained(Unambiguous(paths.RawPaths(app)))
     if security is not None and security.audit is not None:
         outermost = AuditTrail(outermost, security.audit)
     app.state.peers = app.state.balance = app.state.bookies = None

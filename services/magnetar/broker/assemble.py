@@ -4,8 +4,8 @@ The order breaks what would otherwise be cycles. `OpenTopics` comes first: polic
 topics, and the ownership controls them. The managed ledgers get the ownership's guard, and then the
 topic registry gets both.
 
-A broker starts and stops its session. `choose` picks the owners of bundles; `managed_ledger`
-overrides that part of the settings.
+A broker starts and stops its session. `choose` picks the owners of bundles by the
+`rules` of placement; `managed_ledger` overrides that part of the settings.
 """
 
 import random
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
+from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
@@ -118,6 +119,7 @@ def assemble(
     *,
     session: MetadataSession | None = None,
     choose: Choose | None = None,
+    rules: PlacementRules | None = None,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
     security: "BrokerSecurity | None" = None,
@@ -139,7 +141,8 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings.offload, policies, store, cold, clock)
-    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose)
+    rules = rules or PlacementRules(store)
+    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -169,6 +172,7 @@ def assemble(
         compaction=compaction,
         offloading=offloading,
         cluster_ownership=cluster_ownership,
+        rules=rules,
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
@@ -270,13 +274,15 @@ def _in_cluster(
     open_topics: OpenTopics,
     clock: SteadyClock,
     choose: Choose | None,
+    rules: PlacementRules,
 ) -> "ClusterOwnership | None":
     if session is None:
         return None
     # Imported here: a standalone does not need it.
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
-    return ClusterOwnership(store, session, record, open_topics, clock, choose or fewest_bundles)
+    choose = choose or fewest_bundles
+    return ClusterOwnership(store, session, record, open_topics, clock, choose, rules)
 
 
 async def _count_start(store: MetadataStore) -> int:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
+from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
@@ -91,6 +92,7 @@ class BrokerService:
         compaction: Compaction,
         offloading: Offloading,
         cluster_ownership: "ClusterOwnership | None",
+        rules: PlacementRules,
         ledgers: ManagedLedgerFactory,
         open_topics: OpenTopics,
         topics: TopicRegistry,
@@ -119,6 +121,8 @@ class BrokerService:
         self.offloading = offloading
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
+        self.rules = rules
+        """The rules of placement; without a cluster nothing follows them."""
         self.ledgers = ledgers
         self.open_topics = open_topics
         self.topics = topics
@@ -349,6 +353,8 @@ class BrokerService:
             if self._causes.is_new(host, refusal):
                 log.warning("connection refused", peer=session.link.address, reason=refusal)
             session.link.error_code(SERVER_REQUEST_ID, ServerError.NOT_ALLOWED_ERROR, refusal)
+            if self.security is not None:
+                self.security.audit_refused_connection(host, refusal)
         if refusal is not None or self.stopping:
             session.link.close()
 

@@ -14,6 +14,7 @@ from typing import Final
 from urllib.parse import urljoin, urlsplit
 
 from magnetar.core.errors import MagnetarError
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 
 ADMIN_URL_DEFAULT: Final = "http://localhost:8080"
 TIMEOUT_S: Final = 60.0
@@ -65,6 +66,8 @@ def send(args: argparse.Namespace, method: str, path: str, content: bytes | None
         context = ssl.create_default_context(cafile=args.ca_file)
     except (OSError, ValueError) as error:
         raise AdminFailed(str(error)) from None
+    if not is_header_text(token):
+        raise AdminFailed(f"{args.token_file}: {NO_HEADER_TEXT}")
     secure = urlsplit(url).scheme == "https"
     for _ in range(REDIRECTS_MAX + 1):
         parts = urlsplit(url)

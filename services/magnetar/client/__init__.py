@@ -18,12 +18,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from magnetar.client import auth, errors
+    from magnetar.client import auth, errors, schema
     from magnetar.client.client import Client
     from magnetar.client.consumer.consumer import Consumer
     from magnetar.client.consumer.reader import Reader
     from magnetar.client.consumer.table_view import TableView
     from magnetar.client.errors import ClientError
+    from magnetar.client.failover import AutoFailover, ControlledFailover
     from magnetar.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from magnetar.client.message import Message
     from magnetar.client.message_id import EARLIEST, LATEST, MessageId
@@ -49,7 +50,19 @@ if TYPE_CHECKING:
     )
     from magnetar.client.producer.outgoing import OutgoingMessage
     from magnetar.client.producer.producer import Producer
-    from magnetar.client.schema import BytesSchema, Schema, SchemaInfo, SchemaType, StringSchema
+    from magnetar.client.schema import (
+        AutoConsumeSchema,
+        AvroSchema,
+        BytesSchema,
+        JsonSchema,
+        KeyValue,
+        KeyValueSchema,
+        ProtobufNativeSchema,
+        Schema,
+        SchemaInfo,
+        SchemaType,
+        StringSchema,
+    )
     from magnetar.client.transaction.transaction import Transaction, TransactionState
 
 _MODULES: Final = {
@@ -58,6 +71,7 @@ _MODULES: Final = {
     "consumer.reader": ("Reader",),
     "consumer.table_view": ("TableView",),
     "errors": ("ClientError",),
+    "failover": ("AutoFailover", "ControlledFailover"),
     "interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
     "message": ("Message",),
     "message_id": ("EARLIEST", "LATEST", "MessageId"),
@@ -70,16 +84,23 @@ _MODULES: Final = {
     ),
     "producer.outgoing": ("OutgoingMessage",),
     "producer.producer": ("Producer",),
-    "schema": ("BytesSchema", "Schema", "SchemaInfo", "SchemaType", "StringSchema"),
+    "schema": (
+        "AutoConsumeSchema", "AvroSchema", "BytesSchema", "JsonSchema", "KeyValue",
+        "KeyValueSchema", "ProtobufNativeSchema", "Schema", "SchemaInfo", "SchemaType",
+        "StringSchema",
+    ),
     "transaction.transaction": ("Transaction", "TransactionState"),
 }  # fmt: skip
 _MODULE_OF: Final = {name: module for module, names in _MODULES.items() for name in names}
-_SUBMODULES: Final = ("auth", "errors")
+_SUBMODULES: Final = ("auth", "errors", "schema")
 
 __all__ = [
     "EARLIEST",
     "LATEST",
     "AccessMode",
+    "AutoConsumeSchema",
+    "AutoFailover",
+    "AvroSchema",
     "BatchReceive",
     "Batching",
     "BytesSchema",
@@ -90,17 +111,22 @@ __all__ = [
     "Consumer",
     "ConsumerInterceptor",
     "ConsumerOptions",
+    "ControlledFailover",
     "CustomRouting",
     "DeadLetterPolicy",
     "Hashing",
     "InitialPosition",
+    "JsonSchema",
     "KeySharedPolicy",
+    "KeyValue",
+    "KeyValueSchema",
     "Message",
     "MessageId",
     "OutgoingMessage",
     "Producer",
     "ProducerInterceptor",
     "ProducerOptions",
+    "ProtobufNativeSchema",
     "Reader",
     "ReaderOptions",
     "RedeliveryBackoff",
@@ -117,6 +143,7 @@ __all__ = [
     "TransactionState",
     "auth",
     "errors",
+    "schema",
 ]
 
 

@@ -66,6 +66,13 @@ class ConnectFailed(ClientError, ConnectionError):
     retryable = True
 
 
+class CertificateRejected(ConnectFailed):
+    """The certificate of a server has another host name, or no trusted authority has issued it."""
+
+    retryable = False
+    remedy = "Check `tls`: its trust_certificates_file, and the host name in the service URL"
+
+
 class Disconnected(ClientError, ConnectionError):
     """The connection was lost while a request waited for its answer."""
 

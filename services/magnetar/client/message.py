@@ -6,6 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from magnetar.client.errors import SchemaFailed
 from magnetar.client.message_id import MessageId
 
 T = TypeVar("T")
@@ -27,7 +28,21 @@ class Message(msgspec.Struct, Generic[T], gc=False, eq=False):
         """The value, decoded by the consumer's schema; raises SchemaFailed."""
         metadata = self.entry.metadata
         version = metadata.schema_version if metadata.HasField("schema_version") else None
-        value: T = self.entry.source.schema.decode(self.data, version)
+        schema = self.entry.source.schema
+        value: T
+        try:
+            if schema.separates_key:
+                data = None if self.is_null else self.data
+                value = schema.decode_with_key(self.key_bytes, data, version)
+            else:
+                value = schema.decode(self.data, version)
+        except SchemaFailed as error:
+            if self.is_null:
+                raise SchemaFailed(
+                    "The message is a null value: check `is_null` before `value`", topic=self.topic
+                ) from None
+            error.topic = self.topic
+            raise
         return value
 
     @property

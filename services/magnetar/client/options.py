@@ -477,6 +477,8 @@ class ClientOptions:
     """Of messages that wait for receipts, in all producers; 0: no limit."""
     backoff_max_s: float = 60.0
     """The longest pause between two attempts to connect."""
+    failover: Any = None
+    """An `AutoFailover` or `ControlledFailover`; None for none."""
 
     def __post_init__(self) -> None:
         _positive(
@@ -502,6 +504,7 @@ class ClientKeywords(TypedDict, total=False):
     connections_per_broker: int
     memory_limit_bytes: int
     backoff_max_s: float
+    failover: Any
 
 
 def build(kind: "type[Any]", keywords: Mapping[str, Any]) -> Any:

@@ -50,6 +50,12 @@ class BrokerWork:
         """The ids of the brokers that may own bundles."""
         return [broker.broker_id for broker in self.ownership.brokers.living() if broker.active]
 
+    def allowed(self, bundle: str, brokers: Sequence[str]) -> Collection[str]:
+        """Returns the brokers that may own the bundle by the rules of placement, of those given."""
+        parsed = Bundle.parse(bundle)
+        allowed = [b for b in self.ownership.allowed(parsed) if b.broker_id in brokers]
+        return [b.broker_id for b in self.ownership.preferred(parsed, allowed)]
+
     def owns(self, bundle: str) -> bool:
         """Whether this broker owns the bundle."""
         return self.ownership.has(Bundle.parse(bundle))

@@ -184,7 +184,7 @@ class _Connection(asyncio.Protocol):
         try:
             return method == "HEAD", *self._answer(path)
         except Exception as error:  # noqa: BLE001 - a failing probe answers, too
-            return False, 500, TEXT_TYPE, f"{error!r}\n".encode()
+            return False, 500, TEXT_TYPE, f"{type(error).__name__}\n".encode()
 
     def _respond(self, head_only: bool, status: int, kind: str, body: bytes) -> None:
         assert self._transport is not None  # noqa: S101

@@ -12,7 +12,7 @@ from typing import Final
 from magnetar.security.discovery_mode import DiscoveryMode
 from magnetar.security.secret import Secret
 from magnetar.settings import choices
-from magnetar.settings.field import setting
+from magnetar.settings.field import UNLIMITED, setting
 
 AUTHENTICATION: Final = "Authentication"
 AUTHORIZATION: Final = "Authorization"
@@ -50,6 +50,14 @@ class SecuritySettings:
         unit="s",
         within=(1, 3_600),
         pulsar="authenticationRefreshCheckSeconds",
+    )
+    connections_per_role_max: int = setting(
+        0,
+        "Maximum number of client connections of one role, behind a proxy that of its client; 0 "
+        "means no limit. Super users are not limited.",
+        group=AUTHENTICATION,
+        unit="connections",
+        within=(0, UNLIMITED),
     )
     anonymous_role: str = setting(
         "",

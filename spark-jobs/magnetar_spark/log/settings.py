@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import PreconditionFailed
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 from magnetar.ledger.settings import LedgerSettings
 from magnetar.metadata.store_url import ROOT_DEFAULT, StoreOptions
 from magnetar.security.tls.reload import ClientTls, open_client_tls
@@ -61,6 +62,8 @@ class LogSettings:
             token = Path(self.token_file).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise PreconditionFailed(f"token file {self.token_file}: {error}") from error
+        if not is_header_text(token):
+            raise PreconditionFailed(f"token file {self.token_file}: {NO_HEADER_TEXT}")
         return {"authorization": f"Bearer {token}"}
 
     @property

@@ -9,13 +9,13 @@ from magnetar.admin.cluster.partitions import existing_partition_names
 from magnetar.admin.deletion import forget_namespace
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.store import policies_key
-from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.core.errors import Conflict
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
 from magnetar.managed_ledger.backlog_record import record_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import Check, Record
+from magnetar.schemas.model import SchemaInfo, SchemaType
 
 from .support import Admin, topic_name
 

@@ -20,7 +20,6 @@ from magnetar.broker.catalog.deletion_mark import is_marked
 from magnetar.broker.catalog.resources import partitioned_key
 from magnetar.broker.ownership.rings import namespace_key
 from magnetar.broker.policies.store import policies_key
-from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.broker.subscription.spec import SubType
 from magnetar.core.errors import (
     Conflict,
@@ -32,6 +31,7 @@ from magnetar.core.errors import (
 from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.store import BadRevision, Check
 from magnetar.policies.lifecycle import MESSAGE_TTL
+from magnetar.schemas.model import SchemaInfo, SchemaType
 
 from .support import Admin, topic_name
 

@@ -8,6 +8,13 @@ from pathlib import Path
 import pytest
 
 from magnetar.bookie.racks import RACKS_KEY, Placed, decode_racks, encode_racks
+from magnetar.broker.balance.failure_domains import DOMAINS, FailureDomain, FailureDomains
+from magnetar.broker.balance.isolation import (
+    ISOLATION,
+    AutoFailover,
+    IsolationPolicies,
+    IsolationPolicy,
+)
 from magnetar.broker.balance.quotas import QUOTA_DEFAULT, QUOTAS, Quotas, ResourceQuota
 from magnetar.broker.dynamic.live_settings import KEY, DynamicValues, decode_values
 from magnetar.broker.policies.store import NONE, decode_policies, own_rate, with_own_rate
@@ -27,6 +34,19 @@ RATE = {
 STORED_QUOTAS = Quotas(
     1, QUOTA_DEFAULT, {"t/n/0x00000000_0x40000000": ResourceQuota(1, 2, 3, 4, 5, dynamic=False)}
 )
+POLICIES = IsolationPolicies(
+    1,
+    {
+        "p": IsolationPolicy(
+            ["t/.*"],
+            ["a.*"],
+            ["b.*"],
+            AutoFailover({"min_limit": "1", "usage_threshold": "80"}, "min_available"),
+            "none",
+        )
+    },
+)
+STORED_DOMAINS = FailureDomains(1, {"d1": FailureDomain(["a:8080", "b:8080"])})
 
 
 def golden() -> dict[str, bytes]:
@@ -41,6 +61,8 @@ def test_this_release_writes_the_golden_records() -> None:
         POLICIES_KEY: encode(rated),
         RACKS_KEY: encode_racks(RACKS),
         QUOTAS.key: encode(STORED_QUOTAS),
+        ISOLATION.key: encode(POLICIES),
+        DOMAINS.key: encode(STORED_DOMAINS),
     }
 
 
@@ -50,6 +72,8 @@ def test_this_release_reads_the_golden_records() -> None:
     assert own_rate(decode_policies(POLICIES_KEY, records[POLICIES_KEY]), "s/é") == RATE
     assert decode_racks(RACKS_KEY, records[RACKS_KEY]) == RACKS
     assert QUOTAS.decode(Record(QUOTAS.key, records[QUOTAS.key], 1)) == STORED_QUOTAS
+    assert ISOLATION.decode(Record(ISOLATION.key, records[ISOLATION.key], 1)) == POLICIES
+    assert DOMAINS.decode(Record(DOMAINS.key, records[DOMAINS.key], 1)) == STORED_DOMAINS
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"version":2}', b'{"version":"1"}'])

@@ -17,7 +17,12 @@ from tests.support.stepped_loop import FakeClock
 from magnetar.security.api import AuthenticationFailed, Identity, Peer, ProviderUnavailable
 from magnetar.security.basic import htpasswd
 from magnetar.security.basic.htpasswd import PASSWORD_BYTES_MAX, Users, parsed
-from magnetar.security.basic.provider import CHECKS_AT_ONCE_MAX, CHECKS_WAITING_MAX, BasicProvider
+from magnetar.security.basic.provider import (
+    CHECKS_AT_ONCE_MAX,
+    CHECKS_WAITING_MAX,
+    NETWORK_CHECKS_WAITING_MAX,
+    BasicProvider,
+)
 from magnetar.security.configuration import BasicProviderConfig
 from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import RELOAD_CHECK_S
@@ -167,22 +172,66 @@ async def test_a_flood_of_passwords_must_retry(
     monkeypatch.setattr(htpasswd.Users, "verify", blocked)
     provider = opened(users_file)
 
-    async def attempt(number: int) -> type[BaseException]:
+    async def attempt(number: int, address: str) -> type[BaseException]:
         try:
-            await provider.authenticate(Secret(f"admin:{number}"), PEER)
+            await provider.authenticate(Secret(f"admin:{number}"), Peer(address))
         except (AuthenticationFailed, ProviderUnavailable) as error:
             return type(error)
         raise AssertionError("a wrong password was accepted")
 
-    waiting = [asyncio.create_task(attempt(number)) for number in range(CHECKS_WAITING_MAX)]
+    addresses = ["10.0.0.1"] * NETWORK_CHECKS_WAITING_MAX
+    addresses += [f"10.0.1.{number % 100}" for number in range(CHECKS_WAITING_MAX - len(addresses))]
+    waiting = [
+        asyncio.create_task(attempt(number, address)) for number, address in enumerate(addresses)
+    ]
     async with asyncio.timeout(20):
         while len(running) < CHECKS_AT_ONCE_MAX:  # noqa: ASYNC110 (threads count)
             await asyncio.sleep(0.01)
-    assert await attempt(-1) is ProviderUnavailable
+    assert await attempt(-1, "10.0.2.1") is ProviderUnavailable
     assert len(running) == CHECKS_AT_ONCE_MAX
     release.set()
     async with asyncio.timeout(20):
         assert set(await asyncio.gather(*waiting)) == {AuthenticationFailed}
+
+
+async def test_an_address_leaves_room_for_others(
+    users_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(htpasswd.Users, "verify", lambda *_: release.wait(60))
+    provider = opened(users_file)
+
+    def tries(address: str, password: int) -> asyncio.Task[Identity]:
+        presented = Secret(f"admin:{password}")
+        return asyncio.create_task(provider.authenticate(presented, Peer(address)))
+
+    flood = [tries(f"2001:db8::{n}", n) for n in range(NETWORK_CHECKS_WAITING_MAX)]
+    refused, served = tries("2001:db8::ffff", -1), tries("2001:db8:0:1::1", -1)
+    async with asyncio.timeout(60):
+        with pytest.raises(ProviderUnavailable):
+            await refused
+        release.set()
+        assert (await served).role == "admin"
+        await asyncio.gather(*flood)
+        assert (await tries("2001:db8::ffff", -2)).role == "admin"
+
+
+async def test_a_password_that_many_connections_present_is_hashed_once(
+    users_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All clients connect again at once when a broker restarts."""
+    hashed: list[str] = []
+
+    def verify(_self: Users, user: str, _password: bytes) -> bool:
+        hashed.append(user)
+        return True
+
+    monkeypatch.setattr(htpasswd.Users, "verify", verify)
+    provider = opened(users_file)
+    presented = Secret("admin:secret")
+    count = NETWORK_CHECKS_WAITING_MAX
+    await asyncio.gather(*(provider.authenticate(presented, PEER) for _ in range(count)))
+    assert len(hashed) <= CHECKS_AT_ONCE_MAX
 
 
 def test_credentials_of_a_request_are_those_of_the_basic_scheme(users_file: Path) -> None:

@@ -44,7 +44,7 @@ async def test_the_file_of_a_token_is_read_on_each_use(tmp_path: Path, form: str
     with pytest.raises(CredentialsUnavailable, match="no token"):
         await credentials.headers()
     write(path, "a\nX-Injected: 1")
-    with pytest.raises(CredentialsUnavailable, match="no header"):
+    with pytest.raises(CredentialsUnavailable, match="no HTTP header"):
         await credentials.headers()
 
 

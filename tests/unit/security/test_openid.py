@@ -283,6 +283,35 @@ async def test_callers_share_one_fetch_and_its_failure(web: Issuer) -> None:
         assert web.paths() == [METADATA, KEYS] * 2
 
 
+async def test_a_caller_that_gives_up_does_not_end_the_fetch_of_others(web: Issuer) -> None:
+    """Otherwise clients that connect and leave could keep the keys from all others."""
+    compact = token(claims(web), "RS256", kid="a")
+    web.stalled = threading.Event()
+    async with opened(web) as provider:
+        first = asyncio.create_task(role(provider, compact))
+        others = [asyncio.create_task(role(provider, compact)) for _ in range(20)]
+        while not web.received:  # noqa: ASYNC110 - a thread answers
+            await asyncio.sleep(0.001)
+        first.cancel()
+        await asyncio.wait([first])
+        web.stalled.set()
+        assert await asyncio.gather(*others) == ["me"] * 20
+        assert web.paths() == [METADATA, KEYS]
+        assert first.cancelled()
+
+
+async def test_the_end_of_a_provider_ends_its_fetch_and_its_callers(web: Issuer) -> None:
+    web.stalled = threading.Event()
+    async with opened(web) as provider:
+        caller = asyncio.create_task(role(provider, token(claims(web), "RS256", kid="a")))
+        while not web.received:  # noqa: ASYNC110 - a thread answers
+            await asyncio.sleep(0.001)
+        await provider.close()
+        with pytest.raises(ProviderUnavailable, match="stopping"):
+            await caller
+    web.stalled.set()
+
+
 async def test_the_number_of_cached_issuers_is_bounded(web: Issuer) -> None:
     with issuer() as second:
         second.publish(jwk("RS256", 1, kid="a"))

@@ -50,6 +50,9 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "coordinator": ("integer", "Id of a transaction coordinator"),
     "timeout": ("integer", "Milliseconds"),
     "allocator": ("string", "Allocator"),
+    "isolation_policy": ("string", "Isolation policy"),
+    "failure_domain": ("string", "Failure domain"),
+    "group": ("string", "Anti-affinity group"),
 }
 
 TAGS: Final = (

@@ -31,7 +31,7 @@ from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
 from magnetar.core.addresses import network_of
-from magnetar.core.errors import AuthorizationError, ServiceNotReady
+from magnetar.core.errors import AuthorizationError, ServiceNotReady, TooManyRequests
 from magnetar.core.log import get_logger
 from magnetar.observe.audit import AuditRecord
 from magnetar.security.api import (
@@ -194,7 +194,11 @@ class GuardedTable(RouteTable):
             self._refused(scope, error.message, role, original or "")
             raise
         scope["headers"] = [pair for pair in scope["headers"] if pair[0] not in _OF_BROKERS]
-        demand_rate(self._limit, str(principal))
+        try:
+            demand_rate(self._limit, str(principal))
+        except TooManyRequests as error:
+            self._refused(scope, error.message, role, original or "")
+            raise
         return principal
 
     def _uncount(self, scope: Scope, role: str) -> None:
@@ -266,11 +270,13 @@ class GuardedTable(RouteTable):
             raise Unauthenticated from None
         except (ProviderUnavailable, TimeoutError) as error:
             counts.unavailable += 1
+            self._refused(scope, "the identity provider does not answer")
             if self._security.causes.is_new("http", str(error)):
                 log.warning("authentication not possible", reason=str(error) or "no answer in time")
             raise ServiceNotReady("The identity provider is not available, retry") from None
         except Exception as error:  # noqa: BLE001 - its text may contain credentials
             counts.refused += 1
+            self._refused(scope, "authentication failed")
             log.warning("authentication failed", peer=peer.address, error=type(error).__name__)
             raise Unauthenticated from None
         counts.accepted += 1

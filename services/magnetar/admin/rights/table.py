@@ -87,16 +87,31 @@ _OFFLOAD: Final = OnTopic(TopicOperation.OFFLOAD)
 _SET_PARTITIONS: Final = OnPolicy(PolicyName.PARTITION, PolicyOperation.WRITE)
 _OLD_STRATEGY: Final = PolicyName.SCHEMA_COMPATIBILITY_STRATEGY
 
+_ISOLATION: Final = _C + "/{cluster:name}/namespaceIsolationPolicies"
+_DOMAINS: Final = _C + "/{cluster:name}/failureDomains"
+_POLICY_OF_CLUSTER: Final = "validateBothSuperuserAndClusterPolicyOperation"
+_READ_ISOLATION: Final = OnCluster("READ", check=_POLICY_OF_CLUSTER)
+_WRITE_ISOLATION: Final = OnCluster("WRITE", check=_POLICY_OF_CLUSTER)
+
 _CLUSTERS: Final[dict[Route, Right]] = {
     ("GET", _C): _ANY,
     ("GET", _C + "/{cluster:name}"): OnCluster("GET_CLUSTER"),
     ("PUT", _C + "/{cluster:name}"): OnCluster("CREATE_CLUSTER"),
     ("POST", _C + "/{cluster:name}"): OnCluster("UPDATE_CLUSTER"),
     ("DELETE", _C + "/{cluster:name}"): OnCluster("DELETE_CLUSTER"),
-    ("GET", _C + "/{cluster:name}/failureDomains"): OnCluster("GET_FAILURE_DOMAIN"),
-    ("GET", _C + "/{cluster:name}/namespaceIsolationPolicies"): OnCluster(
-        "READ", check="validateBothSuperuserAndClusterPolicyOperation"
+    ("GET", _DOMAINS): OnCluster("GET_FAILURE_DOMAIN"),
+    ("GET", _DOMAINS + "/{failure_domain:name}"): OnCluster("GET_FAILURE_DOMAIN"),
+    ("POST", _DOMAINS + "/{failure_domain:name}"): OnCluster("UPDATE_FAILURE_DOMAIN"),
+    ("DELETE", _DOMAINS + "/{failure_domain:name}"): OnCluster("DELETE_FAILURE_DOMAIN"),
+    ("GET", _A + "/namespaces/{cluster:name}/antiAffinity/{group:name}"): ByBody(
+        "tenant LIST_NAMESPACES of the tenant that the query names"
     ),
+    ("GET", _ISOLATION): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/brokers"): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/brokers/{broker:name}"): _READ_ISOLATION,
+    ("GET", _ISOLATION + "/{isolation_policy:name}"): _READ_ISOLATION,
+    ("POST", _ISOLATION + "/{isolation_policy:name}"): _WRITE_ISOLATION,
+    ("DELETE", _ISOLATION + "/{isolation_policy:name}"): _WRITE_ISOLATION,
     ("GET", _C + "/{cluster:name}/peers"): OnCluster("GET_PEER_CLUSTER"),
     ("POST", _C + "/{cluster:name}/peers"): OnCluster("UPDATE_PEER_CLUSTER"),
     ("GET", _C + "/{cluster:name}/migrate"): OnCluster("GET_CLUSTER_MIGRATION"),

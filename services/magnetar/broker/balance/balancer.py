@@ -5,7 +5,7 @@ unavailable) is skipped. A broker that has lost the leadership cannot write any 
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -42,7 +42,8 @@ class Counts:
 class Balancer:
     """Runs the rounds of balancing while this broker leads.
 
-    `reports` and `living` return the current load reports and the brokers that may get bundles.
+    `reports` and `living` return the current load reports and the brokers that may get bundles;
+    `allowed` those of some brokers that may own a bundle.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Balancer:
         unload_parts: bool,
         reports: Callable[[], Iterable[LoadReport]],
         living: Callable[[], Collection[str]],
+        allowed: Callable[[str, Sequence[str]], Collection[str]],
     ) -> None:
         self._leadership = leadership
         self._resources = resources
@@ -68,6 +70,7 @@ class Balancer:
         self._unload_parts = unload_parts
         self._reports = reports
         self._living = living
+        self._allowed = allowed
         self._orders = OrderIssuer(store, leadership, clock)
         self._planner: Planner | None = None
         self.decisions = DecisionLog(store)
@@ -149,7 +152,7 @@ class Balancer:
         return planner.plan(reports, set(self._living()), self._clock.now_ms(), counts, rules=rules)
 
     async def _rules(self) -> PlanRules:
-        return PlanRules(fixed_loads(await QUOTAS.read(self.decisions.store)))
+        return PlanRules(fixed_loads(await QUOTAS.read(self.decisions.store)), self._allowed)
 
     async def _bundle_counts(self, namespaces: Iterable[str]) -> dict[str, int]:
         counts: dict[str, int] = {}

@@ -4,6 +4,7 @@
     /balance/leader                    the leader's record, under its lease
     /balance/orders/{broker}/{bundle}  an Order, with its result once it is carried out
     /balance/log/{slot}                a Round: the leader's decisions, and their numbers
+    /balance/rules/{kind}              what administrators have set (`rule_records`)
 
 A bundle's name is always `tenant/namespace/0x00000000_0x40000000`. Loads are fractions of one core:
 a broker is one event loop, so a full core is a full broker. Times are wall-clock milliseconds since
@@ -21,6 +22,7 @@ BALANCE_PREFIX: Final = "/balance/"
 LEADER_KEY: Final = f"{BALANCE_PREFIX}leader"
 ORDERS_PREFIX: Final = f"{BALANCE_PREFIX}orders/"
 LOG_PREFIX: Final = f"{BALANCE_PREFIX}log/"
+RULES_PREFIX: Final = f"{BALANCE_PREFIX}rules/"
 
 MESSAGE_COST_BYTES: Final = 1_024
 """A message costs a broker about as much CPU as this many bytes. Used to divide a broker's load

@@ -20,7 +20,7 @@ set back) counts as now.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -95,6 +95,8 @@ class PlanRules:
 
     fixed: FixedLoad = lambda _bundle: None
     """The load that a fixed resource quota assigns to a bundle."""
+    allowed: Callable[[str, Sequence[str]], Collection[str]] = lambda _bundle, brokers: brokers
+    """The brokers that may own a bundle, of those that live."""
 
     def costs(self, bundles: Iterable[BundleLoad]) -> dict[str, float]:
         """Returns the cost of each bundle: by its fixed quota, else as measured."""
@@ -289,10 +291,12 @@ class Planner:
     ) -> str | None:
         """Returns the least busy broker that may take the bundle and benefits the balance."""
         overloaded = self._settings.overloaded
+        allowed = self._rules.allowed(bundle.bundle, sorted(able))
         fit = [
             name
             for name, load in loads.items()
             if name != source
+            and name in allowed
             and _has_room(taken.get(name, ()), part)
             and loads[source] - load >= self._settings.high - ROUNDING
             and load + part < overloaded

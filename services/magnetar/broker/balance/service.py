@@ -6,7 +6,7 @@ executed, but no broker decides on moves or splits.
 """
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,6 +73,8 @@ class LocalBroker:
     owner: Owner
     living: Callable[[], Collection[str]]
     """Returns the brokers that may receive bundles: registered and not draining."""
+    allowed: Callable[[str, Sequence[str]], Collection[str]] = lambda _bundle, brokers: brokers
+    """Returns the brokers that may own a bundle, of those given."""
 
 
 class Balance:
@@ -114,6 +116,7 @@ class Balance:
             unload_parts=settings.auto_split_unload,
             reports=self.reports.all,
             living=broker.living,
+            allowed=broker.allowed,
         )
         session.add_listener(self.reporter)
         session.add_listener(self.leadership)

@@ -6,7 +6,7 @@ store under the broker's lease, exists. `ServedTopics` is the opposite direction
 does to the topics that are open on this broker.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from magnetar.broker.ownership.bundles import Bundle, RingTopic
@@ -23,6 +23,43 @@ Inside = Callable[[RingTopic], bool]
 
 Choose = Callable[[Bundle, Sequence[BrokerRecord], Mapping[str, int], str], str | None]
 """(bundle, candidate brokers, number of owned bundles by broker id, own id) → the chosen id."""
+
+
+class Rules(Protocol):
+    """Which brokers may own the bundles of a namespace, as administrators have set it."""
+
+    async def run(self) -> None:
+        """Follows the rules until the store is closed."""
+
+    async def ready(self) -> None:
+        """Returns once all rules are in force."""
+
+    @property
+    def active(self) -> bool:
+        """Whether there is any rule."""
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Calls `listener()` after each change."""
+
+    def allowed(self, namespace: str, brokers: Sequence[str]) -> Collection[str]:
+        """Returns the ids of the brokers that may own its bundles, of those that live."""
+
+    def misplaced(self, namespace: str, own: str, brokers: Sequence[str]) -> bool:
+        """Whether a bundle of the namespace must leave the broker `own` for another one."""
+
+    def preferred(
+        self, namespace: str, brokers: Sequence[str], owners: Mapping[str, Collection[str]]
+    ) -> Collection[str]:
+        """Returns the brokers on which a bundle spreads its namespace's anti-affinity group best.
+
+        `owners` has the namespaces of the group by the brokers of their bundles.
+        """
+
+    def policy_name(self, namespace: str) -> str:
+        """Returns the name of the namespace's isolation policy, empty if it has none."""
+
+    def take_unloading(self) -> Callable[[str, int], bool]:
+        """Returns whether a changed policy unloads (namespace, revision of a claim); forgets it."""
 
 
 class Ownership(Protocol):

@@ -14,7 +14,7 @@ client would back off. All look-ups of one bundle share one search.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from magnetar.broker.ownership.api import Choose
@@ -64,6 +64,15 @@ class OwnershipView(Protocol):
     @property
     def draining(self) -> bool:
         """Whether this broker is handing over its bundles and accepts no more."""
+
+    def allowed(self, bundle: Bundle) -> Sequence[BrokerRecord]:
+        """Returns the brokers that accept bundles and may own this one, perhaps this broker."""
+
+    def preferred(self, bundle: Bundle, brokers: Sequence[BrokerRecord]) -> Sequence[BrokerRecord]:
+        """Returns the brokers that spread the bundle's anti-affinity group best, of those given."""
+
+    def policy_name(self, bundle: Bundle) -> str:
+        """Returns the name of the bundle's isolation policy, empty if it has none."""
 
     def has(self, bundle: Bundle) -> bool:
         """Whether this broker serves the bundle's topics now."""
@@ -180,12 +189,21 @@ class Lookups:
         owner = self._view.owner_of(bundle)
         broker = None if owner is None else self._registered(owner)
         if broker is None or broker.broker_id == self._view.brokers.own.broker_id:
-            raise ServiceNotReady(f"Bundle {bundle} has no owner yet, please retry")
+            raise ServiceNotReady(self._no_owner(bundle))
         self._trusted[broker.broker_id] = (
             broker.lease_id,
             asyncio.get_running_loop().time() + TRUSTED_S,
         )
         return Located(broker)
+
+    def _no_owner(self, bundle: Bundle) -> str:
+        policy = self._view.policy_name(bundle)
+        if policy and not self._view.allowed(bundle):
+            return (
+                f"Bundle {bundle} has no owner: no broker that the isolation policy {policy} "
+                "allows is available, please retry"
+            )
+        return f"Bundle {bundle} has no owner yet, please retry"
 
     async def _try(self, bundle: Bundle, authoritative: bool) -> Located | None:
         """Returns where the bundle is served; None while that is undecided."""
@@ -215,17 +233,19 @@ class Lookups:
         """Chooses a broker for an unowned bundle; claims the bundle if it is this broker."""
         view = self._view
         own_id = view.brokers.own.broker_id
-        if not authoritative or view.draining:
-            active = [broker for broker in view.brokers.living() if broker.active]
+        active = list(view.allowed(bundle))
+        excluded = view.draining or all(broker.broker_id != own_id for broker in active)
+        if not authoritative or excluded:
             while active:
-                chosen_id = view.choose(bundle, active, view.bundle_counts(), own_id)
+                best = view.preferred(bundle, active)
+                chosen_id = view.choose(bundle, best, view.bundle_counts(), own_id)
                 chosen = next((b for b in active if b.broker_id == chosen_id), None)
                 if chosen is None or chosen_id == own_id:
                     break
                 if await self._is_alive(chosen):
                     return Located(chosen, redirect=True)
                 active.remove(chosen)
-        if view.draining:
+        if excluded:
             return None
         return HERE if await view.claims.acquire(bundle) and view.has(bundle) else None
 

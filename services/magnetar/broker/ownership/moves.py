@@ -48,6 +48,11 @@ class Moves:
         own_id = self._view.brokers.own.broker_id
         if destination is not None and (to is None or not to.active or destination == own_id):
             raise PreconditionFailed(f"{destination} is no other broker that takes bundles")
+        if to is not None and to not in self._view.allowed(bundle):
+            raise PreconditionFailed(
+                f"{destination} may not own {bundle}: an isolation policy reserves other brokers "
+                "for its namespace, or this broker for other namespaces"
+            )
         return await self._tasks.finish(self._move(claim, to or self._choose(bundle)), f"{bundle}")
 
     async def drain(self) -> None:
@@ -94,9 +99,9 @@ class Moves:
 
     def _choose(self, bundle: Bundle) -> BrokerRecord | None:
         """Returns the best of the other brokers for the bundle, None if there is no other."""
-        brokers = self._view.brokers
-        own_id = brokers.own.broker_id
-        others = [b for b in brokers.living() if b.active and b.broker_id != own_id]
+        own_id = self._view.brokers.own.broker_id
+        others = [b for b in self._view.allowed(bundle) if b.broker_id != own_id]
+        others = list(self._view.preferred(bundle, others))
         chosen = self._view.choose(bundle, others, self._view.bundle_counts(), own_id)
         return next((broker for broker in others if broker.broker_id == chosen), None)
 

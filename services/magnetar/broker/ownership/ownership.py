@@ -17,12 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from magnetar.broker.catalog.topic_names import topic_of_ledger
-from magnetar.broker.ownership.api import Choose, ServedTopics
+from magnetar.broker.ownership.api import Choose, Rules, ServedTopics
 from magnetar.broker.ownership.brokers import BrokerRegistry
 from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.claims import Claim, Claims, ClaimState
 from magnetar.broker.ownership.location import Located, NotOwned, not_served
 from magnetar.broker.ownership.lookup import Lookups
+from magnetar.broker.ownership.misplaced import Misplaced
 from magnetar.broker.ownership.moves import Moves
 from magnetar.broker.ownership.records import (
     OWNERSHIP_PREFIX,
@@ -77,6 +78,7 @@ class ClusterOwnership:
         topics: ServedTopics,
         clock: Clock,
         choose: Choose = fewest_bundles,
+        rules: Rules | None = None,
     ) -> None:
         self._session = session
         self._topics = topics
@@ -93,18 +95,23 @@ class ClusterOwnership:
         )
         self._lookups = Lookups(self, store, self._tasks)
         self._moves = Moves(self, topics, self._tasks)
+        self._rules = rules
         self.brokers.add_listener(self._lookups.broker_changed)
         session.add_listener(self.brokers)
         session.add_listener(self)
 
     async def start(self) -> None:
         """Returns once the first listings are complete. Start the session after it."""
-        parts = (self.brokers, self.rings, self._following)
+        rules = self._rules
+        parts = (self.brokers, self.rings, self._following, *(() if rules is None else (rules,)))
         for part in parts:
             self._tasks.start(part.run(), "follow")
         async with asyncio.timeout(START_TIMEOUT_S):
             for part in parts:
                 await part.ready()
+        if rules is not None:
+            rules.listen(self._lookups.wake_all)
+            self._tasks.start(Misplaced(self, rules).run(), "misplaced bundles")
 
     async def drain(self, timeout_s: float) -> None:
         """Hands all bundles over to other brokers, as far as `timeout_s` allows."""
@@ -147,6 +154,35 @@ class ClusterOwnership:
     def bundle_counts(self) -> Mapping[str, int]:
         """Returns the number of owned bundles by broker id."""
         return self._counts
+
+    def allowed(self, bundle: Bundle) -> Sequence[BrokerRecord]:
+        """Returns the brokers that accept bundles and may own this one, perhaps this broker."""
+        active = [broker for broker in self.brokers.living() if broker.active]
+        own = self.brokers.own
+        if own.active and all(broker.broker_id != own.broker_id for broker in active):
+            active.append(own)  # the watch has not reported this broker yet
+        if self._rules is None or not self._rules.active:
+            return active
+        ids = [broker.broker_id for broker in active]
+        allowed = self._rules.allowed(str(bundle.namespace), ids)
+        return [broker for broker in active if broker.broker_id in allowed]
+
+    def preferred(self, bundle: Bundle, brokers: Sequence[BrokerRecord]) -> Sequence[BrokerRecord]:
+        """Returns the brokers that spread the bundle's anti-affinity group best, of those given."""
+        group = self.rings.group(bundle.namespace)
+        if not group or self._rules is None:
+            return brokers
+        owners: dict[str, set[str]] = {}
+        for other, owner in self._owners.items():
+            if other != bundle and self.rings.group(other.namespace) == group:
+                owners.setdefault(owner.broker_id, set()).add(str(other.namespace))
+        ids = [broker.broker_id for broker in brokers]
+        best = self._rules.preferred(str(bundle.namespace), ids, owners)
+        return [broker for broker in brokers if broker.broker_id in best]
+
+    def policy_name(self, bundle: Bundle) -> str:
+        """Returns the name of the bundle's isolation policy, empty if it has none."""
+        return "" if self._rules is None else self._rules.policy_name(str(bundle.namespace))
 
     def bundle_of(self, name: TopicName) -> Bundle | None:
         """Returns the topic's bundle, None if its namespace is not known here."""

@@ -7,7 +7,7 @@ colon, and arrays on one line except for objects in them.
 
 import json
 
-from magnetar.broker.schema.avro_parse import PRIMITIVES, Field, Json, NoDefault, Schema
+from magnetar.schemas.avro_parse import PRIMITIVES, Field, Json, NoDefault, Schema
 
 
 def avro_text(schema: Schema) -> str:

@@ -9,20 +9,20 @@ primitives, PROTOBUF and EXTERNAL schemas are not compared at all.
 
 from collections.abc import Sequence
 
-from magnetar.broker.schema.avro import avro_equal, can_read
-from magnetar.broker.schema.avro_parse import AvroParseError, Schema, parse_avro
 from magnetar.broker.schema.avro_text import avro_text
 from magnetar.broker.schema.json_schema import json_schemas
-from magnetar.broker.schema.key_value import split_key_value
-from magnetar.broker.schema.model import (
+from magnetar.core.errors import IncompatibleSchema
+from magnetar.schemas.avro import avro_equal, can_read
+from magnetar.schemas.avro_parse import AvroParseError, Schema, parse_avro
+from magnetar.schemas.key_value import split_key_value
+from magnetar.schemas.model import (
     AVRO_BASED,
     DEFAULT_STRATEGY,
     CompatibilityStrategy,
     SchemaInfo,
     SchemaType,
 )
-from magnetar.broker.schema.protobuf import root_message
-from magnetar.core.errors import IncompatibleSchema
+from magnetar.schemas.protobuf import root_message
 
 
 def same_schema(a: SchemaInfo, b: SchemaInfo) -> bool:

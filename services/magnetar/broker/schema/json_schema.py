@@ -7,8 +7,8 @@ separate error shows if a schema from an older cluster has it.
 
 from typing import Final
 
-from magnetar.broker.schema.avro_parse import AvroParseError, Schema, parse_avro
 from magnetar.core.errors import IncompatibleSchema
+from magnetar.schemas.avro_parse import AvroParseError, Schema, parse_avro
 
 NEW_IS_NOT_AVRO: Final = "Incompatible schema: expected Avro schema format for SchemaType.JSON"
 OLD_IS_NOT_AVRO: Final = (

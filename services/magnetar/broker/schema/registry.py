@@ -24,19 +24,6 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.schema.model import (
-    AVRO_BASED,
-    PROPERTIES_BYTES_MAX,
-    SCHEMA_BYTES_MAX,
-    CompatibilityStrategy,
-    InvalidSchemaData,
-    SchemaInfo,
-    SchemaPolicy,
-    SchemaType,
-    VersionedSchema,
-    version_from_bytes,
-    version_to_bytes,
-)
 from magnetar.core.clock import Clock
 from magnetar.core.errors import IncompatibleSchema, MetadataError
 from magnetar.core.names import NamespaceName, TopicName
@@ -50,6 +37,19 @@ from magnetar.metadata.store import (
     MetadataStore,
     Operation,
     Put,
+)
+from magnetar.schemas.model import (
+    AVRO_BASED,
+    PROPERTIES_BYTES_MAX,
+    SCHEMA_BYTES_MAX,
+    CompatibilityStrategy,
+    InvalidSchemaData,
+    SchemaInfo,
+    SchemaPolicy,
+    SchemaType,
+    VersionedSchema,
+    version_from_bytes,
+    version_to_bytes,
 )
 
 __all__ = [

@@ -1,15 +1,15 @@
 """The schema registry as topics use it: with their policies applied, and versions as bytes."""
 
 from magnetar.broker.policies.applied_policies import BrokerPolicies
-from magnetar.broker.schema.model import (
+from magnetar.broker.schema.registry import SchemaRegistry
+from magnetar.core.names import TopicName
+from magnetar.policies.admission import SCHEMA_AUTO_UPDATE, SCHEMA_COMPATIBILITY, SCHEMA_VALIDATION
+from magnetar.schemas.model import (
     CompatibilityStrategy,
     SchemaInfo,
     SchemaPolicy,
     version_to_bytes,
 )
-from magnetar.broker.schema.registry import SchemaRegistry
-from magnetar.core.names import TopicName
-from magnetar.policies.admission import SCHEMA_AUTO_UPDATE, SCHEMA_COMPATIBILITY, SCHEMA_VALIDATION
 
 
 class TopicSchemas:

@@ -5,10 +5,10 @@ are Avro schemas, and an AVRO schema is not a union. Primitives have no definiti
 `null` that old Python clients send with STRING. EXTERNAL definitions are not checked.
 """
 
-from magnetar.broker.schema.avro_parse import AvroParseError, parse_avro
-from magnetar.broker.schema.key_value import split_key_value
-from magnetar.broker.schema.model import AVRO_BASED, InvalidSchemaData, SchemaInfo, SchemaType
-from magnetar.broker.schema.protobuf import root_message
+from magnetar.schemas.avro_parse import AvroParseError, parse_avro
+from magnetar.schemas.key_value import split_key_value
+from magnetar.schemas.model import AVRO_BASED, InvalidSchemaData, SchemaInfo, SchemaType
+from magnetar.schemas.protobuf import root_message
 
 
 def check_definition(schema: SchemaInfo) -> None:

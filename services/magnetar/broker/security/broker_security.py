@@ -6,11 +6,12 @@ from typing import Final
 
 from magnetar.broker.security.authorizer import Authorizer, always
 from magnetar.broker.security.denials import Denials
+from magnetar.broker.security.role_caps import RoleCaps
 from magnetar.broker.security.rules import Rules
 from magnetar.core.causes import Causes
 from magnetar.core.clock import Clock
 from magnetar.metadata.store import MetadataStore
-from magnetar.observe.audit import AuditLog
+from magnetar.observe.audit import AuditLog, AuditRecord
 from magnetar.security.api import Authenticator
 from magnetar.security.authenticator import open_authenticator
 from magnetar.security.configuration import Authentication
@@ -63,8 +64,17 @@ class BrokerSecurity:
     """Whether the audit log includes allowed GET requests."""
     causes: Causes = field(default_factory=Causes)
     """The causes of logged refusals."""
+    role_caps: RoleCaps = field(default_factory=RoleCaps)
+    """Counts the connections of each role."""
     attached: Causes = field(default_factory=lambda: Causes(ATTACHMENTS_REMEMBERED))
     """The attachments in the audit log."""
+
+    def audit_refused_connection(self, address: str, reason: str) -> None:
+        """Writes a connection to the audit log that was refused before its CONNECT."""
+        if self.audit is not None:
+            self.audit.record(
+                AuditRecord("CONNECT", "", "", "", address, allowed=False, reason=reason)
+            )
 
     async def close(self) -> None:
         """Closes the providers, and the audit log after its last records. Idempotent."""
@@ -113,4 +123,5 @@ def create_security(
         challenge_answer_s=settings.auth_challenge_s,
         audit=audit_log,
         audit_reads=audit.audit_log_reads,
+        role_caps=RoleCaps(settings.connections_per_role_max),
     )

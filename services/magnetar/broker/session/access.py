@@ -17,6 +17,7 @@ from typing import Final
 
 from magnetar.broker.security.broker_security import BrokerSecurity
 from magnetar.broker.security.principal import Principal
+from magnetar.broker.security.role_caps import ROLE_TEXT
 from magnetar.broker.session.claims import Claims, Proof, claims_of, refusal_at, roles_fault
 from magnetar.broker.session.link import SERVER_REQUEST_ID, Link
 from magnetar.core.addresses import network_of
@@ -37,6 +38,7 @@ from magnetar.wire.framing import ProtocolError
 log = get_logger("magnetar.authentication")
 
 FAILED_TEXT: Final = "Failed to authenticate"
+NOT_VERIFIED: Final = "the identity provider does not answer"
 UNAVAILABLE_TEXT: Final = "The identity provider does not answer, please retry"
 REFRESH_DATA: Final = b"PulsarAuthRefresh"
 """The challenge by which clients recognize a refresh; Java's compares the bytes."""
@@ -60,6 +62,7 @@ class Access:
     __slots__ = (
         "_answer_timer",
         "_challenged",
+        "_counted",
         "_ended",
         "_link",
         "_peer",
@@ -75,6 +78,8 @@ class Access:
         self._peer = peer
         self._proof: Proof | None = None
         self._challenged = False
+        self._counted: str | None = None
+        """The role that the connection counts for, while it is open."""
         self._ended = False
         """The connection is lost or about to be closed: a proof under way has no effect."""
         self._timer: asyncio.TimerHandle | None = None
@@ -91,6 +96,28 @@ class Access:
         proof = await self._verified(lambda: self._prove(claims))
         if proof is None or self._ended:
             return False
+        return self._accept(claims, proof)
+
+    def prove_now(self, command: pb.CommandConnect) -> bool | None:
+        """Like `prove`, if the credentials are remembered; None if `prove` must decide.
+
+        Clients that reconnect then cost no task. The proof of a proxy is left to `prove`.
+        """
+        claims = claims_of(command)
+        if claims.original_role is not None:
+            return None
+        try:
+            identity = self._security.authenticator.remembered(claims.method, claims.data)
+        except AuthenticationFailed:
+            return None
+        if identity is None or not identity.role:
+            return None
+        return self._accept(
+            claims, Proof(identity, None, proxied=False, refreshes=claims.refreshes)
+        )
+
+    def _accept(self, claims: Claims, proof: Proof) -> bool:
+        """Whether the roles of a proof are valid and its keys still accepted; if not, closes."""
         role = proof.identity.role
         original = proof.original.role if proof.original else claims.original_role
         security = self._security
@@ -105,11 +132,28 @@ class Access:
                 return False
         self.principal = Principal(role, original)
         self._proof = proof
-        if not self.check_holds():
+        if not self.check_holds() or not self._count():
             return False
         security.counts.accepted += 1
         self._audit_proof(allowed=True)
         self._watch(proof)
+        return True
+
+    def _count(self) -> bool:
+        """Counts the connection for its client's role; if there are too many, refuses it.
+
+        Super users are not counted: brokers connect to each other as such.
+        """
+        security, principal = self._security, self.principal
+        if security.authorizer is not None and security.authorizer.is_super_user(principal):
+            return True
+        role = principal.original or principal.role
+        if not security.role_caps.opened(role):
+            self._audit_proof(ROLE_TEXT, allowed=False)
+            self._log("connection refused", ROLE_TEXT, role=role)
+            self._refuse(ServerError.NOT_ALLOWED_ERROR, ROLE_TEXT)
+            return False
+        self._counted = role
         return True
 
     def check_holds(self) -> bool:
@@ -163,6 +207,9 @@ class Access:
         self._ended = True
         self._cancel_timers()
         self._proof = None
+        if self._counted is not None:
+            self._security.role_caps.closed(self._counted)
+            self._counted = None
 
     async def _prove(self, claims: Claims) -> Proof:
         authenticate = self._security.authenticator.authenticate
@@ -200,10 +247,12 @@ class Access:
         except (ProviderUnavailable, TimeoutError) as error:
             # Clients retry this error, and give up after an AuthenticationError.
             counts.unavailable += 1
+            self._audit_proof(NOT_VERIFIED, allowed=False)
             self._log("authentication not possible", str(error) or "no answer in time")
             self._refuse(ServerError.SERVICE_NOT_READY, UNAVAILABLE_TEXT)
         except Exception as error:  # noqa: BLE001 - its text may contain credentials
             counts.refused += 1
+            self._audit_proof("authentication failed", allowed=False)
             self._log("authentication failed", f"internal error: {type(error).__name__}")
             self._refuse(ServerError.AUTHENTICATION_ERROR, FAILED_TEXT)
         else:
@@ -216,6 +265,7 @@ class Access:
 
     def _close_for(self, reason: str) -> None:
         self._security.counts.expired += 1
+        self._audit_proof(reason, allowed=False)
         principal = self.principal
         self._log("connection closed", reason, role=principal.role, original=principal.original)
         self._end()
@@ -228,7 +278,7 @@ class Access:
     def _audit_proof(
         self, reason: str = "", role: str = "", original: str | None = None, *, allowed: bool
     ) -> None:
-        """Writes the outcome of CONNECT or AUTH_RESPONSE to the audit log."""
+        """Writes the outcome of a proof, or the end of a connection for it, to the audit log."""
         if (audit := self._security.audit) is not None:
             audit.record(
                 AuditRecord(

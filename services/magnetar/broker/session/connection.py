@@ -189,6 +189,7 @@ class Connection(asyncio.BufferedProtocol):
     def admit(self) -> None:
         """Accepts frames of full size: the client has completed CONNECT."""
         self._decoder.resize(self._frame_bytes_max)
+        self._flush()  # the client waits for CONNECTED and sends nothing before
 
     def pause_reading(self) -> None:
         """Stops reading until `resume_reading`."""

@@ -10,6 +10,7 @@ once they are attached, and then whenever rights change (`recheck`).
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.security.authorizer import Authorizer
 from magnetar.broker.security.needs import Need
 from magnetar.broker.security.principal import Principal
@@ -93,7 +94,9 @@ class _Guard:
             try:
                 self._check_need(principal, need)
             except AuthorizationError:
-                self._authorizer.denials.record(principal, need, session.link.address, self._name)
+                # Without the port, which a client chooses: refusals count per address.
+                address = host_of(session.link.address)
+                self._authorizer.denials.record(principal, need, address, self._name)
                 raise
 
     def _check_need(self, principal: Principal, need: Need) -> None:

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.security.authorizer import Authorizer
 from magnetar.broker.security.needs import (
     NamespaceNeed,
@@ -39,7 +40,8 @@ def check_producer(session: Session, producer_id: int, authorizer: Authorizer) -
     if attached is None or attached[0].closed:
         return
     producer, topic = attached
-    if not _holds(session, TopicNeed(topic.name, TopicOperation.PRODUCE), authorizer):
+    need = TopicNeed(topic.name, TopicOperation.PRODUCE)
+    if not _holds(session, need, authorizer, "CLOSE_PRODUCER"):
         topic.remove_producer(producer)
         session.link.close_producer(producer)
 
@@ -51,7 +53,7 @@ def check_consumer(session: Session, consumer_id: int, authorizer: Authorizer) -
         return
     name = attachment.subscription.name
     need = TopicNeed(attachment.topic.name, TopicOperation.CONSUME, name)
-    if not _holds(session, need, authorizer):
+    if not _holds(session, need, authorizer, "CLOSE_CONSUMER"):
         attachment.detach()
         session.link.close_consumer(consumer_id)
 
@@ -62,19 +64,20 @@ def check_watcher(session: Session, watcher_id: int, authorizer: Authorizer) -> 
     if watcher is None:
         return
     need = NamespaceNeed(watcher.namespace, NamespaceOperation.GET_TOPICS)
-    if not _holds(session, need, authorizer):
+    if not _holds(session, need, authorizer, "WATCH_TOPIC_LIST_CLOSE"):
         watcher.close()
         del session.watchers[watcher_id]
 
 
-def _holds(session: Session, need: Need, authorizer: Authorizer) -> bool:
+def _holds(session: Session, need: Need, authorizer: Authorizer, consequence: str) -> bool:
+    """Whether the right still holds; if not, the audit log gets its `consequence`."""
     principal = session.principal
     try:
         allowed = bool(authorizer.allowed_now(principal, need))
     except MagnetarError:
         allowed = False
     if not allowed:
-        authorizer.denials.record(principal, need, session.link.address)
+        authorizer.denials.record(principal, need, host_of(session.link.address), consequence)
     return allowed
 
 

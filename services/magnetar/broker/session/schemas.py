@@ -3,10 +3,10 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from magnetar.broker.schema.model import SchemaInfo, SchemaType, VersionedSchema
 from magnetar.broker.session.session import Session
 from magnetar.core.errors import IncompatibleSchema, MagnetarError, ServerError
 from magnetar.core.names import parse_topic
+from magnetar.schemas.model import SchemaInfo, SchemaType, VersionedSchema
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import error_number

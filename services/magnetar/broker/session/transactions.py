@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from magnetar.broker.session.session import Handler, Session
+from magnetar.broker.session.session import Handler, Session, internal_error
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
 from magnetar.broker.transactions.coordinators import Coordinators
 from magnetar.broker.transactions.service import ANSWER_TIMEOUT_S, Transactions
@@ -160,6 +160,8 @@ def _add_subscriptions(coordinator: Coordinator, request: Request) -> None:
     command = request.command
     for used in command.subscription:
         check_participant(used.topic)
+        if not used.subscription:
+            raise NotAllowed("Empty subscription name")
     coordinator.request_add(
         command.txnid_least_bits,
         caller_of(request.session),
@@ -223,7 +225,7 @@ def _begin(work: _Work, coordinator: Coordinator, request: Request) -> None:
         drop_frames(error)
     except Exception as error:
         log.exception("command failed", peer=request.session.link.address)
-        request.answered(MagnetarError(f"Internal error: {error!r}"))
+        request.answered(MagnetarError(internal_error(error)))
 
 
 async def _when_loaded(work: _Work, coordinators: Coordinators, request: Request, id_: int) -> None:

@@ -8,7 +8,6 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.ownership.split_algorithms import TopicLoad
 from magnetar.broker.policies.applied_policies import AppliedPolicies
 from magnetar.broker.rates.publish_rate import PublishGate
-from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.counters import TopicCounters
@@ -19,6 +18,7 @@ from magnetar.broker.topic.transactions.admission import Admission
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire.events import SendRun
 
 

@@ -17,7 +17,6 @@ from magnetar.broker.policies.applied_policies import AppliedPolicies
 from magnetar.broker.rates.publish_rate import PublishGate
 from magnetar.broker.rates.rate import Rate
 from magnetar.broker.rates.subscribe_rate import SubscribeRate, host_of
-from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.limits import SubscriptionLimits
@@ -40,6 +39,7 @@ from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies import admission, caps, rates
 from magnetar.policies.filters import ENTRY_FILTERS, FilterInvalid, FilterSpec
 from magnetar.policies.policy import Policy
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire.events import SendRun
 
 SYSTEM_SUBSCRIPTION_PREFIX: Final = "__"

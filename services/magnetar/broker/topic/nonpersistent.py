@@ -9,7 +9,6 @@ from typing import Final
 
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.nonpersistent import NonPersistentSubscription
@@ -32,6 +31,7 @@ from magnetar.core.errors import (
 from magnetar.core.hashing import bundle_hash
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire.events import SendRun
 
 NO_POSITION: Final = -1

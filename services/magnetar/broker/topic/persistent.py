@@ -12,7 +12,6 @@ from functools import partial
 from magnetar.broker.dispatch.compacted_log import CompactedLog
 from magnetar.broker.lifecycle.limits import KEEPS_ALL, placement_of, quorums_of, retention_of
 from magnetar.broker.ownership.records import BrokerRecord
-from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.api import Subscription
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.cursor_moves import position_of_time
@@ -60,6 +59,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import PAYLOAD_CURSORS
 from magnetar.policies.admission import BOOKIE_AFFINITY
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire.events import SendRun
 
 log = get_logger("magnetar.topic")

@@ -161,7 +161,9 @@ class TopicRegistry:
             if self._closed or self._open.is_leaving(full):
                 raise ServiceNotReady(f"Topic {full} is being moved or deleted, please retry")
             opening = self._open.opening.get(full)
-            if opening is None:
+            # One that has just failed is removed by a callback, which has not run yet: to wait for
+            # it would not yield, so the callback would never run.
+            if opening is None or opening.topic.done():
                 opening = Opening(asyncio.ensure_future(self._open_in_turn(name, create)), create)
                 self._open.opening[full] = opening
                 opening.topic.add_done_callback(lambda done: self._opened(full, done))
@@ -175,7 +177,9 @@ class TopicRegistry:
                     raise
 
     def _opened(self, full: str, opening: "asyncio.Future[Topic]") -> None:
-        self._open.opening.pop(full, None)
+        current = self._open.opening.get(full)
+        if current is not None and current.topic is opening:
+            del self._open.opening[full]
         if not opening.cancelled():
             opening.exception()  # marks it as retrieved: all waiters may have left
 

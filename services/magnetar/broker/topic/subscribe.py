@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from magnetar.broker.schema.model import SchemaInfo
 from magnetar.broker.subscription.spec import ConsumerSpec
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import Position
+from magnetar.schemas.model import SchemaInfo
 
 
 class SubscriptionExists(PreconditionFailed):

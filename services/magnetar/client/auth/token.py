@@ -6,6 +6,7 @@ from pathlib import Path
 
 from magnetar.client.auth.api import Authentication
 from magnetar.client.errors import AuthenticationFailed, InvalidConfiguration
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 
 
 class TokenSupplier(Authentication):
@@ -27,6 +28,8 @@ class TokenSupplier(Authentication):
             raise AuthenticationFailed(f"The token could not be supplied: {error}") from error
         if not isinstance(token, str) or not token.strip():
             raise AuthenticationFailed("The supplied token is empty")
+        if not is_header_text(token.strip()):
+            raise AuthenticationFailed(NO_HEADER_TEXT)
         return token.strip()
 
     async def credentials(self) -> bytes:

@@ -10,8 +10,9 @@ all of its topics are terminated and were read to their ends.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
+from magnetar.client.consumer.acks import Acks
 from magnetar.client.consumer.letters import LetterTopics, retry_topic
 from magnetar.client.consumer.listener import run_listener
 from magnetar.client.consumer.partition import PartitionConsumer
@@ -29,7 +30,7 @@ from magnetar.client.errors import (
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.options import BatchReceive, ConsumerOptions, SubscriptionType
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.log import get_logger
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
@@ -226,7 +227,7 @@ class Consumer(Generic[T]):
             return
         if isinstance(message, Message):
             source = message.entry.source
-            source.acks.ack(message.entry, message.batch_index)
+            message.entry.acks.ack(message.entry, message.batch_index)
         else:
             source = self._source_of(message)
             source.acks.ack_id(message)
@@ -259,18 +260,20 @@ class Consumer(Generic[T]):
             return
         message_id = message.id if isinstance(message, Message) else message
         source = self._source_of(message_id)
-        source.acks.ack_cumulative(message_id)
+        _acks_of(source, message_id).ack_cumulative(message_id)
         if self.options.ack_receipt or self.options.interceptors:
             await self._confirm(source, message)
 
     async def _confirm(self, source: PartitionConsumer, message: Message[T] | MessageId) -> None:
         error: ClientError | None = None
+        message_id = message.id if isinstance(message, Message) else message
+        acks = _acks_of(source, message_id)
         try:
             if self.options.ack_receipt:
                 timeout_s = self._context.options.operation_timeout_s
                 try:
                     async with asyncio.timeout(timeout_s):
-                        await source.acks.receipt()
+                        await acks.receipt()
                 except TimeoutError as late:
                     if isinstance(late, ClientError):
                         raise
@@ -282,7 +285,6 @@ class Consumer(Generic[T]):
             raise
         finally:
             for interceptor in self.options.interceptors:
-                message_id = message.id if isinstance(message, Message) else message
                 interceptor.on_ack(source.topic, message_id, error)
 
     async def _ack_in_transaction(
@@ -292,15 +294,16 @@ class Consumer(Generic[T]):
         *,
         cumulative: bool,
     ) -> None:
-        by_source: dict[str, tuple[PartitionConsumer, list[MessageId]]] = {}
+        by_source: dict[str, tuple[Acks, list[MessageId]]] = {}
         for message in messages:
             message_id = message.id if isinstance(message, Message) else message
             source = self._source_of(message_id)
-            by_source.setdefault(source.topic, (source, []))[1].append(message_id)
-        for topic, (source, message_ids) in by_source.items():
+            acks = _acks_of(source, message_id)
+            by_source.setdefault(source.topic, (acks, []))[1].append(message_id)
+        for topic, (acks, message_ids) in by_source.items():
             await transaction.enlist_subscription(topic, self.subscription)
             await transaction.run(
-                source.acks.in_transaction(message_ids, transaction.wire_id, cumulative=cumulative)
+                acks.in_transaction(message_ids, transaction.wire_id, cumulative=cumulative)
             )
 
     async def nack(self, message: Message[T] | MessageId) -> None:
@@ -309,7 +312,7 @@ class Consumer(Generic[T]):
             message_id, count = message.id, message.redelivery_count
         else:
             message_id, count = message, 0
-        self._source_of(message_id).acks.nack(message_id, count)
+        _acks_of(self._source_of(message_id), message_id).nack(message_id, count)
         for interceptor in self.options.interceptors:
             interceptor.on_negative_ack(message_id.topic, message_id)
 
@@ -451,6 +454,11 @@ class Consumer(Generic[T]):
             for interceptor in self.options.interceptors:
                 interceptor.close()
 
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves: its message ids mean others elsewhere."""
+        for source in list(self._topics.sources.values()):
+            source.moved()
+
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""
         self.refusal = error
@@ -465,6 +473,11 @@ class Consumer(Generic[T]):
         traceback: "TracebackType | None",
     ) -> None:
         await self.close()
+
+
+def _acks_of(source: PartitionConsumer, message_id: MessageId) -> Acks:
+    entry = message_id.entry
+    return source.acks if entry is None else cast("Acks", entry.acks)
 
 
 def _follows(source: PartitionConsumer, answer: pb.CommandGetLastMessageIdResponse) -> bool:

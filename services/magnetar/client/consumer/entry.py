@@ -52,7 +52,8 @@ class ReceivedEntry(msgspec.Struct, gc=False, eq=False):
     metadata: pb.MessageMetadata
     broker_metadata: pb.BrokerEntryMetadata | None
     redelivery_count: int
-    epoch: int
+    acks: Any
+    """Where its messages are acknowledged (`consumer.acks.Acks`): that of its cluster."""
     batch_size: int = 0
     """The number of messages if the entry is a batch, else 0."""
     unacked: int = 0
@@ -94,7 +95,7 @@ def read_entry(source: Any, delivery: Delivery) -> tuple[ReceivedEntry, bytes]:
         metadata,
         broker_metadata,
         delivery.redelivery_count,
-        delivery.epoch,
+        source.acks,
     )
     return entry, data[end:]
 

@@ -11,7 +11,7 @@ from magnetar.client.consumer.subscription import Shared
 from magnetar.client.context import Context
 from magnetar.client.message import Message
 from magnetar.client.options import DeadLetterPolicy, ProducerOptions
-from magnetar.client.schema import Schema, SchemaInfo
+from magnetar.client.schema.api import RawSchema
 from magnetar.core.names import parse_topic
 
 if TYPE_CHECKING:
@@ -39,23 +39,6 @@ def dead_topic(topic: str, subscription: str, policy: DeadLetterPolicy | None) -
     if policy is not None and policy.dead_letter_topic:
         return str(parse_topic(policy.dead_letter_topic))
     return f"{parse_topic(topic).base}-{subscription}-DLQ"
-
-
-class RawSchema(Schema[bytes]):
-    """Declares the consumer's schema for bytes that are encoded already."""
-
-    def __init__(self, info: SchemaInfo | None) -> None:
-        self._info = info
-
-    @property
-    def info(self) -> SchemaInfo | None:
-        return self._info
-
-    def encode(self, value: bytes) -> bytes:
-        return value
-
-    def decode(self, data: bytes, version: bytes | None) -> bytes:
-        return data
 
 
 class LetterTopics:

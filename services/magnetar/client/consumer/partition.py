@@ -25,6 +25,7 @@ from magnetar.client.errors import (
     AlreadyClosed,
     ClientError,
     Disconnected,
+    IncompatibleSchema,
     MissingExtra,
 )
 from magnetar.client.message import Message
@@ -32,7 +33,8 @@ from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
 from magnetar.client.network.service_urls import parse_address
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
+from magnetar.client.schema.evolution import explained
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -57,7 +59,7 @@ class PartitionConsumer:
     ) -> None:
         self.topic = topic
         self.partition = partition
-        self.schema: Schema[Any] = shared.schema
+        self.schema: Schema[Any] = shared.schema.for_topic()
         self._context = context
         self._loop = context.loop
         self._shared = shared
@@ -77,7 +79,7 @@ class PartitionConsumer:
         self._chunks = ChunkAssembler(
             self._loop, options.chunks_pending_max, options.chunk_expiry_s, self._discard_chunks
         )
-        self._writers = WriterSchemas(context, topic, shared.schema, self._deliver)
+        self._writers = WriterSchemas(context, topic, self.schema, self._deliver)
         self.refusal: ClientError | None = None
         self.last_taken: MessageId | None = None
         """The last message that the user took, for readers."""
@@ -96,14 +98,18 @@ class PartitionConsumer:
     async def open(self) -> None:
         """Attaches to the topic's broker for the first time."""
         options = self._context.options
-        await retrying(
-            lambda: self._attach(""),
-            what="The subscription",
-            timeout_s=options.operation_timeout_s,
-            random=self._context.random,
-            topic=self.topic,
-            backoff_max_s=options.backoff_max_s,
-        )
+        try:
+            await retrying(
+                lambda: self._attach(""),
+                what="The subscription",
+                timeout_s=options.operation_timeout_s,
+                random=self._context.random,
+                topic=self.topic,
+                backoff_max_s=options.backoff_max_s,
+            )
+        except IncompatibleSchema as error:
+            info = self.schema.info
+            raise await explained(self._context.lookup, self.topic, info, error) from error
 
     async def _attach(self, redirect: str) -> None:
         context = self._context
@@ -189,6 +195,19 @@ class PartitionConsumer:
                 log.info("consumer could not attach", topic=self.topic, error=str(error))
             redirect = ""
             await asyncio.sleep(backoff.failed_s())
+
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+        retired, self.acks = self.acks, Acks(self._context, self._shared, self)
+        retired.retire()
+        if not self._shared.options.durable:
+            error = ClientError(
+                "The client has switched to another cluster, where message ids are others: "
+                "open a new reader",
+                topic=self.topic,
+            )
+            self.end(error)
+            self._shared.ended(error)
 
     async def attached(self) -> Connection:
         """Waits for a connection and returns it; raises the refusal."""

@@ -12,7 +12,7 @@ from magnetar.client.message import Message
 from magnetar.client.message_id import LATEST, MessageId
 from magnetar.client.network.lookup import schema_to_wire
 from magnetar.client.options import ConsumerOptions, SubscriptionType
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 
 

@@ -15,7 +15,7 @@ from magnetar.client.errors import ClientError
 from magnetar.client.message import Message
 from magnetar.client.message_id import EARLIEST
 from magnetar.client.options import ReaderOptions
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 
@@ -135,6 +135,10 @@ class TableView(Generic[T]):
         await self._reader.close()
         if self._task is not None:
             self._task.cancel()
+
+    def moved(self) -> None:
+        """Ends the view: the client leaves the cluster that it reads."""
+        self._reader.moved()
 
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""

@@ -14,7 +14,7 @@ from magnetar.client.context import Context
 from magnetar.client.errors import ClientError
 from magnetar.client.message import Message
 from magnetar.client.network.retry import FIRST_BACKOFF_S
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
 
@@ -62,9 +62,12 @@ class WriterSchemas:
                     info = await self._context.lookup.schema(self._topic, version)
                 except ClientError as error:
                     log.warning("schema not fetched", topic=self._topic, error=str(error))
-                    await asyncio.sleep(backoff.failed_s())
-                    continue
-                self._schema.learn(version, info)
+                    if error.retryable:
+                        await asyncio.sleep(backoff.failed_s())
+                        continue
+                    self._schema.learn_failure(version, str(error))
+                else:
+                    self._schema.learn(version, info)
                 self._known.add(version)
             if self._held and self._held[0][0] is entry:
                 self._held.popleft()

@@ -13,7 +13,7 @@ from magnetar.client.network.connection import Connection
 from magnetar.client.network.pool import ConnectionPool
 from magnetar.client.network.retry import retrying
 from magnetar.client.network.service_urls import ServiceUrls, parse_address
-from magnetar.client.schema import SchemaInfo, SchemaType
+from magnetar.schemas.model import SchemaInfo, SchemaType
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -183,12 +183,8 @@ class BinaryLookup:
 
 def schema_info(schema: pb.Schema) -> SchemaInfo:
     """Returns the schema of a wire message."""
-    return SchemaInfo(
-        SchemaType(schema.type),
-        schema.schema_data,
-        schema.name,
-        {pair.key: pair.value for pair in schema.properties},
-    )
+    properties = {pair.key: pair.value for pair in schema.properties}
+    return SchemaInfo(SchemaType(schema.type), schema.schema_data, properties, schema.name)
 
 
 def schema_to_wire(info: SchemaInfo) -> pb.Schema:

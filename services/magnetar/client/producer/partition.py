@@ -15,6 +15,7 @@ from magnetar.client.errors import (
     ChecksumFailed,
     ClientError,
     Disconnected,
+    IncompatibleSchema,
     MessageTooBig,
     NotAllowed,
     OperationTimeout,
@@ -42,9 +43,10 @@ from magnetar.client.producer.pending import (
     succeed,
 )
 from magnetar.client.producer.stats import ProducerStats
-from magnetar.client.schema import SchemaInfo
+from magnetar.client.schema.evolution import explained
 from magnetar.core.backoff import Backoff
 from magnetar.core.log import get_logger
+from magnetar.schemas.model import SchemaInfo
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.client_decoder import Receipt
 from magnetar.wire.commands import CommandType
@@ -148,18 +150,20 @@ class PartitionProducer:
     async def open(self) -> None:
         """Attaches to the topic's broker for the first time."""
         options = self._context.options
-        forever = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
-        if forever:
+        if self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE:
             await self._attach(None, "")
             return
-        await retrying(
-            lambda: self._attach(options.operation_timeout_s, ""),
-            what="The creation of the producer",
-            timeout_s=options.operation_timeout_s,
-            random=self._context.random,
-            topic=self.topic,
-            backoff_max_s=options.backoff_max_s,
-        )
+        try:
+            await retrying(
+                lambda: self._attach(options.operation_timeout_s, ""),
+                what="The creation of the producer",
+                timeout_s=options.operation_timeout_s,
+                random=self._context.random,
+                topic=self.topic,
+                backoff_max_s=options.backoff_max_s,
+            )
+        except IncompatibleSchema as error:
+            raise await explained(self._context.lookup, self.topic, self._schema, error) from error
 
     async def _attach(self, timeout_s: float | None, redirect: str) -> None:
         context = self._context
@@ -233,10 +237,13 @@ class PartitionProducer:
                 )
         else:
             self._stats.reconnects += 1
-        self._was_attached = True
-        self._connection = connection
+        self._was_attached, self._connection = True, connection
         for entry in self._pending:
             connection.write_parts(entry.frame)
+
+    def moved(self) -> None:
+        """Forgets the epoch of the topic in the cluster that the client leaves."""
+        self._topic_epoch = None
 
     def on_closed(self, redirect: str) -> None:
         self._lost(redirect)

@@ -27,7 +27,7 @@ from magnetar.client.producer.outgoing import OutgoingMessage, check_fields
 from magnetar.client.producer.partition import MESSAGE_OVERHEAD_BYTES, PartitionProducer
 from magnetar.client.producer.routing import Router
 from magnetar.client.producer.stats import ProducerStats
-from magnetar.client.schema import Schema
+from magnetar.client.schema.api import Schema
 from magnetar.core.log import get_logger
 from magnetar.core.names import parse_topic
 
@@ -263,11 +263,20 @@ class Producer(Generic[T]):
         if self.refusal is not None:
             raise self.refusal
         payload = b"" if value is None else self._schema.encode(value)
+        null_value = value is None
+        if self._schema.separates_key and value is not None:
+            if key is not None or key_bytes is not None:
+                raise InvalidConfiguration(
+                    "The schema separates keys: the key of the message is that of the value",
+                    topic=self.topic,
+                )
+            key_bytes = self._schema.key_of(value)
+            null_value = self._schema.is_null(value)
         if deliver_after_s:
             deliver_at_ms = self._context.clock.now_ms() + round(deliver_after_s * 1000)
         message = OutgoingMessage(
             payload, key, key_bytes, ordering_key, properties or {}, event_time_ms, sequence_id,
-            deliver_at_ms, replicate_to, value is None, transaction,
+            deliver_at_ms, replicate_to, null_value, transaction,
         )  # fmt: skip
         check_fields(message)
         for interceptor in self.options.interceptors:
@@ -404,6 +413,11 @@ class Producer(Generic[T]):
                 await lane.close()
             for interceptor in self.options.interceptors:
                 interceptor.close()
+
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+        for lane in self._lanes:
+            lane.moved()
 
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""

@@ -3,9 +3,10 @@
 The data is `user:password` with exactly one colon, as in Pulsar. A changed file takes effect
 without a restart (`reloading`).
 
-Passwords are hashed in threads, CHECKS_AT_ONCE_MAX at a time; if more than CHECKS_WAITING_MAX wait,
-clients must retry. Verified passwords are cached as keyed digests until the file changes, so that a
-request does not cost a hash: the newest VERIFIED_MAX of them.
+Passwords are hashed in threads, CHECKS_AT_ONCE_MAX at a time. If CHECKS_WAITING_MAX wait, or
+NETWORK_CHECKS_WAITING_MAX of one address (of a /64 network of IPv6), further clients must retry, so
+that one address leaves room for others. Verified passwords are cached as keyed digests until the
+file changes, so that a request does not cost a hash: the newest VERIFIED_MAX of them.
 """
 
 import asyncio
@@ -13,9 +14,11 @@ import base64
 import binascii
 import hashlib
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+from magnetar.core.addresses import network_of
 from magnetar.core.clock import Clock
 from magnetar.security.api import AuthenticationFailed, Identity, Peer, ProviderUnavailable
 from magnetar.security.basic.htpasswd import PASSWORD_BYTES_MAX, Users, parsed
@@ -27,6 +30,7 @@ from magnetar.security.source import KeySource
 METHOD: Final = "basic"
 CHECKS_AT_ONCE_MAX: Final = 2
 CHECKS_WAITING_MAX: Final = 256
+NETWORK_CHECKS_WAITING_MAX: Final = 128
 VERIFIED_MAX: Final = 1_024
 USER_BYTES_MAX: Final = 1_024
 _SCHEME: Final = "basic "
@@ -47,7 +51,8 @@ class BasicProvider:
             clock,
         )
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE_MAX)
-        self._waiting = 0
+        self._waiting: Counter[str] = Counter()
+        """The checks under way and waiting, by network."""
         self._digest_key = secrets.token_bytes(32)
         self._verified: dict[bytes, None] = {}
         self._verified_by: Users | None = None
@@ -63,7 +68,7 @@ class BasicProvider:
             # Not None: the request does present credentials, and they are wrong.
             return Secret(b":")
 
-    async def authenticate(self, data: Secret, peer: Peer) -> Identity:  # noqa: ARG002
+    async def authenticate(self, data: Secret, peer: Peer) -> Identity:
         """Returns the user as the role; raises AuthenticationFailed or ProviderUnavailable."""
         raw = data.reveal()
         if len(raw) > USER_BYTES_MAX + PASSWORD_BYTES_MAX:
@@ -76,7 +81,7 @@ class BasicProvider:
         except UnicodeDecodeError:
             raise AuthenticationFailed("the user name is not UTF-8") from None
         users = await self._users.current()
-        if not user or not await self._verify(users, user, parts[1], raw):
+        if not user or not await self._verify(users, user, parts[1], raw, peer):
             raise AuthenticationFailed("the user is unknown, or the password is wrong")
         hashed = users.hashes[user]
         return Identity(user, METHOD, holds=lambda: self._users.value.hashes.get(user) == hashed)
@@ -86,21 +91,28 @@ class BasicProvider:
         await self._users.current()
         return self._users.changes
 
-    async def _verify(self, users: Users, user: str, password: bytes, raw: bytes) -> bool:
+    async def _verify(
+        self, users: Users, user: str, password: bytes, raw: bytes, peer: Peer
+    ) -> bool:
         if users is not self._verified_by:
             self._verified, self._verified_by = {}, users
         verified = self._verified
         digest = hashlib.blake2b(raw, key=self._digest_key).digest()
         if digest in verified:
             return True
-        if self._waiting >= CHECKS_WAITING_MAX:
-            raise ProviderUnavailable(f"{self._waiting} passwords are waiting for their check")
-        self._waiting += 1
+        waiting, network = self._waiting, network_of(peer.address)
+        if waiting[network] >= NETWORK_CHECKS_WAITING_MAX or waiting.total() >= CHECKS_WAITING_MAX:
+            raise ProviderUnavailable("too many passwords are waiting for their check")
+        waiting[network] += 1
         try:
             async with self._checks:
+                if digest in verified:  # another connection presented it, and waited as well
+                    return True
                 right = await asyncio.to_thread(users.verify, user, password)
         finally:
-            self._waiting -= 1
+            waiting[network] -= 1
+            if not waiting[network]:
+                del waiting[network]
         if right:
             verified[digest] = None
             while len(verified) > VERIFIED_MAX:

@@ -8,6 +8,7 @@ import asyncio
 import base64
 from typing import Protocol
 
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 from magnetar.security.errors import ConfigurationError
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
@@ -108,10 +109,7 @@ class TlsCredentials:
 
 def bearer(token: Secret) -> dict[str, str]:
     """Returns the headers of a request with a token; raises CredentialsUnavailable."""
-    try:
-        text = token.reveal().decode("ascii")
-    except UnicodeDecodeError:
-        raise CredentialsUnavailable("the token is not ASCII text") from None
-    if not text.isprintable():
-        raise CredentialsUnavailable("the token has characters that no header may have")
+    text = token.reveal().decode("utf-8", "replace")
+    if not is_header_text(text):
+        raise CredentialsUnavailable(NO_HEADER_TEXT)
     return {METHOD_HEADER: "token", "Authorization": f"Bearer {text}"}

@@ -4,8 +4,10 @@
 - Keys older than `expire_after_s` are not used: callers wait for the fetch.
 - A `kid` that is not cached causes a fetch, at most every `unknown_key_refresh_s`, so tokens with
   random key ids cannot flood the issuer.
-- Callers share one fetch at a time. After a failed fetch the next starts FAILURE_PAUSE_S later;
-  until then, callers that have no keys get ProviderUnavailable at once.
+- Callers share one fetch at a time, which belongs to the cache: a caller that gives up, or whose
+  client disconnects, does not end it, so one client cannot delay the keys of others. After a failed
+  fetch the next starts FAILURE_PAUSE_S later; until then, callers that have no keys get
+  ProviderUnavailable at once.
 """
 
 import asyncio
@@ -41,7 +43,7 @@ class KeyCache:
         self._ages = ages
         self._clock = clock
         self._tasks = tasks
-        self._fetching = asyncio.Lock()
+        self._fetching: asyncio.Task[IssuerKeys | None] | None = None
         self._fetched: IssuerKeys | None = None
         self._fetched_at = 0.0
         self._failed_at = 0.0
@@ -88,16 +90,31 @@ class KeyCache:
 
     async def _newer_than(self, old: IssuerKeys | None) -> IssuerKeys:
         """Returns keys that were fetched after `old`; raises ProviderUnavailable."""
-        async with self._fetching:
-            if self._fetched is not None and self._fetched is not old:
-                return self._fetched
+        if self._fetched is not None and self._fetched is not old:
+            return self._fetched
+        if self._fetching is None:
             if self._failure and self._clock.monotonic() - self._failed_at < FAILURE_PAUSE_S:
                 raise ProviderUnavailable(self._failure)
-            try:
-                fetched = await self._origin.fetch()
-            except ProviderUnavailable as error:
-                self._failure, self._failed_at = str(error), self._clock.monotonic()
-                raise
+            self._fetching = self._tasks.start(self._fetch(), "fetch")
+        fetching = self._fetching
+        if fetching is None:
+            raise ProviderUnavailable("this process is stopping")
+        await asyncio.wait([fetching])
+        fetched = None if fetching.cancelled() else fetching.result()
+        if fetched is None:
+            raise ProviderUnavailable(self._failure or "this process is stopping")
+        return fetched
+
+    async def _fetch(self) -> IssuerKeys | None:
+        """Fetches the keys, and returns them; None if that failed, for the reason `_failure`."""
+        try:
+            fetched = await self._origin.fetch()
+        except ProviderUnavailable as error:
+            self._failure, self._failed_at = str(error), self._clock.monotonic()
+            return None
+        else:
             self._fetched, self._fetched_at = fetched, self._clock.monotonic()
             self._failure = ""
             return fetched
+        finally:
+            self._fetching = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
 from magnetar.security.api import ProviderUnavailable
 from magnetar.security.errors import ConfigurationError
 from magnetar.security.fetch import ProviderClient, checked_url
@@ -134,6 +135,8 @@ class KubernetesIssuer:
             token = (await asyncio.to_thread(path.read_text, "ascii")).strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ProviderUnavailable(f"cannot read {path}: {type(error).__name__}") from None
+        if not is_header_text(token):
+            raise ProviderUnavailable(f"{path}: {NO_HEADER_TEXT}")
         return {"Authorization": f"Bearer {token}"}
 
     async def close(self) -> None:

@@ -17,13 +17,13 @@ from tests.unit.broker.rates.rig import (
 )
 from tests.unit.ledger.cluster import virtual
 
-from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import MagnetarError, ServerError
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.policies import admission, caps, rates
 from magnetar.policies.policy import Policy
+from magnetar.schemas.model import SchemaInfo, SchemaType
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb

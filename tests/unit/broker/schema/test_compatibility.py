@@ -7,18 +7,18 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 from magnetar.broker.schema.compatibility import check_all, check_latest, same_schema
-from magnetar.broker.schema.model import (
+from magnetar.broker.schema.validation import check_definition
+from magnetar.core.errors import IncompatibleSchema, ServerError
+from magnetar.schemas.model import (
     CompatibilityStrategy as Strategy,
 )
-from magnetar.broker.schema.model import (
+from magnetar.schemas.model import (
     InvalidSchemaData,
     SchemaInfo,
     SchemaType,
     version_from_bytes,
     version_to_bytes,
 )
-from magnetar.broker.schema.validation import check_definition
-from magnetar.core.errors import IncompatibleSchema, ServerError
 
 
 def avro(*fields: str, kind: SchemaType = SchemaType.AVRO) -> SchemaInfo:

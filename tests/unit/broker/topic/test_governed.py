@@ -15,7 +15,6 @@ from tests.unit.broker.topic.stage import (
 )
 from tests.unit.ledger.stage import turns
 
-from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.broker.topic.producers import ProducerRegistry
@@ -29,6 +28,7 @@ from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.record import CURSORS_PREFIX, cursor_key
 from magnetar.policies import admission, caps, rates
+from magnetar.schemas.model import SchemaInfo, SchemaType
 
 KINDS = pytest.mark.parametrize("kind", ["persistent", "non-persistent"])
 

@@ -14,7 +14,6 @@ from tests.unit.ledger.stage import turns
 from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.broker.ownership.bundles import RING_END, Bundle
 from magnetar.broker.policies.store import policies_key
-from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.broker.topic import open_topics, registry
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -25,6 +24,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import CURSORS_PREFIX, MANAGED_LEDGERS_PREFIX
 from magnetar.metadata.store import BadRevision, Check
 from magnetar.policies.caps import MAX_CONSUMERS
+from magnetar.schemas.model import SchemaInfo, SchemaType
 
 WHOLE = Bundle(NAMESPACE, 0, RING_END)
 STRING = SchemaInfo(SchemaType.STRING, b"")

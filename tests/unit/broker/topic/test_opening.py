@@ -128,6 +128,29 @@ async def test_a_log_whose_topic_could_not_be_opened_is_read_again(
         assert (await s.topic()).managed_ledger.entries_total == 1
 
 
+async def test_a_request_right_after_an_opening_has_failed_starts_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It once waited for the failed one for ever, without a yield."""
+    async with stage() as s:
+        topics = s.service.topics
+        later: list[asyncio.Task[object]] = []
+        opened = topics._topic_ledgers.open
+
+        async def absent(name: TopicName, *, create: bool) -> object:
+            if create:
+                return await opened(name, create=create)
+            # Its turn comes after this task has ended, and before what waits for this task.
+            later.append(asyncio.ensure_future(topics.get_or_open(name, create=True)))
+            raise TopicNotFound(f"Topic {name} not found")
+
+        monkeypatch.setattr(topics._topic_ledgers, "open", absent)
+        await refused(topics.get_or_open(T, create=False), TopicNotFound)
+        async with asyncio.timeout(DEADLINE_S):
+            assert await later[0] is topics.loaded(T)
+        assert topics._open.opening == {}
+
+
 async def test_a_topic_that_another_broker_fenced_is_closed_and_opened_again() -> None:
     async with stage() as s:
         ownership = movable(s.service)

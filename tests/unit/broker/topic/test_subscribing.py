@@ -9,7 +9,6 @@ from tests.unit.broker.topic.stage import ELSEWHERE, ProducerSink, request, stag
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.lifecycle.limits import KEEPS_ALL
-from magnetar.broker.schema.model import SchemaInfo, SchemaType
 from magnetar.broker.subscription.cursor_moves import position_of_time
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.last_message import last_readable
@@ -29,6 +28,7 @@ from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import CURSORS_PREFIX
 from magnetar.policies.lifecycle import PERSISTENCE, RETENTION
+from magnetar.schemas.model import SchemaInfo, SchemaType
 
 CREATION = puts(CURSORS_PREFIX)
 DELETION = deletes(CURSORS_PREFIX)

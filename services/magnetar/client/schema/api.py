@@ -7,52 +7,12 @@ message of each schema version is delivered.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 from magnetar.client.errors import SchemaFailed
+from magnetar.schemas.model import SchemaInfo, SchemaType
 
 T = TypeVar("T")
-
-
-class SchemaType(IntEnum):
-    """The protocol's types of schemas."""
-
-    NONE = 0
-    STRING = 1
-    JSON = 2
-    PROTOBUF = 3
-    AVRO = 4
-    BOOL = 5
-    INT8 = 6
-    INT16 = 7
-    INT32 = 8
-    INT64 = 9
-    FLOAT = 10
-    DOUBLE = 11
-    DATE = 12
-    TIME = 13
-    TIMESTAMP = 14
-    KEY_VALUE = 15
-    INSTANT = 16
-    LOCAL_DATE = 17
-    LOCAL_TIME = 18
-    LOCAL_DATE_TIME = 19
-    PROTOBUF_NATIVE = 20
-    AUTO_CONSUME = 21
-    EXTERNAL = 22
-
-
-@dataclass(frozen=True, slots=True)
-class SchemaInfo:
-    """A schema as the broker stores it."""
-
-    type: SchemaType
-    data: bytes = b""
-    name: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class Schema(ABC, Generic[T]):
@@ -60,6 +20,12 @@ class Schema(ABC, Generic[T]):
 
     needs_writer: bool = False
     """Whether `decode` needs the schema of the writer, by its version."""
+    separates_key: bool = False
+    """Whether a part of the value is the key of its message: KEY_VALUE with separated keys."""
+
+    def for_topic(self) -> Self:
+        """Returns the schema that decodes one topic: versions of two topics are not the same."""
+        return self
 
     @property
     @abstractmethod
@@ -74,9 +40,27 @@ class Schema(ABC, Generic[T]):
     def decode(self, data: bytes, version: bytes | None) -> T:
         """Returns the value of a message's bytes, written with `version`; raises SchemaFailed."""
 
+    def key_of(self, value: T) -> bytes | None:
+        """Returns the key of a value's message; only if `separates_key`."""
+        return None
+
+    def is_null(self, value: T) -> bool:
+        """Whether a value has a key but nothing else; only if `separates_key`."""
+        return False
+
+    def decode_with_key(self, key: bytes | None, data: bytes | None, version: bytes | None) -> T:
+        """Returns the value of a message with its key; only if `separates_key`.
+
+        `data` is None for a null value.
+        """
+        return self.decode(data or b"", version)
+
     def learn(self, version: bytes, info: SchemaInfo) -> None:
         """Receives the writer's schema of a version; only if `needs_writer`."""
         raise SchemaFailed(f"{type(self).__name__} does not use schema versions")
+
+    def learn_failure(self, version: bytes, reason: str) -> None:
+        """Receives why a version has no usable schema; only if `needs_writer`."""
 
 
 class BytesSchema(Schema[bytes]):
@@ -115,6 +99,23 @@ class StringSchema(Schema[str]):
             return data.decode()
         except UnicodeDecodeError as error:
             raise SchemaFailed(f"The message is not text in UTF-8: {error}") from error
+
+
+class RawSchema(Schema[bytes]):
+    """Declares a schema for bytes that are encoded already."""
+
+    def __init__(self, info: SchemaInfo | None) -> None:
+        self._info = info
+
+    @property
+    def info(self) -> SchemaInfo | None:
+        return self._info
+
+    def encode(self, value: bytes) -> bytes:
+        return value
+
+    def decode(self, data: bytes, version: bytes | None) -> bytes:
+        return data
 
 
 BYTES = BytesSchema()

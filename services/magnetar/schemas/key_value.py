@@ -11,9 +11,12 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.schema.model import InvalidSchemaData, SchemaInfo, SchemaType
+from magnetar.schemas.model import InvalidSchemaData, SchemaInfo, SchemaType
 
 _LENGTH_BYTES: Final = 4
+ENCODING: Final = "kv.encoding.type"
+INLINE: Final = "INLINE"
+SEPARATED: Final = "SEPARATED"
 _MALFORMED: Final = "Invalid schema definition data for KEY_VALUE schema"
 
 
@@ -22,6 +25,20 @@ def split_key_value(schema: SchemaInfo) -> tuple[SchemaInfo, SchemaInfo]:
     key, rest = _take(schema.data)
     value, _ = _take(rest)
     return _part(schema, "key", key), _part(schema, "value", value)
+
+
+def join_key_value(
+    key: SchemaInfo, value: SchemaInfo, *, separated: bool, name: str = "KeyValue"
+) -> SchemaInfo:
+    """Returns the schema of pairs, with the properties of Java's client."""
+    properties = {ENCODING: SEPARATED if separated else INLINE}
+    data = b""
+    for part, schema in (("key", key), ("value", value)):
+        properties[f"{part}.schema.name"] = schema.name
+        properties[f"{part}.schema.type"] = schema.type.name
+        properties[f"{part}.schema.properties"] = msgspec.json.encode(schema.properties).decode()
+        data += len(schema.data).to_bytes(_LENGTH_BYTES, "big") + schema.data
+    return SchemaInfo(SchemaType.KEY_VALUE, data, properties, name)
 
 
 def _take(data: bytes) -> tuple[bytes, bytes]:

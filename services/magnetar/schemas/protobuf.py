@@ -10,17 +10,18 @@ The first such schema imports the descriptors of descriptors: they take 2 % of a
 """
 
 import binascii
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from magnetar.broker.schema.model import InvalidSchemaData
+from magnetar.schemas.model import InvalidSchemaData
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor import Descriptor, FileDescriptor
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 
 FILES_MAX: Final = 1_000
 
@@ -40,6 +41,36 @@ class _Envelope(msgspec.Struct, rename="camel", frozen=True):
 
 def root_message(data: bytes) -> str:
     """Returns the full name of the root message; raises InvalidSchemaData."""
+    return descriptor(data).full_name
+
+
+def envelope_of(root: "Descriptor") -> bytes:
+    """Returns the definition of a message type, as Java's client writes it."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    files = FileDescriptorSet()
+    _add_file(root.file, files, set())
+    return msgspec.json.encode(
+        _Envelope(
+            b64encode(files.SerializeToString(deterministic=True)).decode(),
+            root.full_name,
+            root.file.name,
+        )
+    )
+
+
+def _add_file(file: "FileDescriptor", files: "FileDescriptorSet", added: set[str]) -> None:
+    """Adds a file after its imports."""
+    if file.name in added:
+        return
+    added.add(file.name)
+    for dependency in file.dependencies:
+        _add_file(dependency, files, added)
+    file.CopyToProto(files.file.add())
+
+
+def descriptor(data: bytes) -> "Descriptor":
+    """Returns the root message's type, in a pool of its own; raises InvalidSchemaData."""
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     try:
@@ -60,10 +91,9 @@ def root_message(data: bytes) -> str:
     local = envelope.root_message_type_name.removeprefix(f"{package}." if package else "")
     full_name = f"{package}.{local}" if package else local
     try:
-        pool.FindMessageTypeByName(full_name)
+        return pool.FindMessageTypeByName(full_name)
     except (KeyError, TypeError) as error:
         raise InvalidSchemaData(NO_ROOT) from error
-    return full_name
 
 
 def _dependencies_first(

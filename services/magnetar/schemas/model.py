@@ -1,4 +1,4 @@
-"""The data types of the schema registry: schema types, versions, strategies, and the policy.
+"""The data types of schemas: types, definitions, versions, strategies, and the policy.
 
 Type numbers are those of `Schema.Type` in PulsarApi.proto. Names are the Java client's, because
 KEY_VALUE schemas' properties and error texts contain them. A version is a 64-bit number from 0 on,
@@ -95,7 +95,7 @@ class SchemaInfo:
     """A schema as a client sends it. Comparisons ignore `name`."""
 
     type: SchemaType
-    data: bytes
+    data: bytes = b""
     properties: Mapping[str, str] = field(default_factory=dict)
     name: str = field(default="", compare=False)
 

@@ -10,7 +10,7 @@ aliases map the writer's names to its own.
 from dataclasses import replace
 from typing import Final
 
-from magnetar.broker.schema.avro_parse import Field, Json, NoDefault, Schema
+from magnetar.schemas.avro_parse import Field, Json, NoDefault, Schema
 
 _PROMOTIONS: Final = {
     "int": frozenset(("long", "float", "double")),

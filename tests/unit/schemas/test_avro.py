@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.broker.schema.avro import avro_equal, can_read
-from magnetar.broker.schema.avro_parse import NESTING_MAX, AvroParseError, Schema, parse_avro
 from magnetar.broker.schema.avro_text import avro_text
+from magnetar.schemas.avro import avro_equal, can_read
+from magnetar.schemas.avro_parse import NESTING_MAX, AvroParseError, Schema, parse_avro
 
 
 def field(name: str, kind: Any, **more: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Schemas as broker and client both see them: types, definitions, Avro's rules."""
