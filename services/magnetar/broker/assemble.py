@@ -133,15 +133,12 @@ def assemble(
     managed_ledger = managed_ledger or settings.managed_ledger()
     tasks = TaskSet("broker")
     open_topics = OpenTopics(tasks)
-    resources = Resources(store)
+    resources, rules = Resources(store), rules or PlacementRules(store)
     policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
     schemas = SchemaRegistry(store, clock)
     topic_schemas = TopicSchemas(schemas, policies)
-    cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
-    compaction = Compaction(store, cold.files, policies, clock)
-    offloading = Offloading(settings.offload, policies, store, cold, clock)
-    rules = rules or PlacementRules(store)
+    cold, compaction, offloading = _cold(settings, store, clock, policies, managed_ledger)
     cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
@@ -183,6 +180,18 @@ def assemble(
         redrives=_redrives(settings, record, peers, schemas, Targets(resources, topics), clock),
     )
     return _follow_settings(service, context.limits, policy_news)
+
+
+def _cold(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    clock: SteadyClock,
+    policies: BrokerPolicies,
+    managed_ledger: ManagedLedgerSettings,
+) -> tuple[ColdLedgers, Compaction, Offloading]:
+    cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
+    compaction = Compaction(store, cold.files, policies, clock)
+    return cold, compaction, Offloading(settings.offload, policies, store, cold, clock)
 
 
 def _follow_settings(

@@ -104,8 +104,7 @@ class BrokerService:
     ) -> None:
         self.live = live
         self.settings = settings
-        self.store = store
-        self.clock = clock
+        self.store, self.clock = store, clock
         self.record = record
         """This broker's registration, as other brokers see it."""
         self.session = session
@@ -117,15 +116,13 @@ class BrokerService:
         self.tasks, self.resources = tasks, resources
         self.policies, self.schemas = policies, schemas
         self.topic_schemas = topic_schemas
-        self.compaction = compaction
-        self.offloading = offloading
+        self.compaction, self.offloading = compaction, offloading
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
         self.rules = rules
         """The rules of placement; without a cluster nothing follows them."""
         self.ledgers = ledgers
-        self.open_topics = open_topics
-        self.topics = topics
+        self.open_topics, self.topics = open_topics, topics
         self.upkeep = upkeep
         self.diagnosis, self.redrives = diagnosis, redrives
         self.security = security

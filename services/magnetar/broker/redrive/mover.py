@@ -136,7 +136,10 @@ class Mover:
                 return Skip.NO_SCHEMA
             schema = stored.schema
             info = SchemaInfo(
-                SchemaType(int(schema.type)), schema.data, schema.name, schema.properties
+                type=SchemaType(int(schema.type)),
+                data=schema.data,
+                name=schema.name,
+                properties=schema.properties,
             )
         try:
             return await self._client.producer(str(target), schema=RawSchema(info), batching=None)
