@@ -14,7 +14,6 @@ from magnetar.broker.redrive.dead_letters import DeadLetters
 from magnetar.broker.redrive.letters import Letter, Skip, properties_at_origin
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.client.client import Client
-from magnetar.client.consumer.letters import RawSchema
 from magnetar.client.errors import (
     ClientError,
     IncompatibleSchema,
@@ -29,6 +28,7 @@ from magnetar.client.errors import (
 )
 from magnetar.client.producer.producer import Producer
 from magnetar.client.schema import SchemaInfo, SchemaType
+from magnetar.client.schema.api import RawSchema
 from magnetar.client.transaction.transaction import Transaction, TransactionState
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
