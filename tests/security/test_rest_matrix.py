@@ -97,6 +97,7 @@ IN_PATHS: Final = {
     "allocator": "default",
     "failure_domain": "d1",
     "isolation_policy": "p1",
+    "resource_group": "g1",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"

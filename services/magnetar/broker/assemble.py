@@ -33,6 +33,7 @@ from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.broker_limits import BrokerLimits, set_limits
+from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.redrive.jobs import Redrives
 from magnetar.broker.redrive.targets import Targets
@@ -131,12 +132,10 @@ def assemble(
     """
     clock, peers = SteadyClock.of(clock), peers or _own_peers(settings)
     managed_ledger = managed_ledger or settings.managed_ledger()
-    tasks = TaskSet("broker")
-    open_topics = OpenTopics(tasks)
-    resources, rules = Resources(store), rules or PlacementRules(store)
+    tasks, resources, schemas = TaskSet("broker"), Resources(store), SchemaRegistry(store, clock)
+    open_topics, rules = OpenTopics(tasks), rules or PlacementRules(store)
     policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
-    schemas = SchemaRegistry(store, clock)
     topic_schemas = TopicSchemas(schemas, policies)
     cold, compaction, offloading = _cold(settings, store, clock, policies, managed_ledger)
     cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
@@ -148,7 +147,8 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
-    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
+    groups = GroupLimits(store, clock, record.broker_id, session)
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, groups)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
     parts = (resources, factory, context, open_topics, ownership, news)
@@ -170,6 +170,7 @@ def assemble(
         offloading=offloading,
         cluster_ownership=cluster_ownership,
         rules=rules,
+        groups=groups,
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
@@ -210,6 +211,7 @@ def _follow_settings(
         apply(settings)
         news.changed_for_all()
 
+    service.groups.on_change = news.changed_for_all
     service.upkeep.refusals = service.diagnosis.refusals
     apply(service.settings)
     service.live.listen(changed)
@@ -330,6 +332,7 @@ def _topic_context(
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
+    groups: GroupLimits,
 ) -> TopicContext:
     deduplication = settings.deduplication
     return TopicContext(
@@ -340,6 +343,7 @@ def _topic_context(
         subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
         limits=BrokerLimits(clock),
+        groups=groups,
         message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
             deduplication.deduplication_producers_max,

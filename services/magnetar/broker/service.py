@@ -27,6 +27,7 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.redrive.jobs import Redrives
@@ -93,6 +94,7 @@ class BrokerService:
         offloading: Offloading,
         cluster_ownership: "ClusterOwnership | None",
         rules: PlacementRules,
+        groups: GroupLimits,
         ledgers: ManagedLedgerFactory,
         open_topics: OpenTopics,
         topics: TopicRegistry,
@@ -102,8 +104,7 @@ class BrokerService:
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
-        self.live = live
-        self.settings = settings
+        self.live, self.settings = live, settings
         self.store, self.clock = store, clock
         self.record = record
         """This broker's registration, as other brokers see it."""
@@ -121,10 +122,11 @@ class BrokerService:
         """None without a cluster."""
         self.rules = rules
         """The rules of placement; without a cluster nothing follows them."""
+        self.groups = groups
+        """The limits of resource groups."""
         self.ledgers = ledgers
         self.open_topics, self.topics = open_topics, topics
-        self.upkeep = upkeep
-        self.diagnosis, self.redrives = diagnosis, redrives
+        self.upkeep, self.diagnosis, self.redrives = upkeep, diagnosis, redrives
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -132,8 +134,7 @@ class BrokerService:
         self.request_limit = RequestLimit(rate) if limited else None
         self.transactions = transactions
         """None while transactions are off."""
-        self.version = __version__
-        self.server_version = f"Magnetar {__version__}"
+        self.version, self.server_version = __version__, f"Magnetar {__version__}"
         self.stopping = False
         self.liveness_timeout_s = connections.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
@@ -281,6 +282,11 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
+        self.tasks.start(self.groups.run(), "follow resource groups")
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.groups.ready()
+        if self.session is not None:
+            self.tasks.start(self.groups.run_reports(), "report resource groups")
         if self.security is not None:
             await self._start_security(self.security, records)
 
