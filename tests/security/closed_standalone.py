@@ -30,7 +30,7 @@ class ClosedStandalone:
         key.write_bytes(self.secret)
         hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
         users.write_text(f"user:{hashed}\n")
-        self._tls_port = held_port("127.0.0.1")
+        self._tls_port, self._https_port = held_port("127.0.0.1"), held_port("127.0.0.1")
         keys = {
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
@@ -41,7 +41,7 @@ class ClosedStandalone:
             "basicAuthConf": f"file://{users}",
             "superUserRoles": ADMIN,
             "brokerServicePortTls": str(self._tls_port.getsockname()[1]),
-            "webServicePortTls": "0",
+            "webServicePortTls": str(self._https_port.getsockname()[1]),
             "tlsCertificateFilePath": str(own.cert),
             "tlsKeyFilePath": str(own.key),
             "tlsTrustCertsFilePath": str(self.ca.file),
@@ -56,6 +56,10 @@ class ClosedStandalone:
     def tls_url(self) -> str:
         return f"pulsar+ssl://127.0.0.1:{self._tls_port.getsockname()[1]}"
 
+    @property
+    def https_url(self) -> str:
+        return f"https://127.0.0.1:{self._https_port.getsockname()[1]}"
+
     def token(self, role: str, lives_s: float | None = None, **claims: object) -> str:
         """Returns a token of the role that expires after this many seconds."""
         if lives_s is not None:
@@ -67,11 +71,12 @@ class ClosedStandalone:
     ) -> pulsar.Client:
         """Returns an official client on the plain port, or with `tls=True` on the TLS port."""
         tls = options.pop("tls", False)
+        url = options.pop("url", self.tls_url if tls else self.process.service_url)
         if tls:
             options["tls_trust_certs_file_path"] = str(self.ca.file)
         options.setdefault("operation_timeout_seconds", OPERATION_TIMEOUT_S)
         client = pulsar.Client(
-            self.tls_url if tls else self.process.service_url,
+            url,
             authentication=authentication,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Info, self._log),
             **options,
@@ -107,6 +112,7 @@ class ClosedStandalone:
             except pulsar.PulsarException:
                 continue
         self._tls_port.close()
+        self._https_port.close()
 
 
 @contextmanager
