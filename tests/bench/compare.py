@@ -21,7 +21,7 @@ from tests.bench.scenarios import SCENARIOS, Load, Row
 from tests.bench.secured import Security
 from tests.bench.servers import MagnetarServer, PulsarServer, Server, memory_mib
 
-PORTS = {"magnetar": (26650, 28080, 26651), "pulsar": (36650, 38080, 36651)}
+PORTS = {"magnetar": (26650, 28080, 26651), "pulsar": (31650, 31080, 31651)}
 NO_PERF_NEEDED = (
     "idle",
     "latency",

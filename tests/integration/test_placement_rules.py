@@ -1,4 +1,4 @@
-"""Rules of placement on three brokers: a policy moves a namespace, and reserves its brokers."""
+"""Rules of placement on three brokers: isolation policies, failure domains, anti-affinity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from tests.support.rest_cluster import Member, RestCluster
 
+from magnetar.broker.ownership.bundles import Bundle
 from magnetar.core.names import NamespaceName
 
 POLICIES = "~/clusters/c1/namespaceIsolationPolicies"
@@ -124,3 +125,36 @@ async def test_the_scope_none_moves_nothing_and_all_matching_everything(
         return all(after.get(bundle) not in (None, owner) for bundle, owner in before.items())
 
     await until(all_moved)
+
+
+async def test_a_group_is_spread_over_domains_then_over_brokers(cluster: RestCluster) -> None:
+    first = cluster.members[0]
+    one, two, three = (member.service.broker_id for member in cluster.members)
+    domains = "~/clusters/c1/failureDomains"
+    await first.done("POST", f"{domains}/x", {"brokers": [one, two]})
+    await first.done("POST", f"{domains}/y", {"brokers": [three]})
+    await until(lambda: all(_knows_domains(member, one) for member in cluster.members))
+    placed: list[str] = []
+    for namespace in ("public/g1", "public/g2", "public/g3"):
+        await first.done("PUT", f"~/namespaces/{namespace}", {"bundles": {"numBundles": 1}})
+        await first.done("POST", f"~/namespaces/{namespace}/antiAffinity", "group")
+        await first.done("PUT", f"~/persistent/{namespace}/t")
+        (owner,) = owners(cluster, namespace)
+        bundle = next(b for b in _owned(cluster) if str(b.namespace) == namespace)
+        # Any broker may choose the next owner: each must know this one.
+        await until(
+            lambda bundle=bundle: all(  # type: ignore[misc]
+                member.ownership.owner_of(bundle) for member in cluster.members
+            )
+        )
+        placed.append(owner)
+    assert three in placed[:2], "one of the first two is in the other domain"
+    assert sorted(placed) == sorted([one, two, three])
+
+
+def _knows_domains(member: Member, broker_id: str) -> bool:
+    return member.service.rules.domain_of(broker_id) == "x"
+
+
+def _owned(cluster: RestCluster) -> list[Bundle]:
+    return [bundle for member in cluster.members for bundle in member.ownership.owned()]

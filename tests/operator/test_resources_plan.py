@@ -298,7 +298,7 @@ def test_a_manifests_policies_become_those_of_rest() -> None:
         (
             NamespaceSpec.parse({"policies": {"antiAffinityGroup": "apart"}}),
             "",
-            "policies.antiAffinityGroup",
+            "",
         ),
         (TopicSpec.parse({"policies": {"deduplication": True}}), "", ""),
         (NamespaceSpec.parse({"policies": {"replicationClusters": ["here"]}}), "here", ""),

@@ -94,6 +94,9 @@ IN_PATHS: Final = {
     "timeout": "1",
     "coordinator": "0",
     "allocator": "default",
+    "failure_domain": "d1",
+    "isolation_policy": "p1",
+    "resource_group": "g1",
 }
 REFUSAL: Final = re.compile(
     r"Unauthorized to validate|This operation requires super-user|"

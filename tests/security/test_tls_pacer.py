@@ -2,13 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.security.tls_rig import WITHIN_S, echo_server, exchange
 from tests.support.certificates import Authority
 
 from magnetar.security.tls import pacer as pacing
-from magnetar.security.tls.pacer import Pacer, pacer
+from magnetar.security.tls.pacer import SLICE_S, Pacer, pacer
 from magnetar.security.tls.reload import open_server_tls
 from magnetar.security.tls.settings import ServerTlsConfig
 
@@ -46,6 +48,69 @@ async def test_a_slice_has_as_many_handshakes_as_fit() -> None:
         paced.due(Step(seen, str(number)))
     await asyncio.sleep(0)
     assert seen == ["0", "1", "2"]
+
+
+class Timed(Step):
+    """A handshake that takes some of the clock's time."""
+
+    def __init__(self, seen: list[str], name: str, clock: list[float], takes_s: float) -> None:
+        super().__init__(seen, name)
+        self._clock, self._takes_s = clock, takes_s
+
+    def advance(self) -> None:
+        super().advance()
+        self._clock[0] += self._takes_s
+
+
+async def test_a_handshake_alone_runs_at_once_until_the_slice_is_spent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, seen = [100.0], cast("list[str]", [])
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
+    paced = Pacer(asyncio.get_running_loop())
+    third = SLICE_S * 0.4
+    for name in "abcde":
+        paced.now_or_due(Timed(seen, name, clock, third))
+    assert seen == ["a", "b", "c"]  # 1.2 slices; the others wait for the loop's next turn
+    await asyncio.sleep(0)
+    assert seen == ["a", "b", "c", "d", "e"]
+
+    clock[0] += 2 * SLICE_S
+    paced.due(Step(seen, "f"))
+    paced.now_or_due(Step(seen, "g"))
+    assert seen[-1] == "e"  # "g" does not overtake "f"
+    await asyncio.sleep(0)
+    assert seen[-2:] == ["f", "g"]
+
+    clock[0] += 2 * SLICE_S
+    paced.now_or_due(Step(seen, "h"))
+    assert seen[-1] == "h"
+
+
+class Broken(Step):
+    """A handshake with a bug."""
+
+    def advance(self) -> None:
+        super().advance()
+        raise LookupError(self.name)
+
+
+async def test_a_bug_in_one_handshake_stops_no_other() -> None:
+    seen: list[str] = []
+    loop = asyncio.get_running_loop()
+    paced, errors = Pacer(loop), cast("list[object]", [])
+    loop.set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+    paced.due(Broken(seen, "a"))
+    paced.due(Step(seen, "b"))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert seen == ["a", "b"]
+    assert [str(error) for error in errors] == ["a"]
+    with pytest.raises(LookupError):
+        paced.now_or_due(Broken(seen, "c"))
+    paced.due(Step(seen, "d"))
+    await asyncio.sleep(0)
+    assert seen == ["a", "b", "c", "d"]
 
 
 async def test_beyond_the_bound_the_oldest_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 import uvloop
-from tests.security.tls_rig import HOST, WITHIN_S, echo_server, exchange
+from tests.security.tls_rig import HOST, WITHIN_S, Streams, echo_server, exchange
 from tests.support.certificates import Authority, Files
 
 from magnetar.security.tls import pacer as pacing
@@ -138,16 +138,76 @@ async def test_only_the_protocols_of_the_options_are_spoken(ca: Authority) -> No
         await server.client(ca.client_context())
 
 
-async def test_the_session_sees_a_verified_certificate_only(ca: Authority) -> None:
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_the_session_sees_a_verified_certificate_only(
+    ca: Authority, version: ssl.TLSVersion
+) -> None:
     own = ca.issue("client")
     async with echo_server(server_tls(ca.issue("server"), ca.file)) as server:
-        await server.client(ca.client_context(own))
-        assert (await server.connection(0)).certificate == own.der
-        await server.client(ca.client_context())
-        assert (await server.connection(1)).certificate is None
+        for number, files in enumerate((own, None)):
+            context = ca.client_context(files)
+            context.maximum_version = version
+            await server.client(context)
+            found = (await server.connection(number)).certificate
+            assert found == (own.der if files else None)
     async with echo_server(server_tls(ca.issue("server"))) as server:
         await server.client(ca.client_context(own))
         assert (await server.connection()).certificate is None
+
+
+def sent_chain(streams: Streams) -> list[bytes]:
+    """The certificates (DER) that the server sent."""
+    tls = streams[1].get_extra_info("ssl_object")
+    der = cast("Any", ssl)._ssl.ENCODING_DER
+    return [found.public_bytes(der) for found in tls._sslobj.get_unverified_chain()]
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("require", [False, True])
+async def test_a_root_that_clients_have_is_not_sent(
+    ca: Authority, version: ssl.TLSVersion, require: bool
+) -> None:
+    files, context = ca.issue("server"), ca.client_context(ca.issue("client"))
+    context.maximum_version = version
+    async with echo_server(server_tls(files, ca.file, require=require)) as server:
+        assert sent_chain(await server.client(context)) == [files.der]
+        assert (await server.connection()).certificate is not None
+
+
+async def test_an_intermediate_in_the_trust_file_is_sent(ca: Authority, tmp_path: Path) -> None:
+    below = Authority(tmp_path, "below", ca)
+    files, trust = below.issue("server"), tmp_path / "trust.pem"
+    trust.write_bytes(ca.file.read_bytes() + below.file.read_bytes())
+    async with echo_server(server_tls(files, trust)) as server:
+        assert len(sent_chain(await server.client(ca.client_context()))) > 1
+        await server.client(ca.client_context(ca.issue("client")))
+        assert (await server.connection(1)).certificate is not None
+
+
+async def test_the_chain_of_the_certificate_file_is_sent(ca: Authority, tmp_path: Path) -> None:
+    below = Authority(tmp_path, "below", ca)
+    files = below.issue("server")
+    alone = files.cert.read_bytes()
+    files.cert.write_bytes(alone + below.file.read_bytes())
+    async with echo_server(server_tls(files, ca.file)) as server:
+        assert len(sent_chain(await server.client(ca.client_context()))) == 2
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("which", ["other", "expired"])
+async def test_a_wrong_certificate_is_refused_where_none_is_required(
+    ca: Authority, tmp_path: Path, which: str, version: ssl.TLSVersion
+) -> None:
+    own = {
+        "other": Authority(tmp_path, "other").issue("client"),
+        "expired": ca.issue("client", days=-1),
+    }[which]
+    context = ca.client_context(own)
+    context.maximum_version = version
+    async with echo_server(server_tls(ca.issue("server"), ca.file)) as server:
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await exchange(await server.client(context), b"x")
+        assert not server.connections
 
 
 @pytest.mark.parametrize("which", ["none", "other", "expired"])

@@ -33,15 +33,18 @@ class Files:
 
 
 class Authority:
-    """A CA that issues certificates into a directory of its own."""
+    """A CA that issues certificates into a directory of its own: a root, or one below `parent`."""
 
-    def __init__(self, directory: Path, name: str = "ca") -> None:
+    def __init__(
+        self, directory: Path, name: str = "ca", parent: "Authority | None" = None
+    ) -> None:
         self.directory = directory / name
         self.directory.mkdir(parents=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = _name(name)
         self._count = 0
-        certificate = self._sign(self._name, self._key.public_key(), (), 30, authority=True)
+        signer = parent or self
+        certificate = signer._sign(self._name, self._key.public_key(), (), 30, authority=True)
         self.file = self.directory / "ca.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 

@@ -4,8 +4,8 @@ The order breaks what would otherwise be cycles. `OpenTopics` comes first: polic
 topics, and the ownership controls them. The managed ledgers get the ownership's guard, and then the
 topic registry gets both.
 
-A broker starts and stops its session. `choose` picks the owners of bundles, and `usage` is the load
-of brokers for isolation policies; `managed_ledger` overrides that part of the settings.
+A broker starts and stops its session. `choose` picks the owners of bundles by the
+`rules` of placement; `managed_ledger` overrides that part of the settings.
 """
 
 import random
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
-from magnetar.broker.balance.isolation import Usage
-from magnetar.broker.balance.rules import PlacementRules, unknown_usage
+from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
@@ -34,6 +33,7 @@ from magnetar.broker.peers.client import PeerClient
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.broker_limits import BrokerLimits, set_limits
+from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.held_sends import HeldBudget
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
@@ -116,7 +116,7 @@ def assemble(
     *,
     session: MetadataSession | None = None,
     choose: Choose | None = None,
-    usage: Usage = unknown_usage,
+    rules: PlacementRules | None = None,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
     security: "BrokerSecurity | None" = None,
@@ -138,7 +138,8 @@ def assemble(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     offloading = Offloading(settings.offload, policies, store, cold, clock)
-    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, usage)
+    rules = rules or PlacementRules(store)
+    cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
         cold=cold,
@@ -147,7 +148,8 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
-    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies)
+    groups = GroupLimits(store, clock, record.broker_id, session)
+    context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, groups)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
     news = TopicNews(tasks, store if session else None)
     parts = (resources, factory, context, open_topics, ownership, news)
@@ -168,6 +170,8 @@ def assemble(
         compaction=compaction,
         offloading=offloading,
         cluster_ownership=cluster_ownership,
+        rules=rules,
+        groups=groups,
         ledgers=factory,
         open_topics=open_topics,
         topics=topics,
@@ -195,6 +199,7 @@ def _follow_settings(
         apply(settings)
         news.changed_for_all()
 
+    service.groups.on_change = news.changed_for_all
     service.upkeep.refusals = service.diagnosis.refusals
     apply(service.settings)
     service.live.listen(changed)
@@ -224,7 +229,7 @@ def _in_cluster(
     open_topics: OpenTopics,
     clock: SteadyClock,
     choose: Choose | None,
-    usage: Usage,
+    rules: PlacementRules,
 ) -> "ClusterOwnership | None":
     if session is None:
         return None
@@ -232,7 +237,6 @@ def _in_cluster(
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
     choose = choose or fewest_bundles
-    rules = PlacementRules(store, usage)
     return ClusterOwnership(store, session, record, open_topics, clock, choose, rules)
 
 
@@ -272,6 +276,7 @@ def _topic_context(
     tasks: TaskSet,
     schemas: TopicSchemas,
     policies: BrokerPolicies,
+    groups: GroupLimits,
 ) -> TopicContext:
     deduplication = settings.deduplication
     return TopicContext(
@@ -282,6 +287,7 @@ def _topic_context(
         subscription_limits=_subscription_limits(settings.subscriptions),
         held=HeldBudget(),
         limits=BrokerLimits(clock),
+        groups=groups,
         message_bytes_max=settings.producers.message_bytes_max,
         deduplication=DeduplicationLimits(
             deduplication.deduplication_producers_max,

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
+from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
@@ -26,6 +27,7 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -90,6 +92,8 @@ class BrokerService:
         compaction: Compaction,
         offloading: Offloading,
         cluster_ownership: "ClusterOwnership | None",
+        rules: PlacementRules,
+        groups: GroupLimits,
         ledgers: ManagedLedgerFactory,
         open_topics: OpenTopics,
         topics: TopicRegistry,
@@ -118,6 +122,10 @@ class BrokerService:
         self.offloading = offloading
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
+        self.rules = rules
+        """The rules of placement; without a cluster nothing follows them."""
+        self.groups = groups
+        """The limits of resource groups."""
         self.ledgers = ledgers
         self.open_topics = open_topics
         self.topics = topics
@@ -279,6 +287,11 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
+        self.tasks.start(self.groups.run(), "follow resource groups")
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.groups.ready()
+        if self.session is not None:
+            self.tasks.start(self.groups.run_reports(), "report resource groups")
         if self.security is not None:
             await self._start_security(self.security, records)
 

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from magnetar.client.consumer.consumer import Consumer
     from magnetar.client.consumer.reader import Reader
     from magnetar.client.consumer.table_view import TableView
+    from magnetar.client.crypto.api import (
+        CryptoFailure,
+        CryptoKeyReader,
+        Decryption,
+        Encryption,
+        KeyFiles,
+    )
     from magnetar.client.errors import ClientError
+    from magnetar.client.failover import AutoFailover, ControlledFailover
     from magnetar.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from magnetar.client.message import Message
     from magnetar.client.message_id import EARLIEST, LATEST, MessageId
@@ -47,6 +55,7 @@ if TYPE_CHECKING:
         SinglePartition,
         SubscriptionType,
     )
+    from magnetar.client.producer.advice import Advice
     from magnetar.client.producer.outgoing import OutgoingMessage
     from magnetar.client.producer.producer import Producer
     from magnetar.client.schema import (
@@ -69,7 +78,9 @@ _MODULES: Final = {
     "consumer.consumer": ("Consumer",),
     "consumer.reader": ("Reader",),
     "consumer.table_view": ("TableView",),
+    "crypto.api": ("CryptoFailure", "CryptoKeyReader", "Decryption", "Encryption", "KeyFiles"),
     "errors": ("ClientError",),
+    "failover": ("AutoFailover", "ControlledFailover"),
     "interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
     "message": ("Message",),
     "message_id": ("EARLIEST", "LATEST", "MessageId"),
@@ -80,6 +91,7 @@ _MODULES: Final = {
         "KeySharedPolicy", "ProducerOptions", "ReaderOptions", "RedeliveryBackoff", "RoundRobin",
         "SinglePartition", "SubscriptionType",
     ),
+    "producer.advice": ("Advice",),
     "producer.outgoing": ("OutgoingMessage",),
     "producer.producer": ("Producer",),
     "schema": (
@@ -96,7 +108,9 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "AccessMode",
+    "Advice",
     "AutoConsumeSchema",
+    "AutoFailover",
     "AvroSchema",
     "BatchReceive",
     "Batching",
@@ -108,11 +122,17 @@ __all__ = [
     "Consumer",
     "ConsumerInterceptor",
     "ConsumerOptions",
+    "ControlledFailover",
+    "CryptoFailure",
+    "CryptoKeyReader",
     "CustomRouting",
     "DeadLetterPolicy",
+    "Decryption",
+    "Encryption",
     "Hashing",
     "InitialPosition",
     "JsonSchema",
+    "KeyFiles",
     "KeySharedPolicy",
     "KeyValue",
     "KeyValueSchema",

@@ -1,12 +1,11 @@
 """Builds the parts that a client's producers and consumers share."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from magnetar.client.auth.api import NoAuthentication
 from magnetar.client.context import Context
-from magnetar.client.errors import InvalidConfiguration
-from magnetar.client.network.lookup import BinaryLookup, LookupSettings
+from magnetar.client.network.lookup import BinaryLookup, Lookup, LookupSettings
 from magnetar.client.network.pool import ConnectionPool, PoolSettings
 from magnetar.client.network.service_urls import Address, ServiceUrls
 from magnetar.client.network.tls import Tls
@@ -15,14 +14,21 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.tasks import TaskSet
 
 
-def assemble(options: ClientOptions, addresses: Sequence[Address]) -> Context:
-    """Returns the shared state of a client, without connecting."""
+def assemble(
+    options: ClientOptions, clusters: Sequence[list[Address]], moved: Callable[[], None]
+) -> Context:
+    """Returns the shared state of a client, without connecting.
+
+    `clusters` are the addresses of all clusters, the primary's first; `moved` is called when the
+    client leaves one.
+    """
     tasks = TaskSet("client")
     auth = options.auth or NoAuthentication()
+    tls: Tls = options.tls or Tls()
     generator = random.Random()
     pool = ConnectionPool(
         PoolSettings(
-            options.tls or Tls(),
+            tls,
             auth,
             options.connect_timeout_s,
             options.keep_alive_s,
@@ -30,15 +36,20 @@ def assemble(options: ClientOptions, addresses: Sequence[Address]) -> Context:
         ),
         tasks,
     )
-    if addresses[0].scheme not in ("pulsar", "pulsar+ssl"):
-        raise InvalidConfiguration(
-            "HTTP service URLs are not supported yet: use pulsar:// or pulsar+ssl://"
-        )
-    lookup = BinaryLookup(
-        ServiceUrls(addresses, generator),
-        pool,
-        LookupSettings(
-            options.operation_timeout_s, options.listener, generator, options.backoff_max_s
-        ),
+    settings = LookupSettings(
+        options.operation_timeout_s, options.listener, generator, options.backoff_max_s
     )
+    urls = ServiceUrls(clusters[0], generator)
+    lookup: Lookup
+    if urls.first.http:
+        from magnetar.client.network.http_lookup import HttpLookup
+
+        lookup = HttpLookup(urls, pool, settings, tls, auth)
+    else:
+        lookup = BinaryLookup(urls, pool, settings)
+    if options.failover is not None:
+        from magnetar.client.network.failover_watch import Switch, watch
+
+        switch = Switch(urls, pool, moved)
+        tasks.start(watch(options.failover, list(clusters), switch, pool, tls), "cluster failover")
     return Context(options, pool, lookup, tasks, SystemClock(), generator)

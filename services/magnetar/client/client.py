@@ -65,6 +65,9 @@ class _Owned(Protocol):
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on."""
 
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves."""
+
 
 Owned = TypeVar("Owned", bound=_Owned)
 
@@ -81,7 +84,11 @@ class Client:
 
         self.service_url = service_url
         self.options: ClientOptions = build(ClientOptions, options)
-        self._addresses = parse_service_url(service_url)
+        self._clusters = [parse_service_url(service_url)]
+        if self.options.failover is not None:
+            from magnetar.client.failover import addresses_of
+
+            self._clusters = addresses_of(service_url, self.options.failover)
         self._context: Context | None = None
         self._coordinators: Coordinators | None = None
         self._owned: set[Any] = set()
@@ -319,10 +326,14 @@ class Client:
         if self._context is None:
             from magnetar.client.assemble import assemble
 
-            self._context = assemble(self.options, self._addresses)
+            self._context = assemble(self.options, self._clusters, self._moved)
         elif self._context.loop is not asyncio.get_running_loop():
             raise ClientError("The client belongs to another event loop: create a client in this")
         return self._context
+
+    def _moved(self) -> None:
+        for owned in list(self._owned):
+            owned.moved()
 
     async def _opened(self, owned: Owned) -> Owned:
         await owned.open()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from magnetar.client.auth import Authentication, Basic, ClientCertificate, Token
+from magnetar.client.auth import Authentication, Basic, ClientCertificate, OAuth2, Token
 from magnetar.client.errors import InvalidConfiguration
 from magnetar.client.network.tls import Tls
 from magnetar.client.options import ClientKeywords
@@ -33,7 +33,8 @@ _PLAIN: Final[dict[str, Callable[[str], Any]]] = {
 }
 """Options that are fields of `ClientOptions`."""
 _OTHERS: Final = (
-    "token", "user", "password", "certificate", "key", "trust", "verify_hostname", "insecure",
+    "oauth2", "token", "user", "password", "certificate", "key", "trust", "verify_hostname",
+    "insecure",
 )  # fmt: skip
 OPTION_NAMES: Final = (*_PLAIN, *_OTHERS)
 PREFIX: Final = "MAGNETAR_"
@@ -78,6 +79,8 @@ def options_of(named: Mapping[str, str]) -> ClientKeywords:
     methods: list[Authentication] = []
     if "token" in named:
         methods.append(Token(named["token"]))
+    if "oauth2" in named:
+        methods.append(OAuth2.from_parameters(named["oauth2"]))
     if "user" in named or "password" in named:
         methods.append(Basic(named.get("user", ""), named.get("password", "")))
     if "certificate" in named or "key" in named:
@@ -85,7 +88,9 @@ def options_of(named: Mapping[str, str]) -> ClientKeywords:
             raise InvalidConfiguration("certificate and key go together")
         methods.append(ClientCertificate(named["certificate"], named["key"]))
     if len(methods) > 1:
-        raise InvalidConfiguration("Give one way to authenticate: token, user, or certificate")
+        raise InvalidConfiguration(
+            "Give one way to authenticate: token, oauth2, user, or certificate"
+        )
     if methods:
         options["auth"] = methods[0]
     if {"trust", "verify_hostname", "insecure"} & named.keys():

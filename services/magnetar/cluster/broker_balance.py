@@ -52,8 +52,9 @@ class BrokerWork:
 
     def allowed(self, bundle: str, brokers: Sequence[str]) -> Collection[str]:
         """Returns the brokers that may own the bundle by the rules of placement, of those given."""
-        allowed = {broker.broker_id for broker in self.ownership.allowed(Bundle.parse(bundle))}
-        return [broker for broker in brokers if broker in allowed]
+        parsed = Bundle.parse(bundle)
+        allowed = [b for b in self.ownership.allowed(parsed) if b.broker_id in brokers]
+        return [b.broker_id for b in self.ownership.preferred(parsed, allowed)]
 
     def owns(self, bundle: str) -> bool:
         """Whether this broker owns the bundle."""

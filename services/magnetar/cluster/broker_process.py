@@ -16,7 +16,7 @@ from magnetar.admin.http.server import AdminServer
 from magnetar.admin.probes import broker_status
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.balance.placement import Placement
-from magnetar.broker.balance.rules import usage_by
+from magnetar.broker.balance.rules import PlacementRules, usage_by
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.listeners import BrokerListeners, bind_all
@@ -189,6 +189,8 @@ async def _serve(
     )
     reports = Reports(store)
     choose = choose_by(Placement(reports.of, clock))
+    uses_domains = settings.balance.failure_domains
+    rules = PlacementRules(store, usage_by(reports.of), uses_domains=uses_domains)
     security = open_security(
         settings.security, settings.audit, store, clock, up_to_date=lambda: session.valid
     )
@@ -200,7 +202,7 @@ async def _serve(
         record,
         session=session,
         choose=choose,
-        usage=usage_by(reports.of),
+        rules=rules,
         security=security,
         peers=peers,
     )
@@ -225,15 +227,16 @@ async def _serve(
         allowed=work.allowed,
     )
     balance = Balance(settings.balance, store, session, clock, local_broker, reports)
-    service.live.listen(partial(_settings_changed, balance))
+    service.live.listen(partial(_settings_changed, balance, rules))
     opened.push_async_callback(service.stop)
     await service.start(listeners.binary, listeners.binary_tls)
     health.service, health.ledgers = service, ledgers
     return service, balance
 
 
-def _settings_changed(balance: Balance, settings: BrokerSettings) -> None:
+def _settings_changed(balance: Balance, rules: PlacementRules, settings: BrokerSettings) -> None:
     if isinstance(settings, BrokerProcessSettings):
+        rules.uses_domains = settings.balance.failure_domains
         balance.set_settings(settings.balance)
 
 

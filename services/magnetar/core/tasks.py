@@ -24,13 +24,16 @@ T = TypeVar("T")
 class TaskSet:
     """The background tasks of one owner."""
 
+    __slots__ = ("_stopped", "_tasks", "owner")
+
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] | None = None
+        """None without tasks: every connection has a TaskSet, and most of them are idle."""
         self._stopped = False
 
     def __len__(self) -> int:
-        return len(self._tasks)
+        return 0 if self._tasks is None else len(self._tasks)
 
     def start(self, coroutine: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any] | None":
         """Runs `coroutine` as a task. After `stop()`, closes it unrun and returns None."""
@@ -38,7 +41,7 @@ class TaskSet:
             coroutine.close()
             return None
         task = asyncio.get_running_loop().create_task(coroutine, name=f"{self.owner}/{name}")
-        self._tasks.add(task)
+        self._add(task)
         task.add_done_callback(self._finished)
         return task
 
@@ -53,8 +56,8 @@ class TaskSet:
             coroutine.close()
             raise ServiceNotReady(f"{self.owner} is stopping")
         task = asyncio.get_running_loop().create_task(coroutine, name=f"{self.owner}/{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._add(task)
+        task.add_done_callback(self._discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -70,15 +73,26 @@ class TaskSet:
         else:
             self._finished(task)
 
+    def _add(self, task: "asyncio.Task[Any]") -> None:
+        if self._tasks is None:
+            self._tasks = set()
+        self._tasks.add(task)
+
+    def _discard(self, task: "asyncio.Task[Any]") -> None:
+        if self._tasks is not None:
+            self._tasks.discard(task)
+            if not self._tasks:
+                self._tasks = None
+
     def _finished(self, task: "asyncio.Task[Any]") -> None:
-        self._tasks.discard(task)
+        self._discard(task)
         _log_failure(task)
 
     async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Cancels every task but the caller's own and waits until they have ended."""
         self._stopped = True
         current = asyncio.current_task()
-        await _cancel([task for task in self._tasks if task is not current], timeout_s)
+        await _cancel([task for task in self._tasks or () if task is not current], timeout_s)
 
 
 class TaskScope:

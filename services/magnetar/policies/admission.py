@@ -280,13 +280,9 @@ ANTI_AFFINITY: Final = Policy(
     manifest="antiAffinityGroup",
     type=Text(r"[-\w.]+"),
     default=None,
-    text="Namespaces of the same group are placed on different brokers.",
-    limitation=Unsupported(
-        lambda value, _cluster: bool(value),
-        "antiAffinityGroup is not supported: brokers place namespaces without regard to groups; "
-        "leave it out",
-        "self == ''",
-    ),
+    text="Namespaces of the same group are spread over failure domains, then over brokers, when "
+    "their bundles are placed or moved.",
+    enforced_by="magnetar.broker.balance.spread",
     document="antiAffinityGroup",
     namespace=Rest("antiAffinity"),
 )

@@ -26,6 +26,13 @@ class BalanceSettings:
         group="Load balance",
         pulsar="loadBalancerSheddingEnabled",
     )
+    failure_domains: bool = setting(
+        True,
+        "Whether namespaces of an anti-affinity group are spread over failure domains (Pulsar: "
+        "false).",
+        group="Load balance",
+        pulsar="failureDomainsEnabled",
+    )
     shedding_interval_minutes: int = setting(
         1,
         "How often the leader compares the brokers' loads.",

@@ -280,9 +280,17 @@ async def test_a_topic_is_in_use_until_its_last_client_leaves(
         assert topic.last_active_ms >= before_ms
 
 
+RATE = {
+    "dispatchThrottlingRateInMsg": 10,
+    "dispatchThrottlingRateInByte": -1,
+    "ratePeriodInSecond": 1,
+    "relativeToPublishRate": False,
+}
+
+
 async def test_a_namespace_is_not_created_with_unsupported_policies(admin: Admin) -> None:
     for asked, status in ((True, 405), (False, 204)):
-        body = {"antiAffinityGroup": "apart"} if asked else {}
+        body = {"replicatorDispatchRate": {"standalone": RATE}} if asked else {}
         answer = await admin.call("PUT", "~/namespaces/t1/n2", body)
         assert answer.status_code == status, answer.text
         status = (await admin.call("GET", "~/namespaces/t1/n2")).status_code

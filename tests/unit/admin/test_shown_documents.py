@@ -193,7 +193,6 @@ async def test_requests_that_need_a_log_are_refused_without_one(
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "text"),
     [
-        ("GET", "~/clusters/nope/failureDomains", NO_BODY, 404, "Cluster nope does not exist."),
         ("POST", "~/schemas/t1/n1/a/schema", NO_BODY, 400, "The body must be a schema"),
         ("GET", "~/magnetar/ledgers/health", NO_BODY, 404, "There is only this process"),
         ("GET", "~/magnetar/bookies/drains", NO_BODY, 404, "There is only this process"),

@@ -74,6 +74,7 @@ def test_what_is_enforced_has_a_default_that_can_be_set() -> None:
         "offload_threshold_age",
         "offload_deletion_lag",
         "bookie_affinity",
+        "anti_affinity",
     }
 
 
@@ -101,7 +102,6 @@ ASKS: list[tuple[str, Any, Any]] = [
         RATE | {"dispatchThrottlingRateInByte": 10},
         RATE | {"dispatchThrottlingRateInByte": 0},
     ),
-    ("anti_affinity", "apart", None),
     (
         "persistence",
         COPIES | {"managedLedgerMaxMarkDeleteRate": 0.5},

@@ -5,7 +5,7 @@ import base64
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +29,13 @@ from magnetar.security.configuration import TokenProviderConfig
 from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import RELOAD_CHECK_S
 from magnetar.security.secret import Secret
+from magnetar.security.token.cache import (
+    VERIFIED_BYTES_MAX,
+    VERIFIED_MAX,
+    VerifiedToken,
+    VerifiedTokens,
+)
+from magnetar.security.token.keys import KeyRing, VerificationKey
 from magnetar.security.token.provider import TokenProvider
 from magnetar.security.token.verify import TOKEN_BYTES_MAX
 
@@ -280,6 +287,70 @@ async def test_a_changed_key_takes_effect_without_a_restart(tmp_path: Path) -> N
     clock.elapsed_s += RELOAD_CHECK_S
     assert await role(verifier, new) == "b"
     assert "signature" in await refusal(verifier, old)
+
+
+async def test_a_remembered_token_still_expires() -> None:
+    clock = FakeClock()
+    verifier = provider(clock)
+    compact = json_token({"sub": "me", "exp": clock.now_ms() // 1000 + 60})
+    assert verifier.remembered(Secret(compact)) is None
+    assert await role(verifier, compact) == "me"
+    assert await role(verifier, compact) == "me"
+    assert verifier.remembered(Secret(compact)) == await verifier.authenticate(
+        Secret(compact), PEER
+    )
+    assert verifier.remembered(Secret(compact[:-1])) is None
+    clock.elapsed_s += 60.001
+    assert "expired" in await refusal(verifier, compact)
+    with pytest.raises(AuthenticationFailed, match="expired"):
+        verifier.remembered(Secret(compact))
+
+
+async def test_no_token_is_remembered_while_a_check_of_its_keys_is_due(tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "secret.key"
+    path.write_bytes(SECRET)
+    verifier = provider(clock, secret_key=Secret(f"file://{path}"))
+    compact = json_token({"sub": "a"})
+    assert await role(verifier, compact) == "a"
+    assert verifier.remembered(Secret(compact)) is not None
+    clock.elapsed_s += RELOAD_CHECK_S
+    assert verifier.remembered(Secret(compact)) is None
+    assert await role(verifier, compact) == "a"
+    assert verifier.remembered(Secret(compact)) is not None
+
+
+def test_a_token_is_verified_once_for_each_key_ring() -> None:
+    tokens, verified, first, second = (
+        VerifiedTokens(),
+        cast("list[bytes]", []),
+        KeyRing(()),
+        KeyRing(()),
+    )
+
+    def verify(compact: Secret, _: KeyRing) -> VerifiedToken:
+        verified.append(compact.reveal())
+        if compact.reveal().startswith(b"bad"):
+            raise AuthenticationFailed("bad")
+        return VerifiedToken({"sub": compact.reveal_text()}, VerificationKey(b"", ()), None, "")
+
+    def present(compact: bytes, ring: KeyRing) -> int:
+        before = len(verified)
+        found = tokens.verified(Secret(compact), ring, verify)
+        assert found.claims == {"sub": compact.decode()}
+        return len(verified) - before
+
+    assert [present(b"a", first), present(b"a", first), present(b"b", first)] == [1, 0, 1]
+    assert [present(b"a", second), present(b"a", first)] == [1, 1]
+    for _ in range(2):
+        with pytest.raises(AuthenticationFailed):
+            present(b"bad", first)
+    assert (verified.count(b"bad"), len(tokens)) == (2, 1)
+    large = b"l" * (VERIFIED_BYTES_MAX + 1)
+    assert [present(large, first), present(large, first), len(tokens)] == [1, 1, 1]
+    for number in range(VERIFIED_MAX):
+        assert present(b"%d" % number, first) == 1
+    assert len(tokens) == VERIFIED_MAX
+    assert [present(b"0", first), present(b"a", first)] == [0, 1]
 
 
 async def test_an_unusable_new_key_leaves_the_old_one_in_use(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, done, empty
 from magnetar.admin.http.descriptions import described
 from magnetar.admin.http.routes import Routes
-from magnetar.core.errors import MetadataError, NotAllowed, NotFound, PreconditionFailed
+from magnetar.core.errors import MetadataError, NotAllowed, PreconditionFailed
 from magnetar.security.secret import MASK
 
 router = Routes(prefix="/admin/v2/clusters", tags=("clusters",))
@@ -133,12 +133,6 @@ async def delete_cluster(request: Request) -> Response:
     return done()
 
 
-@router.get("/{cluster:name}/failureDomains", summary="Failure domains: none")
-async def failure_domains(request: Request) -> Response:
-    await _existing(request)
-    return answer({})
-
-
 @router.get("/{cluster:name}/peers", summary="Peer clusters")
 async def peers(request: Request) -> Response:
     data = await service_of(request).resources.cluster(text_of(request, "cluster"))
@@ -180,13 +174,6 @@ def unmasked(data: dict[str, object], stored: dict[str, object]) -> dict[str, ob
     return {
         field: value for field, value in data.items() if field not in SECRET_FIELDS or value != MASK
     } | kept
-
-
-async def _existing(request: Request) -> str:
-    cluster = text_of(request, "cluster")
-    if cluster not in await service_of(request).resources.clusters():
-        raise NotFound(f"Cluster {cluster} does not exist.")
-    return cluster
 
 
 def _cluster_document(body: dict[str, object]) -> dict[str, object]:

@@ -81,9 +81,9 @@ async def get_broker(request: Request) -> Response:
     return answer(_isolation_of(text_of(request, "broker"), stored))
 
 
-@router.get("/{policy:name}", summary="An isolation policy")
+@router.get("/{isolation_policy:name}", summary="An isolation policy")
 async def get_policy(request: Request) -> Response:
-    cluster, name = await existing_cluster(request), text_of(request, "policy")
+    cluster, name = await existing_cluster(request), text_of(request, "isolation_policy")
     stored = await _stored(request, cluster)
     if stored is None:
         raise NotFound(_NONE.format(cluster))
@@ -92,9 +92,9 @@ async def get_policy(request: Request) -> Response:
     return answer(stored.policies[name])
 
 
-@router.post("/{policy:name}", summary="Set an isolation policy", openapi_extra=_BODY)
+@router.post("/{isolation_policy:name}", summary="Set an isolation policy", openapi_extra=_BODY)
 async def set_policy(request: Request) -> Response:
-    cluster, name = await existing_cluster(request), text_of(request, "policy")
+    cluster, name = await existing_cluster(request), text_of(request, "isolation_policy")
     body = await bodies.parse(request, IsolationPolicy)
     if body is None:
         raise MetadataError("An isolation policy is required", http_status=400)
@@ -115,9 +115,9 @@ async def set_policy(request: Request) -> Response:
     return done()
 
 
-@router.delete("/{policy:name}", summary="Delete an isolation policy")
+@router.delete("/{isolation_policy:name}", summary="Delete an isolation policy")
 async def delete_policy(request: Request) -> Response:
-    cluster, name = await existing_cluster(request), text_of(request, "policy")
+    cluster, name = await existing_cluster(request), text_of(request, "isolation_policy")
     service = service_of(request)
     if cluster == service.cluster:
         await ISOLATION.change(service.store, lambda stored: without_policy(stored, name))

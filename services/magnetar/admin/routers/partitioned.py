@@ -26,6 +26,7 @@ from magnetar.admin.http.routes import Routes
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.own_properties import check_keys
 from magnetar.broker.topic.persistent import as_persistent
+from magnetar.broker.transactions.assignment import ASSIGN_TOPIC
 from magnetar.core.errors import Conflict, MetadataError, NotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import TopicName
@@ -60,6 +61,9 @@ async def list_partitioned(request: Request) -> Response:
 )
 async def get_partitions(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
+    if service.transactions is not None and name == ASSIGN_TOPIC:
+        # Clients with an HTTP service URL count the transaction coordinators by it.
+        return answer({"partitions": await service.transactions.coordinator_count()})
     await require_namespace(service, name.namespace)
     may_create = bodies.flag(request, "checkAllowAutoCreation")
     partitions = await service.topics.partitions_or_create(name, auto_create=may_create)

@@ -7,7 +7,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from magnetar.admin import key_value_schema
 from magnetar.admin.context import number_of, require_namespace, service_of, text_of
 from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, empty
@@ -22,6 +21,7 @@ from magnetar.broker.schema.registry import (
 from magnetar.core.errors import IncompatibleSchema, InvalidTopicName, NotFound, PreconditionFailed
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.documents.resources import SchemaPayload
+from magnetar.schemas import key_value_text
 
 router = Routes(prefix="/admin/v2/schemas", tags=("schemas",))
 
@@ -139,7 +139,7 @@ async def _schema(request: Request) -> SchemaInfo:
     except KeyError:
         raise InvalidSchemaData(f"Unknown schema type {payload.type}") from None
     if kind is SchemaType.KEY_VALUE:
-        data = key_value_schema.encode(payload.schema)
+        data = key_value_text.encode(payload.schema)
     else:
         data = payload.schema.encode()
     return SchemaInfo(kind, data, payload.properties)
@@ -150,7 +150,7 @@ def _document(version: VersionedSchema | None) -> dict[str, object]:
         raise NotFound("Schema not found")
     schema = version.schema
     if schema.type is SchemaType.KEY_VALUE:
-        data = key_value_schema.decode(schema.data)
+        data = key_value_text.decode(schema.data)
     else:
         data = schema.data.decode("utf-8", "replace")
     return {

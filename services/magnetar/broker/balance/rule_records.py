@@ -1,6 +1,7 @@
 """Small versioned records that administrators change over REST, each a document of the cluster.
 
     /balance/rules/isolation    the isolation policies (`isolation`)
+    /balance/rules/domains      the failure domains (`failure_domains`)
     /balance/quotas             the resource quotas (`quotas`)
 
 A change is a compare-and-swap of the whole record, so concurrent changes never mix.

@@ -7,8 +7,10 @@ claims one, or plans a move. A record that cannot be read leaves the former rule
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
+from magnetar.broker.balance.failure_domains import DOMAINS, NO_DOMAIN, domains_of
 from magnetar.broker.balance.isolation import ISOLATION, Isolation, UnloadScope, Usage
 from magnetar.broker.balance.model import RULES_PREFIX, LoadReport
+from magnetar.broker.balance.spread import Owners, preferred
 from magnetar.core.errors import MetadataError
 from magnetar.core.log import get_logger
 from magnetar.metadata.follower import Follower
@@ -37,7 +39,13 @@ def unknown_usage(_broker_id: str) -> float:
 class PlacementRules:
     """The rules of the cluster, by a watch; implements `ownership.api.Rules`."""
 
-    def __init__(self, store: MetadataStore, usage: Usage = unknown_usage) -> None:
+    def __init__(
+        self, store: MetadataStore, usage: Usage = unknown_usage, *, uses_domains: bool = True
+    ) -> None:
+        self.uses_domains = uses_domains
+        """Whether failure domains count (`failure_domains`)."""
+        self.domain_of = domains_of(None)
+        """Returns the failure domain of a broker."""
         self._usage = usage
         self._isolation = NO_ISOLATION
         self._unloading: dict[str, int] = {}
@@ -69,6 +77,14 @@ class PlacementRules:
         """Whether a bundle of the namespace must leave the broker `own` for another one."""
         return self._isolation.misplaced(namespace, own, brokers, self._usage)
 
+    def preferred(self, namespace: str, brokers: Sequence[str], owners: Owners) -> Collection[str]:
+        """Returns the brokers on which a bundle spreads its namespace's anti-affinity group best.
+
+        `owners` has the namespaces of the group by the brokers of their bundles.
+        """
+        domain_of = self.domain_of if self.uses_domains else (lambda _: NO_DOMAIN)
+        return preferred(namespace, brokers, owners, domain_of)
+
     def policy_name(self, namespace: str) -> str:
         """Returns the name of the namespace's isolation policy, empty if it has none."""
         policy = self._isolation.governing(namespace)
@@ -90,8 +106,18 @@ class PlacementRules:
         return unloads
 
     def _changed(self, key: str, record: Record | None) -> None:
-        if key != ISOLATION.key:
-            return  # a rule of a later version
+        if key == DOMAINS.key:
+            self._domains_changed(record)
+        elif key == ISOLATION.key:
+            self._isolation_changed(record)
+
+    def _domains_changed(self, record: Record | None) -> None:
+        try:
+            self.domain_of = domains_of(None if record is None else DOMAINS.decode(record))
+        except MetadataError as error:
+            log.error("failure domains not applied", error=str(error))
+
+    def _isolation_changed(self, record: Record | None) -> None:
         try:
             stored = None if record is None else ISOLATION.decode(record)
             isolation = Isolation({} if stored is None else stored.policies)

@@ -47,6 +47,14 @@ class Rules(Protocol):
     def misplaced(self, namespace: str, own: str, brokers: Sequence[str]) -> bool:
         """Whether a bundle of the namespace must leave the broker `own` for another one."""
 
+    def preferred(
+        self, namespace: str, brokers: Sequence[str], owners: Mapping[str, Collection[str]]
+    ) -> Collection[str]:
+        """Returns the brokers on which a bundle spreads its namespace's anti-affinity group best.
+
+        `owners` has the namespaces of the group by the brokers of their bundles.
+        """
+
     def policy_name(self, namespace: str) -> str:
         """Returns the name of the namespace's isolation policy, empty if it has none."""
 

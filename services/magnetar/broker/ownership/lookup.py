@@ -68,6 +68,9 @@ class OwnershipView(Protocol):
     def allowed(self, bundle: Bundle) -> Sequence[BrokerRecord]:
         """Returns the brokers that accept bundles and may own this one, perhaps this broker."""
 
+    def preferred(self, bundle: Bundle, brokers: Sequence[BrokerRecord]) -> Sequence[BrokerRecord]:
+        """Returns the brokers that spread the bundle's anti-affinity group best, of those given."""
+
     def policy_name(self, bundle: Bundle) -> str:
         """Returns the name of the bundle's isolation policy, empty if it has none."""
 
@@ -234,7 +237,8 @@ class Lookups:
         excluded = view.draining or all(broker.broker_id != own_id for broker in active)
         if not authoritative or excluded:
             while active:
-                chosen_id = view.choose(bundle, active, view.bundle_counts(), own_id)
+                best = view.preferred(bundle, active)
+                chosen_id = view.choose(bundle, best, view.bundle_counts(), own_id)
                 chosen = next((b for b in active if b.broker_id == chosen_id), None)
                 if chosen is None or chosen_id == own_id:
                     break

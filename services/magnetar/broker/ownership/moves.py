@@ -101,6 +101,7 @@ class Moves:
         """Returns the best of the other brokers for the bundle, None if there is no other."""
         own_id = self._view.brokers.own.broker_id
         others = [b for b in self._view.allowed(bundle) if b.broker_id != own_id]
+        others = list(self._view.preferred(bundle, others))
         chosen = self._view.choose(bundle, others, self._view.bundle_counts(), own_id)
         return next((broker for broker in others if broker.broker_id == chosen), None)
 

@@ -167,6 +167,19 @@ class ClusterOwnership:
         allowed = self._rules.allowed(str(bundle.namespace), ids)
         return [broker for broker in active if broker.broker_id in allowed]
 
+    def preferred(self, bundle: Bundle, brokers: Sequence[BrokerRecord]) -> Sequence[BrokerRecord]:
+        """Returns the brokers that spread the bundle's anti-affinity group best, of those given."""
+        group = self.rings.group(bundle.namespace)
+        if not group or self._rules is None:
+            return brokers
+        owners: dict[str, set[str]] = {}
+        for other, owner in self._owners.items():
+            if other != bundle and self.rings.group(other.namespace) == group:
+                owners.setdefault(owner.broker_id, set()).add(str(other.namespace))
+        ids = [broker.broker_id for broker in brokers]
+        best = self._rules.preferred(str(bundle.namespace), ids, owners)
+        return [broker for broker in brokers if broker.broker_id in best]
+
     def policy_name(self, bundle: Bundle) -> str:
         """Returns the name of the bundle's isolation policy, empty if it has none."""
         return "" if self._rules is None else self._rules.policy_name(str(bundle.namespace))

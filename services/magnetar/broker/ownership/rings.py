@@ -10,6 +10,7 @@ from magnetar.core.names import NamespaceName, TopicName
 from magnetar.metadata.follower import Follower
 from magnetar.metadata.records import decode_document
 from magnetar.metadata.store import MetadataStore, Record
+from magnetar.policies.admission import ANTI_AFFINITY
 
 NAMESPACES_PREFIX: Final = "/namespaces/"
 
@@ -33,6 +34,7 @@ class Rings:
         self._store = store
         self._on_change = on_change
         self._rings: dict[NamespaceName, Ring] = {}
+        self._groups: dict[NamespaceName, str] = {}
         self._listeners: list[Callable[[NamespaceName], None]] = []
         self._following = Follower(store, NAMESPACES_PREFIX, self._changed)
         self.run = self._following.run
@@ -41,6 +43,10 @@ class Rings:
     def get(self, namespace: NamespaceName) -> Ring | None:
         """Returns the ring as last seen by this broker."""
         return self._rings.get(namespace)
+
+    def group(self, namespace: NamespaceName) -> str:
+        """Returns the namespace's anti-affinity group, empty if it has none."""
+        return self._groups.get(namespace, "")
 
     def record(self, namespace: NamespaceName) -> Record | None:
         """Returns the namespace's record as last seen by this broker."""
@@ -75,10 +81,16 @@ class Rings:
     def _changed(self, key: str, record: Record | None) -> None:
         try:
             namespace = NamespaceName.parse(key.removeprefix(NAMESPACES_PREFIX))
-            ring = None if record is None else Ring.of(namespace, policies_of(record))
+            policies = None if record is None else policies_of(record)
+            ring = None if policies is None else Ring.of(namespace, policies)
         except (MetadataError, KeyError, ValueError, TypeError) as error:
             log.error("namespace ignored", key=key, error=str(error))
             return
+        group = (policies or {}).get(ANTI_AFFINITY.document)
+        if isinstance(group, str) and group:
+            self._groups[namespace] = group
+        else:
+            self._groups.pop(namespace, None)
         for listener in self._listeners:
             listener(namespace)
         if ring == self._rings.get(namespace):

@@ -86,7 +86,7 @@ def on_close_producer(session: Session, command: pb.CommandCloseProducer) -> Non
     def close() -> None:
         if session.producers.get(command.producer_id) is attached:
             del session.producers[command.producer_id]
-            session.closed_producers.append(command.producer_id)
+            session.producer_closed(command.producer_id)
         if not producer.closed:
             topic.remove_producer(producer)
         session.link.success(command.request_id)

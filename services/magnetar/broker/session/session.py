@@ -155,7 +155,9 @@ class Session:
         self.service = service
         self.state = ConnectionState()
         self.producers: dict[int, tuple[Producer, Topic]] = {}
-        self.closed_producers: deque[int] = deque(maxlen=CLOSED_PRODUCERS_KEPT_MAX)
+        self.closed_producers: deque[int] | None = None
+        """The producers that the client closed last. Most connections never close one, and an empty
+        deque would be a tenth of their memory."""
         self.consumers: dict[int, Attachment] = {}
         self.pending_attachments: dict[Key, Attaching] = {}
         self.watchers: dict[int, TopicListWatcher] = {}
@@ -166,7 +168,8 @@ class Session:
         self._pending_bytes = 0
         self._waiting = 0
         """Commands that wait without a task."""
-        self._reads_again = asyncio.Event()
+        self._reads_again: asyncio.Event | None = None
+        """Set when the client reads again; exists only once an answer has waited for that."""
         self.access: Access | None = None
         """The client's proof of identity; None while authentication is off."""
         self.link: Link
@@ -237,6 +240,8 @@ class Session:
             self._listing = asyncio.Lock()
         async with self._listing:
             while not self.wire.writable:
+                if self._reads_again is None:
+                    self._reads_again = asyncio.Event()
                 self._reads_again.clear()
                 await self._reads_again.wait()
             self.check_again(kind, command)
@@ -253,7 +258,8 @@ class Session:
 
     def drained(self) -> None:
         """Resumes sending: the client reads again."""
-        self._reads_again.set()
+        if self._reads_again is not None:
+            self._reads_again.set()
         for attachment in list(self.consumers.values()):
             attachment.subscription.on_writable(attachment.consumer)
         for watcher in list(self.watchers.values()):
@@ -358,9 +364,15 @@ class Session:
             return None
         return attached
 
+    def producer_closed(self, producer_id: int) -> None:
+        """Remembers a producer that the client closed: its last messages may be in flight."""
+        if self.closed_producers is None:
+            self.closed_producers = deque(maxlen=CLOSED_PRODUCERS_KEPT_MAX)
+        self.closed_producers.append(producer_id)
+
     def _unknown_producer(self, producer_id: int) -> None:
         self.state.received(CommandType.SEND)
-        if producer_id in self.closed_producers:
+        if self.closed_producers is not None and producer_id in self.closed_producers:
             return  # its last messages were in flight when the client closed it
         raise ProtocolError(f"SEND for the unknown producer {producer_id}")
 

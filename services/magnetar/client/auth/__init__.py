@@ -5,12 +5,13 @@ Client(url, auth=TokenFile("/run/secrets/token"))
 Client(url, auth=TokenSupplier(fetch_token))
 Client(url, auth=Basic("user", "password"))
 Client(url, auth=ClientCertificate("client.crt", "client.key"))
-Client(url, auth=OAuth2(issuer_url=..., client_id=..., client_secret=...))
+Client(url, auth=OAuth2("https://issuer", client_id="...", client_secret="..."))
 """
 
 from magnetar.client.auth.api import Authentication, NoAuthentication
 from magnetar.client.auth.basic import Basic
 from magnetar.client.auth.certificate import ClientCertificate
+from magnetar.client.auth.oauth2 import OAuth2
 from magnetar.client.auth.token import Token, TokenFile, TokenSupplier
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Basic",
     "ClientCertificate",
     "NoAuthentication",
+    "OAuth2",
     "Token",
     "TokenFile",
     "TokenSupplier",

@@ -18,7 +18,7 @@ from magnetar.client.consumer.entry import ReceivedEntry
 from magnetar.client.consumer.redelivery import NegativeAcks, UnackedTracker
 from magnetar.client.consumer.subscription import Letters, Shared
 from magnetar.client.context import Context
-from magnetar.client.errors import ClientError, InvalidConfiguration
+from magnetar.client.errors import AckFailed, ClientError, InvalidConfiguration
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
@@ -71,6 +71,8 @@ class Acks:
         """Messages that go to the dead letter topic with their next redelivery."""
         self._pending: set[asyncio.Future[Any]] = set()
         """Answers to acknowledgments with receipts."""
+        self._retired = False
+        """Whether the client has left the cluster of these messages."""
 
     # -- individual ----------------------------------------------------------------------------
 
@@ -150,6 +152,9 @@ class Acks:
 
     def flush(self) -> None:
         """Sends everything that is grouped; it stays grouped while there is no connection."""
+        if self._retired:
+            self.end(_left_cluster(self._source.topic))
+            return
         connection = self._source.connection
         if connection is None or not self.group:
             return
@@ -191,7 +196,9 @@ class Acks:
     def receipt(self) -> "asyncio.Future[None]":
         """Returns a future that is done when the broker has recorded what is grouped now."""
         waiter: asyncio.Future[None] = self._context.loop.create_future()
-        if not self.group and not self._pending:
+        if self._retired:
+            waiter.set_exception(_left_cluster(self._source.topic))
+        elif not self.group and not self._pending:
             waiter.set_result(None)
         elif self.group:
             self.group.waiters.append(waiter)
@@ -210,6 +217,8 @@ class Acks:
         self, message_ids: list[MessageId], transaction: tuple[int, int], *, cumulative: bool
     ) -> None:
         """Acknowledges messages as part of a transaction; raises TransactionConflict."""
+        if self._retired:
+            raise _left_cluster(self._source.topic)
         kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
         command = pb.CommandAck(consumer_id=self._source.consumer_id, ack_type=kind)
         command.txnid_most_bits, command.txnid_least_bits = transaction
@@ -271,6 +280,8 @@ class Acks:
 
     def redeliver(self, places: list[Place]) -> None:
         """Asks the broker for entries again; those delivered too often become dead letters."""
+        if self._retired:
+            return
         if not self._shared.acks_single:
             self.redeliver_all()
             return
@@ -357,6 +368,11 @@ class Acks:
         if self.unacked is not None:
             self.unacked.clear()
 
+    def retire(self) -> None:
+        """Drops everything: the ids of these messages mean others in the next cluster."""
+        self._retired = True
+        self.end(_left_cluster(self._source.topic))
+
     async def finish(self) -> None:
         """Sends what is grouped and waits for the answers, with the operation timeout."""
         self.flush()
@@ -370,6 +386,13 @@ class Acks:
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
+
+
+def _left_cluster(topic: str) -> AckFailed:
+    return AckFailed(
+        "The message came from a cluster that the client has left: it is not acknowledged there",
+        topic=topic,
+    )
 
 
 def _is_unacked(message: Message[Any]) -> bool:

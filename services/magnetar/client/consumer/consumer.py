@@ -10,8 +10,9 @@ all of its topics are terminated and were read to their ends.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
+from magnetar.client.consumer.acks import Acks
 from magnetar.client.consumer.letters import LetterTopics, retry_topic
 from magnetar.client.consumer.listener import run_listener
 from magnetar.client.consumer.partition import PartitionConsumer
@@ -79,6 +80,10 @@ class Consumer(Generic[T]):
             self._topic_ended,
         )
         self._topics = Topics(context, self._shared, start or StartPosition())
+        if options.decryption is not None:
+            from magnetar.client.consumer.decryption import decryptor
+
+            self._shared.decrypt = decryptor(options.decryption)
         self._letters: LetterTopics | None = None
         if options.dead_letter is not None or options.retry_enabled:
             single = topics[0] if len(topics) == 1 and pattern is None else ""
@@ -226,7 +231,7 @@ class Consumer(Generic[T]):
             return
         if isinstance(message, Message):
             source = message.entry.source
-            source.acks.ack(message.entry, message.batch_index)
+            message.entry.acks.ack(message.entry, message.batch_index)
         else:
             source = self._source_of(message)
             source.acks.ack_id(message)
@@ -259,18 +264,20 @@ class Consumer(Generic[T]):
             return
         message_id = message.id if isinstance(message, Message) else message
         source = self._source_of(message_id)
-        source.acks.ack_cumulative(message_id)
+        _acks_of(source, message_id).ack_cumulative(message_id)
         if self.options.ack_receipt or self.options.interceptors:
             await self._confirm(source, message)
 
     async def _confirm(self, source: PartitionConsumer, message: Message[T] | MessageId) -> None:
         error: ClientError | None = None
+        message_id = message.id if isinstance(message, Message) else message
+        acks = _acks_of(source, message_id)
         try:
             if self.options.ack_receipt:
                 timeout_s = self._context.options.operation_timeout_s
                 try:
                     async with asyncio.timeout(timeout_s):
-                        await source.acks.receipt()
+                        await acks.receipt()
                 except TimeoutError as late:
                     if isinstance(late, ClientError):
                         raise
@@ -282,7 +289,6 @@ class Consumer(Generic[T]):
             raise
         finally:
             for interceptor in self.options.interceptors:
-                message_id = message.id if isinstance(message, Message) else message
                 interceptor.on_ack(source.topic, message_id, error)
 
     async def _ack_in_transaction(
@@ -292,15 +298,16 @@ class Consumer(Generic[T]):
         *,
         cumulative: bool,
     ) -> None:
-        by_source: dict[str, tuple[PartitionConsumer, list[MessageId]]] = {}
+        by_source: dict[str, tuple[Acks, list[MessageId]]] = {}
         for message in messages:
             message_id = message.id if isinstance(message, Message) else message
             source = self._source_of(message_id)
-            by_source.setdefault(source.topic, (source, []))[1].append(message_id)
-        for topic, (source, message_ids) in by_source.items():
+            acks = _acks_of(source, message_id)
+            by_source.setdefault(source.topic, (acks, []))[1].append(message_id)
+        for topic, (acks, message_ids) in by_source.items():
             await transaction.enlist_subscription(topic, self.subscription)
             await transaction.run(
-                source.acks.in_transaction(message_ids, transaction.wire_id, cumulative=cumulative)
+                acks.in_transaction(message_ids, transaction.wire_id, cumulative=cumulative)
             )
 
     async def nack(self, message: Message[T] | MessageId) -> None:
@@ -309,7 +316,7 @@ class Consumer(Generic[T]):
             message_id, count = message.id, message.redelivery_count
         else:
             message_id, count = message, 0
-        self._source_of(message_id).acks.nack(message_id, count)
+        _acks_of(self._source_of(message_id), message_id).nack(message_id, count)
         for interceptor in self.options.interceptors:
             interceptor.on_negative_ack(message_id.topic, message_id)
 
@@ -451,6 +458,11 @@ class Consumer(Generic[T]):
             for interceptor in self.options.interceptors:
                 interceptor.close()
 
+    def moved(self) -> None:
+        """Forgets the cluster that the client leaves: its message ids mean others elsewhere."""
+        for source in list(self._topics.sources.values()):
+            source.moved()
+
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""
         self.refusal = error
@@ -465,6 +477,11 @@ class Consumer(Generic[T]):
         traceback: "TracebackType | None",
     ) -> None:
         await self.close()
+
+
+def _acks_of(source: PartitionConsumer, message_id: MessageId) -> Acks:
+    entry = message_id.entry
+    return source.acks if entry is None else cast("Acks", entry.acks)
 
 
 def _follows(source: PartitionConsumer, answer: pb.CommandGetLastMessageIdResponse) -> bool:

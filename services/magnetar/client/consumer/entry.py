@@ -31,6 +31,9 @@ _single_from: Final = pb.SingleMessageMetadata.FromString
 
 CHECKSUM_MISMATCH: Final = int(pb.CommandAck.ChecksumMismatch)
 DECOMPRESSION_ERROR: Final = int(pb.CommandAck.DecompressionError)
+DECRYPTION_ERROR: Final = int(pb.CommandAck.DecryptionError)
+STAYS_UNREAD: Final = -1
+"""Not a fault of the protocol: the entry is not acknowledged."""
 BATCH_ERROR: Final = int(pb.CommandAck.BatchDeSerializeError)
 
 
@@ -52,7 +55,8 @@ class ReceivedEntry(msgspec.Struct, gc=False, eq=False):
     metadata: pb.MessageMetadata
     broker_metadata: pb.BrokerEntryMetadata | None
     redelivery_count: int
-    epoch: int
+    acks: Any
+    """Where its messages are acknowledged (`consumer.acks.Acks`): that of its cluster."""
     batch_size: int = 0
     """The number of messages if the entry is a batch, else 0."""
     unacked: int = 0
@@ -94,7 +98,7 @@ def read_entry(source: Any, delivery: Delivery) -> tuple[ReceivedEntry, bytes]:
         metadata,
         broker_metadata,
         delivery.redelivery_count,
-        delivery.epoch,
+        source.acks,
     )
     return entry, data[end:]
 

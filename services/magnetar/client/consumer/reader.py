@@ -46,6 +46,7 @@ class Reader(Generic[T]):
                 interceptors=options.interceptors,
                 update_partitions_s=options.update_partitions_s,
                 create_topic=options.create_topic,
+                decryption=options.decryption,
             ),
             start,
         )
@@ -68,7 +69,7 @@ class Reader(Generic[T]):
     async def read(self, timeout_s: float | None = None) -> Message[T]:
         """Returns the next message; raises OperationTimeout if none comes in `timeout_s`."""
         message = await self._consumer.receive(timeout_s)
-        message.entry.source.acks.ack_cumulative(message.id)
+        message.entry.acks.ack_cumulative(message.id)
         return message
 
     async def has_message_available(self) -> bool:
@@ -88,7 +89,7 @@ class Reader(Generic[T]):
 
     async def __anext__(self) -> Message[T]:
         message = await self._consumer.__anext__()
-        message.entry.source.acks.ack_cumulative(message.id)
+        message.entry.acks.ack_cumulative(message.id)
         return message
 
     async def close(self) -> None:
@@ -96,6 +97,10 @@ class Reader(Generic[T]):
         if self.on_close is not None:
             self.on_close(self)
         await self._consumer.close()
+
+    def moved(self) -> None:
+        """Ends the reader: the cluster that the client leaves has other message ids."""
+        self._consumer.moved()
 
     def abandon(self, error: Any) -> None:
         """Refuses everything from now on, without a word to the broker."""

@@ -136,6 +136,10 @@ class TableView(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
+    def moved(self) -> None:
+        """Ends the view: the client leaves the cluster that it reads."""
+        self._reader.moved()
+
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""
         self.failure = error

@@ -21,7 +21,7 @@ from magnetar.client.errors import (
 )
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.service_urls import Address
-from magnetar.client.network.tls import Tls
+from magnetar.client.network.tls import Tls, connect_failed
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -82,6 +82,8 @@ class ConnectionPool:
         try:
             opened: Connection | ClientError = await asyncio.shield(attempt)
         except asyncio.CancelledError:
+            if attempt.cancelled() and not self._closed:
+                raise Disconnected("The connection was given up", broker=str(broker)) from None
             if attempt.cancelled():
                 raise AlreadyClosed("The client is closed") from None
             raise
@@ -129,9 +131,7 @@ class ConnectionPool:
                     broker=str(broker),
                 ) from None
             if isinstance(error, OSError) and not isinstance(error, ClientError):
-                raise ConnectFailed(
-                    f"No connection to {through}: {error}", broker=str(broker)
-                ) from error
+                raise connect_failed(error, str(through), str(broker)) from error
             if isinstance(error, Disconnected):
                 raise ConnectFailed(error.message, broker=str(broker)) from error
             raise
@@ -182,6 +182,29 @@ class ConnectionPool:
             response=pb.AuthData(auth_method_name=auth.method, auth_data=credentials),
         )
         connection.write(encode_command(CommandType.AUTH_RESPONSE, response))
+
+    async def answers(self, address: Address) -> bool:
+        """Whether a service accepts a new connection, and a broker greets this client."""
+        try:
+            if address.http:
+                async with asyncio.timeout(self._settings.connect_timeout_s):
+                    _, writer = await asyncio.open_connection(address.host, address.port)
+                writer.transport.abort()
+            else:
+                connection = await self._opened((address, address, 0))
+                connection.close()
+        except (ClientError, OSError, TimeoutError) as error:
+            log.info("cluster does not answer", service=str(address), error=str(error))
+            return False
+        return True
+
+    def drop(self, reason: str) -> None:
+        """Closes all connections; producers and consumers look their brokers up again."""
+        for connection in list(self._connections.values()):
+            connection.abort(reason)
+        self._connections.clear()
+        for attempt in list(self._attempts.values()):
+            attempt.cancel()
 
     async def close(self) -> None:
         """Closes all connections; those that are being opened are given up with their tasks."""

@@ -27,6 +27,11 @@ class Address(NamedTuple):
         return self.scheme in ("pulsar+ssl", "https")
 
     @property
+    def http(self) -> bool:
+        """Whether it is an admin REST, not a broker's binary protocol."""
+        return self.scheme in ("http", "https")
+
+    @property
     def host_port(self) -> str:
         """`host:port`, with brackets around an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -6,7 +6,7 @@ The context is built for each connection, so that renewed files are used without
 import ssl
 from dataclasses import dataclass
 
-from magnetar.client.errors import InvalidConfiguration
+from magnetar.client.errors import CertificateRejected, ConnectFailed, InvalidConfiguration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +47,12 @@ class Tls:
         elif not self.verify_hostname:
             context.check_hostname = False
         return context
+
+
+def connect_failed(error: Exception, service: str, broker: str = "") -> ConnectFailed:
+    """Returns the error for a connection to `service` that failed with `error`."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return CertificateRejected(
+            f"The certificate of {service} is not accepted: {error.verify_message}", broker=broker
+        )
+    return ConnectFailed(f"No connection to {service}: {error}", broker=broker)

@@ -5,7 +5,7 @@ producer is encoded once.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -86,9 +86,17 @@ def _single_fields(message: OutgoingMessage, size: bytes, sequence: bytes) -> by
 class FrameEncoder:
     """Encodes the SEND frames of one producer on one topic or partition."""
 
-    __slots__ = ("_command", "_name", "_schema")
+    __slots__ = ("_command", "_encrypt", "_name", "_schema")
 
-    def __init__(self, producer_id: int, name: str, schema_version: bytes) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        name: str,
+        schema_version: bytes,
+        encrypt: "Callable[[bytes], tuple[bytes, bytes]] | None" = None,
+    ) -> None:
+        """`encrypt` returns the metadata of encryption, and the encrypted payload."""
+        self._encrypt = encrypt
         self._command = b"\x08" + varint(producer_id) + b"\x10"
         self._name = _text(b"\x0a", name) + b"\x10"
         self._schema = (
@@ -137,6 +145,9 @@ class FrameEncoder:
             command += _transaction_command(transaction)
         if chunk is not None:
             command += b"\x38\x01"
+        if self._encrypt is not None:
+            fields, payload = self._encrypt(payload)
+            parts.append(fields)
         return self._frame(command, b"".join(parts), payload)
 
     def batch(
@@ -171,6 +182,9 @@ class FrameEncoder:
         if transaction is not None:
             command += _transaction_command(transaction)
         command += b"\x30" + varint(highest_sequence_id)
+        if self._encrypt is not None:
+            fields, payload = self._encrypt(payload)
+            parts.append(fields)
         return self._frame(command, b"".join(parts), payload)
 
     def _frame(self, command: bytes, metadata: bytes, payload: bytes) -> tuple[bytes, bytes]:

@@ -6,7 +6,7 @@ after the reconnect. All state changes happen in callbacks of one loop, so nothi
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from magnetar.client.attachment import ends_attachment
 from magnetar.client.context import Context
@@ -27,12 +27,12 @@ from magnetar.client.errors import (
 from magnetar.client.limits import Permits
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
-from magnetar.client.network.lookup import schema_to_wire
 from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
 from magnetar.client.network.service_urls import parse_address
 from magnetar.client.options import AccessMode, ProducerOptions
 from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch
 from magnetar.client.producer.chunks import Chunker
+from magnetar.client.producer.command import producer_command
 from magnetar.client.producer.encode import FrameEncoder, single_head
 from magnetar.client.producer.outgoing import OutgoingMessage
 from magnetar.client.producer.pending import (
@@ -51,6 +51,9 @@ from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.client_decoder import Receipt
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import encode_command
+
+if TYPE_CHECKING:
+    from magnetar.client.crypto.cipher import ProducerCipher
 
 log = get_logger("magnetar.client.producer")
 
@@ -77,8 +80,9 @@ class PartitionProducer:
         compress: Callable[[bytes], bytes] | None,
         total: Permits,
         stats: ProducerStats,
+        cipher: "ProducerCipher | None" = None,
     ) -> None:
-        self.topic = topic
+        self.topic, self._cipher = topic, cipher
         self.partition = partition
         self._context = context
         self._loop = context.loop
@@ -150,8 +154,7 @@ class PartitionProducer:
     async def open(self) -> None:
         """Attaches to the topic's broker for the first time."""
         options = self._context.options
-        forever = self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE
-        if forever:
+        if self._options.access_mode == AccessMode.WAIT_FOR_EXCLUSIVE:
             await self._attach(None, "")
             return
         try:
@@ -199,26 +202,12 @@ class PartitionProducer:
         self._attached(connection, success)
 
     def _command(self) -> pb.CommandProducer:
-        options = self._options
-        command = pb.CommandProducer(
-            topic=self.topic,
-            producer_id=self._producer_id,
-            request_id=0,
-            epoch=self._epoch,
-            user_provided_producer_name=bool(options.name),
-            producer_access_mode=pb.ProducerAccessMode.ValueType(int(options.access_mode)),
-            metadata=[pb.KeyValue(key=k, value=v) for k, v in options.properties.items()],
-            txn_enabled=True,
+        command = producer_command(
+            self._options, self.topic, self._producer_id, self._epoch, self.name, self._schema
         )
         self._epoch += 1
-        if self.name:
-            command.producer_name = self.name
-        if self._schema is not None:
-            command.schema.CopyFrom(schema_to_wire(self._schema))
         if self._topic_epoch is not None:
             command.topic_epoch = self._topic_epoch
-        if options.initial_subscription:
-            command.initial_subscription_name = options.initial_subscription
         return command
 
     def _attached(self, connection: Connection, success: pb.CommandProducerSuccess) -> None:
@@ -230,18 +219,26 @@ class PartitionProducer:
             self.last_sequence_id = success.last_sequence_id
             self._next_sequence_id = success.last_sequence_id + 1
         if first:
-            self._encoder = FrameEncoder(self._producer_id, self.name, success.schema_version)
-            self._chunker = Chunker(self.name, self._options)
+            encrypt, overhead_bytes = None, 0
+            if self._cipher is not None:
+                encrypt, overhead_bytes = self._cipher.encrypt, self._cipher.overhead_bytes
+            self._encoder = FrameEncoder(
+                self._producer_id, self.name, success.schema_version, encrypt
+            )
+            self._chunker = Chunker(self.name, self._options, overhead_bytes)
             if self._options.batching is not None:
                 self._container = BatchContainer(
                     self._options.batching, connection.max_message_bytes
                 )
         else:
             self._stats.reconnects += 1
-        self._was_attached = True
-        self._connection = connection
+        self._was_attached, self._connection = True, connection
         for entry in self._pending:
             connection.write_parts(entry.frame)
+
+    def moved(self) -> None:
+        """Forgets the epoch of the topic in the cluster that the client leaves."""
+        self._topic_epoch = None
 
     def on_closed(self, redirect: str) -> None:
         self._lost(redirect)

@@ -8,6 +8,7 @@ that a client cannot make the server repeat the expensive half of a handshake.
 import ssl
 from typing import Final
 
+from magnetar.security.tls.certificates import issued_by_root
 from magnetar.security.tls.defaults import PROTOCOLS, TLS_1_2
 from magnetar.security.tls.files import load_certificate, load_trust
 from magnetar.security.tls.settings import (
@@ -26,14 +27,41 @@ _CIPHERS_OF_1_3: Final = ("TLS_AES_", "TLS_CHACHA20_")
 
 def server_context(config: ServerTlsConfig) -> ssl.SSLContext:
     """Returns the context of a server; raises TlsFileError."""
+    context = _presenting(config)
+    if config.trust_file is not None:
+        load_trust(context, config.trust_file)
+        context.verify_mode = _verify_mode(config)
+    return context
+
+
+def _presenting(config: ServerTlsConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _apply(context, config.options)
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     load_certificate(context, config.cert_file, config.key_file)
-    if config.trust_file is not None:
-        load_trust(context, config.trust_file)
-        context.verify_mode = ssl.CERT_REQUIRED if config.require_client_cert else ssl.CERT_OPTIONAL
+    return context
+
+
+def _verify_mode(config: ServerTlsConfig) -> ssl.VerifyMode:
+    return ssl.CERT_REQUIRED if config.require_client_cert else ssl.CERT_OPTIONAL
+
+
+def presenting_context(config: ServerTlsConfig) -> ssl.SSLContext | None:
+    """Returns a context to begin handshakes with, if that of `server_context` would be slow.
+
+    Given a certificate without a chain, OpenSSL looks for its issuers among the CAs that verify
+    clients. It does so, and verifies a signature, in each handshake, and then sends even the root.
+    The context here has no CAs, and sends the certificate only, as a root needs not be sent. The
+    handshake must continue with that of `server_context`, which verifies the client. If it did
+    not, every client certificate would be refused.
+
+    Raises TlsFileError.
+    """
+    if config.trust_file is None or not issued_by_root(config.cert_file, config.trust_file):
+        return None
+    context = _presenting(config)
+    context.verify_mode = _verify_mode(config)
     return context
 
 

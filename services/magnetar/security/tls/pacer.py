@@ -64,6 +64,9 @@ class Pacer:
         self._loop = loop
         self._due: deque[Handshake] = deque()
         self._scheduled = False
+        self._spent_s = 0.0
+        """The time of handshakes that ran at once, as of `_spent_at`."""
+        self._spent_at = 0.0
         self._unfinished: dict[Handshake, float] = {}
         """The unfinished handshakes, in the order of their deadlines."""
         self._timer: asyncio.TimerHandle | None = None
@@ -88,19 +91,41 @@ class Pacer:
     def due(self, handshake: Handshake) -> None:
         """Schedules the handshake's `advance`; call it once until `advance` was called."""
         self._due.append(handshake)
-        if not self._scheduled:
+        self._schedule()
+
+    def now_or_due(self, handshake: Handshake) -> None:
+        """As `due`, but calls `advance` at once if no other handshake waits and the slice lasts.
+
+        A client that connects alone does not wait for another turn of the loop. The time of such
+        calls counts until the loop has spent as much on other things, so that many connections
+        which are readable in one turn take one slice of it.
+        """
+        began = time.perf_counter()
+        spent = max(0.0, self._spent_s - (began - self._spent_at))
+        if self._due or spent >= SLICE_S:
+            self.due(handshake)
+            return
+        try:
+            handshake.advance()
+        finally:
+            self._spent_at = time.perf_counter()
+            self._spent_s = spent + self._spent_at - began
+
+    def _schedule(self) -> None:
+        if self._due and not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
+        self._scheduled = False
         due, until = self._due, time.perf_counter() + SLICE_S
-        while due:
-            due.popleft().advance()
-            if time.perf_counter() >= until:
-                break
-        self._scheduled = bool(due)
-        if due:
-            self._loop.call_soon(self._run)
+        try:
+            while due:
+                due.popleft().advance()
+                if time.perf_counter() >= until:
+                    break
+        finally:
+            self._schedule()  # also after a bug in one handshake: the others go on
 
     def _check(self) -> None:
         """Ends the handshakes past their deadline."""

@@ -20,7 +20,7 @@ from typing import Final
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.security.tls.certificates import expires_at_s
-from magnetar.security.tls.contexts import client_context, server_context
+from magnetar.security.tls.contexts import client_context, presenting_context, server_context
 from magnetar.security.tls.files import Fingerprint, fingerprint
 from magnetar.security.tls.settings import ClientTlsConfig, ServerTlsConfig
 
@@ -38,6 +38,10 @@ class TlsStats:
     reload_failures: int = 0
 
 
+Built = tuple[ssl.SSLContext, ssl.SSLContext | None]
+"""What `context` and `verifying` return."""
+
+
 class _Reloading:
     """A context and the files that it was built from."""
 
@@ -46,7 +50,7 @@ class _Reloading:
         name: str,
         files: tuple[Path, ...],
         refresh_s: float,
-        build: Callable[[], ssl.SSLContext],
+        build: Callable[[], "Built"],
         cert_file: Path | None,
     ) -> None:
         self.name = name
@@ -59,7 +63,7 @@ class _Reloading:
         self._build = build
         self._cert_file = cert_file
         self._loaded: Fingerprint = fingerprint(files)
-        self._context, self.expires_at_s = self._built()
+        self._contexts, self.expires_at_s = self._built()
         """`expires_at_s`: Unix time at which a certificate of the chain in use expires first."""
         self._tasks = TaskSet(f"tls {name}")
 
@@ -68,7 +72,15 @@ class _Reloading:
         """The context for a new connection."""
         if not self._refresh_s:
             self.reload()
-        return self._context
+        return self._contexts[0]
+
+    @property
+    def verifying(self) -> ssl.SSLContext | None:
+        """The context that verifies the client of a connection that began with `context`.
+
+        None if that is `context` itself. Read both in one turn: a reload changes both.
+        """
+        return self._contexts[1]
 
     def start(self) -> None:
         """Begins to check the files every `refresh_s`."""
@@ -86,26 +98,26 @@ class _Reloading:
             if current == self._loaded:
                 self.failing = ""
                 return False
-            context, expires_at = self._built()
+            contexts, expires_at = self._built()
             if fingerprint(self._files) != current:
                 return False  # written meanwhile: the next check reads them again
         except (OSError, ValueError) as error:
             self._failed(str(error))
             return False
-        self._context, self._loaded, self.failing = context, current, ""
+        self._contexts, self._loaded, self.failing = contexts, current, ""
         self.expires_at_s = expires_at
         self.stats.reloads += 1
         log.info("certificates reloaded", tls=self.name, files=", ".join(map(str, self._files)))
         return True
 
-    def _built(self) -> tuple[ssl.SSLContext, float | None]:
-        """Returns a context of the current files and the expiry of its own certificate, if any.
+    def _built(self) -> "tuple[Built, float | None]":
+        """Returns contexts of the current files and the expiry of their certificate, if any.
 
         Raises TlsFileError.
         """
-        context = self._build()
+        contexts = self._build()
         if self._cert_file is None:
-            return context, None
+            return contexts, None
         expires_at = expires_at_s(self._cert_file)
         left_s = expires_at - time.time()
         if left_s < EXPIRY_WARNING_S:
@@ -115,7 +127,7 @@ class _Reloading:
                 file=str(self._cert_file),
                 days=round(left_s / 86_400, 1),
             )
-        return context, expires_at
+        return contexts, expires_at
 
     def _failed(self, reason: str) -> None:
         self.stats.reload_failures += 1
@@ -143,7 +155,7 @@ class ServerTls(_Reloading):
             name,
             tuple(path for path in files if path is not None),
             config.options.refresh_s,
-            lambda: server_context(config),
+            lambda: _server_contexts(config),
             config.cert_file,
         )
 
@@ -158,9 +170,15 @@ class ClientTls(_Reloading):
             name,
             tuple(path for path in files if path is not None),
             config.options.refresh_s,
-            lambda: client_context(config),
+            lambda: (client_context(config), None),
             config.cert_file,
         )
+
+
+def _server_contexts(config: ServerTlsConfig) -> Built:
+    verifying = server_context(config)
+    presenting = presenting_context(config)
+    return (verifying, None) if presenting is None else (presenting, verifying)
 
 
 def open_server_tls(config: ServerTlsConfig, name: str = "server") -> ServerTls:

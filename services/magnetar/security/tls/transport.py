@@ -69,6 +69,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         "_server_side",
         "_socket",
         "_tls",
+        "_verifying",
         "closing",
         "opened",
     )
@@ -96,6 +97,7 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
+        self._verifying: ssl.SSLContext | None = None
         self._socket: asyncio.Transport | None = None
         self._protocol: asyncio.BaseProtocol | None = None
         self._buffered = False
@@ -112,7 +114,8 @@ class TlsSocket(asyncio.BufferedProtocol):
         self._socket = cast("asyncio.Transport", transport)
         self._pacer.begin(self)
         if not self._server_side:
-            self._due()
+            self._queued = True
+            self._pacer.due(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # asyncio's name
         received = self._pacer.received
@@ -132,7 +135,9 @@ class TlsSocket(asyncio.BufferedProtocol):
         if self._incoming.pending > EARLY_BYTES_MAX and not self._early:
             self._early = True
             self._transport().pause_reading()
-        self._due()
+        if not self._queued:
+            self._queued = True
+            self._pacer.now_or_due(self)
 
     def _serve_plain(self, data: memoryview) -> None:
         """Hands the connection, and its first bytes, to the protocol without TLS."""
@@ -182,11 +187,6 @@ class TlsSocket(asyncio.BufferedProtocol):
 
     # The pacer calls these.
 
-    def _due(self) -> None:
-        if not self._queued:
-            self._queued = True
-            self._pacer.due(self)
-
     def advance(self) -> None:
         """Computes the next step of the handshake."""
         self._queued = False
@@ -203,7 +203,8 @@ class TlsSocket(asyncio.BufferedProtocol):
         """Returns whether the handshake is complete."""
         try:
             if self._tls is None:
-                self._tls = self._contexts.context.wrap_bio(
+                context, self._verifying = self._contexts.context, self._contexts.verifying
+                self._tls = context.wrap_bio(
                     self._incoming,
                     self._outgoing,
                     server_side=self._server_side,
@@ -211,6 +212,9 @@ class TlsSocket(asyncio.BufferedProtocol):
                 )
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
+            if self._verifying is not None and self._tls is not None and self._outgoing.pending:
+                # Our certificate is on its way; the client's, if it has one, follows.
+                self._tls.context, self._verifying = self._verifying, None
             self._send()
             if self._early:  # all of it belonged to the handshake
                 self._early = False
@@ -449,7 +453,12 @@ class Contexts(Protocol):
     """Has the context for a new connection: `reload.ServerTls` and `ClientTls`."""
 
     @property
-    def context(self) -> ssl.SSLContext: ...
+    def context(self) -> ssl.SSLContext:
+        """The context that a handshake begins with."""
+
+    @property
+    def verifying(self) -> ssl.SSLContext | None:
+        """The context that verifies the client, if it is another one (`presenting_context`)."""
 
 
 def server_factory(tls: Contexts, factory: Factory, *, plain: bool = False) -> Factory:

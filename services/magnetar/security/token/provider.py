@@ -14,6 +14,7 @@ from magnetar.security.errors import ConfigurationError
 from magnetar.security.reloading import Reloaded
 from magnetar.security.secret import Secret
 from magnetar.security.source import KeySource
+from magnetar.security.token.cache import VerifiedToken, VerifiedTokens
 from magnetar.security.token.claims import check_audience, check_times, role_of
 from magnetar.security.token.keys import KeyRing, VerificationKey, hmac_key, key_set, public_key
 from magnetar.security.token.verify import parsed, verified
@@ -34,6 +35,7 @@ class TokenProvider:
         if config.audience_claim and not config.audience:
             raise ConfigurationError("tokenAudienceClaim is set, but tokenAudience is not")
         sources = _Sources(config)
+        self._verified = VerifiedTokens()
         self._keys = Reloaded("keys of tokens", sources.all(), sources.ring, clock)
 
     def presented(self, headers: Mapping[str, str], peer: Peer) -> Secret | None:  # noqa: ARG002
@@ -42,14 +44,21 @@ class TokenProvider:
 
     async def authenticate(self, data: Secret, peer: Peer) -> Identity:  # noqa: ARG002
         """Returns the role of a token; raises AuthenticationFailed."""
-        token = parsed(data)
-        keys = await self._keys.current()
-        claims, key = verified(token, keys.candidates(token.kid, token.algorithm))
+        return self._identity(self._verified.verified(data, await self._keys.current(), _verify))
+
+    def remembered(self, data: Secret) -> Identity | None:
+        """Returns the role of a token that was verified before; raises AuthenticationFailed."""
+        keys = self._keys.current_now()
+        token = None if keys is None else self._verified.remembered(data, keys)
+        return None if token is None else self._identity(token)
+
+    def _identity(self, token: VerifiedToken) -> Identity:
+        claims = token.claims
         config = self._config
         expires_at_ms = check_times(claims, self._clock.now_ms(), config.clock_skew_s)
         if config.audience_claim:
             check_audience(claims, config.audience_claim, (config.audience,))
-        holds = _SignedBy(self._keys, key, token.kid, token.algorithm)
+        holds = _SignedBy(self._keys, token)
         return Identity(role_of(claims, config.role_claim), METHOD, expires_at_ms, holds)
 
     async def reload(self) -> int:
@@ -66,13 +75,19 @@ class _SignedBy:
     """Whether the key that verified a token would still verify it."""
 
     keys: Reloaded[KeyRing]
-    key: VerificationKey
-    kid: str | None
-    algorithm: str
+    token: VerifiedToken
 
     def __call__(self) -> bool:
-        candidates = self.keys.value.candidates(self.kid, self.algorithm)
-        return any(candidate.key == self.key.key for candidate in candidates)
+        token = self.token
+        candidates = self.keys.value.candidates(token.kid, token.algorithm)
+        return any(candidate.key == token.key.key for candidate in candidates)
+
+
+def _verify(data: Secret, keys: KeyRing) -> VerifiedToken:
+    """Verifies the signature of a token; raises AuthenticationFailed."""
+    token = parsed(data)
+    claims, key = verified(token, keys.candidates(token.kid, token.algorithm))
+    return VerifiedToken(claims, key, token.kid, token.algorithm)
 
 
 def bearer_token(headers: Mapping[str, str]) -> Secret | None:

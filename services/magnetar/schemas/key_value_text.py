@@ -9,7 +9,7 @@ import struct
 
 import msgspec
 
-from magnetar.broker.schema.registry import InvalidSchemaData
+from magnetar.schemas.model import InvalidSchemaData
 
 _U32 = struct.Struct(">I")
 _EMPTY_SIZE = 0xFFFFFFFF
