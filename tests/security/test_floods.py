@@ -14,7 +14,9 @@ from magnetar.wire.encoder import PING_FRAME, encode_command
 
 TOPIC = "persistent://public/default/t"
 COMMANDS = 10_000
-WAIT_S = 120.0
+LISTS = 2_000
+"""A list takes several turns of the loop."""
+WAIT_S = 240.0
 LAST = 1_000_000_000
 """The request id of the last command of a flood."""
 
@@ -29,9 +31,11 @@ def of_kind(kind: int, number: int) -> Message:
 
 def frames(kind: int) -> bytes:
     once = encode_command(kind, of_kind(kind, 1))
-    return once * COMMANDS + encode_command(kind, of_kind(kind, LAST))
+    count = LISTS if kind == CommandType.GET_TOPICS_OF_NAMESPACE else COMMANDS
+    return once * count + encode_command(kind, of_kind(kind, LAST))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("kind", "role"),
     [
