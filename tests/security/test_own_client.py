@@ -167,7 +167,7 @@ async def test_renewed_tokens_keep_the_connection(closed: ClosedStandalone) -> N
 
     def supply() -> str:
         supplied.put_nowait(loop.time())
-        return closed.token("user", 2)
+        return closed.token("user", 4)
 
     async with Client(closed.process.service_url, auth=TokenSupplier(supply)) as client:
         producer = await client.producer(f"{TOPIC}-renewed")
