@@ -52,6 +52,9 @@ class WordOfRoles:
         role, _, expires = text.partition("@")
         return Identity(role, method, int(expires) if expires else None)
 
+    def remembered(self, method: str, data: Secret) -> Identity | None:
+        return None
+
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
         raise AuthenticationFailed("no HTTP here")
 

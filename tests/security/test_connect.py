@@ -9,6 +9,7 @@ from tests.security.sessions import (
     ADMIN,
     METHOD,
     PROXY,
+    WordOfRoles,
     closed_broker,
     connect_command,
     connecting,
@@ -19,7 +20,8 @@ from tests.unit.broker.session.stage import TOPIC, Client
 from magnetar.broker.session import access
 from magnetar.broker.session.link import SERVER_REQUEST_ID
 from magnetar.core.errors import ServerError
-from magnetar.security.api import Peer
+from magnetar.security.api import AuthenticationFailed, Identity, Peer
+from magnetar.security.secret import Secret
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import PING_FRAME, encode_command
@@ -42,6 +44,64 @@ async def test_a_client_that_proves_its_role_is_connected_as_it() -> None:
         assert client.kinds() == ["CONNECTED"]
         assert client.session.principal.roles == (ADMIN,)
         assert security_of(w).counts.accepted == 1
+
+
+class Remembers(WordOfRoles):
+    """An authenticator that remembers what it accepted, until the test lets it expire."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accepted: dict[Secret, Identity] = {}
+        self.expired = False
+
+    async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
+        if self.expired:
+            raise AuthenticationFailed("expired")
+        identity = await super().authenticate(method, data, peer)
+        self.accepted[data] = identity
+        return identity
+
+    def remembered(self, method: str, data: Secret) -> Identity | None:
+        identity = self.accepted.get(data) if method == METHOD else None
+        if identity is not None and self.expired:
+            raise AuthenticationFailed("expired")
+        return identity
+
+
+async def test_remembered_credentials_are_answered_in_the_same_turn() -> None:
+    authenticator = Remembers()
+    async with closed_broker(authenticator=authenticator) as w:
+        await connecting(w, ADMIN)
+        again = Client(w)
+        again.say(CommandType.CONNECT, connect_command(ADMIN))
+        assert again.kinds() == ["CONNECTED"]
+        assert again.session.principal.roles == (ADMIN,)
+        assert security_of(w).counts.accepted == 2
+        assert len(authenticator.peers) == 1
+
+        other_method = await connecting(w, ADMIN, "basic")
+        assert answer(other_method)[1] == ServerError.AUTHENTICATION_ERROR
+        authenticator.expired = True
+        expired = await connecting(w, ADMIN)
+        assert answer(expired)[1] == ServerError.AUTHENTICATION_ERROR
+        assert security_of(w).counts.refused == 2
+
+
+async def test_the_roles_of_remembered_credentials_are_checked() -> None:
+    authenticator = Remembers()
+    async with closed_broker(authenticator=authenticator) as w:
+        for _ in range(2):  # a proxy that names no client
+            assert answer(await connecting(w, PROXY))[1:] == (
+                ServerError.AUTHORIZATION_ERROR,
+                "Invalid roles.",
+            )
+        assert len(authenticator.peers) == 1
+        proxied = await connecting(w, PROXY, original_principal="somebody")
+        assert proxied.session.principal.roles == (PROXY, "somebody")
+        assert len(authenticator.peers) == 2
+        assert answer(await connecting(w, ADMIN, original_principal="somebody"))[1] == (
+            ServerError.AUTHORIZATION_ERROR
+        )
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,9 @@ class SlowProof:
         self.removed = True
         return Identity("role", method, holds=lambda: not self.removed)
 
+    def remembered(self, method: str, data: Secret) -> Identity | None:
+        return None
+
     async def reload(self) -> int:
         return 0
 

@@ -38,7 +38,8 @@ CLIENT_SIDE = {"encode_send", "java_string_hash", "boost_hash"}
 
 CLIENT_API = (
     "client/auth/", "client/client.py", "client/consumer/consumer.py", "client/consumer/reader.py",
-    "client/consumer/stats.py", "client/consumer/table_view.py", "client/errors.py",
+    "client/consumer/stats.py", "client/consumer/table_view.py", "client/crypto/api.py",
+    "client/errors.py",
     "client/interceptors.py", "client/message.py", "client/message_id.py", "client/opening.py",
     "client/options.py", "client/producer/producer.py", "client/producer/stats.py",
     "client/schema/", "client/transaction/transaction.py",

@@ -14,7 +14,6 @@ _POLICY = re.compile(r"/admin/v2/(namespaces|persistent|non-persistent)/[^/]+/.+
 _PARTS: Final = (
     (re.compile(r"/admin/v3/packages"), "Packages are"),
     (re.compile(r"/admin/v3/transactions"), "Transactions are"),
-    (re.compile(r"/admin/v2/resourcegroups"), "Resource groups are"),
     (re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/[^/]+/.+"), "This topic operation is"),
     (re.compile(r"/admin/v2/namespaces/[^/]+/[^/]+/.+"), "This namespace operation is"),
     (

@@ -27,8 +27,10 @@ from magnetar.broker.ownership.api import Ownership
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
+from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
+from magnetar.broker.redrive.jobs import Redrives
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.session.budget import PublishBudget
@@ -92,18 +94,18 @@ class BrokerService:
         offloading: Offloading,
         cluster_ownership: "ClusterOwnership | None",
         rules: PlacementRules,
+        groups: GroupLimits,
         ledgers: ManagedLedgerFactory,
         open_topics: OpenTopics,
         topics: TopicRegistry,
         upkeep: Upkeep,
         diagnosis: Diagnosis,
+        redrives: Redrives,
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
-        self.live = live
-        self.settings = settings
-        self.store = store
-        self.clock = clock
+        self.live, self.settings = live, settings
+        self.store, self.clock = store, clock
         self.record = record
         """This broker's registration, as other brokers see it."""
         self.session = session
@@ -113,20 +115,18 @@ class BrokerService:
         A broker behind a mapped port or under another name then works without configuration.
         """
         self.tasks, self.resources = tasks, resources
-        self.policies = policies
-        self.schemas = schemas
+        self.policies, self.schemas = policies, schemas
         self.topic_schemas = topic_schemas
-        self.compaction = compaction
-        self.offloading = offloading
+        self.compaction, self.offloading = compaction, offloading
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
         self.rules = rules
         """The rules of placement; without a cluster nothing follows them."""
+        self.groups = groups
+        """The limits of resource groups."""
         self.ledgers = ledgers
-        self.open_topics = open_topics
-        self.topics = topics
-        self.upkeep = upkeep
-        self.diagnosis = diagnosis
+        self.open_topics, self.topics = open_topics, topics
+        self.upkeep, self.diagnosis, self.redrives = upkeep, diagnosis, redrives
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -134,8 +134,7 @@ class BrokerService:
         self.request_limit = RequestLimit(rate) if limited else None
         self.transactions = transactions
         """None while transactions are off."""
-        self.version = __version__
-        self.server_version = f"Magnetar {__version__}"
+        self.version, self.server_version = __version__, f"Magnetar {__version__}"
         self.stopping = False
         self.liveness_timeout_s = connections.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
@@ -283,6 +282,11 @@ class BrokerService:
                 await followed.ready()
         self.resources.follow(records)
         await self.policies.start(records, self.tasks)
+        self.tasks.start(self.groups.run(), "follow resource groups")
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await self.groups.ready()
+        if self.session is not None:
+            self.tasks.start(self.groups.run_reports(), "report resource groups")
         if self.security is not None:
             await self._start_security(self.security, records)
 
@@ -314,6 +318,7 @@ class BrokerService:
             self.stopping = True
             await self.cluster_ownership.withdraw()
         self.stopping = True
+        await self.redrives.stop()
         if self.transactions is not None:
             await self.transactions.stop()
         for server in self._servers:

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from magnetar.client.consumer.consumer import Consumer
     from magnetar.client.consumer.reader import Reader
     from magnetar.client.consumer.table_view import TableView
+    from magnetar.client.crypto.api import (
+        CryptoFailure,
+        CryptoKeyReader,
+        Decryption,
+        Encryption,
+        KeyFiles,
+    )
     from magnetar.client.errors import ClientError
     from magnetar.client.failover import AutoFailover, ControlledFailover
     from magnetar.client.interceptors import ConsumerInterceptor, ProducerInterceptor
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
         SinglePartition,
         SubscriptionType,
     )
+    from magnetar.client.producer.advice import Advice
     from magnetar.client.producer.outgoing import OutgoingMessage
     from magnetar.client.producer.producer import Producer
     from magnetar.client.schema import (
@@ -70,6 +78,7 @@ _MODULES: Final = {
     "consumer.consumer": ("Consumer",),
     "consumer.reader": ("Reader",),
     "consumer.table_view": ("TableView",),
+    "crypto.api": ("CryptoFailure", "CryptoKeyReader", "Decryption", "Encryption", "KeyFiles"),
     "errors": ("ClientError",),
     "failover": ("AutoFailover", "ControlledFailover"),
     "interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
@@ -82,6 +91,7 @@ _MODULES: Final = {
         "KeySharedPolicy", "ProducerOptions", "ReaderOptions", "RedeliveryBackoff", "RoundRobin",
         "SinglePartition", "SubscriptionType",
     ),
+    "producer.advice": ("Advice",),
     "producer.outgoing": ("OutgoingMessage",),
     "producer.producer": ("Producer",),
     "schema": (
@@ -98,6 +108,7 @@ __all__ = [
     "EARLIEST",
     "LATEST",
     "AccessMode",
+    "Advice",
     "AutoConsumeSchema",
     "AutoFailover",
     "AvroSchema",
@@ -112,11 +123,16 @@ __all__ = [
     "ConsumerInterceptor",
     "ConsumerOptions",
     "ControlledFailover",
+    "CryptoFailure",
+    "CryptoKeyReader",
     "CustomRouting",
     "DeadLetterPolicy",
+    "Decryption",
+    "Encryption",
     "Hashing",
     "InitialPosition",
     "JsonSchema",
+    "KeyFiles",
     "KeySharedPolicy",
     "KeyValue",
     "KeyValueSchema",

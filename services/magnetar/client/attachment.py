@@ -10,6 +10,7 @@ from typing import Final
 from magnetar.client.errors import (
     AlreadyClosed,
     ClientError,
+    EncryptionRequired,
     IncompatibleSchema,
     InvalidConfiguration,
     InvalidTopicName,
@@ -23,6 +24,7 @@ from magnetar.client.errors import (
 
 _ENDS: Final = (
     AlreadyClosed,
+    EncryptionRequired,
     IncompatibleSchema,
     InvalidConfiguration,
     InvalidTopicName,

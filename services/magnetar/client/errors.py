@@ -244,6 +244,12 @@ class EncryptionFailed(ClientError):
     """A message cannot be encrypted or decrypted."""
 
 
+class EncryptionRequired(ServerFailed):
+    """The namespace takes encrypted messages only."""
+
+    remedy = "Give the producer `encryption`"
+
+
 class AckFailed(ServerFailed):
     """The broker did not record an acknowledgment."""
 
@@ -321,4 +327,6 @@ _BY_CODE: Final[Mapping[int, type[ClientError]]] = {
 def server_error(code: int, text: str, *, topic: str = "", broker: str = "") -> ClientError:
     """Returns the error for a `ServerError` number of the protocol and the broker's text."""
     kind = _BY_CODE.get(code, ServerFailed)
+    if kind is MetadataFailed and text.startswith("Encryption is required"):
+        kind = EncryptionRequired
     return kind(text or kind.__name__, topic=topic, broker=broker, code=code)

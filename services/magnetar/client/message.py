@@ -2,12 +2,15 @@
 
 import base64
 from collections.abc import Mapping
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
 from magnetar.client.errors import SchemaFailed
 from magnetar.client.message_id import MessageId
+
+if TYPE_CHECKING:
+    from magnetar.client.crypto.api import EncryptionContext
 
 T = TypeVar("T")
 
@@ -165,6 +168,14 @@ class Message(msgspec.Struct, Generic[T], gc=False, eq=False):
         if broker is None or not broker.HasField("broker_timestamp"):
             return None
         return int(broker.broker_timestamp)
+
+    @property
+    def encryption(self) -> "EncryptionContext | None":
+        """How the message was encrypted; None if it was not."""
+        from magnetar.client.consumer.decryption import context_of
+
+        metadata = self.entry.metadata
+        return context_of(metadata) if metadata.encryption_keys else None
 
     def __repr__(self) -> str:
         return f"Message({self.id}, {len(self.data)} bytes, topic {self.topic})"

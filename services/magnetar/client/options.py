@@ -79,6 +79,15 @@ def _not_negative(owner: str, **values: float) -> None:
             raise InvalidConfiguration(f"{owner}: {name} must not be negative, not {value}")
 
 
+def _check_crypto(name: str, kind: str, value: object) -> None:
+    if value is None:
+        return
+    from magnetar.client.crypto import api
+
+    if not isinstance(value, getattr(api, kind)):
+        raise InvalidConfiguration(f"{name} takes a {kind} of magnetar.client, not {value!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRobin:
     """Messages without a key go to one partition for a while, then to the next.
@@ -157,6 +166,7 @@ class ProducerOptions:
     update_partitions_s: float = 60.0
     """Between two checks for new partitions; 0: never."""
     encryption: Any = None
+    """An `Encryption`; None for none."""
 
     def __post_init__(self) -> None:
         _not_negative(
@@ -167,8 +177,7 @@ class ProducerOptions:
             chunk_bytes_max=self.chunk_bytes_max,
             update_partitions_s=self.update_partitions_s,
         )
-        if self.encryption is not None:
-            raise InvalidConfiguration("producer: encryption is not supported yet; leave it out")
+        _check_crypto("encryption", "Encryption", self.encryption)
         if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
             raise InvalidConfiguration("producer: initial_sequence_id must be at least -1")
         pending = self.max_pending_messages
@@ -335,6 +344,7 @@ class ConsumerOptions:
     on_active_change: Callable[[str, bool], None] | None = None
     """Called with the topic and whether this consumer is the active one (Failover)."""
     decryption: Any = None
+    """A `Decryption`; encrypted messages fail without."""
 
     def __post_init__(self) -> None:
         _not_negative(
@@ -357,9 +367,13 @@ class ConsumerOptions:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
+        _check_crypto("decryption", "Decryption", self.decryption)
         shared = self.type in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)
         refusals = (
-            (self.decryption is not None, "decryption is not supported yet; leave it out"),
+            (
+                self.decryption is not None and bool(self.dead_letter or self.retry_enabled),
+                "decryption excludes dead_letter and retry_enabled: their topics would be in plain",
+            ),
             (
                 self.dead_letter is not None and not shared,
                 "dead_letter needs a Shared or Key_Shared subscription",
@@ -442,6 +456,8 @@ class ReaderOptions:
     interceptors: Sequence[Any] = ()
     update_partitions_s: float = 60.0
     create_topic: bool = True
+    decryption: Any = None
+    """A `Decryption`; encrypted messages fail without."""
 
 
 class ReaderKeywords(TypedDict, total=False):
@@ -456,6 +472,7 @@ class ReaderKeywords(TypedDict, total=False):
     interceptors: Sequence[Any]
     update_partitions_s: float
     create_topic: bool
+    decryption: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,8 @@ The loop answers reads itself, since a RocksDB get costs about 1 µs. After a fa
 on disk is unknown: the store then refuses all further writes, and the process should restart.
 
 Leases end with the process: opening the store deletes the keys of the former process's leases.
-Bounds: GROUP_COMMITS_MAX, GROUP_BYTES_MAX, WRITES_WAITING_MAX; for watches see `watches`.
+Bounds: GROUP_COMMITS_MAX, GROUP_BYTES_MAX, WRITES_WAITING_MAX, RECENT_RECORDS_MAX; for watches see
+`watches`.
 """
 
 import asyncio
@@ -50,6 +51,9 @@ from magnetar.metadata.writer import WriterThread
 
 GROUP_COMMITS_MAX: Final = 512
 GROUP_BYTES_MAX: Final = 4 << 20
+RECENT_RECORDS_MAX: Final = 512
+"""Records written lately that stay in memory: most records of transactions change again soon."""
+RECENT_VALUE_BYTES_MAX: Final = 1 << 10
 WRITES_WAITING_MAX: Final = 65_536
 LIST_TURN_RECORDS: Final = 1_000
 """A long list yields to the event loop after this many records, about 2 ms."""
@@ -85,6 +89,8 @@ class EmbeddedStore:
         self._loop = asyncio.get_running_loop()
         self._revision = self._staged_revision = files.revision
         self._pending: dict[str, _Pending] = {}
+        self._recent: dict[str, Record] = {}
+        """Durable records of keys without a write in flight, in the order of their writes."""
         self._gathered: deque[_Commit] = deque()
         self._under_way = False
         """Whether the writer has a group, or the next hand-over is scheduled."""
@@ -104,7 +110,7 @@ class EmbeddedStore:
         check_key(key)
         if (pending := self._pending.get(key)) is not None:
             return pending.durable
-        return self._files.get(key)
+        return self._recent.get(key) or self._files.get(key)
 
     async def list(self, prefix: str) -> list[Record]:
         self._check_open()
@@ -185,7 +191,7 @@ class EmbeddedStore:
     def _newest(self, key: str) -> Record | None:
         if (pending := self._pending.get(key)) is not None:
             return pending.newest
-        return self._files.get(key)
+        return self._recent.get(key) or self._files.get(key)
 
     def _commit(self, changes: Sequence[Change]) -> "asyncio.Future[None]":
         """Queues the changes as the next revision; the future completes once they are durable."""
@@ -237,6 +243,7 @@ class EmbeddedStore:
                 pending.durable = change.after
                 if pending.writes == 0:
                     del self._pending[change.key]
+                    self._keep(change.key, change.after)
             if commit.changes:
                 self._revision = commit.revision
                 events = [change.event(commit.revision) for change in commit.changes]
@@ -245,9 +252,19 @@ class EmbeddedStore:
                 commit.landed.set_result(None)
         self._hand_over()
 
+    def _keep(self, key: str, record: Record | None) -> None:
+        recent = self._recent
+        recent.pop(key, None)
+        if record is None or len(record.value) > RECENT_VALUE_BYTES_MAX:
+            return
+        recent[key] = record
+        if len(recent) > RECENT_RECORDS_MAX:
+            del recent[next(iter(recent))]
+
     def _fail(self, group: Sequence[_Commit], error: BaseException) -> None:
         """Refuses all further writes, since the state on disk is unknown."""
         path = self._files.path
+        self._recent.clear()
         self._failure = MetadataError(f"metadata store {path} failed to write: {error}")
         log.error("metadata write failed", path=str(path), error=repr(error))
         for commit in (*group, *self._gathered):

@@ -58,6 +58,12 @@ class Authenticator(Protocol):
         AuthenticationFailed or ProviderUnavailable.
         """
 
+    def remembered(self, method: str, data: Secret) -> Identity | None:
+        """Returns the identity of credentials that were accepted before, without a wait.
+
+        None if `authenticate` must decide. Raises AuthenticationFailed.
+        """
+
     async def authenticate_http(self, headers: Mapping[str, str], peer: Peer) -> Identity:
         """Returns the sender's identity by a request's (lower-case) headers; raises the same."""
 

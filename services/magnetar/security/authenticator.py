@@ -21,7 +21,7 @@ from magnetar.security.configuration import (
     TlsProviderConfig,
     TokenProviderConfig,
 )
-from magnetar.security.provider import Provider
+from magnetar.security.provider import Provider, Remembering
 from magnetar.security.secret import Secret
 
 METHOD_HEADER: Final = "x-pulsar-auth-method-name"
@@ -65,6 +65,19 @@ class ProviderChain:
         for provider in providers:
             chain = self._methods.get(provider.method, ())
             self._methods[provider.method] = (*chain, provider)
+        self._remembering = {
+            method: chain[0]
+            for method, chain in self._methods.items()
+            if isinstance(chain[0], Remembering)
+        }
+
+    def remembered(self, method: str, data: Secret) -> Identity | None:
+        """Returns the identity by the first provider of the method, if it remembers `data`.
+
+        Raises AuthenticationFailed.
+        """
+        provider = self._remembering.get(method)
+        return None if provider is None else provider.remembered(data)
 
     async def authenticate(self, method: str, data: Secret, peer: Peer) -> Identity:
         """Returns the identity of the sender of CONNECT or AUTH_RESPONSE.

@@ -1,7 +1,7 @@
 """The interface of authentication providers; `authenticator` composes them."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from magnetar.security.api import Identity, Peer
 from magnetar.security.secret import Secret
@@ -25,3 +25,14 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Ends background work; idempotent."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A provider that remembers credentials."""
+
+    def remembered(self, data: Secret) -> Identity | None:
+        """Returns the identity of credentials that were accepted before, without a wait.
+
+        None if `authenticate` must decide. Raises AuthenticationFailed.
+        """

@@ -42,12 +42,19 @@ class Reloaded(Generic[T]):
         self.changes = 0
         """How often the value was replaced."""
 
+    def current_now(self) -> T | None:
+        """Returns the value; None if a check of the sources is due, which `current` does."""
+        due_at = self._checked_at + RELOAD_CHECK_S
+        if self._checking or not self._sources or self._clock.monotonic() < due_at:
+            return self._value
+        return None
+
     async def current(self) -> T:
         """Returns the value, reloaded if a source has changed."""
-        now = self._clock.monotonic()
-        if self._checking or not self._sources or now - self._checked_at < RELOAD_CHECK_S:
-            return self._value
-        self._checking, self._checked_at = True, now
+        value = self.current_now()
+        if value is not None:
+            return value
+        self._checking, self._checked_at = True, self._clock.monotonic()
         try:
             await asyncio.to_thread(self._reload)
         finally:

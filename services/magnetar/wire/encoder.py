@@ -82,6 +82,13 @@ def encode_ack_response(
     return encode_command(CommandType.ACK_RESPONSE, response)
 
 
+def encode_transaction_answer(command_type: int, request_id: int, txn: tuple[int, int]) -> bytes:
+    """The answer to NEW_TXN, ADD_…_TO_TXN or END_TXN without an error: their fields are equal."""
+    most, least = txn
+    body = b"".join((b"\x08", varint(request_id), b"\x10", varint(least), b"\x18", varint(most)))
+    return _frame_start(_STARTS[command_type], len(body)) + body
+
+
 def error_number(code: ServerError) -> pb.ServerError.ValueType:
     """The protocol's number of an error code."""
     return pb.ServerError.ValueType(int(code))

@@ -373,12 +373,12 @@ async def test_statuses_and_reasons(admin: Admin, cases: list[Case]) -> None:
 async def test_a_missing_feature_is_named(admin: Admin) -> None:
     functions = await admin.call("GET", "/admin/v3/functions/public/default")
     assert "functions and IO connectors" in functions.json()["reason"]
-    missing = await admin.call("GET", "~/resourcegroups")
+    missing = await admin.call("GET", "/admin/v3/packages/function/public/default")
     assert missing.json()["reason"] == (
-        "Resource groups are not offered: GET /admin/v2/resourcegroups"
+        "Packages are not offered: GET /admin/v3/packages/function/public/default"
     )
-    policy = await admin.call("POST", "~/namespaces/t1/n1/resourcegroup", {})
-    assert policy.json()["reason"] == "resourcegroup cannot be changed yet; offered: GET"
+    policy = await admin.call("POST", "~/persistent/t1/n1/a/shadowTopics", {})
+    assert "shadowTopics" in policy.json()["reason"]
     method = await admin.call("PATCH", "~/tenants/t1")
     assert method.status_code == 405
     assert method.headers["allow"] == "DELETE, GET, POST, PUT"

@@ -57,6 +57,8 @@ async def test_the_namespaces_of_a_group_are_listed(admin: Admin) -> None:
     assert (missing.status_code, missing.json()["reason"]) == (400, "Tenant should not be null")
     assert (await admin.done("GET", group + "?tenant=t1")).json() == ["t1/n1", "t1/n2"]
     assert (await admin.done("GET", group + "?tenant=nope")).json() == []
+    of_tools = "/admin/namespaces/standalone/antiAffinity/g1?property=t1"
+    assert (await admin.done("GET", of_tools)).json() == ["t1/n1", "t1/n2"]
     await admin.done("DELETE", "~/namespaces/t1/n2/antiAffinity")
     assert (await admin.done("GET", group + "?tenant=t1")).json() == ["t1/n1"]
     assert (await admin.done("GET", group.replace("g1", "g9") + "?tenant=t1")).json() == []

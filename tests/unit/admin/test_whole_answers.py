@@ -107,7 +107,6 @@ def test_a_policy_has_no_route_at_a_level_where_it_cannot_be_set() -> None:
     [
         ("allowedClusters", "[]"),
         ("entryFilters", ""),
-        ("resourcegroup", ""),
     ],
 )
 async def test_policies_that_cannot_be_set_answer_as_unset(

@@ -18,6 +18,14 @@ from magnetar.broker.balance.isolation import (
 from magnetar.broker.balance.quotas import QUOTA_DEFAULT, QUOTAS, Quotas, ResourceQuota
 from magnetar.broker.dynamic.live_settings import KEY, DynamicValues, decode_values
 from magnetar.broker.policies.store import NONE, decode_policies, own_rate, with_own_rate
+from magnetar.broker.rates.resource_groups import (
+    LIMITS,
+    Demand,
+    GroupUsage,
+    ResourceGroup,
+    ResourceGroups,
+    usage_record,
+)
 from magnetar.core.errors import MetadataError
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import Record
@@ -47,6 +55,9 @@ POLICIES = IsolationPolicies(
     },
 )
 STORED_DOMAINS = FailureDomains(1, {"d1": FailureDomain(["a:8080", "b:8080"])})
+GROUPS = ResourceGroups(1, {"g": ResourceGroup(100, 2000, -1, 5)})
+USAGE = GroupUsage(1, {"g": Demand(1.5, 2.0, 0.0, 4.25)})
+USAGE_RECORD = usage_record("b-0:8080")
 
 
 def golden() -> dict[str, bytes]:
@@ -62,6 +73,8 @@ def test_this_release_writes_the_golden_records() -> None:
         RACKS_KEY: encode_racks(RACKS),
         QUOTAS.key: encode(STORED_QUOTAS),
         ISOLATION.key: encode(POLICIES),
+        LIMITS.key: encode(GROUPS),
+        USAGE_RECORD.key: encode(USAGE),
         DOMAINS.key: encode(STORED_DOMAINS),
     }
 
@@ -73,6 +86,9 @@ def test_this_release_reads_the_golden_records() -> None:
     assert decode_racks(RACKS_KEY, records[RACKS_KEY]) == RACKS
     assert QUOTAS.decode(Record(QUOTAS.key, records[QUOTAS.key], 1)) == STORED_QUOTAS
     assert ISOLATION.decode(Record(ISOLATION.key, records[ISOLATION.key], 1)) == POLICIES
+    assert LIMITS.decode(Record(LIMITS.key, records[LIMITS.key], 1)) == GROUPS
+    usage = Record(USAGE_RECORD.key, records[USAGE_RECORD.key], 1)
+    assert USAGE_RECORD.decode(usage) == USAGE
     assert DOMAINS.decode(Record(DOMAINS.key, records[DOMAINS.key], 1)) == STORED_DOMAINS
 
 

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.unit.metadata.test_lease_table import Clock
@@ -325,3 +326,42 @@ async def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path: Path, cl
         if thread.name == "magnetar-metadata-writer":
             thread.join(WITHIN_S)
     assert threading.active_count() <= before
+
+
+async def test_records_in_memory_are_those_on_disk(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "RECENT_RECORDS_MAX", 3)
+    rng, model = Random(7), dict[str, tuple[bytes, int]]()
+    store = await open_embedded(tmp_path / "recent", clock)
+    keys = [f"/k/{number}" for number in range(6)]
+    for _ in range(300):
+        key, size = rng.choice(keys), rng.choice((1, embedded.RECENT_VALUE_BYTES_MAX + 1))
+        if rng.random() < 0.3:
+            assert await store.delete(key) is (model.pop(key, None) is not None)
+        else:
+            value, expected = rng.randbytes(size), model.get(key, (b"", 0))[1]
+            model[key] = value, await store.put(key, value, expected=expected)
+        for read in keys:
+            record = await store.get(read)
+            assert (record and (record.value, record.revision)) == model.get(read)
+        assert len(store._recent) <= 3
+    await store.close()
+    store = await open_embedded(tmp_path / "recent", clock)
+    for read in keys:
+        record = await store.get(read)
+        assert (record and (record.value, record.revision)) == model.get(read)
+    await store.close()
+
+
+async def test_a_record_that_was_just_written_is_not_read_from_disk(
+    store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.put("/other", b"x" * (embedded.RECENT_VALUE_BYTES_MAX + 1))
+    await store.put("/key", b"1")
+    read = list[str]()
+    monkeypatch.setattr(store._files, "get", read.append)
+    await store.get("/key")
+    await store.put("/key", b"2")
+    await store.get("/other")
+    assert read == ["/other"]

@@ -57,6 +57,16 @@ async def test_the_method_chooses_the_provider() -> None:
                 await chain.authenticate(method, Secret(data), PEER)
 
 
+async def test_the_first_provider_of_a_method_remembers_what_it_accepted() -> None:
+    async with opened(TOKEN, BASIC) as chain:
+        assert chain.remembered("token", Secret(ME)) is None
+        identity = await chain.authenticate("token", Secret(ME), PEER)
+        assert chain.remembered("token", Secret(ME)) == identity
+        assert (await chain.authenticate("basic", Secret("admin:secret"), PEER)).role == "admin"
+        assert chain.remembered("basic", Secret("admin:secret")) is None
+        assert chain.remembered("none", Secret(ME)) is None
+
+
 async def test_a_method_without_a_provider_is_the_anonymous_role() -> None:
     async with opened(TOKEN, anonymous_role="guest") as chain:
         for method in ("none", "", "basic", "sasl"):

@@ -293,10 +293,30 @@ async def test_a_remembered_token_still_expires() -> None:
     clock = FakeClock()
     verifier = provider(clock)
     compact = json_token({"sub": "me", "exp": clock.now_ms() // 1000 + 60})
+    assert verifier.remembered(Secret(compact)) is None
     assert await role(verifier, compact) == "me"
     assert await role(verifier, compact) == "me"
+    assert verifier.remembered(Secret(compact)) == await verifier.authenticate(
+        Secret(compact), PEER
+    )
+    assert verifier.remembered(Secret(compact[:-1])) is None
     clock.elapsed_s += 60.001
     assert "expired" in await refusal(verifier, compact)
+    with pytest.raises(AuthenticationFailed, match="expired"):
+        verifier.remembered(Secret(compact))
+
+
+async def test_no_token_is_remembered_while_a_check_of_its_keys_is_due(tmp_path: Path) -> None:
+    clock, path = FakeClock(), tmp_path / "secret.key"
+    path.write_bytes(SECRET)
+    verifier = provider(clock, secret_key=Secret(f"file://{path}"))
+    compact = json_token({"sub": "a"})
+    assert await role(verifier, compact) == "a"
+    assert verifier.remembered(Secret(compact)) is not None
+    clock.elapsed_s += RELOAD_CHECK_S
+    assert verifier.remembered(Secret(compact)) is None
+    assert await role(verifier, compact) == "a"
+    assert verifier.remembered(Secret(compact)) is not None
 
 
 def test_a_token_is_verified_once_for_each_key_ring() -> None:

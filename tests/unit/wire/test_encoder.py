@@ -2,6 +2,7 @@
 
 import random
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +24,7 @@ from magnetar.wire.encoder import (
     encode_send,
     encode_send_error,
     encode_success,
+    encode_transaction_answer,
 )
 from magnetar.wire.events import Command, SendRun
 from magnetar.wire.message_id import unsigned64
@@ -49,6 +51,26 @@ def receipts_by_protobuf(
         base = pb.BaseCommand(type=pb.BaseCommand.SEND_RECEIPT, send_receipt=receipt)
         parts.append(frames.frame(base.SerializeToString()))
     return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        (CommandType.NEW_TXN_RESPONSE, pb.CommandNewTxnResponse),
+        (CommandType.ADD_PARTITION_TO_TXN_RESPONSE, pb.CommandAddPartitionToTxnResponse),
+        (CommandType.ADD_SUBSCRIPTION_TO_TXN_RESPONSE, pb.CommandAddSubscriptionToTxnResponse),
+        (CommandType.END_TXN_RESPONSE, pb.CommandEndTxnResponse),
+    ],
+)
+def test_answers_of_transactions_at_every_edge(kind: int, answer: Any) -> None:
+    for request_id, most, least in product((0, *EDGES), EDGES, EDGES):
+        message = answer(
+            request_id=unsigned64(request_id),
+            txnid_most_bits=unsigned64(most),
+            txnid_least_bits=unsigned64(least),
+        )
+        got = encode_transaction_answer(kind, request_id, (most, least))
+        assert got == encode_command(kind, message)
 
 
 def test_receipts_at_every_edge() -> None:

@@ -53,6 +53,7 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "isolation_policy": ("string", "Isolation policy"),
     "failure_domain": ("string", "Failure domain"),
     "group": ("string", "Anti-affinity group"),
+    "resource_group": ("string", "Resource group"),
 }
 
 TAGS: Final = (
@@ -63,6 +64,7 @@ TAGS: Final = (
     ("clusters", "The registered clusters"),
     ("schemas", "Schemas of topics"),
     ("brokers", "This broker: health, settings, version"),
+    ("resourcegroups", "Rates that namespaces share, over all brokers"),
     ("resource-quotas", "Loads that are assigned to bundles"),
     ("bookies", "Drain bookies; check the replication of ledgers"),
     ("lookup", "The broker that serves a topic"),

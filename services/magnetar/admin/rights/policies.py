@@ -62,7 +62,6 @@ _SUPER_USER_WRITES: Final = frozenset({"delayed_delivery"})
 FIXED: Final[Mapping[str, PolicyName]] = MappingProxyType(
     {
         "allowedClusters": PolicyName.ALLOW_CLUSTERS,
-        "resourcegroup": PolicyName.RESOURCEGROUP,
         "shadowTopics": PolicyName.SHADOW_TOPIC,
     }
 )

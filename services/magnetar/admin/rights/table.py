@@ -48,6 +48,7 @@ _S: Final = _T + "/subscription/{subscription:name}"
 _SCHEMAS: Final = _A + "/schemas/{tenant:name}/{namespace:name}/{topic:name}"
 _BROKERS: Final = _A + "/brokers"
 _OURS: Final = _A + "/magnetar"
+_GROUPS: Final = _A + "/resourcegroups"
 _QUOTAS: Final = _A + "/resource-quotas"
 _QUOTA_BUNDLE: Final = "/{tenant:name}/{namespace:name}/{bundle:name}"
 
@@ -77,6 +78,7 @@ _GET_STATS: Final = OnTopic(TopicOperation.GET_STATS)
 _METADATA: Final = OnTopic(TopicOperation.GET_METADATA)
 _PEEK: Final = OnTopic(TopicOperation.PEEK_MESSAGES)
 _CONSUME: Final = OnTopic(TopicOperation.CONSUME)
+_REDRIVE: Final = AllOf((_CONSUME, ByBody("PRODUCE of the topics that messages are moved to")))
 _EXPIRE: Final = OnTopic(TopicOperation.EXPIRE_MESSAGES)
 _RESET: Final = OnTopic(TopicOperation.RESET_CURSOR)
 _SKIP: Final = OnTopic(TopicOperation.SKIP)
@@ -84,9 +86,12 @@ _TERMINATE: Final = OnTopic(TopicOperation.TERMINATE)
 _COMPACT: Final = OnTopic(TopicOperation.COMPACT)
 _OFFLOAD: Final = OnTopic(TopicOperation.OFFLOAD)
 _SET_PARTITIONS: Final = OnPolicy(PolicyName.PARTITION, PolicyOperation.WRITE)
+_READ_GROUP: Final = OnPolicy(PolicyName.RESOURCEGROUP, PolicyOperation.READ)
+_WRITE_GROUP: Final = OnPolicy(PolicyName.RESOURCEGROUP, PolicyOperation.WRITE)
 _OLD_STRATEGY: Final = PolicyName.SCHEMA_COMPATIBILITY_STRATEGY
 
 _ISOLATION: Final = _C + "/{cluster:name}/namespaceIsolationPolicies"
+_TENANT_OF_QUERY: Final = ByBody("tenant LIST_NAMESPACES of the tenant that the query names")
 _DOMAINS: Final = _C + "/{cluster:name}/failureDomains"
 _POLICY_OF_CLUSTER: Final = "validateBothSuperuserAndClusterPolicyOperation"
 _READ_ISOLATION: Final = OnCluster("READ", check=_POLICY_OF_CLUSTER)
@@ -102,9 +107,8 @@ _CLUSTERS: Final[dict[Route, Right]] = {
     ("GET", _DOMAINS + "/{failure_domain:name}"): OnCluster("GET_FAILURE_DOMAIN"),
     ("POST", _DOMAINS + "/{failure_domain:name}"): OnCluster("UPDATE_FAILURE_DOMAIN"),
     ("DELETE", _DOMAINS + "/{failure_domain:name}"): OnCluster("DELETE_FAILURE_DOMAIN"),
-    ("GET", _A + "/namespaces/{cluster:name}/antiAffinity/{group:name}"): ByBody(
-        "tenant LIST_NAMESPACES of the tenant that the query names"
-    ),
+    ("GET", _A + "/namespaces/{cluster:name}/antiAffinity/{group:name}"): _TENANT_OF_QUERY,
+    ("GET", "/admin/namespaces/{cluster:name}/antiAffinity/{group:name}"): _TENANT_OF_QUERY,
     ("GET", _ISOLATION): _READ_ISOLATION,
     ("GET", _ISOLATION + "/brokers"): _READ_ISOLATION,
     ("GET", _ISOLATION + "/brokers/{broker:name}"): _READ_ISOLATION,
@@ -164,6 +168,9 @@ _NAMESPACES: Final[dict[Route, Right]] = {
     ),
     ("DELETE", _N + "/persistence/{policy:namespace_delete_persistence}"): _SUPER,
     ("GET", _N + "/{policy:fixed_of_namespaces}"): policies.OF_FIXED_NAMESPACE,
+    ("GET", _N + "/resourcegroup"): _READ_GROUP,
+    ("POST", _N + "/resourcegroup/{resource_group:name}"): _WRITE_GROUP,
+    ("DELETE", _N + "/resourcegroup"): _WRITE_GROUP,
     ("GET", _N + "/schemaAutoUpdateCompatibilityStrategy"): OnPolicy(
         _OLD_STRATEGY, PolicyOperation.READ
     ),
@@ -242,6 +249,9 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("PUT", _S + "/properties"): _SUBSCRIBE,
     ("POST", _S + "/analyzeBacklog"): _CONSUME,
     ("GET", _S + "/explain"): _GET_STATS,
+    ("POST", _S + "/redrive"): _REDRIVE,
+    ("GET", _S + "/redrive"): _CONSUME,
+    ("DELETE", _S + "/redrive"): _CONSUME,
     ("GET", _S + "/replicatedSubscriptionStatus"): OnTopic(
         TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS
     ),
@@ -310,6 +320,10 @@ _OF_BROKERS: Final[dict[Route, Right]] = {
         "GET",
         _A + "/broker-stats/broker-resource-availability/{tenant:name}/{namespace:name}",
     ): _SUPER,
+    ("GET", _GROUPS): _SUPER,
+    ("GET", _GROUPS + "/{resource_group:name}"): _SUPER,
+    ("PUT", _GROUPS + "/{resource_group:name}"): _SUPER,
+    ("DELETE", _GROUPS + "/{resource_group:name}"): _SUPER,
     ("GET", _QUOTAS): _SUPER,
     ("POST", _QUOTAS): _SUPER,
     ("GET", _QUOTAS + _QUOTA_BUNDLE): _SUPER,

@@ -28,6 +28,7 @@ from magnetar.core.names import NamespaceName
 from magnetar.policies.admission import ANTI_AFFINITY
 
 router = Routes(prefix="/admin/v2")
+old_router = Routes(prefix="/admin")
 
 _PATH: Final = "/clusters/{cluster:name}/failureDomains"
 _BODY: Final = described(body="FailureDomain", example={"brokers": ["broker-0:8080"]})
@@ -87,6 +88,17 @@ async def delete_domain(request: Request) -> Response:
     return empty()
 
 
+@old_router.get(
+    "/namespaces/{cluster:name}/antiAffinity/{group:name}",
+    summary="The namespaces of a tenant in an anti-affinity group, as pulsar-admin requests them",
+    tags=("namespaces",),
+    openapi_extra=described(query("property", "string", "The tenant")),
+)
+async def namespaces_of_group_for_tools(request: Request) -> Response:
+    """pulsar-admin 4 still uses the path and the parameter of the V1 API for this command."""
+    return await _namespaces_of_group(request, request.query_params.get("property"))
+
+
 @router.get(
     "/namespaces/{cluster:name}/antiAffinity/{group:name}",
     summary="The namespaces of a tenant in an anti-affinity group",
@@ -94,7 +106,10 @@ async def delete_domain(request: Request) -> Response:
     openapi_extra=described(query("tenant", "string", "The tenant")),
 )
 async def namespaces_of_group(request: Request) -> Response:
-    tenant = request.query_params.get("tenant")
+    return await _namespaces_of_group(request, request.query_params.get("tenant"))
+
+
+async def _namespaces_of_group(request: Request, tenant: str | None) -> Response:
     if tenant is None:
         raise MetadataError("Tenant should not be null", http_status=400)
     checked_name(tenant, "Tenant")

@@ -35,17 +35,18 @@ from magnetar.admin.routers.policies.documents import (
 )
 from magnetar.admin.routers.policies.offload_place import check_place
 from magnetar.admin.routers.policies.rules import check_honored
+from magnetar.admin.routers.resource_groups import require_group
 from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.catalog.resources import Document
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership import bundles
 from magnetar.broker.ownership.split_algorithms import RANGE
+from magnetar.broker.policies.applied_policies import RESOURCE_GROUP
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
 from magnetar.core.errors import (
     AuthorizationError,
     NotFound,
-    PreconditionFailed,
     TopicNotFound,
 )
 from magnetar.core.names import DOMAINS, NamespaceName, TopicName
@@ -58,7 +59,6 @@ router = Routes(prefix="/admin/v2/namespaces", tags=("namespaces",), placement=a
 _PATH: Final = "/{tenant:name}/{namespace:name}"
 _NOT_TAKEN: Final = ("bundles", "deleted", "migrated")
 """Fields of a namespace's document that a client cannot set when it creates the namespace."""
-_NOT_SUPPORTED: Final = ("resource_group_name",)
 _KINDS: Final[dict[type, str]] = {
     dict: "an object",
     list: "a list",
@@ -283,13 +283,16 @@ async def _new_policies(
     policies = default_policies(service.cluster)
     policy_fields = document_fields()
     fields = policies.keys() | policy_fields
-    _refuse_unsupported(given)
+    if group := given.get(RESOURCE_GROUP):
+        await require_group(service, group)
     for key, value in checked_document(given).items():
         if key in _NOT_TAKEN or key not in fields or _is_unset(value):
             continue
         if key not in policy_fields and type(value) is not type(policies[key]):
             raise HTTPException(400, f"{key} must be {_KINDS[type(policies[key])]}")
         policies[key] = value
+    if group:
+        policies[RESOURCE_GROUP] = group
     policies["bundles"] = bundles.requested(given.get("bundles"))
     allowed = tenant.get("allowedClusters") or []
     for cluster in policies["replication_clusters"]:
@@ -302,13 +305,6 @@ async def _new_policies(
         if policy.document in given:
             check_honored(policy, value_in(policies, policy, service.cluster), service)
     return policies
-
-
-def _refuse_unsupported(given: Document) -> None:
-    """Raises PreconditionFailed with the name of a field that only Pulsar implements."""
-    for field in _NOT_SUPPORTED:
-        if given.get(field):
-            raise PreconditionFailed(f"{field} has no effect here: leave it out")
 
 
 def _is_unset(value: object) -> bool:

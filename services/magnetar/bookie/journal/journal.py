@@ -27,6 +27,7 @@ from magnetar.bookie.api import BookieError, BookieReadOnly
 from magnetar.bookie.journal import codec_v1 as codec
 from magnetar.bookie.journal.files import FULL_ERRNOS, JournalPosition, JournalWriter
 from magnetar.bookie.settings import BookieSettings
+from magnetar.core.cork import cork
 from magnetar.core.log import get_logger
 
 log = get_logger("magnetar.bookie.journal.journal")
@@ -241,11 +242,12 @@ class Journal:
         self._pending_count -= len(records)
         self._pending_bytes -= commit.bytes_written
         self._durable_seq = commit.end.seq
-        for item in records:
-            try:
-                item.done(item)
-            except Exception:
-                log.exception("completion of a journal record raised")
+        with cork:
+            for item in records:
+                try:
+                    item.done(item)
+                except Exception:
+                    log.exception("completion of a journal record raised")
         self._notify_if_low()
         self._on_commit(commit)
 

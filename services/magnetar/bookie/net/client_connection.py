@@ -35,6 +35,7 @@ from magnetar.bookie.net.protocol_v1 import (
 )
 from magnetar.bookie.net.settings import RemoteSettings
 from magnetar.bookie.packed import PackedEntries
+from magnetar.core.cork import cork
 from magnetar.core.log import get_logger
 
 log = get_logger("magnetar.bookie.net.client_connection")
@@ -240,8 +241,9 @@ class ClientConnection(FrameSocket):
         decoder = self._decoder
         decoder.received(nbytes)
         try:
-            while self.error is None and (frame := decoder.take()) is not None:
-                self._take(frame)
+            with cork:
+                while self.error is None and (frame := decoder.take()) is not None:
+                    self._take(frame)
         except FrameError as error:
             self.close(self._owner.unavailable(f"it broke the protocol: {error}"))
 

@@ -52,6 +52,9 @@ from magnetar.settings.broker import BrokerSettings
 START_TIMEOUT_S: Final = 30.0
 CONFIRM_TIMEOUT_S: Final = 10.0
 
+RESOURCE_GROUP: Final = "resource_group_name"
+"""The field of a namespace's document that names its resource group."""
+
 _LOSING: Final = tuple(policy for policy in POLICIES if policy.loses_data)
 
 Listener = Callable[[], None]
@@ -163,6 +166,17 @@ class BrokerPolicies:
                     self._mark_unreadable(namespace)
             values[policy.name] = applied(policy, self._defaults[policy.name], own)
         return values[policy.name]
+
+    def resource_group(self, namespace: NamespaceName) -> str:
+        """Returns the name of the namespace's resource group, empty if it has none."""
+        values = self._of_namespaces.get(namespace)
+        if values is None:
+            if self._record(namespace) is None:
+                return ""  # the record has not arrived yet
+            values = self._of_namespaces[namespace] = {}
+        if RESOURCE_GROUP not in values:
+            values[RESOURCE_GROUP] = self._document(namespace).get(RESOURCE_GROUP) or ""
+        return str(values[RESOURCE_GROUP])
 
     def value(self, topic: TopicName, policy: Policy) -> Any:
         """Returns the value for the topic; a partition has its parent's."""

@@ -96,6 +96,28 @@ class Access:
         proof = await self._verified(lambda: self._prove(claims))
         if proof is None or self._ended:
             return False
+        return self._accept(claims, proof)
+
+    def prove_now(self, command: pb.CommandConnect) -> bool | None:
+        """Like `prove`, if the credentials are remembered; None if `prove` must decide.
+
+        Clients that reconnect then cost no task. The proof of a proxy is left to `prove`.
+        """
+        claims = claims_of(command)
+        if claims.original_role is not None:
+            return None
+        try:
+            identity = self._security.authenticator.remembered(claims.method, claims.data)
+        except AuthenticationFailed:
+            return None
+        if identity is None or not identity.role:
+            return None
+        return self._accept(
+            claims, Proof(identity, None, proxied=False, refreshes=claims.refreshes)
+        )
+
+    def _accept(self, claims: Claims, proof: Proof) -> bool:
+        """Whether the roles of a proof are valid and its keys still accepted; if not, closes."""
         role = proof.identity.role
         original = proof.original.role if proof.original else claims.original_role
         security = self._security

@@ -21,7 +21,12 @@ def on_connect(session: Session, command: pb.CommandConnect) -> Coroutine[Any, A
     assert security is not None  # noqa: S101 - these handlers serve only with it
     session.link.client_version = command.client_version[:CLIENT_VERSION_CHARS_MAX]
     session.access = access = Access(session.link, security, session.wire.peer)
-    return _connect(session, access, command)
+    proven = access.prove_now(command)
+    if proven is None:
+        return _connect(session, access, command)
+    if proven:
+        handshake.on_connect(session, command)
+    return None
 
 
 async def _connect(session: Session, access: Access, command: pb.CommandConnect) -> None:

@@ -1,8 +1,7 @@
 """The socket of one client: passes received bytes to the decoder, and writes frames in batches.
 
-Frames are collected and written once per turn of the event loop, so that the receipts of a commit,
-or the messages of a dispatch, cost one system call. uvloop does that by itself, without another
-turn of the loop; for asyncio's own loop, this module does it.
+Frames are written at once. While the cork is held (`core.cork`), small ones are collected, so that
+the receipts of a commit, or the answers to one read, cost one system call.
 
 Reading pauses while the client's published bytes without a receipt exceed a bound, so that the data
 of a fast producer waits in its TCP window, not in our memory. If the client reads too slowly,
@@ -22,6 +21,7 @@ from typing import Final, cast
 
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.session.session import Session
+from magnetar.core.cork import cork
 from magnetar.security.api import Peer
 from magnetar.security.tls.certificates import verified_certificate
 from magnetar.wire.decoder import FrameDecoder
@@ -31,6 +31,8 @@ from magnetar.wire.progress import Progress
 WRITE_BUFFER_HIGH_BYTES: Final = 4 << 20
 WRITE_BUFFER_LOW_BYTES: Final = 1 << 20
 UNREAD_BYTES_MAX: Final = 16 << 20
+GATHERED_FRAME_BYTES_MAX: Final = 16 << 10
+"""Larger frames are written at once, so that `writable` counts them."""
 CLOSE_TIMEOUT_S: Final = 5.0
 UNKNOWN_PEER: Final = ("unknown", 0)
 UNPROVEN_BUFFER_BYTES: Final = 4 * 1024
@@ -48,11 +50,9 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_decoder",
-        "_flush_scheduled",
         "_frame_bytes_max",
         "_held",
         "_loop",
-        "_loop_gathers",
         "_opened_at",
         "_out",
         "_progress",
@@ -75,8 +75,6 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._out: list[bytes] = []
-        self._flush_scheduled = False
-        self._loop_gathers = False
         self._held = False  # reading is paused by the budget
         self._opened_at = self._loop.time()
         self._progress = Progress(FRAME_STALL_S)
@@ -91,7 +89,6 @@ class Connection(asyncio.BufferedProtocol):
         """Opens the session on the connection."""
         # uvloop's transports behave as an asyncio.Transport, but are not registered as one.
         self._transport = cast("asyncio.Transport", transport)
-        self._loop_gathers = type(transport).__module__.startswith("uvloop")
         self._transport.set_write_buffer_limits(WRITE_BUFFER_HIGH_BYTES, WRITE_BUFFER_LOW_BYTES)
         # The kernel has no address of a peer that has already reset the connection. An exception
         # here would leave the socket open forever, because uvloop does not close it.
@@ -116,7 +113,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if events:
             self._progress.restart()  # the unfinished bytes now belong to another frame
-            self._session.handle(events)
+            with cork:
+                self._session.handle(events)
             if not self.writable:
                 self._check_unread()
 
@@ -154,33 +152,33 @@ class Connection(asyncio.BufferedProtocol):
                 transport.pause_reading()
 
     def send(self, frame: bytes) -> None:
-        """Queues one or more whole frames; they are written in this turn of the loop."""
-        if self._loop_gathers:
-            if not self.closed:
-                self._transport.write(frame)  # type: ignore[union-attr]  # set when opened
+        """Writes one or more whole frames: at once, or when the cork is released."""
+        if self.closed:
             return
-        self._out.append(frame)
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        out = self._out
+        if cork.held and len(frame) <= GATHERED_FRAME_BYTES_MAX:
+            if not out:
+                cork.on_release(self._flush)
+            out.append(frame)
+        elif out:
+            out.append(frame)
+            self._flush()
+        else:
+            self._transport.write(frame)  # type: ignore[union-attr]  # set when opened
 
     def send_parts(self, parts: list[bytes]) -> None:
-        """Queues frames that are split into parts, in order."""
-        if self._loop_gathers:
-            if not self.closed:
-                self._transport.writelines(parts)  # type: ignore[union-attr]
-            return
+        """Writes frames that are split into parts, in order, after all queued ones."""
+        # At once: dispatchers read `writable` before they send more.
         self._out += parts
-        if not self._flush_scheduled:
-            self._flush_scheduled = True
-            self._loop.call_soon(self._flush)
+        self._flush()
 
     def _flush(self) -> None:
-        self._flush_scheduled = False
         out = self._out
-        if not out or self._transport is None or self.closed:
+        if not out:
             return
         self._out = []
+        if self._transport is None or self.closed:
+            return
         if len(out) == 1:
             self._transport.write(out[0])
         else:

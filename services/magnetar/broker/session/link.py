@@ -28,6 +28,7 @@ from magnetar.wire.encoder import (
     encode_receipts,
     encode_send_error,
     encode_success,
+    encode_transaction_answer,
 )
 from magnetar.wire.entry import without_broker_entry_metadata
 from magnetar.wire.events import SendRun
@@ -150,6 +151,10 @@ class Link:
     def answer(self, kind: "CommandType.ValueType", message: Message) -> None:
         """Sends one command."""
         self._wire.send(encode_command(kind, message))
+
+    def transaction_answer(self, kind: int, request_id: int, txn: tuple[int, int]) -> None:
+        """Answers a command of a transaction, which succeeded."""
+        self._wire.send(encode_transaction_answer(kind, request_id, txn))
 
     def success(self, request_id: int) -> None:
         """Sends SUCCESS."""

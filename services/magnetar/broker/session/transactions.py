@@ -128,10 +128,12 @@ class Request:
         if error is not None:
             _refuse(self._kind, self.session, self.command, error)
             return
-        response = _response(self._kind, self.command)
-        if self.txn is not None:
-            response.txnid_most_bits, response.txnid_least_bits = self.txn
-        self.session.link.answer(_RESPONSES[self._kind][0], response)
+        kind, command = _RESPONSES[self._kind][0], self.command
+        if self._kind == CommandType.TC_CLIENT_CONNECT_REQUEST:
+            self.session.link.answer(kind, _response(self._kind, command))
+            return
+        txn = self.txn or (command.txnid_most_bits, command.txnid_least_bits)
+        self.session.link.transaction_answer(kind, command.request_id, txn)
 
     def _late(self) -> None:
         self.answered(_late())

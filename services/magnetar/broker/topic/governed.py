@@ -158,7 +158,7 @@ class GovernedTopic(ABC):
         if largest >= self._context.message_bytes_max:
             largest = 0  # the decoder refuses larger messages anyway
         encrypted = self._encryption_required
-        shared = self._context.limits.publishing
+        shared = self._context.publishing(self.name.namespace)
         gate = self.gate
         if gate is None:
             if not (rate.limits or largest or encrypted or shared):

@@ -31,8 +31,9 @@ class DispatchThrottles:
         self._topic = self._limiter(self._topic, rate, DISPATCH_RATE.manifest)
 
     def apply(self, subscription: PersistentSubscription) -> None:
-        """Limits a subscription to its own rate, the topic's and those of the broker."""
-        throttle, shared = subscription.throttle, self._context.limits.dispatching
+        """Limits a subscription to its own rate, and those of topic, resource group and broker."""
+        throttle = subscription.throttle
+        shared = self._context.dispatching(self._name.namespace)
         policies = self._context.policies
         value, named = policies.subscription_rate(self._name, subscription.name)
         source = f"dispatchRate of {subscription.name}" if named else ""

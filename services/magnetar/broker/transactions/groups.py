@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from magnetar.core.backoff import Backoff, Random
+from magnetar.core.cork import cork
 from magnetar.core.errors import MagnetarError, TransactionCoordinatorNotFound
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
@@ -164,8 +165,9 @@ class GroupWriter:
                         revision = await self.store.transact(operations)
                     except BadRevision:
                         return await self._after_conflict(parts)
-                for part in parts:
-                    part.writer.written(revision)
+                with cork:
+                    for part in parts:
+                        part.writer.written(revision)
                 return []
             except (MetadataUnavailable, TimeoutError) as error:
                 pause_s = backoff.failed_s()

@@ -80,6 +80,10 @@ class Consumer(Generic[T]):
             self._topic_ended,
         )
         self._topics = Topics(context, self._shared, start or StartPosition())
+        if options.decryption is not None:
+            from magnetar.client.consumer.decryption import decryptor
+
+            self._shared.decrypt = decryptor(options.decryption)
         self._letters: LetterTopics | None = None
         if options.dead_letter is not None or options.retry_enabled:
             single = topics[0] if len(topics) == 1 and pattern is None else ""

@@ -31,6 +31,9 @@ _single_from: Final = pb.SingleMessageMetadata.FromString
 
 CHECKSUM_MISMATCH: Final = int(pb.CommandAck.ChecksumMismatch)
 DECOMPRESSION_ERROR: Final = int(pb.CommandAck.DecompressionError)
+DECRYPTION_ERROR: Final = int(pb.CommandAck.DecryptionError)
+STAYS_UNREAD: Final = -1
+"""Not a fault of the protocol: the entry is not acknowledged."""
 BATCH_ERROR: Final = int(pb.CommandAck.BatchDeSerializeError)
 
 

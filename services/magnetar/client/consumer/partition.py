@@ -10,7 +10,10 @@ from typing import Any
 from magnetar.client.attachment import ends_attachment
 from magnetar.client.consumer.acks import Acks
 from magnetar.client.consumer.chunks import ChunkAssembler
+from magnetar.client.consumer.decryption import consumes_encrypted, discards_encrypted
 from magnetar.client.consumer.entry import (
+    DECRYPTION_ERROR,
+    STAYS_UNREAD,
     BadEntry,
     ReceivedEntry,
     decompressed,
@@ -25,6 +28,7 @@ from magnetar.client.errors import (
     AlreadyClosed,
     ClientError,
     Disconnected,
+    EncryptionFailed,
     IncompatibleSchema,
     MissingExtra,
 )
@@ -200,6 +204,8 @@ class PartitionConsumer:
         """Forgets the cluster that the client leaves."""
         retired, self.acks = self.acks, Acks(self._context, self._shared, self)
         retired.retire()
+        self.schema = self._shared.schema.for_topic()
+        self._writers = WriterSchemas(self._context, self.topic, self.schema, self._deliver)
         if not self._shared.options.durable:
             error = ClientError(
                 "The client has switched to another cluster, where message ids are others: "
@@ -237,7 +243,11 @@ class PartitionConsumer:
                 self.permits.consumed(entry.metadata.num_messages_in_batch)
                 return
             if entry.metadata.encryption_keys:
-                raise BadEntry(4, "it is encrypted, and this client cannot decrypt")
+                decrypted = self._decrypted(entry, payload)
+                if decrypted is None:
+                    self._take(entry, [Message(payload, entry)], 0)
+                    return
+                payload = decrypted
             if entry.metadata.HasField("num_chunks_from_msg") and (
                 entry.metadata.num_chunks_from_msg > 1
             ):
@@ -253,6 +263,22 @@ class PartitionConsumer:
             shared.queue.fail(error)
             return
         self._take(entry, messages, left_out)
+
+    def _decrypted(self, entry: ReceivedEntry, payload: bytes) -> bytes | None:
+        """Returns a payload decrypted, None to deliver it as it is; raises BadEntry."""
+        shared = self._shared
+        try:
+            if shared.decrypt is None:
+                raise EncryptionFailed("it is encrypted, and the consumer has no `decryption`")
+            return shared.decrypt(entry.metadata, payload)
+        except EncryptionFailed as error:
+            action = getattr(shared.options.decryption, "on_failure", None)
+            if consumes_encrypted(action, entry.metadata):
+                return None
+            if not discards_encrypted(action) and self.acks.unacked is not None:
+                self.acks.unacked.add(entry.place, entry.redelivery_count)
+            fault = DECRYPTION_ERROR if discards_encrypted(action) else STAYS_UNREAD
+            raise BadEntry(fault, f"it cannot be decrypted: {error.message}") from error
 
     def _take(self, entry: ReceivedEntry, messages: list[Message[Any]], left_out: int) -> None:
         if self.start.message_id is not None and entry.place == (
@@ -340,7 +366,7 @@ class PartitionConsumer:
             error=str(error),
         )
         self.permits.consumed()
-        if error.fault < 4 and self.connection is not None:
+        if error.fault != STAYS_UNREAD and self.connection is not None:
             self.acks.refuse(place, error.fault, self.connection)
 
     def on_end_of_topic(self) -> None:

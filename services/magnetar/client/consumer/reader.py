@@ -46,6 +46,7 @@ class Reader(Generic[T]):
                 interceptors=options.interceptors,
                 update_partitions_s=options.update_partitions_s,
                 create_topic=options.create_topic,
+                decryption=options.decryption,
             ),
             start,
         )

@@ -35,6 +35,8 @@ class Shared(msgspec.Struct):
     """Called when a topic gives up for good."""
     end_of_topic: Callable[[str], None]
     letters: Letters | None = None
+    decrypt: Callable[[pb.MessageMetadata, bytes], bytes] | None = None
+    """Decrypts the payload of an entry; raises EncryptionFailed. None: no decryption."""
     closed: bool = False
 
     @property

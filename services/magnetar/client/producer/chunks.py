@@ -14,19 +14,21 @@ METADATA_BYTES = 512
 class Chunker:
     """Splits the messages of one producer."""
 
-    __slots__ = ("_bytes_max", "_name")
+    __slots__ = ("_bytes_max", "_name", "_overhead_bytes")
 
-    def __init__(self, name: str, options: ProducerOptions) -> None:
+    def __init__(self, name: str, options: ProducerOptions, overhead_bytes: int) -> None:
+        """`overhead_bytes`: what encryption adds to each entry."""
         self._name = name
+        self._overhead_bytes = overhead_bytes
         self._bytes_max = options.chunk_bytes_max
 
     def metadata_bytes(self, message: OutgoingMessage) -> int:
         """The room that a message's metadata takes in its entry; 0 if there is no text."""
         if message.plain and not message.replicate_to:
-            return 0
+            return self._overhead_bytes
         texts = sum(4 * (len(k) + len(v)) + 16 for k, v in message.properties.items())
         keys = 4 * len(message.key or "") + 2 * len(message.key_bytes or b"")
-        return texts + keys + len(message.ordering_key or b"")
+        return texts + keys + len(message.ordering_key or b"") + self._overhead_bytes
 
     def shared(self) -> ChunkedMessage:
         """Returns the state that the chunks of a message share."""

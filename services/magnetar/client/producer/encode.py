@@ -5,7 +5,7 @@ producer is encoded once.
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -86,12 +86,20 @@ def _single_fields(message: OutgoingMessage, size: bytes, sequence: bytes) -> by
 class FrameEncoder:
     """Encodes the SEND frames of one producer on one topic or partition."""
 
-    __slots__ = ("_command", "_name", "_schema")
+    __slots__ = ("_command", "_encrypt", "_name", "schema")
 
-    def __init__(self, producer_id: int, name: str, schema_version: bytes) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        name: str,
+        schema_version: bytes,
+        encrypt: "Callable[[bytes], tuple[bytes, bytes]] | None" = None,
+    ) -> None:
+        """`encrypt` returns the metadata of encryption, and the encrypted payload."""
+        self._encrypt = encrypt
         self._command = b"\x08" + varint(producer_id) + b"\x10"
         self._name = _text(b"\x0a", name) + b"\x10"
-        self._schema = (
+        self.schema = (
             b"\x82\x01" + varint(len(schema_version)) + schema_version if schema_version else b""
         )
 
@@ -119,7 +127,7 @@ class FrameEncoder:
             parts += (b"\x40", varint(compression), b"\x48", varint(size_bytes))
         if message.event_time_ms:
             parts += (b"\x60", varint(message.event_time_ms))
-        parts.append(self._schema)
+        parts.append(self.schema)
         if is_base64:
             parts.append(b"\x88\x01\x01")
         if message.ordering_key is not None:
@@ -137,6 +145,9 @@ class FrameEncoder:
             command += _transaction_command(transaction)
         if chunk is not None:
             command += b"\x38\x01"
+        if self._encrypt is not None:
+            fields, payload = self._encrypt(payload)
+            parts.append(fields)
         return self._frame(command, b"".join(parts), payload)
 
     def batch(
@@ -159,7 +170,7 @@ class FrameEncoder:
             parts += (b"\x32", varint(len(key)), key)
         if compression:
             parts += (b"\x40", varint(compression))
-        parts += (b"\x48", varint(uncompressed_bytes), b"\x58", varint(count), self._schema)
+        parts += (b"\x48", varint(uncompressed_bytes), b"\x58", varint(count), self.schema)
         if is_base64:
             parts.append(b"\x88\x01\x01")
         if first is not None and first.ordering_key is not None:
@@ -171,6 +182,9 @@ class FrameEncoder:
         if transaction is not None:
             command += _transaction_command(transaction)
         command += b"\x30" + varint(highest_sequence_id)
+        if self._encrypt is not None:
+            fields, payload = self._encrypt(payload)
+            parts.append(fields)
         return self._frame(command, b"".join(parts), payload)
 
     def _frame(self, command: bytes, metadata: bytes, payload: bytes) -> tuple[bytes, bytes]:

@@ -34,6 +34,8 @@ from magnetar.core.names import parse_topic
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from magnetar.client.crypto.cipher import ProducerCipher
+    from magnetar.client.producer.advice import Advice
     from magnetar.client.transaction.transaction import Transaction
 
 log = get_logger("magnetar.client.producer")
@@ -57,6 +59,8 @@ class Producer(Generic[T]):
             options.max_pending_messages_total if options.max_pending_messages else 0
         )
         self._compress = compressor(options.compression)
+        self._cipher: ProducerCipher | None = None
+        self._opened_at = context.loop.time()
         self._lanes: list[PartitionProducer] = []
         self._router: Router  # exists once open
         self._growth: asyncio.Task[Any] | None = None
@@ -72,6 +76,10 @@ class Producer(Generic[T]):
         partitions = await self._context.lookup.partitions(self.topic)
         if self.options.chunking and not name.persistent:
             raise InvalidConfiguration("Chunking needs a persistent topic", topic=self.topic)
+        if self.options.encryption is not None:
+            from magnetar.client.crypto.cipher import ProducerCipher
+
+            self._cipher = ProducerCipher(self.options.encryption, self._context.loop.time)
         try:
             if partitions:
                 await self._add_partitions(partitions)
@@ -110,6 +118,7 @@ class Producer(Generic[T]):
                 self._compress,
                 self._total,
                 self._stats,
+                self._cipher,
             )
             for index, topic in enumerate(topics)
         ]
@@ -173,6 +182,15 @@ class Producer(Generic[T]):
         self._stats.pending_messages = sum(lane.pending_messages for lane in self._lanes)
         self._stats.pending_bytes = sum(lane.pending_bytes for lane in self._lanes)
         return self._stats
+
+    def advise(self) -> "list[Advice]":
+        """Suggests settings from what was sent since the producer was opened.
+
+        `docs/use/client.md` has the rules. Empty if little was sent, or nothing would help.
+        """
+        from magnetar.client.producer.advice import advice
+
+        return advice(self.options, self.stats, self._context.loop.time() - self._opened_at)
 
     # -- send ----------------------------------------------------------------------------------
 

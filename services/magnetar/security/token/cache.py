@@ -44,6 +44,12 @@ class VerifiedTokens:
     def __len__(self) -> int:
         return len(self._tokens)
 
+    def remembered(self, compact: Secret, keys: KeyRing) -> VerifiedToken | None:
+        """Returns the token if `keys` verified it before."""
+        if self._keys is not keys:
+            return None
+        return self._tokens.get(sha256(compact.reveal()).digest())
+
     def verified(
         self, compact: Secret, keys: KeyRing, verify: Callable[[Secret, KeyRing], VerifiedToken]
     ) -> VerifiedToken:

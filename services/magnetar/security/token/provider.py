@@ -44,7 +44,15 @@ class TokenProvider:
 
     async def authenticate(self, data: Secret, peer: Peer) -> Identity:  # noqa: ARG002
         """Returns the role of a token; raises AuthenticationFailed."""
-        token = self._verified.verified(data, await self._keys.current(), _verify)
+        return self._identity(self._verified.verified(data, await self._keys.current(), _verify))
+
+    def remembered(self, data: Secret) -> Identity | None:
+        """Returns the role of a token that was verified before; raises AuthenticationFailed."""
+        keys = self._keys.current_now()
+        token = None if keys is None else self._verified.remembered(data, keys)
+        return None if token is None else self._identity(token)
+
+    def _identity(self, token: VerifiedToken) -> Identity:
         claims = token.claims
         config = self._config
         expires_at_ms = check_times(claims, self._clock.now_ms(), config.clock_skew_s)

@@ -15,6 +15,7 @@ from magnetar.broker.session.connection import (
     CLOSE_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     FRAME_STALL_S,
+    GATHERED_FRAME_BYTES_MAX,
     UNREAD_BYTES_MAX,
     WRITE_BUFFER_HIGH_BYTES,
     WRITE_BUFFER_LOW_BYTES,
@@ -22,6 +23,7 @@ from magnetar.broker.session.connection import (
 )
 from magnetar.broker.session.handlers import HANDLERS
 from magnetar.broker.session.session import Session
+from magnetar.core.cork import cork
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 from magnetar.wire.encoder import PING_FRAME, PONG_FRAME, encode_command
@@ -73,13 +75,6 @@ class Transport(asyncio.Transport):
         self.aborted = True
 
 
-class UvloopTransport(Transport):
-    """One of a loop that gathers writes by itself."""
-
-
-UvloopTransport.__module__ = "uvloop.loop"
-
-
 class Rig:
     """A connection of a broker, over a transport."""
 
@@ -112,10 +107,10 @@ class Rig:
         return writes
 
 
-def rigged(test: Callable[[Rig], Awaitable[None]], transport: type[Transport] = Transport) -> None:
+def rigged(test: Callable[[Rig], Awaitable[None]]) -> None:
     async def main() -> None:
         async with broker() as w:
-            await test(Rig(w.service, transport()).connects())
+            await test(Rig(w.service).connects())
 
     virtual(main())
 
@@ -123,43 +118,61 @@ def rigged(test: Callable[[Rig], Awaitable[None]], transport: type[Transport] = 
 # -- writing
 
 
-def test_frames_of_one_turn_are_written_in_order_by_one_call() -> None:
-    async def test(rig: Rig) -> None:
-        await rig.sent()
-        connection = rig.connection
-        connection.send(b"a")
-        connection.send_parts([b"b", b"c"])
-        connection.send(b"d")
-        assert rig.transport.writes == [], "the turn is not over"
-        assert await rig.sent() == [b"abcd"]
-        assert await rig.sent() == []
-        connection.send_parts([b"e", b"f"])
-        assert await rig.sent() == [b"ef"]
-        connection.send(b"g")
-        assert await rig.sent() == [b"g"]
-
-    rigged(test)
-
-
-def test_a_loop_that_gathers_by_itself_gets_each_frame_at_once() -> None:
+def test_frames_are_written_at_once_unless_the_cork_is_held() -> None:
     async def test(rig: Rig) -> None:
         rig.transport.writes.clear()
         rig.connection.send(b"a")
         rig.connection.send_parts([b"b", b"c"])
         assert rig.transport.writes == [b"a", b"bc"]
-        rig.connection.close()
-        rig.connection.send(b"d")
-        rig.connection.send_parts([b"e"])
-        assert await rig.sent() == [b"a", b"bc"]
 
-    rigged(test, UvloopTransport)
+    rigged(test)
+
+
+def test_small_frames_under_the_cork_are_written_in_order_by_one_call() -> None:
+    async def test(rig: Rig) -> None:
+        rig.transport.writes.clear()
+        connection, writes = rig.connection, rig.transport.writes
+        with cork:
+            connection.send(b"a")
+            with cork:
+                connection.send(b"b")
+            assert writes == [], "the outer one is held"
+        assert writes == [b"ab"]
+        large = bytes(GATHERED_FRAME_BYTES_MAX + 1)
+        with cork:
+            connection.send(b"c")
+            connection.send(large)
+            assert writes.pop() == b"c" + large, "`writable` must count it"
+            connection.send(b"d")
+            connection.send_parts([b"e", b"f"])
+            assert writes.pop() == b"def", "dispatchers read `writable` next"
+            connection.send(b"g")
+        assert writes == [b"ab", b"g"]
+
+    rigged(test)
+
+
+def test_the_cork_writes_nothing_to_a_connection_that_ended_meanwhile() -> None:
+    async def test(rig: Rig) -> None:
+        other = Rig(rig.service).connects()
+        rig.transport.writes.clear()
+        other.transport.writes.clear()
+        with cork:
+            rig.connection.send(b"a")
+            other.connection.send(b"b")
+            rig.connection.connection_lost(None)
+            rig.connection.send(b"late")
+        assert (rig.transport.writes, other.transport.writes) == ([], [b"b"])
+
+    rigged(test)
 
 
 def test_closing_sends_what_is_queued_and_nothing_after_it_and_does_not_wait_for_ever() -> None:
     async def test(rig: Rig) -> None:
         await rig.sent()
-        rig.connection.send(b"last")
-        rig.connection.close()
+        with cork:
+            rig.connection.send(b"last")
+            rig.connection.close()
         assert (rig.transport.writes, rig.transport.closed) == ([b"last"], True)
         rig.connection.send(b"late")
         rig.connection.send_parts([b"late"])
@@ -179,8 +192,9 @@ def test_closing_sends_what_is_queued_and_nothing_after_it_and_does_not_wait_for
 def test_a_lost_connection_writes_and_reads_nothing_more() -> None:
     async def test(rig: Rig) -> None:
         await rig.sent()
-        rig.connection.send(b"queued")
-        rig.connection.connection_lost(None)
+        with cork:
+            rig.connection.send(b"queued")
+            rig.connection.connection_lost(None)
         assert rig.connection.closed
         assert rig.session not in rig.service.sessions
         rig.connection.send(b"late")

@@ -1,6 +1,6 @@
 """Routes beside the policies of the registry: properties, and answers that never change.
 
-Magnetar lacks shadow topics and resource groups. Their routes answer as if nothing was set.
+Magnetar lacks shadow topics. Their routes answer as if nothing was set.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,6 @@ _OLD_STRATEGIES: Final = (
 
 OF_NAMESPACES: Final[dict[str, Callable[[Document], object]]] = {
     "allowedClusters": lambda document: document["allowed_clusters"],
-    "resourcegroup": lambda _: None,
 }
 OF_TOPICS: Final[dict[str, object]] = {
     "shadowTopics": None,

@@ -1,0 +1,1 @@
+"""End-to-end encryption: what users configure (`api`), and the ciphers (`cipher`)."""

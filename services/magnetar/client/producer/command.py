@@ -1,0 +1,35 @@
+"""The PRODUCER command of one topic or partition."""
+
+from magnetar.client.network.lookup import schema_to_wire
+from magnetar.client.options import ProducerOptions
+from magnetar.schemas.model import SchemaInfo
+from magnetar.wire._pb import PulsarApi_pb2 as pb
+
+
+def producer_command(
+    options: ProducerOptions,
+    topic: str,
+    producer_id: int,
+    epoch: int,
+    name: str,
+    schema: SchemaInfo | None,
+) -> pb.CommandProducer:
+    """Returns the PRODUCER; an empty `name` lets the broker choose one."""
+    command = pb.CommandProducer(
+        topic=topic,
+        producer_id=producer_id,
+        request_id=0,
+        epoch=epoch,
+        user_provided_producer_name=bool(options.name),
+        producer_access_mode=pb.ProducerAccessMode.ValueType(int(options.access_mode)),
+        metadata=[pb.KeyValue(key=k, value=v) for k, v in options.properties.items()],
+        txn_enabled=True,
+        encrypted=options.encryption is not None,
+    )
+    if name:
+        command.producer_name = name
+    if schema is not None:
+        command.schema.CopyFrom(schema_to_wire(schema))
+    if options.initial_subscription:
+        command.initial_subscription_name = options.initial_subscription
+    return command
