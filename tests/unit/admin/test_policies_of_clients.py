@@ -238,18 +238,3 @@ async def test_the_policies_in_force_if_none_is_set(admin: Admin) -> None:
     assert await applied("entryFilters") == {"entryFilterNames": ""}
     assert await applied("subscriptionTypesEnabled") == []
     assert (await admin.done("GET", TOPIC + "/subscriptionTypesEnabled")).json() == []
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("resource_group_name", "rg"),
-    ],
-)
-async def test_a_namespace_is_not_created_with_policies_without_effect(
-    admin: Admin, field: str, value: object
-) -> None:
-    answer = await admin.call("PUT", "~/namespaces/t1/n9", {field: value})
-    assert answer.status_code == 412
-    assert answer.json() == {"reason": f"{field} has no effect here: leave it out"}
-    assert (await admin.call("GET", "~/namespaces/t1/n9")).status_code == 404

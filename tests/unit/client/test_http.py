@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from magnetar.client import Client
 from magnetar.client.errors import (
     AuthenticationFailed,
+    AuthorizationFailed,
     ClientError,
     ConnectFailed,
     InvalidConfiguration,
-    LookupFailed,
     OperationTimeout,
     ServerFailed,
     TopicNotFound,
@@ -25,10 +25,10 @@ Serve = Callable[[bytes], None]
 
 
 class Server:
-    """Answers every request with the bytes of its path."""
+    """Answers each request with the next bytes of its path; the last ones remain."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, bytes] = {}
+        self.answers: dict[str, list[bytes]] = {}
         self.heads: list[bytes] = []
         self.port = 0
 
@@ -40,7 +40,8 @@ class Server:
         head = await reader.readuntil(b"\r\n\r\n")
         self.heads.append(head)
         path = head.split(b" ")[1].decode().partition("?")[0]
-        writer.write(self.answers.get(path, b""))
+        answers = self.answers[path]
+        writer.write(answers.pop(0) if len(answers) > 1 else answers[0])
         writer.close()
 
 
@@ -71,7 +72,7 @@ async def get(url: str, headers: dict[str, str] | None = None) -> HttpAnswer:
     ],
 )
 async def test_bodies(server: Server, answer: bytes) -> None:
-    server.answers["/a"] = answer
+    server.answers["/a"] = [answer]
     got = await get(f"{server.url}/a?b=c", {"Authorization": "Bearer t"})
     assert (got.status, got.body) == (200, b"hello")
     assert server.heads[0].startswith(b"GET /a?b=c HTTP/1.1\r\nHost: 127.0.0.1:")
@@ -92,14 +93,14 @@ async def test_bodies(server: Server, answer: bytes) -> None:
     ],
 )
 async def test_damaged_answers(server: Server, answer: bytes) -> None:
-    server.answers["/a"] = answer
+    server.answers["/a"] = [answer]
     with pytest.raises(ConnectFailed, match="No connection to http://127"):
         await get(f"{server.url}/a")
 
 
 async def test_endless_bodies_are_cut(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ANSWER_BYTES_MAX", 10)
-    server.answers["/a"] = b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 11
+    server.answers["/a"] = [b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 11]
     with pytest.raises(ConnectFailed, match="larger than 10 bytes"):
         await get(f"{server.url}/a")
 
@@ -147,43 +148,62 @@ async def test_a_server_that_does_not_answer() -> None:
 PARTITIONS = "/admin/v2/persistent/public/default/t/partitions"
 
 
+def answer(status: int, body: bytes = b"", more: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n%s\r\n%s" % (status, len(body), more, body)
+
+
 @pytest.mark.parametrize(
-    ("answer", "error", "text"),
+    ("refusal", "error", "text"),
     [
-        (b"HTTP/1.1 401 No\r\nContent-Length: 0\r\n\r\n", AuthenticationFailed, "answered 401"),
-        (
-            b'HTTP/1.1 404 No\r\nContent-Length: 24\r\n\r\n{"reason":"no such one"}',
-            TopicNotFound,
-            "no such one",
-        ),
-        (b"HTTP/1.1 412 No\r\nContent-Length: 0\r\n\r\n", ServerFailed, "answered 412"),
-        (b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", OperationTimeout, "answered 500"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n[", OperationTimeout, "not JSON"),
-        (
-            b"HTTP/1.1 307 T\r\nContent-Length: 0\r\nLocation: "
-            + PARTITIONS.encode()
-            + b"\r\n\r\n",
-            OperationTimeout,
-            "More than 20 redirects",
-        ),
+        (answer(401), AuthenticationFailed, "answered 401"),
+        (answer(401, b'{"reason":"Unauthorized to x"}'), AuthorizationFailed, "to x"),
+        (answer(404, b'{"reason":"no such one"}'), TopicNotFound, "no such one"),
+        (answer(412), ServerFailed, "answered 412"),
     ],
 )
-async def test_errors_of_lookups(
-    server: Server, answer: bytes, error: type[ClientError], text: str
+async def test_errors_that_end_a_lookup(
+    server: Server, refusal: bytes, error: type[ClientError], text: str
 ) -> None:
-    server.answers[PARTITIONS] = answer
-    async with Client(server.url, operation_timeout_s=0.3) as client:
+    server.answers[PARTITIONS] = [refusal]
+    async with Client(server.url) as client:
         with pytest.raises(error, match=text):
             await client.partitions("t")
+    assert len(server.heads) == 1
 
 
-async def test_a_broker_without_an_address(server: Server) -> None:
-    server.answers[PARTITIONS] = b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"partitions":0}'
-    server.answers["/lookup/v2/topic/persistent/public/default/t"] = (
-        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
-    )
-    async with Client(server.url, operation_timeout_s=0.3, listener="inside") as client:
-        with pytest.raises(OperationTimeout, match="has no plain address"):
+@pytest.mark.parametrize(
+    "failures",
+    [
+        [answer(500)],
+        [answer(503)],
+        [answer(200, b"[")],
+        [b""],
+        [answer(307, more=b"Location: %s\r\n" % PARTITIONS.encode())] * 20,
+    ],
+)
+async def test_errors_after_which_a_lookup_is_repeated(
+    server: Server, failures: list[bytes]
+) -> None:
+    server.answers[PARTITIONS] = [*failures, answer(200, b'{"partitions":2}')]
+    async with Client(server.url) as client:
+        assert len(await client.partitions("t")) == 2
+    assert len(server.heads) == len(failures) + 1
+
+
+async def test_redirects_are_followed(server: Server) -> None:
+    server.answers[PARTITIONS] = [answer(307, more=b"Location: /there?x=y\r\n")]
+    server.answers["/there"] = [answer(200, b'{"partitions":3}')]
+    async with Client(server.url) as client:
+        assert len(await client.partitions("t")) == 3
+
+
+async def test_a_broker_without_an_address_is_looked_up_again(server: Server) -> None:
+    server.answers[PARTITIONS] = [answer(200, b'{"partitions":0}')]
+    path = "/lookup/v2/topic/persistent/public/default/t"
+    server.answers[path] = [answer(200, b"{}"), answer(404)]
+    async with Client(server.url, listener="inside") as client:
+        with pytest.raises(TopicNotFound):
             await client.producer("t")
-    assert any(b"authoritative=false&listenerName=inside" in head for head in server.heads)
-    assert LookupFailed.retryable
+    lookups = [head for head in server.heads if path.encode() in head]
+    assert len(lookups) == 2
+    assert b"authoritative=false&listenerName=inside" in lookups[0]

@@ -127,3 +127,20 @@ async def test_a_task_that_ignores_its_cancellation_is_left_after_the_deadline(
     assert [record.message for record in caplog.records] == ["task did not stop"]
     go.set()
     await task
+
+
+async def test_a_set_without_tasks_holds_none_and_runs_others_later() -> None:
+    tasks = TaskSet("test")
+    for _ in range(2):
+        task = tasks.start(asyncio.sleep(0), "nap")
+        assert task is not None
+        assert len(tasks) == 1
+        await task
+        await asyncio.sleep(0)
+        assert len(tasks) == 0
+        assert tasks._tasks is None
+    await tasks.finish(asyncio.sleep(0), "nap")
+    await asyncio.sleep(0)
+    assert tasks._tasks is None
+    await tasks.stop()
+    assert tasks.start(asyncio.sleep(0), "late") is None
