@@ -30,8 +30,7 @@ class ClosedStandalone:
         key.write_bytes(self.secret)
         hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
         users.write_text(f"user:{hashed}\n")
-        self._tls_port = held_port("127.0.0.1")
-        self._https_port = held_port("127.0.0.1")
+        self._tls_port, self._https_port = held_port("127.0.0.1"), held_port("127.0.0.1")
         keys = {
             "authenticationEnabled": "true",
             "authorizationEnabled": "true",
@@ -72,11 +71,12 @@ class ClosedStandalone:
     ) -> pulsar.Client:
         """Returns an official client on the plain port, or with `tls=True` on the TLS port."""
         tls = options.pop("tls", False)
+        url = options.pop("url", self.tls_url if tls else self.process.service_url)
         if tls:
             options["tls_trust_certs_file_path"] = str(self.ca.file)
         options.setdefault("operation_timeout_seconds", OPERATION_TIMEOUT_S)
         client = pulsar.Client(
-            self.tls_url if tls else self.process.service_url,
+            url,
             authentication=authentication,
             logger=pulsar.FileLogger(pulsar.LoggerLevel.Info, self._log),
             **options,

@@ -153,6 +153,8 @@ def valid(text: str) -> bool:
     return text.partition("+")[0] in ROLES
 
 
+# A timeout that strikes inside of a task of the broker would be that task's failure, and be lost.
+@pytest.mark.timeout(600)
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

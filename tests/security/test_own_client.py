@@ -223,7 +223,7 @@ async def test_oauth2(closed: ClosedStandalone, issuer: Issuer, key_file: Path) 
 
 
 async def test_oauth2_renews_early_and_survives_an_outage(issuer: Issuer) -> None:
-    auth = OAuth2(issuer.url, client_id="me", client_secret="s", early_refresh=0.000_001)  # noqa: S106
+    auth = OAuth2(issuer.url, client_id="me", client_secret="s", early_refresh=1e-12)  # noqa: S106
     issuer.answers[TOKEN] = (200, {"access_token": "first", "expires_in": 3600})
     first = await asyncio.gather(*(auth.credentials() for _ in range(5)))
     assert set(first) == {b"first"}

@@ -1,5 +1,7 @@
 """The official Python client (which is the C++ client) against a closed standalone."""
 
+import base64
+import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +55,40 @@ def test_certificate(closed: ClosedStandalone) -> None:
 def test_token_over_tls(closed: ClosedStandalone) -> None:
     authentication = pulsar.AuthenticationToken(closed.token("user"))
     exchange(closed.client(authentication, tls=True), f"{TOPIC}-token-tls")
+
+
+def by_method(closed: ClosedStandalone, method: str) -> pulsar.Authentication:
+    if method == "token":
+        return pulsar.AuthenticationToken(closed.token("user"))
+    if method == "basic":
+        return pulsar.AuthenticationBasic("user", PASSWORD)
+    own = closed.ca.issue("certified")
+    return pulsar.AuthenticationTLS(str(own.cert), str(own.key))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "method"),
+    [
+        ("http", "token"),
+        ("http", "basic"),
+        ("https", "token"),
+        ("https", "basic"),
+        ("https", "tls"),
+    ],
+)
+def test_look_ups_over_rest(closed: ClosedStandalone, scheme: str, method: str) -> None:
+    """A client with a web service URL looks topics up over REST, with the headers of its plugin."""
+    tls = scheme == "https"
+    url = closed.https_url if tls else closed.process.http_url
+    client = closed.client(by_method(closed, method), tls=tls, url=url)
+    exchange(client, f"{TOPIC}-{scheme}-{method}")
+
+
+def test_look_ups_over_rest_with_wrong_credentials(closed: ClosedStandalone) -> None:
+    authentication = pulsar.AuthenticationToken(forged(closed))
+    client = closed.client(authentication, url=closed.process.http_url, operation_timeout_seconds=2)
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(f"{TOPIC}-forged-rest")
 
 
 REASONS = {
@@ -190,3 +226,37 @@ def test_a_token_that_is_not_renewed_ends_the_connection(closed: ClosedStandalon
     producer.send(b"x")
     assert ends(producer)
     assert publishers(closed, "t-expired") == []
+
+
+SHOWING = (
+    "/admin/v2/brokers/configuration/runtime",
+    "/admin/v2/brokers/configuration/values",
+    "/admin/v2/brokers/internal-configuration",
+    "/admin/v2/clusters/standalone",
+    "/metrics",
+    "/status",
+)
+
+
+def test_no_secret_is_in_an_answer_a_file_or_the_list_of_processes(
+    closed: ClosedStandalone,
+) -> None:
+    """The log and the data directory are those of all tests before, with right and wrong ones."""
+    token = closed.token(ADMIN)
+    secrets = [closed.secret, PASSWORD.encode(), token.encode(), forged(closed).encode()]
+    secrets += [base64.b64encode(secret) for secret in secrets]
+    pid = closed.process.pid
+    shown = {"process list": Path(f"/proc/{pid}/cmdline").read_bytes()}
+    with closed.admin() as http:
+        for path in SHOWING:
+            shown[path] = http.get(path).raise_for_status().content
+        query = f"/admin/v2/clusters?token={token}"
+        refused = http.get(query, headers={"Authorization": f"Basic {PASSWORD}"})
+        assert refused.status_code == 401
+        shown[query] = refused.content
+    for file in (closed.process.log, *closed.process.data_dir.rglob("*")):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):  # the server deletes some
+            shown[str(file)] = file.read_bytes()
+    assert [
+        place for place, text in shown.items() if any(secret in text for secret in secrets)
+    ] == []

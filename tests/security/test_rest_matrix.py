@@ -33,6 +33,7 @@ ALLOWED: Final[dict[str, set[str]]] = {
     "topic: GET_METADATA": CLIENTS | ADMIN,
     "topic: PRODUCE": {"prod", "topicprod", "ta"},
     "topic: CONSUME": CONSUMER,
+    "PRODUCE of the topics that messages are moved to": ALL,  # test_redrive_rights
     "topic: SUBSCRIBE": CONSUMER,
     "topic: UNSUBSCRIBE": CONSUMER,
     "topic: GET_SUBSCRIPTIONS": CONSUMER,

@@ -83,6 +83,9 @@ TELLS: Final = 0x7E11
 TELLS_CHANCE: Final = 0.5
 TXNS: Final = 0x7A45
 TXNS_CHANCE: Final = 0.4
+JOINT: Final = 0x701E
+JOINT_CHANCE: Final = 0.4
+"""Of the runs with transactions."""
 DEDUPLICATION: Final = 0xDED0
 DEDUPLICATION_CHANCE: Final = 0.3
 
@@ -171,6 +174,8 @@ class TxnPlan:
     leave_chance: float = 0.05
     plain_chance: float = 0.2
     pace_s: float = 0.05
+    joint_chance: float = 0.0
+    """How often a mover commits several transactions at once. Not with cumulative acks."""
 
 
 @dataclass(slots=True)
@@ -330,6 +335,9 @@ def add_transactions(plan: Plan, *, always: bool = False) -> None:
             plain_chance=rng.choice((0.0, 0.3)),
             pace_s=rng.choice((0.0, 0.05, 0.5)),
         )
+        rng = Random(plan.seed ^ JOINT)
+        if rng.random() < JOINT_CHANCE:
+            plan.txn.joint_chance = rng.choice((0.3, 1.0))
 
 
 def draw_topic(rng: Random, number: int, span_s: float) -> TopicPlan:

@@ -2,8 +2,8 @@
 
 A mover does what official clients do: it finds its coordinators by look-ups, adds topics and its
 subscription to a transaction, sends, acks, and ends it. An END_TXN without an answer is repeated on
-another connection. Some transactions are aborted, and some are left to their timeout. `txn_history`
-has the rules.
+another connection. Some transactions are aborted, some are left to their timeout, and some are
+committed several at once. `txn_history` has the rules.
 """
 
 import asyncio
@@ -296,12 +296,14 @@ class Mover(Subscriber):
         items = dict(list(self.queue.items())[: rng.choice((1, 1, 2, 5, 20))])
         for item in items:
             del self.queue[item]
-        attempt = await self._begin()
+        shares = self._shares(items)
+        attempts = await self._begin(len(shares))
         try:
             async with asyncio.timeout(RECEIPT_S_MAX if calm else rng.choice(PATIENCE_S)):
-                await self._fill(attempt, items)
+                for attempt, share in zip(attempts, shares, strict=True):
+                    await self._fill(attempt, share)
         except ERRORS:
-            await self._end(attempt, commit=False)
+            await self._abort(attempts)
             raise
         fate = 1.0 if calm else rng.random()
         if fate < self.plan.leave_chance:
@@ -310,9 +312,13 @@ class Mover(Subscriber):
         await asyncio.sleep(rng.expovariate(1.0) * self.plan.pace_s)
         if self._cumulative and self._rewound:
             # Its ack would also cover the earlier messages, which it has not moved.
-            await self._end(attempt, commit=False)
+            await self._abort(attempts)
             raise ConnectionError("the messages come again, from an earlier one on")
-        await self._end(attempt, commit=commit)
+        if commit:
+            await self._end(attempts[0], commit=True)
+        else:
+            await self._abort(attempts)
+        attempt = rng.choice(attempts) if len(attempts) > 1 else attempts[0]
         if attempt.committed is not None and rng.random() < LATE_CHANCE:
             await self._send_late(attempt)
         if attempt.committed is not True and self._cumulative:
@@ -336,8 +342,36 @@ class Mover(Subscriber):
             return
         self.history.violated(f"{producer.topic} took a message of {attempt.name} after its end")
 
-    async def _begin(self) -> Attempt:
+    def _shares(self, items: dict[Item, int]) -> list[dict[Item, int]]:
+        """The items of each transaction: one, unless several are to be committed at once."""
+        if self._cumulative or not self.plan.joint_chance:
+            return [items]
+        if self.rng.random() >= self.plan.joint_chance:
+            return [items]
+        count = self.rng.choice((2, 3))
+        shares: list[dict[Item, int]] = [{} for _ in range(count)]
+        entries: dict[tuple[int, int], int] = {}
+        for item, size in items.items():
+            shares[entries.setdefault(item[:2], len(entries)) % count][item] = size
+        return [share for share in shares if share]
+
+    async def _begin(self, count: int) -> list[Attempt]:
+        """Begins transactions of one coordinator; returns the newest first, which leads."""
         coordinator = self.rng.choice(COORDINATORS)
+        attempts: list[Attempt] = []
+        try:
+            for _ in range(count):
+                attempts.append(await self._begin_one(coordinator))
+        except ERRORS:
+            await self._abort(attempts)
+            raise
+        attempts.reverse()  # so that the others may time out before it
+        if count > 1:
+            for attempt in attempts:
+                attempt.group = attempts
+        return attempts
+
+    async def _begin_one(self, coordinator: int) -> Attempt:
         command = pb.CommandNewTxn(
             tc_id=coordinator, txn_ttl_millis=round(self.plan.timeout_s * 1000)
         )
@@ -419,18 +453,34 @@ class Mover(Subscriber):
         attempt.items.update(items)
         attempt.acked_at = self.history.now()
 
+    async def _abort(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            await self._end(attempt, commit=False)
+
     async def _end(self, attempt: Attempt, *, commit: bool) -> None:
-        """Ends the transaction; repeats the request until it is answered."""
-        attempt.commit_sent = attempt.commit_sent or commit
-        attempt.end_sent = True
+        """Ends the transaction; repeats the request until it is answered.
+
+        A commit also commits the others of its group.
+        """
+        ended = attempt.group or [attempt] if commit else [attempt]
+        joined = [one.txn[1] for one in ended[1:]]
+        for one in ended:
+            one.commit_sent = one.commit_sent or commit
+            one.end_sent = True
         action = pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT
         while True:
             try:
                 wire = await self._coordinator(attempt.txn[0])
-                command = pb.CommandEndTxn(txn_action=action, **_ids(attempt))
+                command = pb.CommandEndTxn(
+                    txn_action=action, joined_least_bits=joined, **_ids(attempt)
+                )
                 cut_s = self.world.habits.cut_s(self.rng)
                 await ask(wire, CommandType.END_TXN, command, cut_s=cut_s)
             except Refused as refused:
+                if refused.code == OVER and joined:
+                    # One of them has ended, so none is committed; the others are still open.
+                    await self._abort(ended)
+                    return
                 if refused.code == OVER:
                     self.history.ended(attempt, committed=not commit)
                     return
@@ -442,8 +492,9 @@ class Mover(Subscriber):
             except PASSING:
                 pass
             else:
-                self.history.ended(attempt, committed=commit)
-                if commit and attempt.items:
+                for one in ended:
+                    self.history.ended(one, committed=commit)
+                if commit and any(one.items for one in ended):
                     self.world.habits.on_ack_receipt(SOURCE)
                 return
             await asyncio.sleep(self.rng.uniform(*BACKOFF_S))
@@ -571,6 +622,8 @@ class Transactions:
         for attempt in self.history.attempts:
             outcome = {True: "committed", False: "aborted", None: "unknown"}[attempt.committed]
             counts[f"a transaction was {outcome}"] += 1
+            if attempt.group and attempt is attempt.group[0]:
+                counts[f"a joint commit was {outcome}"] += 1
 
 
 def _ids(attempt: Attempt) -> dict[str, Any]:

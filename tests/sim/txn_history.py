@@ -7,6 +7,7 @@ to every target topic and acks it. An *attempt* is one transaction of a mover. T
   transaction was aborted;
 - atomicity: the outputs of a committed attempt reach every reader of every target; of an attempt
   whose outcome the client does not know, all outputs or none do;
+- a joint commit commits all of its attempts or none;
 - once only: every message of the source is moved by exactly one committed attempt;
 - a message that an open transaction has acked comes to no consumer that attaches later;
 - an output has one position; an ack in a committed transaction holds for every later consumer.
@@ -41,6 +42,8 @@ class Attempt:
     committed: bool | None = None
     """None: the client does not know."""
     ended_at: float = -1.0
+    group: "list[Attempt]" = field(default_factory=list)
+    """Those that are committed with it, itself included; empty if it ends alone."""
 
     @property
     def name(self) -> str:
@@ -139,9 +142,13 @@ class TxnHistory:
 
     def took_effect(self, attempt: Attempt) -> bool:
         """Whether the attempt was committed, as far as anybody can know."""
-        if attempt.committed is not None:
-            return attempt.committed
-        return attempt.commit_sent and any(output in self._at for output in attempt.outputs)
+        group = attempt.group or [attempt]
+        for one in (attempt, *group):
+            if one.committed is not None:
+                return one.committed
+        return attempt.commit_sent and any(
+            output in self._at for one in group for output in one.outputs
+        )
 
     def missing(self, items: Iterable[Item]) -> str:
         """What has still to come, of all messages of the source; nothing if all is done."""
@@ -165,6 +172,11 @@ class TxnHistory:
 
     def check(self) -> None:
         """The rules that can only be held to at the end."""
+        for attempt in self.attempts:
+            known = {one.committed for one in attempt.group} - {None}
+            if len(known) > 1 and attempt is attempt.group[0]:
+                outcomes = {one.name: one.committed for one in attempt.group}
+                self.violated(f"a joint commit has committed some: {outcomes}")
         by_item: dict[Item, list[Attempt]] = defaultdict(list)
         for attempt in self.attempts:
             if self.took_effect(attempt):

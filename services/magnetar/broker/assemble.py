@@ -35,6 +35,8 @@ from magnetar.broker.policies.notifier import PolicyNews
 from magnetar.broker.rates.broker_limits import BrokerLimits, set_limits
 from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.held_sends import HeldBudget
+from magnetar.broker.redrive.jobs import Redrives
+from magnetar.broker.redrive.targets import Targets
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.service import BrokerService
@@ -70,6 +72,8 @@ from magnetar.transactions.records import StoredRecords
 if TYPE_CHECKING:
     from magnetar.broker.ownership.ownership import ClusterOwnership
     from magnetar.broker.security.broker_security import BrokerSecurity
+    from magnetar.security.credentials import Credentials
+    from magnetar.security.tls.reload import ClientTls
 
 START_ATTEMPTS_MAX: Final = 64
 READ_ENTRIES_MIN: Final = 100
@@ -126,19 +130,14 @@ def assemble(
 
     Without `security`, every client may do everything. `peers` connects to the other brokers.
     """
-    clock = SteadyClock.of(clock)
+    clock, peers = SteadyClock.of(clock), peers or _own_peers(settings)
     managed_ledger = managed_ledger or settings.managed_ledger()
-    tasks = TaskSet("broker")
-    open_topics = OpenTopics(tasks)
-    resources = Resources(store)
+    tasks, resources, schemas = TaskSet("broker"), Resources(store), SchemaRegistry(store, clock)
+    open_topics, rules = OpenTopics(tasks), rules or PlacementRules(store)
     policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
-    schemas = SchemaRegistry(store, clock)
     topic_schemas = TopicSchemas(schemas, policies)
-    cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
-    compaction = Compaction(store, cold.files, policies, clock)
-    offloading = Offloading(settings.offload, policies, store, cold, clock)
-    rules = rules or PlacementRules(store)
+    cold, compaction, offloading = _cold(settings, store, clock, policies, managed_ledger)
     cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
     factory = ManagedLedgerFactory(
         *(store, ledgers, clock, managed_ledger),
@@ -179,8 +178,21 @@ def assemble(
         diagnosis=_diagnosis(settings, store, record, clock, factory, policies, offloading),
         security=security,
         transactions=_transactions(settings, store, record, topics, context, peers, resources),
+        redrives=_redrives(settings, record, peers, schemas, Targets(resources, topics), clock),
     )
     return _follow_settings(service, context.limits, policy_news)
+
+
+def _cold(
+    settings: BrokerSettings,
+    store: MetadataStore,
+    clock: SteadyClock,
+    policies: BrokerPolicies,
+    managed_ledger: ManagedLedgerSettings,
+) -> tuple[ColdLedgers, Compaction, Offloading]:
+    cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
+    compaction = Compaction(store, cold.files, policies, clock)
+    return cold, compaction, Offloading(settings.offload, policies, store, cold, clock)
 
 
 def _follow_settings(
@@ -205,6 +217,50 @@ def _follow_settings(
     service.live.listen(changed)
     service.policies.confirm_defaults = service.live.confirm
     return service
+
+
+def _redrives(
+    settings: BrokerSettings,
+    record: BrokerRecord,
+    peers: PeerClient,
+    schemas: SchemaRegistry,
+    targets: Targets,
+    clock: SteadyClock,
+) -> Redrives:
+    return Redrives(
+        *(record, peers, schemas, targets, clock),
+        transactions=settings.transactions.transactions,
+        authenticated=settings.security.authentication_enabled,
+    )
+
+
+def _own_peers(settings: BrokerSettings) -> PeerClient:
+    """Returns the connections of a single broker: to itself."""
+    return PeerClient(_own_credentials(settings), _own_tls(settings))
+
+
+def _own_credentials(settings: BrokerSettings) -> "Credentials | None":
+    """Returns what a single broker presents to itself; None without `broker_client_auth_plugin`."""
+    security = settings.security
+    if not (security.authentication_enabled and security.broker_client_auth_plugin):
+        return None
+    # Imported here: an open broker starts without the modules of security.
+    from magnetar.security.credentials import Credentials
+    from magnetar.security.secret import Secret
+
+    parameters = security.broker_client_auth_parameters or Secret("")
+    return Credentials.parse(security.broker_client_auth_plugin, parameters)
+
+
+def _own_tls(settings: BrokerSettings) -> "ClientTls | None":
+    """Returns the TLS of a single broker's connections to itself; None if they are plain."""
+    config = settings.broker_tls.client_config(settings.tls)
+    if config is None:
+        return None
+    # Imported here: an open broker starts without the modules of security.
+    from magnetar.security.tls.reload import open_client_tls
+
+    return open_client_tls(config, "brokers")
 
 
 def _diagnosis(
@@ -323,13 +379,13 @@ def _transactions(
     record: BrokerRecord,
     topics: TopicRegistry,
     context: TopicContext,
-    peers: PeerClient | None,
+    peers: PeerClient,
     resources: Resources,
 ) -> Transactions | None:
     own = settings.transactions
     if not own.transactions:
         return None
-    local, peers = LocalParticipants(topics), peers or PeerClient()
+    local = LocalParticipants(topics)
     rng = random.Random()
     notifier = Notifier(
         RoutedParticipants(local, peers),

@@ -30,6 +30,7 @@ from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRec
 from magnetar.broker.rates.group_limits import GroupLimits
 from magnetar.broker.rates.request_limit import RequestLimit
 from magnetar.broker.rates.subscribe_rate import host_of
+from magnetar.broker.redrive.jobs import Redrives
 from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.schema.topic_schemas import TopicSchemas
 from magnetar.broker.session.budget import PublishBudget
@@ -99,13 +100,12 @@ class BrokerService:
         topics: TopicRegistry,
         upkeep: Upkeep,
         diagnosis: Diagnosis,
+        redrives: Redrives,
         security: "BrokerSecurity | None" = None,
         transactions: Transactions | None = None,
     ) -> None:
-        self.live = live
-        self.settings = settings
-        self.store = store
-        self.clock = clock
+        self.live, self.settings = live, settings
+        self.store, self.clock = store, clock
         self.record = record
         """This broker's registration, as other brokers see it."""
         self.session = session
@@ -115,11 +115,9 @@ class BrokerService:
         A broker behind a mapped port or under another name then works without configuration.
         """
         self.tasks, self.resources = tasks, resources
-        self.policies = policies
-        self.schemas = schemas
+        self.policies, self.schemas = policies, schemas
         self.topic_schemas = topic_schemas
-        self.compaction = compaction
-        self.offloading = offloading
+        self.compaction, self.offloading = compaction, offloading
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
         self.rules = rules
@@ -127,10 +125,8 @@ class BrokerService:
         self.groups = groups
         """The limits of resource groups."""
         self.ledgers = ledgers
-        self.open_topics = open_topics
-        self.topics = topics
-        self.upkeep = upkeep
-        self.diagnosis = diagnosis
+        self.open_topics, self.topics = open_topics, topics
+        self.upkeep, self.diagnosis, self.redrives = upkeep, diagnosis, redrives
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
@@ -138,8 +134,7 @@ class BrokerService:
         self.request_limit = RequestLimit(rate) if limited else None
         self.transactions = transactions
         """None while transactions are off."""
-        self.version = __version__
-        self.server_version = f"Magnetar {__version__}"
+        self.version, self.server_version = __version__, f"Magnetar {__version__}"
         self.stopping = False
         self.liveness_timeout_s = connections.liveness_check_timeout_ms / 1000
         self.budget = PublishBudget()
@@ -323,6 +318,7 @@ class BrokerService:
             self.stopping = True
             await self.cluster_ownership.withdraw()
         self.stopping = True
+        await self.redrives.stop()
         if self.transactions is not None:
             await self.transactions.stop()
         for server in self._servers:

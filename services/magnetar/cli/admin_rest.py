@@ -1,4 +1,4 @@
-"""GET requests of commands to a cluster's admin REST.
+"""Requests of commands to a cluster's admin REST.
 
 Redirects to the broker that owns a topic are followed. The token goes to the first address and to
 brokers that it redirects to, and never from TLS to plain HTTP.
@@ -28,6 +28,11 @@ _OK: Final = 200
 class AdminFailed(MagnetarError):
     """The cluster could not be reached or has refused the request."""
 
+    def __init__(self, message: str, status: int = 0) -> None:
+        """`status` is that of the answer, 0 without one."""
+        super().__init__(message)
+        self.status = status
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags that locate the cluster and give it a token."""
@@ -50,6 +55,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def get(args: argparse.Namespace, path: str) -> bytes:
     """Returns the body of the answer; raises AdminFailed with the cluster's reason."""
+    return send(args, "GET", path)
+
+
+def send(args: argparse.Namespace, method: str, path: str, content: bytes | None = None) -> bytes:
+    """Sends a request with a JSON document or without a body; as `get`."""
     url = args.admin_url.rstrip("/") + path
     try:
         token = Path(args.token_file).read_text().strip() if args.token_file else ""
@@ -65,16 +75,18 @@ def get(args: argparse.Namespace, path: str) -> bytes:
             raise AdminFailed(f"{url} is not an address such as {ADMIN_URL_DEFAULT}")
         if secure and parts.scheme != "https":
             raise AdminFailed(f"the cluster redirects to {url}, which is not encrypted")
-        status, location, body = _request(url, token, context)
+        status, location, body = _request(method, url, content, token, context)
         if status == _OK:
             return body
         if status not in _REDIRECTS or not location:
-            raise AdminFailed(f"{parts.netloc}: {_reason(body) or f'status {status}'}")
+            raise AdminFailed(f"{parts.netloc}: {_reason(body) or f'status {status}'}", status)
         url = urljoin(url, location)
     raise AdminFailed(f"{args.admin_url} redirects more than {REDIRECTS_MAX} times")
 
 
-def _request(url: str, token: str, context: ssl.SSLContext) -> tuple[int, str, bytes]:
+def _request(
+    method: str, url: str, content: bytes | None, token: str, context: ssl.SSLContext
+) -> tuple[int, str, bytes]:
     parts = urlsplit(url)
     connection: HTTPConnection
     if parts.scheme == "https":
@@ -86,9 +98,11 @@ def _request(url: str, token: str, context: ssl.SSLContext) -> tuple[int, str, b
     headers = {"accept": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
+    if content is not None:
+        headers["content-type"] = "application/json"
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     try:
-        connection.request("GET", target, headers=headers)
+        connection.request(method, target, content, headers)
         response: HTTPResponse = connection.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
         return response.status, response.headers.get("location", ""), body

@@ -49,6 +49,9 @@ COMMANDS: Final = {
     "explain": Command(
         "magnetar.cli.explain", "say why messages are not delivered or not published"
     ),
+    "redrive": Command(
+        "magnetar.cli.redrive", "move dead letters back to the topics that they come from"
+    ),
     "token": Command("magnetar.cli.token", "create keys and tokens, show and validate tokens"),
     "etcd": Command("magnetar.cli.etcd", "list the key ranges that each role needs in etcd"),
     "config": Command("magnetar.cli.config", "list and explain the settings"),

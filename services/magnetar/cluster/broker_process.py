@@ -171,9 +171,8 @@ async def _serve(
     peers: PeerClient,
 ) -> tuple[BrokerService, Balance]:
     """Starts a broker that listens, is registered, and claims bundles when clients look them up."""
-    store, session = member.store, member.session
-    broker_id, urls = addresses.broker_id, addresses.urls
-    ledgers = BrokerLedgers(settings, member, clock, broker_id)
+    store, session, urls = member.store, member.session, addresses.urls
+    ledgers = BrokerLedgers(settings, member, clock, addresses.broker_id)
     opened.push_async_callback(ledgers.stop)
     await ledgers.start()
     record = await describe_broker(
@@ -188,9 +187,8 @@ async def _serve(
         address=addresses.address,
     )
     reports = Reports(store)
-    choose = choose_by(Placement(reports.of, clock))
-    uses_domains = settings.balance.failure_domains
-    rules = PlacementRules(store, usage_by(reports.of), uses_domains=uses_domains)
+    domains = settings.balance.failure_domains
+    rules = PlacementRules(store, usage_by(reports.of), uses_domains=domains)
     security = open_security(
         settings.security, settings.audit, store, clock, up_to_date=lambda: session.valid
     )
@@ -201,7 +199,7 @@ async def _serve(
         clock,
         record,
         session=session,
-        choose=choose,
+        choose=choose_by(Placement(reports.of, clock)),
         rules=rules,
         security=security,
         peers=peers,
@@ -219,7 +217,7 @@ async def _serve(
     assert service.cluster_ownership is not None  # noqa: S101 - it has a session
     work = BrokerWork(service, service.cluster_ownership)
     local_broker = LocalBroker(
-        broker_id=broker_id,
+        broker_id=addresses.broker_id,
         http_url=service.http_url,
         serving=work,
         owner=work,

@@ -1,7 +1,8 @@
 """Requests documents and tokens from identity providers over HTTP, within bounds.
 
-Redirects are not followed: a provider could send the request, with its secrets, elsewhere. Every
-failure is ProviderUnavailable, which names the URL.
+Redirects are not followed: a provider could send the request, with its secrets, elsewhere. Answers
+are not decompressed: a small one could become a large one in memory before its bound is checked.
+Every failure is ProviderUnavailable, which names the URL.
 """
 
 import asyncio
@@ -50,12 +51,13 @@ class ProviderClient:
         import httpx
 
         body = bytearray()
+        headers = {**headers, "Accept-Encoding": "identity"}
         try:
             async with (
                 asyncio.timeout(self._connect_s + self._read_s),
                 self._opened().stream(method, url, headers=headers, data=form) as response,
             ):
-                async for part in response.aiter_bytes():
+                async for part in response.aiter_raw():
                     body += part
                     if len(body) > DOCUMENT_BYTES_MAX:
                         raise ProviderUnavailable(

@@ -12,6 +12,7 @@ from magnetar.broker.topic.transactions import topic_transactions
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
 from magnetar.broker.topic.transactions.questions import Questions
 from magnetar.broker.topic.transactions.topic_transactions import TopicTransactions
+from magnetar.broker.transactions.coordinator import Coordinator
 from magnetar.managed_ledger.ack_state import AckState
 from magnetar.managed_ledger.cursors import Cursors
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -131,6 +132,28 @@ def aborted_entries_are_not_loaded() -> None:
     plant(Cursors, "_load_aborted", skipped)
 
 
+def a_joint_commit_commits_its_leader_only() -> None:
+    def alone(self: Coordinator, number: int, txn: Any) -> None:
+        self._release(txn.record.joined, None)
+        self._notify(number, txn)
+
+    plant(Coordinator, "_commit_joined", alone)
+
+
+def a_listed_transaction_may_end_meanwhile() -> None:
+    plant(Coordinator, "_hold", _nothing)
+
+
+def a_joint_commit_leaves_out_what_has_ended() -> None:
+    request_end: Any = Coordinator.request_end
+
+    def without(self: Coordinator, number: int, *given: Any) -> None:
+        *others, joined = given
+        request_end(self, number, *others, tuple(one for one in joined if one in self._active))
+
+    plant(Coordinator, "request_end", without)
+
+
 def refusals_name_no_coordinator() -> None:
     def response(kind: int, command: Any) -> Any:
         answer = _RESPONSES[kind][1](request_id=command.request_id)
@@ -143,6 +166,7 @@ def refusals_name_no_coordinator() -> None:
 
 
 MOVES: Final = together(topics(), transactions())
+JOINT: Final = together(MOVES, transactions(source_kind=1, joint_chance=1.0))
 UNLOADS: Final = together(MOVES, faults("unload topic", "unload bundles", count=6))
 KILLS: Final = together(MOVES, faults("kill broker", "unload topic", "resets", count=6))
 
@@ -244,6 +268,31 @@ BUGS: Final = (
         ends_during_a_question_are_forgotten,
         77,
         together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
+    ),
+    Bug(
+        "a joint commit commits its leader only",
+        "The other transactions time out, and half of the messages are aborted.",
+        a_joint_commit_commits_its_leader_only,
+        1,
+        JOINT,
+    ),
+    Bug(
+        "a transaction ends while its joint commit is written",
+        "It times out between the request and the record, which lists it.",
+        a_listed_transaction_may_end_meanwhile,
+        4,
+        together(
+            JOINT,
+            transactions(timeout_s=2.0, pace_s=2.0),
+            faults("slow writes", "late writes", "cut off metadata", count=10),
+        ),
+    ),
+    Bug(
+        "a joint commit leaves out what has ended",
+        "One of its transactions has timed out, and the others are committed.",
+        a_joint_commit_leaves_out_what_has_ended,
+        28,
+        together(JOINT, transactions(timeout_s=2.0, pace_s=2.0)),
     ),
     Bug(
         "a refusal of NEW_TXN names no coordinator",

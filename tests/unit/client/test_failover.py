@@ -3,13 +3,14 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.broker import running_broker
 
-from magnetar.client import AutoFailover, Client, ControlledFailover, InitialPosition
+from magnetar.client import AutoFailover, AvroSchema, Client, ControlledFailover, InitialPosition
 from magnetar.client.errors import AckFailed, ClientError, InvalidConfiguration
 from magnetar.client.failover import FailoverState, addresses_of
 
@@ -106,6 +107,48 @@ async def test_a_client_moves_with_all_it_has() -> None:
             await consumer.close()
             async with client.consumer("orders", "s") as again:
                 assert not await again.has_message_available()
+
+
+@dataclass
+class Old:
+    b: int | None
+
+
+@dataclass
+class New:
+    b: int | None
+    a: str | None = None
+
+
+async def test_versions_of_schemas_are_those_of_the_cluster() -> None:
+    """The schema is version 0 in the first cluster, and 1 in the second."""
+    async with AsyncExitStack() as clusters:
+        _, second = await clusters.enter_async_context(running_broker())
+        async with Client(f"pulsar://127.0.0.1:{second}") as other:
+            old = AvroSchema(Old, name="Thing")
+            async with other.producer("orders", schema=old) as producer:
+                await producer.send(Old(1))
+        first_cluster = AsyncExitStack()
+        _, first = await first_cluster.enter_async_context(running_broker())
+        failover = AutoFailover(
+            [f"pulsar://127.0.0.1:{second}"], failover_delay_s=0.0, check_s=0.01
+        )
+        schema = AvroSchema(New, name="Thing")
+        url = f"pulsar://127.0.0.1:{first}"
+        async with Client(url, failover=failover, backoff_max_s=0.1) as client:
+            consumer = await client.consumer(
+                "orders", "s", schema=schema, initial_position=InitialPosition.EARLIEST
+            )
+            moving = await client.producer("orders", schema=schema)
+            await moving.send(New(2, "x"))
+            message = await consumer.receive(PATIENCE_S)
+            assert (message.schema_version, message.value) == (bytes(8), New(2, "x"))
+            await first_cluster.aclose()
+            received = [await consumer.receive(PATIENCE_S)]
+            await moving.send(New(3, "y"))
+            received.append(await consumer.receive(PATIENCE_S))
+            assert [m.value for m in received] == [New(1), New(3, "y")]
+            assert received[1].schema_version == (1).to_bytes(8, "big")
 
 
 class Control:

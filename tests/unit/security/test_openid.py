@@ -1,6 +1,7 @@
 """Tokens of OpenID Connect issuers, against a real HTTP server on loopback."""
 
 import asyncio
+import gzip
 import json
 import shutil
 import threading
@@ -21,7 +22,7 @@ from tests.support.tokens import der, forged, jwk, private_key, token
 from magnetar.security.api import AuthenticationFailed, Identity, Peer, ProviderUnavailable
 from magnetar.security.configuration import OpenIdProviderConfig
 from magnetar.security.errors import ConfigurationError
-from magnetar.security.fetch import DOCUMENT_BYTES_MAX
+from magnetar.security.fetch import DOCUMENT_BYTES_MAX, ProviderClient, tls_context
 from magnetar.security.openid.cache import FAILURE_PAUSE_S
 from magnetar.security.openid.issuers import KUBERNETES_KEYS_PATH, ApiServer
 from magnetar.security.openid.provider import OpenIdProvider
@@ -351,6 +352,30 @@ async def test_the_host_name_of_an_issuer_is_verified(tmp_path: Path) -> None:
             with pytest.raises(ProviderUnavailable, match="certificate"):
                 await role(provider, token(claims(web), "RS256", kid="a"))
         assert web.received == []
+
+
+async def test_a_compressed_document_is_not_decompressed() -> None:
+    """A megabyte of it could be a gigabyte."""
+    bomb = gzip.compress(bytes(32 << 20))
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n"
+    asked: list[bytes] = []
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(head.encode() + bomb)
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    client = ProviderClient(tls_context(""), connect_timeout_s=60.0, read_timeout_s=60.0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        assert await client.get(f"http://{host}:{port}/") == bomb
+        await client.close()
+        await ended.wait()
+    assert b"accept-encoding: identity\r\n" in asked[0].lower()
 
 
 @pytest.mark.parametrize(

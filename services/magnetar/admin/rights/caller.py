@@ -17,10 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.admin.rights.texts import refusal
 from magnetar.broker.security.authorizer import Authorizer
-from magnetar.broker.security.needs import Need
+from magnetar.broker.security.needs import Need, TopicNeed, TopicOperation
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.security.rules import SubscriptionPrefixRequired
 from magnetar.core.errors import AuthorizationError
+from magnetar.core.names import TopicName
 
 ROLE_HEADER: Final = "x-magnetar-role"
 ORIGINAL_HEADER: Final = "x-magnetar-original-principal"
@@ -87,6 +88,56 @@ async def demand(
             error = required
         authorizer.denials.record(principal, need, address, action, error.http_status)
         raise error
+
+
+class CallerRights:
+    """The rights of a request's principal, for work that continues after the request."""
+
+    def __init__(
+        self,
+        authorizer: Authorizer,
+        principal: Principal,
+        request: Request,
+        source: Need,
+    ) -> None:
+        """`source` is the need of what is read."""
+        self._authorizer = authorizer
+        self._principal = principal
+        self._address = request.client.host if request.client else ""
+        self._action = audited_action(request.scope)
+        self._source = source
+
+    async def check_source(self) -> None:
+        """Raises AuthorizationError if the principal may no longer read."""
+        await self._demand(self._source)
+
+    async def check_target(self, target: TopicName) -> None:
+        """Raises AuthorizationError if the principal may not produce to a topic."""
+        await self._demand(TopicNeed(target, TopicOperation.PRODUCE))
+
+    async def produce(self, target: TopicName) -> bool:
+        """Whether the principal may produce to a topic."""
+        return await self._authorizer.allowed(
+            self._principal, TopicNeed(target, TopicOperation.PRODUCE)
+        )
+
+    async def _demand(self, need: Need) -> None:
+        await demand(self._authorizer, self._principal, (need,), self._address, self._action)
+
+
+def rights_of_caller(request: Request, source: TopicName, subscription: str) -> CallerRights | None:
+    """Returns the rights of the request's principal on a subscription; None without authorization.
+
+    The guard has checked that it may consume.
+    """
+    authorizer: Authorizer | None = request.app.state.authorizer
+    if authorizer is None:
+        return None
+    principal = CALLER.get()
+    if principal is None:
+        raise AuthorizationError("Authentication required", http_status=401)
+    need = TopicNeed(source, TopicOperation.CONSUME, subscription)
+    return CallerRights(authorizer, principal, request, need)
 
 
 async def require(request: Request, need: Need) -> None:

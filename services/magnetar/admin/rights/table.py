@@ -78,6 +78,7 @@ _GET_STATS: Final = OnTopic(TopicOperation.GET_STATS)
 _METADATA: Final = OnTopic(TopicOperation.GET_METADATA)
 _PEEK: Final = OnTopic(TopicOperation.PEEK_MESSAGES)
 _CONSUME: Final = OnTopic(TopicOperation.CONSUME)
+_REDRIVE: Final = AllOf((_CONSUME, ByBody("PRODUCE of the topics that messages are moved to")))
 _EXPIRE: Final = OnTopic(TopicOperation.EXPIRE_MESSAGES)
 _RESET: Final = OnTopic(TopicOperation.RESET_CURSOR)
 _SKIP: Final = OnTopic(TopicOperation.SKIP)
@@ -248,6 +249,9 @@ _SUBSCRIPTIONS: Final[dict[Route, Right]] = {
     ("PUT", _S + "/properties"): _SUBSCRIBE,
     ("POST", _S + "/analyzeBacklog"): _CONSUME,
     ("GET", _S + "/explain"): _GET_STATS,
+    ("POST", _S + "/redrive"): _REDRIVE,
+    ("GET", _S + "/redrive"): _CONSUME,
+    ("DELETE", _S + "/redrive"): _CONSUME,
     ("GET", _S + "/replicatedSubscriptionStatus"): OnTopic(
         TopicOperation.GET_REPLICATED_SUBSCRIPTION_STATUS
     ),

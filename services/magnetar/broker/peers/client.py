@@ -31,8 +31,8 @@ class PeerClient:
         self, credentials: "Credentials | None" = None, tls: "ClientTls | None" = None
     ) -> None:
         """`credentials` are this broker's own; with `tls`, connections are encrypted."""
-        self._credentials = credentials
-        self._tls = tls
+        self.credentials = credentials
+        self.tls = tls
         self._tasks = TaskSet("connections to brokers")
         self._connections: dict[_Key, PeerConnection] = {}
         self._opening: dict[_Key, asyncio.Task[PeerConnection | MagnetarError]] = {}
@@ -82,7 +82,7 @@ class PeerClient:
     async def _open(self, key: _Key, broker: BrokerRecord) -> PeerConnection | MagnetarError:
         """Opens a connection; returns an error, since several requests may wait for this task."""
         try:
-            connection = await open_peer(self._address(broker), self._credentials, CLIENT_VERSION)
+            connection = await open_peer(self.address_of(broker), self.credentials, CLIENT_VERSION)
         except MagnetarError as error:
             return error
         self._connections.pop(key, None)
@@ -92,9 +92,9 @@ class PeerClient:
         self._connections[key] = connection
         return connection
 
-    def _address(self, broker: BrokerRecord) -> Address:
+    def address_of(self, broker: BrokerRecord) -> Address:
         """Returns the broker's address for other brokers; raises ServiceNotReady if it has none."""
-        if self._tls is None:
+        if self.tls is None:
             if not broker.urls.service_url:
                 raise ServiceNotReady(
                     f"Broker {broker.broker_id} has a binary port with TLS only: set "
@@ -108,4 +108,4 @@ class PeerClient:
                 "broker_client_tls requires"
             )
         url = urlsplit(broker.urls.service_url_tls)
-        return Address(url.hostname or broker.host, url.port or broker.port, self._tls.context)
+        return Address(url.hostname or broker.host, url.port or broker.port, self.tls.context)

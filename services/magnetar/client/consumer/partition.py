@@ -204,6 +204,8 @@ class PartitionConsumer:
         """Forgets the cluster that the client leaves."""
         retired, self.acks = self.acks, Acks(self._context, self._shared, self)
         retired.retire()
+        self.schema = self._shared.schema.for_topic()
+        self._writers = WriterSchemas(self._context, self.topic, self.schema, self._deliver)
         if not self._shared.options.durable:
             error = ClientError(
                 "The client has switched to another cluster, where message ids are others: "

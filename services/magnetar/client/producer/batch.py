@@ -17,6 +17,13 @@ ENTRY_OVERHEAD_BYTES = 32
 """What a message adds to a batch besides its payload and text, at most, about."""
 
 
+def size_in_batch(message: OutgoingMessage) -> int:
+    """Returns about the size that a message with metadata of its own adds to a batch."""
+    texts = sum(len(k) + len(v) + 8 for k, v in message.properties.items())
+    keys = len(message.key or "") + len(message.key_bytes or b"") + len(message.ordering_key or b"")
+    return len(message.payload) + ENTRY_OVERHEAD_BYTES + texts + keys
+
+
 class OpenBatch:
     """Messages that will share an entry."""
 

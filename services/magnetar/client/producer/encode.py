@@ -86,7 +86,7 @@ def _single_fields(message: OutgoingMessage, size: bytes, sequence: bytes) -> by
 class FrameEncoder:
     """Encodes the SEND frames of one producer on one topic or partition."""
 
-    __slots__ = ("_command", "_encrypt", "_name", "_schema")
+    __slots__ = ("_command", "_encrypt", "_name", "schema")
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class FrameEncoder:
         self._encrypt = encrypt
         self._command = b"\x08" + varint(producer_id) + b"\x10"
         self._name = _text(b"\x0a", name) + b"\x10"
-        self._schema = (
+        self.schema = (
             b"\x82\x01" + varint(len(schema_version)) + schema_version if schema_version else b""
         )
 
@@ -127,7 +127,7 @@ class FrameEncoder:
             parts += (b"\x40", varint(compression), b"\x48", varint(size_bytes))
         if message.event_time_ms:
             parts += (b"\x60", varint(message.event_time_ms))
-        parts.append(self._schema)
+        parts.append(self.schema)
         if is_base64:
             parts.append(b"\x88\x01\x01")
         if message.ordering_key is not None:
@@ -170,7 +170,7 @@ class FrameEncoder:
             parts += (b"\x32", varint(len(key)), key)
         if compression:
             parts += (b"\x40", varint(compression))
-        parts += (b"\x48", varint(uncompressed_bytes), b"\x58", varint(count), self._schema)
+        parts += (b"\x48", varint(uncompressed_bytes), b"\x58", varint(count), self.schema)
         if is_base64:
             parts.append(b"\x88\x01\x01")
         if first is not None and first.ordering_key is not None:

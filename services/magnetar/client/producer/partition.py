@@ -30,7 +30,7 @@ from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import FIRST_BACKOFF_S, retrying
 from magnetar.client.network.service_urls import parse_address
 from magnetar.client.options import AccessMode, ProducerOptions
-from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch
+from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch, size_in_batch
 from magnetar.client.producer.chunks import Chunker
 from magnetar.client.producer.command import producer_command
 from magnetar.client.producer.encode import FrameEncoder, single_head
@@ -96,6 +96,7 @@ class PartitionProducer:
         self.name = options.name
         self._epoch = 0
         self._topic_epoch: int | None = None
+        self._has_moved = False
         self._connection: Connection | None = None
         self._was_attached = False
         self._encoder: FrameEncoder  # exists once attached
@@ -219,12 +220,8 @@ class PartitionProducer:
             self.last_sequence_id = success.last_sequence_id
             self._next_sequence_id = success.last_sequence_id + 1
         if first:
-            encrypt, overhead_bytes = None, 0
-            if self._cipher is not None:
-                encrypt, overhead_bytes = self._cipher.encrypt, self._cipher.overhead_bytes
-            self._encoder = FrameEncoder(
-                self._producer_id, self.name, success.schema_version, encrypt
-            )
+            self._encoder = self._new_encoder(success.schema_version)
+            overhead_bytes = self._cipher.overhead_bytes if self._cipher is not None else 0
             self._chunker = Chunker(self.name, self._options, overhead_bytes)
             if self._options.batching is not None:
                 self._container = BatchContainer(
@@ -232,13 +229,28 @@ class PartitionProducer:
                 )
         else:
             self._stats.reconnects += 1
+        if self._has_moved:
+            self._has_moved = False
+            self._use_schema_version(success.schema_version)
         self._was_attached, self._connection = True, connection
         for entry in self._pending:
             connection.write_parts(entry.frame)
 
     def moved(self) -> None:
-        """Forgets the epoch of the topic in the cluster that the client leaves."""
-        self._topic_epoch = None
+        """Forgets the epoch and the schema version of the topic in the cluster that is left."""
+        self._topic_epoch, self._has_moved = None, True
+
+    def _new_encoder(self, schema_version: bytes) -> FrameEncoder:
+        encrypt = self._cipher.encrypt if self._cipher is not None else None
+        return FrameEncoder(self._producer_id, self.name, schema_version, encrypt)
+
+    def _use_schema_version(self, version: bytes) -> None:
+        """Encodes with the version that the schema has in another cluster from now on."""
+        encoder = self._new_encoder(version)
+        if self._pending and encoder.schema != self._encoder.schema:
+            reason = "The schema has another version in the cluster that the client has switched to"
+            self._fail_all(Disconnected(f"{reason}: send again", topic=self.topic))
+        self._encoder = encoder
 
     def on_closed(self, redirect: str) -> None:
         self._lost(redirect)
@@ -295,7 +307,7 @@ class PartitionProducer:
             self.close_batches()
             self._send_single(message, future)
             return future
-        size_bytes = payload_bytes + 32 if message.plain else _size_in_batch(message)
+        size_bytes = payload_bytes + 32 if message.plain else size_in_batch(message)
         if container.must_close_before(message, size_bytes):
             self._stats.batches_by_size += 1
             self.close_batches()
@@ -579,17 +591,7 @@ class PartitionProducer:
             return
         closing = pb.CommandCloseProducer(producer_id=self._producer_id, request_id=0)
         try:
-            await connection.request(
-                CommandType.CLOSE_PRODUCER,
-                closing,
-                self._context.options.operation_timeout_s,
-                self.topic,
-            )
+            timeout_s = self._context.options.operation_timeout_s
+            await connection.request(CommandType.CLOSE_PRODUCER, closing, timeout_s, self.topic)
         except ClientError as error:
             log.info("producer was not closed in order", topic=self.topic, error=str(error))
-
-
-def _size_in_batch(message: OutgoingMessage) -> int:
-    texts = sum(len(k) + len(v) + 8 for k, v in message.properties.items())
-    keys = len(message.key or "") + len(message.key_bytes or b"") + len(message.ordering_key or b"")
-    return len(message.payload) + 32 + texts + keys

@@ -67,7 +67,8 @@ class AvroSchema(Schema[T]):
         return self._own.encode(self._shape.plain(value, self._path))
 
     def decode(self, data: bytes, version: bytes | None) -> T:
-        codec = self._writers.get(version, self._own) if version else self._own
+        unknown = "the schema of its writer is not known here"
+        codec = self._writers.get(version, unknown) if version else self._own
         number = version_from_bytes(version) if version else None
         where = "" if number is None else f" (written with version {number} of the topic's schema)"
         if isinstance(codec, str):
