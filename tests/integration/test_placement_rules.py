@@ -153,7 +153,8 @@ async def test_a_group_is_spread_over_domains_then_over_brokers(cluster: RestClu
 
 
 def _knows_domains(member: Member, broker_id: str) -> bool:
-    return member.service.rules.domain_of(broker_id) == "x"
+    rules = member.service.rules
+    return rules is not None and rules.domain_of(broker_id) == "x"
 
 
 def _owned(cluster: RestCluster) -> list[Bundle]:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from magnetar import __version__
-from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
@@ -70,6 +69,7 @@ from magnetar.settings.subscriptions import SubscriptionSettings
 from magnetar.transactions.records import StoredRecords
 
 if TYPE_CHECKING:
+    from magnetar.broker.balance.rules import PlacementRules
     from magnetar.broker.ownership.ownership import ClusterOwnership
     from magnetar.broker.security.broker_security import BrokerSecurity
     from magnetar.security.credentials import Credentials
@@ -120,7 +120,7 @@ def assemble(
     *,
     session: MetadataSession | None = None,
     choose: Choose | None = None,
-    rules: PlacementRules | None = None,
+    rules: "PlacementRules | None" = None,
     only_broker: bool = False,
     managed_ledger: ManagedLedgerSettings | None = None,
     security: "BrokerSecurity | None" = None,
@@ -133,7 +133,7 @@ def assemble(
     clock, peers = SteadyClock.of(clock), peers or _own_peers(settings)
     managed_ledger = managed_ledger or settings.managed_ledger()
     tasks, resources, schemas = TaskSet("broker"), Resources(store), SchemaRegistry(store, clock)
-    open_topics, rules = OpenTopics(tasks), rules or PlacementRules(store)
+    open_topics = OpenTopics(tasks)
     policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
     topic_schemas = TopicSchemas(schemas, policies)
@@ -285,14 +285,15 @@ def _in_cluster(
     open_topics: OpenTopics,
     clock: SteadyClock,
     choose: Choose | None,
-    rules: PlacementRules,
+    rules: "PlacementRules | None",
 ) -> "ClusterOwnership | None":
     if session is None:
         return None
     # Imported here: a standalone does not need it.
+    from magnetar.broker.balance.rules import PlacementRules
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
-    choose = choose or fewest_bundles
+    choose, rules = choose or fewest_bundles, rules or PlacementRules(store)
     return ClusterOwnership(store, session, record, open_topics, clock, choose, rules)
 
 

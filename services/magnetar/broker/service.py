@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
-from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
@@ -56,6 +55,7 @@ from magnetar.settings.broker import BrokerSettings
 from magnetar.wire.framing import FRAME_OVERHEAD_BYTES_MAX
 
 if TYPE_CHECKING:
+    from magnetar.broker.balance.rules import PlacementRules
     from magnetar.broker.ownership.ownership import ClusterOwnership
     from magnetar.broker.security.broker_security import BrokerSecurity
 
@@ -93,7 +93,7 @@ class BrokerService:
         compaction: Compaction,
         offloading: Offloading,
         cluster_ownership: "ClusterOwnership | None",
-        rules: PlacementRules,
+        rules: "PlacementRules | None",
         groups: GroupLimits,
         ledgers: ManagedLedgerFactory,
         open_topics: OpenTopics,
@@ -121,7 +121,7 @@ class BrokerService:
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
         self.rules = rules
-        """The rules of placement; without a cluster nothing follows them."""
+        """The rules of placement; None without a cluster."""
         self.groups = groups
         """The limits of resource groups."""
         self.ledgers = ledgers

@@ -1,5 +1,7 @@
 """Failure domains and anti-affinity groups over REST, as recorded from Apache Pulsar 4.2.4."""
 
+from magnetar.broker.balance.rules import PlacementRules
+
 from .support import Admin
 
 PATH = "~/clusters/standalone/failureDomains"
@@ -41,7 +43,7 @@ async def test_domains_without_an_effect_are_refused(admin: Admin) -> None:
     far = "~/clusters/far/failureDomains/d"
     assert (await admin.call("POST", far, {"brokers": ["b"]})).status_code == 405
     assert (await admin.call("DELETE", far)).status_code == 404
-    admin.service.rules.uses_domains = False
+    admin.service.rules = PlacementRules(admin.service.store, uses_domains=False)
     off = await admin.call("POST", PATH + "/d", {"brokers": ["b"]})
     assert off.status_code == 405
     assert "failureDomainsEnabled" in off.json()["reason"]

@@ -61,7 +61,7 @@ async def set_domain(request: Request) -> Response:
         raise MetadataError("A failure domain is required", http_status=400)
     refuse_other_cluster(request, cluster)
     service = service_of(request)
-    if not service.rules.uses_domains:
+    if service.rules is not None and not service.rules.uses_domains:
         raise NotAllowed(
             "Failure domains are off: set failureDomainsEnabled to true, or remove the setting"
         )

@@ -22,7 +22,7 @@ from typing import Final
 import msgspec
 
 from magnetar.broker.balance.model import RULES_PREFIX
-from magnetar.broker.balance.rule_records import RuleRecord, VersionedRecord
+from magnetar.broker.catalog.rule_records import RuleRecord, VersionedRecord
 from magnetar.core.errors import MetadataError, PreconditionFailed
 
 FORMAT: Final = 1

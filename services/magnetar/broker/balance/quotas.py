@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from magnetar.broker.balance.model import BALANCE_PREFIX, BundleLoad, namespace_of
-from magnetar.broker.balance.rule_records import RuleRecord, VersionedRecord
+from magnetar.broker.catalog.rule_records import RuleRecord, VersionedRecord
 from magnetar.core.errors import PreconditionFailed
 
 QUOTAS_MAX: Final = 1_000

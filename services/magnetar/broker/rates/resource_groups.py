@@ -12,11 +12,10 @@ from typing import Final
 
 import msgspec
 
-from magnetar.broker.balance.model import BALANCE_PREFIX
-from magnetar.broker.balance.rule_records import RuleRecord, VersionedRecord
+from magnetar.broker.catalog.rule_records import RuleRecord, VersionedRecord
 from magnetar.core.errors import NotFound, PreconditionFailed
 
-GROUPS_PREFIX: Final = f"{BALANCE_PREFIX}groups/"
+GROUPS_PREFIX: Final = "/balance/groups/"
 USAGE_PREFIX: Final = f"{GROUPS_PREFIX}usage/"
 FORMAT: Final = 1
 GROUPS_MAX: Final = 500
