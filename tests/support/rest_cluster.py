@@ -10,6 +10,7 @@ from tests.support.memory_bookie import MemoryBookie
 from magnetar.admin.cluster.routing import ClusterParts, OwnershipRouting
 from magnetar.admin.http.server import AdminServer
 from magnetar.broker.assemble import assemble, describe_broker
+from magnetar.broker.balance.rules import PlacementRules
 from magnetar.broker.balance.service import Balance, LocalBroker, Reports
 from magnetar.broker.catalog.defaults import ensure_defaults
 from magnetar.broker.ownership.ownership import ClusterOwnership
@@ -105,7 +106,10 @@ class RestCluster:
         record = await describe_broker(
             self.store, self.clock, binary, service_url=service_url, http_url=http_url
         )
-        service = assemble(SETTINGS, self.store, ledgers, self.clock, record, session=session)
+        rules = PlacementRules(self.store)
+        service = assemble(
+            *(SETTINGS, self.store, ledgers, self.clock, record), session=session, rules=rules
+        )
         await ensure_defaults(
             service.resources, "c1", service_url=service_url, http_url=http_url, only_broker=False
         )

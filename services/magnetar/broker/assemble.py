@@ -290,10 +290,9 @@ def _in_cluster(
     if session is None:
         return None
     # Imported here: a standalone does not need it.
-    from magnetar.broker.balance.rules import PlacementRules
     from magnetar.broker.ownership.ownership import ClusterOwnership, fewest_bundles
 
-    choose, rules = choose or fewest_bundles, rules or PlacementRules(store)
+    choose = choose or fewest_bundles
     return ClusterOwnership(store, session, record, open_topics, clock, choose, rules)
 
 

@@ -121,7 +121,7 @@ class BrokerService:
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
         self.rules = rules
-        """The rules of placement; None without a cluster."""
+        """The rules of placement; None without any."""
         self.groups = groups
         """The limits of resource groups."""
         self.ledgers = ledgers
