@@ -27,7 +27,7 @@ from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.policies.applied_policies import BrokerPolicies
 from magnetar.broker.policies.namespaces import FollowedNamespaces, NamespaceRecords
 from magnetar.broker.rates.group_limits import GroupLimits
-from magnetar.broker.rates.request_limit import RequestLimit
+from magnetar.broker.rates.request_limit import limits_of
 from magnetar.broker.rates.subscribe_rate import host_of
 from magnetar.broker.redrive.jobs import Redrives
 from magnetar.broker.schema.registry import SchemaRegistry
@@ -130,8 +130,7 @@ class BrokerService:
         self.security = security
         """None while authentication is off."""
         connections = settings.connections
-        limited, rate = connections.http_requests_limited, connections.http_requests_per_s
-        self.request_limit = RequestLimit(rate) if limited else None
+        self.request_limit, self.command_limit = limits_of(connections)
         self.transactions = transactions
         """None while transactions are off."""
         self.version, self.server_version = __version__, f"Magnetar {__version__}"
@@ -188,7 +187,11 @@ class BrokerService:
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
         accept = partial(
             self._connection,
-            handlers(self.security, transactional=self.transactions is not None),
+            handlers(
+                self.security,
+                transactional=self.transactions is not None,
+                limit=self.command_limit,
+            ),
             self.settings.producers.message_bytes_max + FRAME_OVERHEAD_BYTES_MAX,
         )
         if listener is not None:

@@ -59,6 +59,15 @@ class ConnectionSettings:
         within=(0.1, 1_000_000),
         pulsar="httpRequestsMaxPerSecond",
     )
+    requests_per_s_max: float = setting(
+        0.0,
+        "Maximum rate of commands that look up, list or attach (LOOKUP, PRODUCER, SUBSCRIBE and "
+        "the like) from one address, and of one role; further ones are refused with "
+        "TooManyRequests. 0 means no limit.",
+        group=CONNECTIONS,
+        unit="requests/s",
+        within=(0.0, 1_000_000),
+    )
     shutdown_timeout_ms: int = setting(
         10_000,
         "How long a stopping broker may take to drain (Pulsar: 60000).",

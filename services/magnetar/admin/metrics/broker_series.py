@@ -69,12 +69,13 @@ def broker_families(
     yield single("magnetar_dispatch_stalled_subscriptions", cluster, stalled)
     yield single("pulsar_health", cluster, 0 if service.stopping else 1)
     yield single("magnetar_clock_apart_seconds", cluster, service.clock.apart_ms / 1000)
-    if (limit := service.request_limit) is not None:
-        yield family(
-            "magnetar_http_requests_limited_total",
-            [label_text([("cluster", service.cluster), ("by", by)]) for by in limit.refused],
-            list(limit.refused.values()),
-            "counter",
-        )
+    for name, limit in (
+        ("magnetar_http_requests_limited_total", service.request_limit),
+        ("magnetar_commands_limited_total", service.command_limit),
+    ):
+        if limit is not None:
+            own = ("cluster", service.cluster)
+            labels = [label_text([own, ("by", by)]) for by in limit.refused]
+            yield family(name, labels, list(limit.refused.values()), "counter")
     version = label_text([("cluster", service.cluster), ("version", service.version)])
     yield single("pulsar_version_info", version, 1)

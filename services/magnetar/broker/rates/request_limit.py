@@ -1,4 +1,4 @@
-"""Limits the rate of HTTP requests of each address, and of each role.
+"""Limits the rate of requests of each address, and of each role: over HTTP, or of commands.
 
 The limit of an address holds before anything is known of the sender, so that guesses at passwords
 and signatures to verify are limited as well; that of a role holds for all of its addresses. An
@@ -15,6 +15,7 @@ from typing import Final
 
 from magnetar.broker.rates.token_bucket import TokenBucket
 from magnetar.core.addresses import network_of
+from magnetar.settings.connections import ConnectionSettings
 
 SENDERS_MAX: Final = 16_384
 PERIOD_S: Final = 1.0
@@ -60,3 +61,10 @@ class RequestLimit:
             return False
         bucket.take(1)
         return True
+
+
+def limits_of(settings: ConnectionSettings) -> tuple[RequestLimit | None, RequestLimit | None]:
+    """Returns the limit of HTTP requests and that of commands; None: there is none."""
+    http = RequestLimit(settings.http_requests_per_s) if settings.http_requests_limited else None
+    rate = settings.requests_per_s_max
+    return http, RequestLimit(rate) if rate else None

@@ -15,26 +15,15 @@ from magnetar.broker.security.authorizer import Authorizer
 from magnetar.broker.security.needs import Need
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.security.rights import RIGHTS, Right
-from magnetar.broker.session import consumers, discovery, schemas, transactions
 from magnetar.broker.session.recheck import check_consumer, check_producer
+from magnetar.broker.session.refusals import REFUSALS
 from magnetar.broker.session.session import Handler, Session
 from magnetar.core.errors import AuthorizationError, MagnetarError, ServiceNotReady
 from magnetar.wire.commands import CommandType, command_name
 
 NOT_LOADED: Final = "The broker has not loaded the rights of roles, please retry"
 
-Refuse = Callable[[Session, Any, MagnetarError], None]
 CheckAgain = Callable[[Session, Any, Authorizer], None]
-
-_REFUSALS: Final[dict[int, Refuse]] = {
-    CommandType.LOOKUP: discovery.refuse_lookup,
-    CommandType.PARTITIONED_METADATA: discovery.refuse_partitioned_metadata,
-    CommandType.GET_SCHEMA: schemas.refuse_schema,
-    CommandType.GET_OR_CREATE_SCHEMA: schemas.refuse_registration,
-    CommandType.CONSUMER_STATS: consumers.refuse_stats,
-    **transactions.refusals(),
-}
-"""The commands whose refusal is in their own response; the others get ERROR."""
 
 _CHECKS_AGAIN: Final[dict[int, CheckAgain]] = {
     CommandType.PRODUCER: lambda session, command, authorizer: check_producer(
@@ -71,7 +60,7 @@ class _Guard:
         self._name = command_name(kind)
         self._right = right
         self._authorizer = authorizer
-        self._refuse = _REFUSALS.get(kind)
+        self._refuse = REFUSALS.get(kind)
         self._check_again = _CHECKS_AGAIN.get(kind)
 
     def __call__(self, session: Session, command: Any) -> Coroutine[Any, Any, None] | None:

@@ -15,6 +15,7 @@ from magnetar.broker.session.session import Handler
 from magnetar.wire.commands import CommandType
 
 if TYPE_CHECKING:
+    from magnetar.broker.rates.request_limit import RequestLimit
     from magnetar.broker.security.broker_security import BrokerSecurity
 
 HANDLERS: Final[dict[int, Handler]] = {
@@ -45,15 +46,28 @@ HANDLERS: Final[dict[int, Handler]] = {
 
 
 def handlers(
-    security: "BrokerSecurity | None", *, transactional: bool = False
+    security: "BrokerSecurity | None",
+    *,
+    transactional: bool = False,
+    limit: "RequestLimit | None" = None,
 ) -> dict[int, Handler]:
     """Returns the handlers of a broker: with authorization, each checks the rights first.
 
     `transactional`: whether clients may use transactions. With an audit log, permitted attachments
-    are written to it.
+    are written to it. `limit` is that of requests.
 
     Raises LookupError if the table of rights lacks a command.
     """
+    found = _handlers(security, transactional)
+    if limit is None:
+        return found
+    # Imported here: most brokers have no limit.
+    from magnetar.broker.session.request_rate import limited
+
+    return limited(found, limit)
+
+
+def _handlers(security: "BrokerSecurity | None", transactional: bool) -> dict[int, Handler]:
     served = {**HANDLERS, **transactions.HANDLERS} if transactional else HANDLERS
     if security is None:
         return served

@@ -72,7 +72,11 @@ class Client:
         self.socket = Socket()
         self.session = Session(
             w.service,
-            handlers.handlers(w.service.security, transactional=w.service.transactions is not None),
+            handlers.handlers(
+                w.service.security,
+                transactional=w.service.transactions is not None,
+                limit=w.service.command_limit,
+            ),
         )
         self.socket.on_close = lambda: self.session.lost(None)
         self.session.opened(self.socket, "/127.0.0.1:40712")
