@@ -106,6 +106,7 @@ async def test_each_limited_command_is_refused_and_answered(kind: Any) -> None:
 
 def _command(kind: int) -> Any:
     schema = pb.Schema(name="s", schema_data=b"", type=pb.Schema.String)
+    shared = pb.CommandSubscribe.Shared
     return {
         CommandType.LOOKUP: pb.CommandLookupTopic(topic=TOPIC, request_id=7),
         CommandType.PARTITIONED_METADATA: pb.CommandPartitionedTopicMetadata(
@@ -121,7 +122,7 @@ def _command(kind: int) -> Any:
         CommandType.SUBSCRIBE: pb.CommandSubscribe(
             topic=TOPIC,
             subscription="s",
-            subType=pb.CommandSubscribe.Shared,
+            subType=shared,
             consumer_id=1,
             request_id=7,
         ),
