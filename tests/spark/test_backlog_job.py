@@ -129,7 +129,7 @@ def test_counts_agree_with_the_broker(world: World, first: Result) -> None:
         for name in world.admin.stats(topic)["subscriptions"]
     }
     assert seen == stored
-    assert len({name for _, name in seen}) == 7
+    assert len({name for _, name in seen}) == 8
     assert result.summary["metrics"]["backlogEntries"] == sum(row["entries"] for row in rows)
     for row in result.rows("topics"):
         stats = world.admin.stats(row["topic"])
@@ -263,7 +263,7 @@ def test_metrics_and_the_published_summary(world: World, second: Result) -> None
             return found
 
     record = run(published())
-    assert record["subscriptions"] == 9
+    assert record["subscriptions"] == 10
     names = [each["subscription"] for each in record["worst"]]
     assert record["behind"] == len(names) < 20, "all of them are named"
     assert record["stalled"] == [each["trend"] for each in record["worst"]].count("stalled") > 0

@@ -1,6 +1,7 @@
 """A cursor that ends stops its writes, and one without changes writes nothing."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.support.held_store import HeldStore, puts
@@ -10,6 +11,7 @@ from tests.unit.managed_ledger.cursor_stage import cursor_ledgers, reopened, sta
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST
+from magnetar.core.tasks import TaskSet
 from magnetar.managed_ledger.context import PERSIST_INTERVAL_S, REMOVALS_AT_ONCE_MAX
 from magnetar.managed_ledger.errors import CursorClosed
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -58,7 +60,9 @@ async def test_a_write_of_an_unchanged_cursor_writes_nothing() -> None:
 
 
 @pytest.mark.parametrize("awaited", [True, False], ids=["with a receipt", "by the timer"])
-def test_a_cursor_whose_process_stops_ends_with_the_reason(awaited: bool) -> None:
+def test_a_cursor_whose_process_stops_ends_with_the_reason(
+    awaited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would otherwise try to make a ledger once a second for as long as the loop runs."""
 
     async def main() -> tuple[str, list[MagnetarError | None], int]:
@@ -66,13 +70,13 @@ def test_a_cursor_whose_process_stops_ends_with_the_reason(awaited: bool) -> Non
         factory, _, cursor, ledger_id = await start(stage)
         context = factory._context
         await context.tasks.stop()
-        starts, start_task = [0], context.tasks.start
+        starts, start_task = [0], TaskSet.start
 
-        def counted(*args: object) -> object:
-            starts[0] += 1
-            return start_task(*args)  # type: ignore[arg-type]
+        def counted(tasks: TaskSet, *args: Any) -> object:
+            starts[0] += tasks is context.tasks
+            return start_task(tasks, *args)
 
-        context.tasks.start = counted  # type: ignore[method-assign,assignment]
+        monkeypatch.setattr(TaskSet, "start", counted)
         cursor.ack(ledger_id, 3)
         answers: list[MagnetarError | None] = []
         if awaited:

@@ -68,7 +68,7 @@ def _without_batching(stats: ProducerStats, elapsed_s: float) -> list[Advice]:
 def _batches(batching: Batching, stats: ProducerStats) -> list[Advice]:
     closed = stats.batches_by_time + stats.batches_by_count + stats.batches_by_size
     mean = stats.messages_per_entry
-    if not closed or (mean >= MESSAGES_PER_ENTRY_GOAL and not stats.batches_by_size):
+    if not closed or not mean or (mean >= MESSAGES_PER_ENTRY_GOAL and not stats.batches_by_size):
         return []
     if stats.batches_by_time > closed * _MOSTLY:
         return _delay(batching, stats, mean)
