@@ -61,9 +61,8 @@ class ConnectionSettings:
     )
     requests_per_s_max: float = setting(
         0.0,
-        "Maximum rate of commands that look up, list or attach (LOOKUP, PRODUCER, SUBSCRIBE and "
-        "the like) from one address, and of one role; further ones are refused with "
-        "TooManyRequests. 0 means no limit.",
+        "Maximum rate of commands that look up, list or attach, from one address and of one "
+        "role; 0 means no limit.",
         group=CONNECTIONS,
         unit="requests/s",
         within=(0.0, 1_000_000),

@@ -58,13 +58,13 @@ def handlers(
 
     Raises LookupError if the table of rights lacks a command.
     """
-    found = _handlers(security, transactional)
+    handlers_by_kind = _handlers(security, transactional)
     if limit is None:
-        return found
+        return handlers_by_kind
     # Imported here: most brokers have no limit.
     from magnetar.broker.session.request_rate import limited
 
-    return limited(found, limit)
+    return limited(handlers_by_kind, limit)
 
 
 def _handlers(security: "BrokerSecurity | None", transactional: bool) -> dict[int, Handler]:
