@@ -112,12 +112,14 @@ async def _attach(
     if request.spec.read_compacted:
         log = require_persistent(topic, NO_COMPACTED_READS)
         consumer.compacted = await service.compaction.log_of(log)
-    session.link.consumer_attached(command.consumer_id, name.partition_index)
     subscription = await topic.subscribe(request, consumer)
     attachment = Attachment(topic, subscription, consumer)
     if session.wire.closed:
         attachment.detach()
         return
+    # Not before: it gets no message without permits, and an UNSUBSCRIBE or a CLOSE_CONSUMER of the
+    # former consumer with this id may end meanwhile.
+    session.link.consumer_attached(command.consumer_id, name.partition_index)
     session.consumers[command.consumer_id] = attachment
     refusals = service.refusals
     refusals.attached(topic.full_name, "consumer", command.consumer_name, command.subscription)

@@ -1,5 +1,6 @@
 """What comes by use and what does not, times that are just now, and ends that come late."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.unit.broker.session.test_subscribing import (
     Subscribe,
     subscribe,
 )
+from tests.unit.ledger.stage import turns
 
 from magnetar.broker.session.refusal import checked_entry
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -81,6 +83,46 @@ async def test_a_late_unsubscribe_leaves_the_consumer_that_attached_since(
         await client.ask(CommandType.UNSUBSCRIBE, unsubscribe(), SUCCESS)
         assert client.session.consumers[1].subscription.name == "other"
         assert 1 in client.session.link._framers, "messages can be sent to it"
+
+
+async def test_a_late_unsubscribe_leaves_the_consumer_that_is_being_attached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Found by mutated frames: messages could not be sent to it, and the session failed."""
+    async with client_of() as client:
+        topic = await loaded(client.world)
+        await client.consumes(1)
+        end, attach = PersistentTopic.unsubscribe, PersistentTopic.subscribe
+        ended = asyncio.Event()
+
+        async def held(topic: PersistentTopic, *what: Any) -> Any:
+            await ended.wait()
+            return await attach(topic, *what)
+
+        async def overtaken(topic: PersistentTopic, *one: Any, **how: Any) -> None:
+            await end(topic, *one, **how)
+            monkeypatch.setattr(PersistentTopic, "subscribe", held)
+            client.say(SUBSCRIBE, subscribe(subscription="other"))
+            await turns(20)
+
+        monkeypatch.setattr(PersistentTopic, "unsubscribe", overtaken)
+        await client.ask(CommandType.UNSUBSCRIBE, unsubscribe(), SUCCESS)
+        ended.set()
+        await client.quiet()
+        assert client.session.consumers[1].subscription.name == "other"
+        await client.world.publish(topic, 1)
+        client.told()
+        client.say(CommandType.FLOW, pb.CommandFlow(consumer_id=1, messagePermits=1))
+        assert (await client.hears(CommandType.MESSAGE)).consumer_id == 1
+
+
+async def test_a_refused_consumer_leaves_nothing_in_the_session() -> None:
+    async with client_of() as client:
+        await client.consumes(1)
+        wanted = subscribe(subType=Subscribe.Exclusive)
+        wanted.consumer_id = 2
+        await client.ask(SUBSCRIBE, wanted, ERROR)
+        assert list(client.session.link._framers) == [1]
 
 
 @pytest.mark.parametrize(("deliver_at_ms", "told"), [(0, (0, 0)), (-5, (0, 0)), (7, (7, 3))])
