@@ -36,13 +36,21 @@ class RunningServer(Protocol):
 
 
 def run(
-    server: RunningServer, realm: Realm, programs: Programs, directory: Path
+    server: RunningServer,
+    realm: Realm,
+    programs: Programs,
+    directory: Path,
+    *,
+    perf_only: bool = False,
 ) -> dict[str, Outcomes]:
-    """Returns the outcomes by client."""
+    """Returns the outcomes by client; with `perf_only`, those of pulsar-perf in every scenario."""
     grant(server.address, realm)
     processes = dict(programs.started(directory))
     found: dict[str, Outcomes] = {name: {} for name in (*processes, "python")}
     tries = _tries(processes, directory / "python.log")
+    if perf_only:
+        perf = partial(clients.by_perf, processes["pulsar-perf"], scenarios=SCENARIOS)
+        tries = {"pulsar-perf": perf}
     try:
         _stage("first", server, realm, tries, found)
         realm.name_server(OTHER_HOST)

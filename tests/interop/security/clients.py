@@ -4,7 +4,7 @@ Failures of the network end with the clients' timeouts, so each client runs its 
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,11 +154,15 @@ def by_admin(process: LineProcess, tried: Sequence[Trial]) -> Outcomes:
     return found
 
 
-def by_perf(process: LineProcess, tried: Sequence[Trial]) -> Outcomes:
+def by_perf(
+    process: LineProcess,
+    tried: Sequence[Trial],
+    scenarios: Collection[Scenario] = PERF_SCENARIOS,
+) -> Outcomes:
     """Runs `pulsar-perf produce` of some of the trials, one after the other."""
     found = {}
     for trial in tried:
-        if trial.scenario not in PERF_SCENARIOS:
+        if trial.scenario not in scenarios:
             continue
         arguments = ["produce", "-u", trial.service_url, *_tool_authentication(trial)]
         if trial.trust:
