@@ -311,7 +311,12 @@ async def test_ctrl_c_stops_the_redrive(
         await dead.flush()
     command = [sys.executable, "-m", "magnetar.cli.main", "redrive", f"{name}-DLQ",
                "--rate", str(RATE), "--admin-url", server.http_url]  # fmt: skip
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    # Children inherit that Ctrl-C is ignored, as by tests that a shell runs in the background.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, former)
     async with asyncio.timeout(PATIENCE_S):
         while True:
             if (await admin.get(redrive_of(name))).status_code == httpx.codes.OK:

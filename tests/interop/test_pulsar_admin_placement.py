@@ -66,7 +66,7 @@ def test_resource_quotas(run: Run, names: Names) -> None:
     assert isinstance(bundles, list)
     one = ("--namespace", namespace, "--bundle", f"{bundles[0]}_{bundles[1]}")
     run("resource-quotas", "set", *one, "-mi", "1", "-mo", "2", "-bi", "3", "-bo", "4",
-        "-mem", "5").done()  # fmt: skip
+        "-mem", "0").done()  # fmt: skip
     quota = run("resource-quotas", "get", *one).json()
     assert (quota["bandwidthOut"], quota["dynamic"]) == (4, False)
     run("resource-quotas", "reset-namespace-bundle-quota", *one).done()

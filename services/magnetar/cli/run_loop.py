@@ -69,7 +69,7 @@ async def serve(
     stop_requested = _watch_signals()
     gc.disable()  # a start creates long-lived objects, so passes of the collector free nothing
     starting = asyncio.ensure_future(start())
-    stopping = asyncio.ensure_future(stop_requested.wait())
+    stopping = asyncio.create_task(stop_requested.wait(), name="stop requested")
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

@@ -7,6 +7,7 @@ reader lacks; a field that only the reader has needs a default that fits its typ
 aliases map the writer's names to its own.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -24,6 +25,7 @@ _PROMOTIONS: Final = {
 _NAMED: Final = frozenset(("record", "enum", "fixed"))
 
 Pair = tuple[int, int]
+Equality = Callable[[Schema, Schema, set[Pair]], bool]
 
 
 def can_read(writer: Schema, reader: Schema) -> bool:
@@ -42,28 +44,17 @@ def avro_equal(a: Schema, b: Schema) -> bool:
 def _equal(a: Schema, b: Schema, seen: set[Pair]) -> bool:
     if a.type != b.type or a.full_name != b.full_name or a.properties != b.properties:
         return False
-    match a.type:
-        case "record":
-            pair = (id(a), id(b))
-            if pair in seen:
-                return True
-            seen.add(pair)
-            return (
-                a.is_error == b.is_error
-                and len(a.fields) == len(b.fields)
-                and all(_equal_fields(x, y, seen) for x, y in zip(a.fields, b.fields, strict=True))
-            )
-        case "enum":
-            return a.symbols == b.symbols
-        case "fixed":
-            return a.size == b.size
-        case "array" | "map":
-            return _equal(a.element, b.element, seen)
-        case "union":
-            return len(a.branches) == len(b.branches) and all(
-                _equal(x, y, seen) for x, y in zip(a.branches, b.branches, strict=True)
-            )
-    return True
+    if a.type == "record":
+        pair = (id(a), id(b))
+        if pair in seen:
+            return True
+        seen.add(pair)
+        return (
+            a.is_error == b.is_error
+            and len(a.fields) == len(b.fields)
+            and all(_equal_fields(x, y, seen) for x, y in zip(a.fields, b.fields, strict=True))
+        )
+    return _equal_parts(a, b, seen, _equal)
 
 
 def _equal_fields(a: Field, b: Field, seen: set[Pair]) -> bool:
@@ -148,25 +139,30 @@ def _same_union(a: Schema, b: Schema, seen: set[Pair]) -> bool:
     """Whether two unions differ only in namespaces: then they resolve branch by branch."""
     if a.type != b.type or (a.type in _NAMED and a.name != b.name):
         return False
+    if a.type == "record":
+        pair = (id(a), id(b))
+        if pair in seen:
+            return True
+        seen.add(pair)
+        return len(a.fields) == len(b.fields) and all(
+            x.name == y.name and _same_union(x.schema, y.schema, seen)
+            for x, y in zip(a.fields, b.fields, strict=True)
+        )
+    return _equal_parts(a, b, seen, _same_union)
+
+
+def _equal_parts(a: Schema, b: Schema, seen: set[Pair], equal: Equality) -> bool:
+    """Whether what two schemas of one type, but not records, consist of is equal by `equal`."""
     match a.type:
-        case "record":
-            pair = (id(a), id(b))
-            if pair in seen:
-                return True
-            seen.add(pair)
-            return len(a.fields) == len(b.fields) and all(
-                x.name == y.name and _same_union(x.schema, y.schema, seen)
-                for x, y in zip(a.fields, b.fields, strict=True)
-            )
         case "enum":
             return a.symbols == b.symbols
         case "fixed":
             return a.size == b.size
         case "array" | "map":
-            return _same_union(a.element, b.element, seen)
+            return equal(a.element, b.element, seen)
         case "union":
             return len(a.branches) == len(b.branches) and all(
-                _same_union(x, y, seen) for x, y in zip(a.branches, b.branches, strict=True)
+                equal(x, y, seen) for x, y in zip(a.branches, b.branches, strict=True)
             )
     return True
 

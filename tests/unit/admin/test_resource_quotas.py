@@ -13,10 +13,10 @@ DEFAULT = {
     "memory": 80.0, "dynamic": True,
 }  # fmt: skip
 FIXED = {
-    "msgRateIn": 1.0, "msgRateOut": 2.0, "bandwidthIn": 3.0, "bandwidthOut": 4.0, "memory": 5.0,
+    "msgRateIn": 1.0, "msgRateOut": 2.0, "bandwidthIn": 3.0, "bandwidthOut": 4.0, "memory": 0.0,
     "dynamic": False,
 }  # fmt: skip
-OTHER = {**FIXED, "memory": 6.0}
+OTHER = {**FIXED, "bandwidthOut": 6.0}
 
 
 async def test_quotas_are_set_shown_and_reset(admin: Admin) -> None:
@@ -52,6 +52,9 @@ async def test_bundles_and_values_are_checked(admin: Admin) -> None:
         negative = await admin.call("POST", path, {**FIXED, "bandwidthIn": -1})
         assert negative.status_code == 412
         assert "bandwidthIn" in negative.json()["reason"]
+        unmeasured = await admin.call("POST", path, {**FIXED, "memory": 5.0})
+        assert unmeasured.status_code == 412
+        assert "memory" in unmeasured.json()["reason"]
         assert (await admin.call("POST", path)).status_code == 400
         wrong = await admin.call("POST", path, {"msgRateIn": "x"})
         assert wrong.status_code == 400

@@ -33,11 +33,15 @@ class ResourceQuota(msgspec.Struct, frozen=True, rename="camel"):
     dynamic: bool = True
 
     def check(self) -> None:
-        """Raises PreconditionFailed if a value is negative."""
+        """Raises PreconditionFailed if a value is negative, or would have no effect."""
         for field in self.__struct_fields__[:-1]:
             if not getattr(self, field) >= 0:
                 name = msgspec.structs.fields(self)[self.__struct_fields__.index(field)].encode_name
                 raise PreconditionFailed(f"{name} of a resource quota must not be negative")
+        if self.memory and not self.dynamic:
+            raise PreconditionFailed(
+                "memory of a fixed resource quota must be 0: the memory of bundles is not measured"
+            )
 
     def load_of(self, bundle: str) -> BundleLoad:
         """Returns the load that the quota assigns to the bundle."""

@@ -164,7 +164,8 @@ class TopicRegistry:
             # One that has just failed is removed by a callback, which has not run yet: to wait for
             # it would not yield, so the callback would never run.
             if opening is None or opening.topic.done():
-                opening = Opening(asyncio.ensure_future(self._open_in_turn(name, create)), create)
+                task = asyncio.create_task(self._open_in_turn(name, create), name=f"open {full}")
+                opening = Opening(task, create)
                 self._open.opening[full] = opening
                 opening.topic.add_done_callback(lambda done: self._opened(full, done))
             try:
