@@ -186,3 +186,11 @@ def test_policies_are_added_up_to_a_bound_and_removed() -> None:
     assert without_policy(added, "p") == IsolationPolicies(1, {})
     assert without_policy(added, "q") is None
     assert without_policy(None, "p") is None
+
+
+def test_no_name_of_a_namespace_stalls_a_broker() -> None:
+    """An expression with nested repetitions takes a backtracking matcher 2^60 steps here."""
+    isolation = Isolation({"p": policy("t/(a+)+")})
+    own = ["a1:8080", "a2:8080"]
+    assert isolation.allowed("t/" + 60 * "a" + "b", BROKERS, idle) != own
+    assert isolation.allowed("t/aa", BROKERS, idle) == own
