@@ -189,6 +189,12 @@ proto: $(DEV_STAMP) ## the generated classes of Pulsar's protocol and of etcd's 
 	  --proto_path=$(ETCD_PROTO) --python_out=$(ETCD_PROTO) \
 	  --mypy_out=$(ETCD_PROTO) magnetar_etcd.proto
 
+.PHONY: sync
+sync: $(DEV_STAMP) ## magnetar.client.sync, from the classes of the asyncio client
+	@$(call took,the blocking client)
+	$(BIN)/python -m magnetar.client.sync.generator
+	$(BIN)/ruff format services/magnetar/client/sync
+
 .PHONY: docs
 docs: $(RUN_STAMP) ## the pages of settings, policies and rights, from the code
 	@$(call took,docs/run/configuration.md$(comma) docs/use/policies.md$(comma) docs/run/authorization.md)

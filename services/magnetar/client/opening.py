@@ -28,8 +28,12 @@ class Opening(Generic[C]):
         self._open = open_
         self._opened: C | None = None
 
+    async def opened(self) -> C:
+        """Returns the opened object, which the caller closes."""
+        return await self._open()
+
     def __await__(self) -> Generator[object, None, C]:
-        return self._open().__await__()
+        return self.opened().__await__()
 
     async def __aenter__(self) -> C:
         self._opened = await self._open()

@@ -206,8 +206,13 @@ class OpeningTransaction:
         self._begin = begin
         self._transaction: Transaction | None = None
 
+    async def begun(self) -> Transaction:
+        """Returns the transaction, which the caller ends."""
+        transaction: Transaction = await self._begin()
+        return transaction
+
     def __await__(self) -> Any:
-        return self._begin().__await__()
+        return self.begun().__await__()
 
     async def __aenter__(self) -> Transaction:
         self._transaction = await self._begin()
