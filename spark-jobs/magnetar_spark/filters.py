@@ -27,8 +27,8 @@ from pyspark.sql.datasource import (
 
 from magnetar.core.ids import ID_MAX
 from magnetar.core.names import TopicName
+from magnetar.jobs.log.ranges import Interval, Window
 from magnetar.offload.file_layout import TIME_MS_MAX
-from magnetar_spark.log.ranges import Interval, Window
 from magnetar_spark.table import ENTRY_ID, LEDGER_ID, PARTITION, PUBLISH_TIME, TOPIC
 
 NUMBERS: Final = (PUBLISH_TIME, PARTITION, LEDGER_ID, ENTRY_ID)

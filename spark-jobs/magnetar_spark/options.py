@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from magnetar.core.errors import PreconditionFailed
+from magnetar.jobs.log.ranges import PARTITION_BYTES_DEFAULT
 from magnetar.metadata.store_url import ROOT_DEFAULT
-from magnetar_spark.log.ranges import PARTITION_BYTES_DEFAULT
 from magnetar_spark.log.settings import LogSettings
 from magnetar_spark.offsets import Start, parse_end, parse_start
 

@@ -16,14 +16,14 @@ from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.jobs.log.ledgers import topic_log
+from magnetar.jobs.log.ranges import Interval, Range, Window, ranges_of, tasks_of
+from magnetar.jobs.log.topics import resolve
+from magnetar.jobs.log.transactions.visible import Settled
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.access import Log, opened_log
-from magnetar_spark.log.ledgers import topic_log
+from magnetar_spark.log.access import RegisteredLog, opened_log
 from magnetar_spark.log.losses import losses
-from magnetar_spark.log.ranges import Interval, Range, Window, ranges_of, tasks_of
 from magnetar_spark.log.schemas import packed, topic_schemas
-from magnetar_spark.log.topics import resolve
-from magnetar_spark.log.transactions.visible import Settled
 from magnetar_spark.offsets import Start
 from magnetar_spark.options import ReadOptions
 
@@ -130,7 +130,7 @@ def times_from(starting_ms: int | None) -> Interval:
     return times if starting_ms is None else times.cut(starting_ms, times.high)
 
 
-async def _planned(opened: Log, options: ReadOptions, ranges: list[Range]) -> Plan:
+async def _planned(opened: RegisteredLog, options: ReadOptions, ranges: list[Range]) -> Plan:
     """Completes a plan. Schemas are read after the log, so all messages' versions are included."""
     schemas: dict[str, bytes] = {}
     if not options.raw_values:

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from magnetar.core.errors import PreconditionFailed
+from magnetar.jobs.event_loop import run
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, plan_read
 from magnetar_spark.sink.options import WriteOptions

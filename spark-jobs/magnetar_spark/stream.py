@@ -32,12 +32,12 @@ from magnetar.core.errors import PersistenceError, TopicNotFound
 from magnetar.core.ids import LATEST, Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
-from magnetar_spark.log.access import Log, opened_log
-from magnetar_spark.log.event_loop import run
-from magnetar_spark.log.ledgers import last_before, topic_end, topic_log, topic_start
-from magnetar_spark.log.topic_log import TopicLog
-from magnetar_spark.log.topics import logs_of, means, resolve
-from magnetar_spark.log.transactions.visible import Settled
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.log.ledgers import last_before, topic_end, topic_log, topic_start
+from magnetar.jobs.log.topic_log import TopicLog
+from magnetar.jobs.log.topics import logs_of, means, resolve
+from magnetar.jobs.log.transactions.visible import Settled
+from magnetar_spark.log.access import RegisteredLog, opened_log
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, before, behind, plan_between, times_from
 from magnetar_spark.stream_offsets import StreamOffset
@@ -163,7 +163,7 @@ async def _latest(
     return {**kept, **{str(topic): end for topic, end in ends.items()}}
 
 
-async def _end(log: Log, topic: TopicName, start: Position) -> Position:
+async def _end(log: RegisteredLog, topic: TopicName, start: Position) -> Position:
     """The topic's end, or `start` while too few bookies answer; the query waits for them."""
     try:
         return await topic_end(log, topic)
@@ -173,7 +173,7 @@ async def _end(log: Log, topic: TopicName, start: Position) -> Position:
 
 
 async def _kept(
-    log: Log, options: ReadOptions, start: StreamOffset, meant: set[str]
+    log: RegisteredLog, options: ReadOptions, start: StreamOffset, meant: set[str]
 ) -> dict[str, Position]:
     """The positions to keep: of selected topics, and of existing topics no longer selected.
 
@@ -195,7 +195,7 @@ async def _kept(
     return kept
 
 
-async def _exists(log: Log, topic: TopicName) -> bool:
+async def _exists(log: RegisteredLog, topic: TopicName) -> bool:
     """Whether the log exists; it does not if a partitioned topic has taken the topic's name."""
     try:
         return topic in await logs_of(log.store, topic)
@@ -204,7 +204,7 @@ async def _exists(log: Log, topic: TopicName) -> bool:
 
 
 async def _within(
-    log: Log, start: StreamOffset, ends: Mapping[TopicName, Position], bytes_max: int
+    log: RegisteredLog, start: StreamOffset, ends: Mapping[TopicName, Position], bytes_max: int
 ) -> dict[TopicName, Position]:
     """Nearer ends, with about `bytes_max` before them, divided among the topics in proportion."""
     logs = {topic: await topic_log(log, topic, end) for topic, end in ends.items()}

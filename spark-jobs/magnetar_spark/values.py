@@ -17,11 +17,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from magnetar.core.errors import MagnetarError, PreconditionFailed
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import resolve
 from magnetar_spark.decode.builders import Numbers
 from magnetar_spark.decode.payloads import Payloads, Stored, payloads_of
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.schemas import Schema, topic_schemas
-from magnetar_spark.log.topics import resolve
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.table import METADATA_TYPES, VALUE
 

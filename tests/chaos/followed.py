@@ -8,9 +8,9 @@ import threading
 from typing import Final
 
 from magnetar.core.clock import SystemClock
+from magnetar.jobs.event_loop import run
 from magnetar.metadata.store import EventKind, Watch
 from magnetar.metadata.store_url import StoreOptions, open_store
-from magnetar_spark.log.event_loop import run
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 60.0

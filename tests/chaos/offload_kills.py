@@ -29,6 +29,10 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.log.ledgers import topic_log
+from magnetar.jobs.log.ranges import Range, Window, ranges_of
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.store import EventKind, MetadataStore
 from magnetar.metadata.store_url import StoreOptions, open_store
@@ -43,11 +47,7 @@ from magnetar.offload.stores import open_object_store
 from magnetar.offload.verify import verify_file
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.entry_reader import EntryReader
-from magnetar_spark.log.event_loop import run
-from magnetar_spark.log.ledgers import topic_log
-from magnetar_spark.log.ranges import Range, Window, ranges_of
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import log_name
 
 JOB_TIMEOUT_S = 600.0
 ANYWHERE = 0.25

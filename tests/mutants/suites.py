@@ -278,7 +278,7 @@ SUITES: Final = (
     ),
     Suite(
         "spark",
-        (f"{SPARK}/jobs", f"{SPARK}/filters.py"),
+        (f"{SPARK}/jobs", f"{SPARK}/filters.py", f"{MAGNETAR}/jobs"),
         (
             "tests/spark/test_backlog_bounds.py",
             "tests/spark/test_backlog_brokers.py",

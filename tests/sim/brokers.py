@@ -31,6 +31,7 @@ SETTINGS: Final = compose(
     BrokerSettings,
     keep_alive_interval_s=5,
     retention_check_interval_s=3,
+    compaction_check_interval_s=0,
     delete_inactive_topics=False,
     shutdown_timeout_ms=10_000,
 )

@@ -23,6 +23,12 @@ from tests.sim.plan import FaultPlan
 
 from magnetar.bookie.api import BookieError, StoredEntry
 from magnetar.core.errors import MagnetarError
+from magnetar.jobs.log.log import Log
+from magnetar.jobs.log.ranges import Range
+from magnetar.jobs.offload import file_writer as writing
+from magnetar.jobs.offload import lease, leftovers
+from magnetar.jobs.offload import release as releasing
+from magnetar.jobs.offload.work import LedgerTask, Result
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LEDGERS_PREFIX, decode
@@ -38,12 +44,6 @@ from magnetar.offload.records import (
     parse_offload_key,
 )
 from magnetar.offload.trash import empty_trash
-from magnetar_spark.jobs.offload import file_writer as writing
-from magnetar_spark.jobs.offload import lease, leftovers
-from magnetar_spark.jobs.offload import release as releasing
-from magnetar_spark.jobs.offload.work import LedgerTask, Result
-from magnetar_spark.log.access import Log
-from magnetar_spark.log.ranges import Range
 
 if TYPE_CHECKING:
     from tests.sim.world import World

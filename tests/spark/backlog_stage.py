@@ -17,6 +17,7 @@ from tests.unit.ledger.stage import ManualClock
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
 from magnetar.managed_ledger.cursor import Cursor
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.offload.policy import namespace_key
@@ -34,7 +35,6 @@ from magnetar_spark.jobs.backlog.scan.scan import scan_ranges
 from magnetar_spark.jobs.backlog.scan.sums import KEYS_MAX, Scanned, grouped_by_kind, minutes_max
 from magnetar_spark.jobs.progress import Progress
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import log_name
 
 NAMESPACE = "public/default"
 TOPIC = f"persistent://{NAMESPACE}/t"

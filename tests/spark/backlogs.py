@@ -14,12 +14,12 @@ from tests.support.cluster_processes import brokers, wait_for
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import run
 from magnetar.offload.cold_files import ColdFiles
 from magnetar_spark.jobs.backlog.gather.policies import Keeping
 from magnetar_spark.jobs.backlog.gather.topic_state import TopicState, topic_state
 from magnetar_spark.jobs.main import main
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 NAMESPACE: Final = "public/backlogs"

@@ -12,11 +12,12 @@ from magnetar.compaction import records
 from magnetar.compaction.records import CompactionRecord, CompactionRequest
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
-from magnetar_spark.jobs.compact import chunks, engine, plan
-from magnetar_spark.jobs.compact.engine import Compacted
-from magnetar_spark.jobs.compact.second_pass import Writing
+from magnetar.jobs.compaction import chunks, plan
+from magnetar.jobs.compaction.here import Compacted
+from magnetar.jobs.compaction.second_pass import Writing
+from magnetar.jobs.log.topics import log_name
+from magnetar_spark.jobs.compact import engine
 from magnetar_spark.jobs.progress import Progress
-from magnetar_spark.log.topics import log_name
 
 NAME = log_name(parse_topic(TOPIC))
 KEYS = 5

@@ -22,8 +22,8 @@ from tests.support.cluster_processes import brokers, running_cluster
 
 import magnetar_spark
 from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.jobs.event_loop import run
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import Plan, plan_read
 from magnetar_spark.source import PlainReader, PulsarDataSource

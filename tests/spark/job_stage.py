@@ -24,6 +24,9 @@ from magnetar.bookie.registration import BookieRegistration, registration_key
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.sweeper import CLUSTER_KEY
 from magnetar.ledger import registered_bookies
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
@@ -47,10 +50,7 @@ from magnetar.wire.batch import build_batch
 from magnetar.wire.entry import build_entry
 from magnetar_spark.jobs.main import main
 from magnetar_spark.jobs.session import Sessions
-from magnetar_spark.jobs.sweeper import CLUSTER_KEY
 from magnetar_spark.log import access
-from magnetar_spark.log.event_loop import run
-from magnetar_spark.log.topics import log_name
 
 TOPIC = "persistent://public/default/t"
 CLUSTER_ID = "here"

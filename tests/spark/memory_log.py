@@ -17,6 +17,8 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.jobs.log.ranges import Range
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.bookies import BookieInfo, BookieLost
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, ledger_key
@@ -26,11 +28,9 @@ from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
 from magnetar_spark import planner, stream, values
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.access import Log
-from magnetar_spark.log.ends import Admin
-from magnetar_spark.log.ranges import Range
+from magnetar_spark.log.access import RegisteredLog
+from magnetar_spark.log.admin import Admin
 from magnetar_spark.log.settings import LEDGER_SETTINGS
-from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import LogPartition, Plan, plan_read
 from magnetar_spark.stream import PulsarStreamReader
@@ -82,8 +82,8 @@ class MemoryLog:
             monkeypatch.setattr(module, "opened_log", self._opened)
 
     @asynccontextmanager
-    async def _opened(self, _: Any) -> AsyncIterator[Log]:
-        yield Log(self.store, self.bookies, self.context, self.admin)  # type: ignore[arg-type]
+    async def _opened(self, _: Any) -> AsyncIterator[RegisteredLog]:
+        yield RegisteredLog(self.store, self.bookies, self.context, self.admin)  # type: ignore[arg-type]
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(coroutine)

@@ -7,13 +7,12 @@ import pytest
 from tests.spark.job_stage import TOPIC, JobCluster, entry
 
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.offload.work import LedgerTask, Outcome
 from magnetar.offload.records import OffloadRecord, decode_offload, offloads_prefix
 from magnetar_spark.jobs.context import JobContext
-from magnetar_spark.jobs.offload import file_writer as writing
-from magnetar_spark.jobs.offload import job
+from magnetar_spark.jobs.offload import executor, job
 from magnetar_spark.jobs.offload.job import slices_of
-from magnetar_spark.jobs.offload.work import LedgerTask, Outcome
-from magnetar_spark.log.topics import log_name
 
 NAME = log_name(parse_topic(TOPIC))
 TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
@@ -34,7 +33,7 @@ def on_this_process(monkeypatch: pytest.MonkeyPatch, cluster: JobCluster) -> Job
         return [outcome for some in slices_of(tasks, 1) for outcome in work(some)]
 
     monkeypatch.setattr(job, "_write_by_spark", by_spark)
-    monkeypatch.setattr(writing, "open_store", cluster.opened_store)
+    monkeypatch.setattr(executor, "open_store", cluster.opened_store)
     return cluster
 
 

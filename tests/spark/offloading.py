@@ -13,6 +13,13 @@ from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.offload.plan import (
+    Override,
+    topic_works,
+)
+from magnetar.jobs.offload.work import LedgerTask, Outcome
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.records import encode
@@ -26,17 +33,10 @@ from magnetar.offload.records import (
 from magnetar.offload.repository import OffloadRepository
 from magnetar.offload.stores import parse_store
 from magnetar_spark.jobs.main import main
-from magnetar_spark.jobs.offload.file_writer import offload_ledgers
-from magnetar_spark.jobs.offload.plan import (
-    Override,
-    topic_works,
-)
-from magnetar_spark.jobs.offload.work import LedgerTask, Outcome
+from magnetar_spark.jobs.offload.executor import offload_ledgers
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.entry_reader import EntryReader
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.planner import Plan
 

@@ -15,6 +15,8 @@ from pyspark.sql.types import StructType
 from magnetar.bookie.api import StoredEntry
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.ranges import Range, Window, ranges_of
+from magnetar.jobs.log.topic_log import LedgerSpan, TopicLog
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
@@ -23,8 +25,6 @@ from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder, decoded
 from magnetar_spark.decode.rows import Rows
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.ranges import Range, Window, ranges_of
-from magnetar_spark.log.topic_log import LedgerSpan, TopicLog
 from magnetar_spark.source import PulsarReader
 from magnetar_spark.table import schema_of
 from magnetar_spark.tasks import TIME_ZONE

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from magnetar.core.errors import PersistenceError
+from magnetar.jobs.log.ranges import Range
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.wire._pb.PulsarApi_pb2 import (
     CompressionType,
@@ -26,7 +27,6 @@ from magnetar_spark.jobs.backlog.scan.partials import (
 )
 from magnetar_spark.jobs.backlog.scan.plan import ScanRange, View
 from magnetar_spark.jobs.backlog.scan.scan import RangeScan
-from magnetar_spark.log.ranges import Range
 
 TOPIC = "persistent://a/b/c"
 LZ4 = CompressionType.Value("LZ4")

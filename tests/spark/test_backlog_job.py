@@ -24,10 +24,10 @@ from tests.spark.backlogs import (
 )
 
 from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.jobs.event_loop import run
 from magnetar_spark.jobs.backlog.tables.tables import SCHEMAS, TABLES
 from magnetar_spark.jobs.main import main
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 Rows = list[dict[str, Any]]

@@ -23,6 +23,7 @@ from magnetar.bookie.api import BookieError, ProofKind
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import run
 from magnetar.ledger.bookie_calls import ask_proofs
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.stores import StoreSpec, open_object_store
@@ -31,7 +32,6 @@ from magnetar_spark.jobs.backlog.gather.topic_state import topic_state
 from magnetar_spark.jobs.backlog.scan.ages import LogAges
 from magnetar_spark.jobs.backlog.tables.tables import SCHEMAS, TABLES
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 TOPIC = "persistent://public/default/half-cold"

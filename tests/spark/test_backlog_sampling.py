@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from magnetar.jobs.log.ranges import Range
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar_spark.jobs.backlog.scan import plan as scan_plan
 from magnetar_spark.jobs.backlog.scan.plan import sampled
-from magnetar_spark.log.ranges import Range
 
 
 def ranged(ledger_id: int, entries: int, entry_bytes: int = 10, first: int = 0) -> Range:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap
 
+from magnetar.jobs.log.ranges import Range
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -28,7 +29,6 @@ from magnetar_spark.jobs.backlog.scan.partials import (
 )
 from magnetar_spark.jobs.backlog.scan.plan import RUN_BYTES, RUNS_WANTED, ScanRange, View, sampled
 from magnetar_spark.jobs.backlog.scan.scan import RangeScan
-from magnetar_spark.log.ranges import Range
 
 FIRST = 3
 KEYS = ("", "a", "b")

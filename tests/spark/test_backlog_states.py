@@ -22,6 +22,7 @@ from magnetar.compaction import records as compaction
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.context import LedgerContext
@@ -32,7 +33,6 @@ from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.records import OffloadRecord
 from magnetar_spark.jobs.backlog.gather import cursors
 from magnetar_spark.jobs.backlog.scan.entry_times import EntryTimes
-from magnetar_spark.log.topics import log_name
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.jobs.log.ranges import Range
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
@@ -18,7 +19,6 @@ from magnetar_spark.jobs.backlog.scan.partials import (
 )
 from magnetar_spark.jobs.backlog.scan.plan import ScanRange
 from magnetar_spark.jobs.backlog.scan.sums import TASK_BYTES, KeySkew, grouped_by_kind, tasks_of
-from magnetar_spark.log.ranges import Range
 
 METADATA = LedgerMetadata(7, (), 1)
 

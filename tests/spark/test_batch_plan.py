@@ -6,8 +6,8 @@ from tests.spark.memory_log import TOPIC, MemoryLog, positions
 
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST, ID_MAX, Position
+from magnetar.jobs.log.ranges import Interval, Range
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.ranges import Interval, Range
 from magnetar_spark.planner import Plan, before, behind, plan_read, times_from
 
 OTHER = f"{TOPIC}-other"

@@ -25,6 +25,11 @@ from magnetar.compaction.records import CompactionRecord, CompactionRequest
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.compaction import second_pass, swap
+from magnetar.jobs.compaction.here import Compacted
+from magnetar.jobs.compaction.leftovers import clean_attempts
+from magnetar.jobs.compaction.second_pass import Writing
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import managed_ledger_key
 from magnetar.metadata.records import encode
@@ -32,11 +37,7 @@ from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import MetadataUnavailable
 from magnetar.offload.records import RequestState
 from magnetar.offload.verify import verify_file
-from magnetar_spark.jobs.compact import job, second_pass, swap
-from magnetar_spark.jobs.compact.engine import Compacted
-from magnetar_spark.jobs.compact.leftovers import clean_attempts
-from magnetar_spark.jobs.compact.second_pass import Writing
-from magnetar_spark.log.topics import log_name
+from magnetar_spark.jobs.compact import job
 
 
 @pytest.fixture

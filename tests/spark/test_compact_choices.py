@@ -19,23 +19,16 @@ from magnetar.compaction.records import (
 )
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.ledger.metadata import LedgerMetadata
-from magnetar.metadata.memory import MemoryStore
-from magnetar.metadata.records import encode
-from magnetar.offload.policy import OffloadDefaults, namespace_key, topic_policies_key
-from magnetar.offload.records import DEFAULTS_KEY, RequestState
-from magnetar.offload.stores import FILESYSTEM, StoreSpec
-from magnetar_spark.jobs.compact import chunks, plan
-from magnetar_spark.jobs.compact.chunks import (
+from magnetar.jobs.compaction import plan
+from magnetar.jobs.compaction.chunks import (
     OPEN_MS_MAX,
     ChunkRow,
-    as_batches,
     mark_of,
     settled,
     staying,
 )
-from magnetar_spark.jobs.compact.folders import clean_folders
-from magnetar_spark.jobs.compact.plan import (
+from magnetar.jobs.compaction.folders import clean_folders
+from magnetar.jobs.compaction.plan import (
     PART_BYTES_MAX,
     PART_BYTES_MIN,
     PARTS_PER_CORE,
@@ -46,8 +39,16 @@ from magnetar_spark.jobs.compact.plan import (
     parts_of,
     place_of,
 )
-from magnetar_spark.jobs.compact.selection import threshold_of, topic_settings
-from magnetar_spark.log.ranges import Range
+from magnetar.jobs.compaction.selection import threshold_of, topic_settings
+from magnetar.jobs.log.ranges import Range
+from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.metadata.memory import MemoryStore
+from magnetar.metadata.records import encode
+from magnetar.offload.policy import OffloadDefaults, namespace_key, topic_policies_key
+from magnetar.offload.records import DEFAULTS_KEY, RequestState
+from magnetar.offload.stores import FILESYSTEM, StoreSpec
+from magnetar_spark.jobs.compact import batches as batching
+from magnetar_spark.jobs.compact.batches import chunk_batches
 
 NAME = "public/default/persistent/t"
 METADATA = LedgerMetadata(7, (), 1)
@@ -220,14 +221,14 @@ def test_a_chunk_without_a_last_one_stays_while_it_is_open() -> None:
 
 
 def test_rows_go_to_spark_in_batches_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "ROWS_MAX", 2)
+    monkeypatch.setattr(batching, "ROWS_MAX", 2)
     rows = [row("a", place, last=place == 1, is_open=place == 2) for place in range(5)]
-    batches = list(as_batches(rows))
+    batches = list(chunk_batches(rows))
     assert [batch.num_rows for batch in batches] == [2, 2, 1]
     found = [ChunkRow(**each) for batch in batches for each in batch.to_pylist()]
     assert found == rows
-    assert [batch.num_rows for batch in as_batches(rows[:4])] == [2, 2]
-    assert list(as_batches([])) == []
+    assert [batch.num_rows for batch in chunk_batches(rows[:4])] == [2, 2]
+    assert list(chunk_batches([])) == []
 
 
 def there(folder: Path) -> list[str]:

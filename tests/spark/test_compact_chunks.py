@@ -17,10 +17,10 @@ from tests.support.raw_client import RawClient
 
 from magnetar.cluster.local.cluster import LocalCluster
 from magnetar.core.ids import Position
+from magnetar.jobs.compaction import topic as topics
+from magnetar.jobs.compaction.plan import part_bytes
 from magnetar.wire._pb.PulsarApi_pb2 import CommandSend, MessageMetadata
 from magnetar.wire.encoder import encode_send
-from magnetar_spark.jobs.compact import job
-from magnetar_spark.jobs.compact.plan import part_bytes
 
 CHUNK_BYTES = 50
 LONG_AGO_MS = 1_000
@@ -106,7 +106,7 @@ def test_by_spark_and_over_the_horizon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client.create_producer(topic).close()  # this look-up makes the broker own the topic
-    monkeypatch.setattr(job, "part_bytes", lambda *_: 900)  # chunks over several parts
+    monkeypatch.setattr(topics, "part_bytes", lambda *_: 900)  # chunks over several parts
     rig = CompactRig(log, cluster, tmp_path / "store")
     many = [single(f"k{number}", b"%d" % number) for number in range(30)]
     places = send(
@@ -155,7 +155,7 @@ def test_by_spark_and_over_the_horizon(
         topic,
         [chunk("open", "late", 2, 3), single("kept", b""), single("end", b"the end")],
     )
-    monkeypatch.setattr(job, "part_bytes", part_bytes)
+    monkeypatch.setattr(topics, "part_bytes", part_bytes)
     rig.compact(*spark, capsys=capsys)
     names -= {"late", "kept/0", "kept/1", "kept/2"}
     assert {places[each.position] for each in rig.artifact(topic)} == names | {"open/2"}

@@ -25,6 +25,7 @@ from magnetar.compaction import records
 from magnetar.compaction.records import CompactionAttempt, CompactionRequest
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
 from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.policy import namespace_key
@@ -32,7 +33,6 @@ from magnetar.offload.records import RequestState
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.offload.trash import TRASH_PREFIX, TrashedFile, put_in_trash
 from magnetar_spark.jobs.compact import job
-from magnetar_spark.log.topics import log_name
 
 
 @pytest.fixture

@@ -13,24 +13,24 @@ from tests.support.compaction import LogEntry, compacted, messages
 
 from magnetar.compaction.records import CompactionRecord
 from magnetar.core.ids import EARLIEST, Position
-from magnetar.offload.stores import StoreSpec
-from magnetar.wire._pb.PulsarApi_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
-from magnetar.wire.batch import build_batch, messages_of
-from magnetar.wire.compression import compress
-from magnetar.wire.entry import build_entry, parse_metadata, with_broker_entry_metadata
-from magnetar.wire.framing import MalformedEntry
-from magnetar_spark.jobs.compact.chunks import (
+from magnetar.jobs.compaction.chunks import (
     OPEN_MS_MAX,
     chunks_of,
     mark_of,
     settled,
     staying,
 )
-from magnetar_spark.jobs.compact.entries import Kind, parse, without_others
-from magnetar_spark.jobs.compact.first_pass import Counts, latest_places
-from magnetar_spark.jobs.compact.part_entries import PlacedEntry
-from magnetar_spark.jobs.compact.plan import PART_SHIFT
-from magnetar_spark.jobs.compact.second_pass import kept_entries, survivors_of
+from magnetar.jobs.compaction.entries import Kind, parse, without_others
+from magnetar.jobs.compaction.first_pass import Counts, latest_places
+from magnetar.jobs.compaction.part_entries import PlacedEntry
+from magnetar.jobs.compaction.plan import PART_SHIFT
+from magnetar.jobs.compaction.second_pass import kept_entries, survivors_of
+from magnetar.offload.stores import StoreSpec
+from magnetar.wire._pb.PulsarApi_pb2 import CompressionType, MessageMetadata, SingleMessageMetadata
+from magnetar.wire.batch import build_batch, messages_of
+from magnetar.wire.compression import compress
+from magnetar.wire.entry import build_entry, parse_metadata, with_broker_entry_metadata
+from magnetar.wire.framing import MalformedEntry
 
 KEYS = st.sampled_from(["a", "b", "c", "schlüssel", ""])
 VALUES = st.one_of(st.none(), st.binary(max_size=12))
@@ -259,7 +259,7 @@ def test_what_is_settled_was_in_the_log_for_long() -> None:
 def test_a_hot_key_is_one_row_and_the_dictionary_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from magnetar_spark.jobs.compact import first_pass
+    from magnetar.jobs.compaction import first_pass
 
     monkeypatch.setattr(first_pass, "KEYS_MAX", 4)
     monkeypatch.setattr(first_pass, "KEY_BYTES_MAX", 300)

@@ -21,18 +21,20 @@ from magnetar.compaction.records import (
 from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.jobs.compaction import swap
+from magnetar.jobs.compaction import topic as topics
+from magnetar.jobs.compaction.topic import whole_log
+from magnetar.jobs.log.topic_log import TopicLog
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 from magnetar.metadata.records import encode
 from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.records import RequestState
-from magnetar_spark.jobs.compact import engine, swap
+from magnetar_spark.jobs.compact import engine
 from magnetar_spark.jobs.compact import job as compact_job
-from magnetar_spark.jobs.compact.job import whole_log
 from magnetar_spark.log import access
-from magnetar_spark.log.topic_log import TopicLog
-from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
 
@@ -81,8 +83,7 @@ def test_by_spark_step_by_step(
     assert first.messages_removed == len(messages(log)) - len(compacted(log))
     # After further writes, the job reads only those from the log, and the old artifact's files.
     write(client, topic, history(5, 30, 60), compression_type=zstd)
-    monkeypatch.setattr(engine, "LOCAL_KEYS_MAX", 3)  # too many keys for this process
-    done = rig.compact("--topic", topic, capsys=capsys)
+    done = rig.compact("--topic", topic, "--always-spark", capsys=capsys)
     second, log = rig.record(topic), rig.raw(topic)
     assert second is not None
     assert messages(rig.artifact(topic)) == compacted(log)
@@ -143,7 +144,7 @@ def test_an_artifact_whose_files_are_deleted_is_written_again_from_a_whole_log(
         record = msgspec.structs.replace(record, ledgers=record.ledgers[1:], last_position=last)
         await store.put(stored.key, encode_log(record), expected=stored.revision)
 
-    async def read_after_retention(log: access.Log, name: TopicName) -> TopicLog:
+    async def read_after_retention(log: access.RegisteredLog, name: TopicName) -> TopicLog:
         """Retention trims the entries that the artifact covers until the new one is live."""
         await trim(log.store)
         return await whole_log(log, name)
@@ -152,7 +153,7 @@ def test_an_artifact_whose_files_are_deleted_is_written_again_from_a_whole_log(
     if trimmed == "before":
         rig.in_store(trim)
     elif trimmed != "never":
-        monkeypatch.setattr(compact_job, "whole_log", read_after_retention)
+        monkeypatch.setattr(topics, "whole_log", read_after_retention)
     done = rig.compact("--topic", topic, capsys=capsys)
     if trimmed != "never":
         assert (done["code"], done["state"]) == (3, "partial")

@@ -132,8 +132,8 @@ def test_a_job_whose_lease_is_lost_commits_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The job is stopped for long, another job cleans up its attempt, and then it continues."""
-    from magnetar_spark.jobs.compact import swap
-    from magnetar_spark.jobs.compact.leftovers import clean_attempts
+    from magnetar.jobs.compaction import swap
+    from magnetar.jobs.compaction.leftovers import clean_attempts
 
     write(client, topic, batches(0))
     commit = swap.commit

@@ -17,6 +17,8 @@ from magnetar.compaction.records import (
 )
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import Position
+from magnetar.jobs.compaction.leftovers import clean_attempts, sweep
+from magnetar.jobs.sweeper import PROPERTY_CLUSTER, PROPERTY_HORIZON
 from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
@@ -24,8 +26,6 @@ from magnetar.metadata.records import encode as encode_log
 from magnetar.offload.file_format import EntryFileWriter
 from magnetar.offload.records import object_path
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.compact.leftovers import clean_attempts, sweep
-from magnetar_spark.jobs.sweeper import PROPERTY_CLUSTER, PROPERTY_HORIZON
 
 NAME = "public/default/persistent/t"
 PLACE = Position(7, 0)

@@ -6,12 +6,8 @@ import pytest
 from tests.spark.test_compact_entries import batch, log_of, metadata_of, placed, single
 
 from magnetar.core.errors import PersistenceError
-from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
-from magnetar.wire.batch import build_batch
-from magnetar.wire.entry import build_entry, with_broker_entry_metadata
-from magnetar.wire.framing import MalformedEntry
-from magnetar_spark.jobs.compact import first_pass
-from magnetar_spark.jobs.compact.entries import (
+from magnetar.jobs.compaction import first_pass
+from magnetar.jobs.compaction.entries import (
     KeyedMessage,
     Kind,
     Parsed,
@@ -19,10 +15,16 @@ from magnetar_spark.jobs.compact.entries import (
     parse,
     without_others,
 )
-from magnetar_spark.jobs.compact.first_pass import Counts, as_batches, latest_places
-from magnetar_spark.jobs.compact.part_entries import PlacedEntry
-from magnetar_spark.jobs.compact.plan import place_of
-from magnetar_spark.jobs.compact.second_pass import Survivors, kept_entries, survivors_of
+from magnetar.jobs.compaction.first_pass import Counts, latest_places
+from magnetar.jobs.compaction.part_entries import PlacedEntry
+from magnetar.jobs.compaction.plan import place_of
+from magnetar.jobs.compaction.second_pass import Survivors, kept_entries, survivors_of
+from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
+from magnetar.wire.batch import build_batch
+from magnetar.wire.entry import build_entry, with_broker_entry_metadata
+from magnetar.wire.framing import MalformedEntry
+from magnetar_spark.jobs.compact import batches as batching
+from magnetar_spark.jobs.compact.batches import latest_batches
 
 
 def sealed(metadata: MessageMetadata) -> MessageMetadata:
@@ -185,9 +187,9 @@ def test_the_dictionary_is_handed_on_when_it_is_full(monkeypatch: pytest.MonkeyP
 
 
 def test_rows_go_to_spark_in_batches_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_pass, "ROWS_MAX", 2)
+    monkeypatch.setattr(batching, "ROWS_MAX", 2)
     latest = {b"k%d" % n: n for n in range(5)}
-    batches = list(as_batches([latest, {b"x": 9}]))
+    batches = list(latest_batches([latest, {b"x": 9}]))
     assert [each.num_rows for each in batches] == [2, 2, 1, 1]
     rows = [tuple(row.values()) for each in batches for row in each.to_pylist()]
     assert rows == [*latest.items(), (b"x", 9)]

@@ -21,11 +21,12 @@ from tests.support.compaction import compacted, messages
 from magnetar.compaction import records
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.compaction import chunks, plan
+from magnetar.jobs.log.topics import log_name
 from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import open_object_store
-from magnetar_spark.jobs.compact import chunks, engine, job, plan
-from magnetar_spark.log.topics import log_name
+from magnetar_spark.jobs.compact import job
 
 
 @pytest.fixture
@@ -172,32 +173,17 @@ def test_a_chunked_message_stays_whole_or_not_at_all(cluster: JobCluster, spark:
     assert [each.data for each in artifact(cluster)] == [*new, *keyed(0, 1)]
 
 
-def test_what_is_large_or_has_many_keys_is_sparks(
-    cluster: JobCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number, (name, bound, started) in enumerate(
-        [
-            ("LOCAL_KEYS_MAX", KEYS - 1, 1),
-            ("LOCAL_KEYS_MAX", KEYS, 1),
-            ("LOCAL_KEY_BYTES_MAX", KEYS * 3 - 1, 2),
-            ("LOCAL_KEY_BYTES_MAX", KEYS * 3, 2),
-        ]
-    ):
-        topic = f"{TOPIC}-{number}"
-        cluster.write(topic, keyed(0, KEYS))
-        with monkeypatch.context() as bounded:
-            bounded.setattr(engine, name, bound)
-            assert compact(cluster, topic=topic)["state"] == "succeeded"
-        assert cluster.sessions == started, (name, bound)
-        name = log_name(parse_topic(topic))
-        assert messages(artifact(cluster, name)) == compacted(readable(cluster, topic))
-    size = sum(len(each.data) for each in readable(cluster, f"{TOPIC}-0"))
-    for bound, started in ((size, 2), (size - 1, 3)):
+def test_what_is_large_is_sparks(cluster: JobCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.write(TOPIC, keyed(0, KEYS))
+    size = sum(len(each.data) for each in readable(cluster))
+    for bound, started in ((size, 0), (size - 1, 1)):
         topic = f"{TOPIC}-of-{bound}"
         cluster.write(topic, keyed(0, KEYS))
         monkeypatch.setattr(job, "LOCAL_BYTES_MAX", bound)
         compact(cluster, topic=topic)
         assert cluster.sessions == started
+        name = log_name(parse_topic(topic))
+        assert messages(artifact(cluster, name)) == compacted(readable(cluster, topic))
 
 
 def test_a_large_log_is_cut_into_parts_of_a_file_each(

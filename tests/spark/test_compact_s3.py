@@ -15,8 +15,8 @@ from tests.support.compaction import compacted, messages
 from tests.support.s3 import BUCKET, running_s3
 
 from magnetar.cluster.local.cluster import LocalCluster
+from magnetar.jobs.compaction import swap
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs.compact import swap
 
 PREFIX = "some/where"
 RECEIVE_MS = 30_000

@@ -4,11 +4,11 @@ import pytest
 
 from magnetar.compaction.records import CompactionRequest, decode_request, request_key
 from magnetar.core.clock import SystemClock
+from magnetar.jobs.compaction.status import CompactionStatus
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT
 from magnetar.offload.records import RequestState
-from magnetar_spark.jobs.compact.status import CompactionStatus
 
 NAME = "public/default/persistent/t"
 KEY = request_key(NAME)

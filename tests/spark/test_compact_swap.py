@@ -20,17 +20,17 @@ from magnetar.compaction.records import (
 )
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
+from magnetar.jobs.compaction import swap
+from magnetar.jobs.compaction.folders import clean_folders
+from magnetar.jobs.compaction.leftovers import clean_attempts
+from magnetar.jobs.compaction.swap import Attempt, Superseded
 from magnetar.managed_ledger.record import ManagedLedgerRecord, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.records import encode
 from magnetar.metadata.records import encode as encode_log
 from magnetar.metadata.store import BadRevision, MetadataUnavailable, Operation
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.compact import swap
-from magnetar_spark.jobs.compact.folders import clean_folders
 from magnetar_spark.jobs.compact.job import spark_error_text
-from magnetar_spark.jobs.compact.leftovers import clean_attempts
-from magnetar_spark.jobs.compact.swap import Attempt, Superseded
 
 NAME = "public/default/persistent/t"
 HORIZON = Position(7, 9)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StructField
 
+from magnetar.jobs.log.ranges import Interval, Range
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.file_layout import TIME_MS_MAX, time_or_none
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata, SingleMessageMetadata
@@ -20,7 +21,6 @@ from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.entries import EntryDecoder
 from magnetar_spark.decode.heads import walked
 from magnetar_spark.decode.rows import Rows
-from magnetar_spark.log.ranges import Interval, Range
 from magnetar_spark.table import schema_of
 from magnetar_spark.values import Values
 

@@ -22,11 +22,11 @@ from pyspark.sql.datasource import (
 
 from magnetar.core.ids import EARLIEST
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.ranges import CLOCKS_APART_MS, Interval, Window, ranges_of
+from magnetar.jobs.log.topic_log import LedgerSpan, TopicLog
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.offload.file_layout import TIME_MS_MAX, time_or_none
 from magnetar_spark.filters import Bounds
-from magnetar_spark.log.ranges import CLOCKS_APART_MS, Interval, Window, ranges_of
-from magnetar_spark.log.topic_log import LedgerSpan, TopicLog
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TOPICS = ["persistent://a/b/t-partition-0", "persistent://a/b/t-partition-1", "persistent://a/b/c"]

@@ -18,6 +18,9 @@ from tests.spark.test_job_races import LEDGER, SPEC, begun, committing, file_of
 from tests.support.held_store import HeldStore, puts
 
 from magnetar.core.errors import MetadataError
+from magnetar.jobs import sweeper as sweeping
+from magnetar.jobs.offload.leftovers import remove_attempts, sweep
+from magnetar.jobs.sweeper import CLUSTER_KEY
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import BadRevision, MetadataUnavailable
@@ -34,11 +37,8 @@ from magnetar.offload.records import (
 )
 from magnetar.offload.repository import Attempt, CommitResult, OffloadRepository
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs import sweeper as sweeping
 from magnetar_spark.jobs.main import main
 from magnetar_spark.jobs.offload import job
-from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
-from magnetar_spark.jobs.sweeper import CLUSTER_KEY
 
 TO_FILES = ("--threshold", "0", "--deletion-lag", "-1")
 
@@ -124,7 +124,7 @@ def test_a_signal_to_end_ends_the_job_and_its_handler(
 
 
 def _loop() -> asyncio.AbstractEventLoop:
-    from magnetar_spark.log.event_loop import event_loop
+    from magnetar.jobs.event_loop import event_loop
 
     return event_loop()
 

@@ -11,14 +11,15 @@ import pytest
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import Position
+from magnetar.jobs.log.topics import Selection
+from magnetar.jobs.offload.plan import Override
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs import main as frame
 from magnetar_spark.jobs import progress, session
 from magnetar_spark.jobs.context import JobContext
-from magnetar_spark.jobs.offload.plan import Override
+from magnetar_spark.jobs.offload.flags import override_of
 from magnetar_spark.jobs.session import Sessions
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import Selection
 
 COMMON = {
     "topics": ["--topic T", "--namespace TENANT/NS", "--tenant T", "--all"],
@@ -119,7 +120,7 @@ def test_what_is_not_given_is_left_to_policies_and_defaults() -> None:
     assert (offload.topic, offload.namespace, offload.tenant, offload.conf) == ([], [], [], [])
     assert (offload.all, offload.json, offload.no_progress) == (False, False, False)
     assert (offload.master, offload.event_log, offload.termination_message) == ("", "", None)
-    assert Override.of(offload) == Override()
+    assert override_of(offload) == Override()
     backlog = parsed("backlog")
     assert (backlog.scan_bytes_max, backlog.top, backlog.what_if) == (256 << 20, 20, [])
     assert (backlog.output, backlog.no_publish) == (None, False)
@@ -139,7 +140,7 @@ def test_flags_that_may_be_repeated_add_up() -> None:
 
 
 def test_numbers_are_numbers() -> None:
-    found = Override.of(
+    found = override_of(
         parsed(
             *("offload", "--threshold", "7", "--threshold-age", "8", "--deletion-lag", "9"),
             *("--up-to", "3:4", "--store", "s3://b/p?region=r&endpoint=http://e"),
@@ -147,7 +148,7 @@ def test_numbers_are_numbers() -> None:
     )
     spec = StoreSpec("aws-s3", "b", "r", "http://e", "p")
     assert found == Override(spec, 7, 8, 9_000, Position(3, 4))
-    assert Override.of(parsed("offload", "--deletion-lag", "-1")).deletion_lag_ms == -1
+    assert override_of(parsed("offload", "--deletion-lag", "-1")).deletion_lag_ms == -1
     assert parsed("compact", "--parallelism", "3").parallelism == 3
     assert parsed("backlog", "--scan-bytes-max", "5", "--top", "6").scan_bytes_max == 5
     assert parsed("backlog", "--top", "6").top == 6

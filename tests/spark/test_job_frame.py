@@ -10,12 +10,12 @@ from pyspark import SparkContext
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed, TopicNotFound
 from magnetar.core.names import TopicName
+from magnetar.jobs.log.topics import Selection, selected
 from magnetar.metadata.memory import MemoryStore
 from magnetar_spark.jobs.main import KINDS, log_settings, main
 from magnetar_spark.jobs.progress import BYTES, Lines
 from magnetar_spark.jobs.session import Sessions, event_log_settings
 from magnetar_spark.jobs.summary import TERMINATION_BYTES_MAX, State, Summary
-from magnetar_spark.log.topics import Selection, selected
 
 NOWHERE = "etcd:http://127.0.0.1:1"
 

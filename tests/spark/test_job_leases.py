@@ -10,11 +10,11 @@ from tests.unit.ledger.cluster import virtual
 from tests.unit.ledger.flaky_store import LoopClock
 
 from magnetar.compaction import records as compaction
+from magnetar.jobs.compaction import swap
+from magnetar.jobs.offload import lease as offload_lease
 from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import Lease, MetadataStore, MetadataUnavailable
 from magnetar.offload import records as offload
-from magnetar_spark.jobs.compact import swap
-from magnetar_spark.jobs.offload import lease as offload_lease
 
 JOB = "a" * 32
 Living = Callable[[MetadataStore, str], AbstractAsyncContextManager[object]]

@@ -15,6 +15,10 @@ from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError, TopicNotFound
 from magnetar.core.ids import EARLIEST, LATEST, Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.compaction import swap
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.offload import requests
+from magnetar.jobs.offload.plan import Override, TopicWork, topic_works
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, ledger_key
 from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
 from magnetar.metadata.records import encode
@@ -28,10 +32,6 @@ from magnetar.offload.repository import (
     OpenRequest,
 )
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.compact import swap
-from magnetar_spark.jobs.offload import requests
-from magnetar_spark.jobs.offload.plan import Override, TopicWork, topic_works
-from magnetar_spark.log.topics import log_name
 
 TOPIC = parse_topic("persistent://public/default/t")
 NAME = log_name(TOPIC)

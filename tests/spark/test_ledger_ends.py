@@ -8,11 +8,11 @@ import pytest
 from tests.spark.memory_log import ENTRY, MemoryLog
 
 from magnetar.bookie.api import BookieUnavailable
+from magnetar.jobs.log.ends import end_of
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.quorum import answers_cover, write_sets
 from magnetar_spark.jobs.backlog.gather.durable_end import durable_end
-from magnetar_spark.log.ends import end_of
 
 Reader = Callable[[LedgerContext, LedgerMetadata], Coroutine[Any, Any, int]]
 

@@ -16,11 +16,11 @@ from tests.support.cluster_processes import brokers, wait_for
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError, PreconditionFailed, TopicNotFound
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.store_url import open_store
 from magnetar_spark.filters import Bounds
 from magnetar_spark.log.entry_reader import EntryReader
-from magnetar_spark.log.topics import log_name
 from magnetar_spark.options import ReadOptions
 from magnetar_spark.source import PulsarDataSource
 

@@ -18,6 +18,7 @@ from tests.spark.offload_stage import (
 )
 from tests.support.held_store import puts
 
+from magnetar.jobs.offload import file_writer as writing
 from magnetar.ledger.metadata import decode as decode_ledger
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.records import encode
@@ -32,7 +33,6 @@ from magnetar.offload.records import (
 )
 from magnetar.offload.verify import verify_file
 from magnetar_spark.jobs.main import Terminated
-from magnetar_spark.jobs.offload import file_writer as writing
 
 
 @pytest.fixture

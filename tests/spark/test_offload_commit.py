@@ -11,6 +11,12 @@ import pytest
 from magnetar.bookie.api import BookieIdentity, StoredEntry
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PersistenceError
+from magnetar.jobs import sweeper as sweeping
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.offload.file_writer import LedgerOffloader
+from magnetar.jobs.offload.leftovers import remove_attempts, sweep
+from magnetar.jobs.offload.work import LedgerTask, Result
+from magnetar.jobs.sweeper import PROPERTY_CLUSTER
 from magnetar.ledger.metadata import Ensemble, LedgerMetadata, ledger_key
 from magnetar.managed_ledger.record import LedgerItem, ManagedLedgerRecord, managed_ledger_key
 from magnetar.metadata.memory import MemoryStore
@@ -28,14 +34,8 @@ from magnetar.offload.records import (
 )
 from magnetar.offload.repository import Attempt, CommitResult, OffloadRepository
 from magnetar.offload.stores import StoreSpec, open_object_store
-from magnetar_spark.jobs import sweeper as sweeping
-from magnetar_spark.jobs.offload.file_writer import LedgerOffloader
-from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
-from magnetar_spark.jobs.offload.work import LedgerTask, Result
 from magnetar_spark.jobs.summary import State, Summary
-from magnetar_spark.jobs.sweeper import PROPERTY_CLUSTER
 from magnetar_spark.log.entry_reader import EntryReader
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 NAME = "public/default/persistent/t"
@@ -355,7 +355,7 @@ def test_whatever_goes_wrong_with_a_ledger_is_its_failure_alone(tmp_path: Path) 
             raise OverflowError("beyond what an entry takes")
 
     with Broken(settings, ()) as reader:
-        writer = LedgerOffloader(settings, "job", "here", store, reader)
+        writer = LedgerOffloader("job", "here", store, reader)
         outcome = writer.offload(task(tmp_path))
     assert outcome.result is Result.FAILED
     assert outcome.error == "OverflowError: beyond what an entry takes"

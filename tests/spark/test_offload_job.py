@@ -25,10 +25,10 @@ from tests.spark.offloading import (
 )
 
 from magnetar.core.ids import Position
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.offload.work import Result
 from magnetar.offload.records import RequestState
 from magnetar_spark.jobs.offload import job
-from magnetar_spark.jobs.offload.work import Result
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
 
 COUNT = 120

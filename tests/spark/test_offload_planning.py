@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import Position
+from magnetar.jobs.offload.plan import due
+from magnetar.jobs.offload.requests import first_unoffloaded
+from magnetar.jobs.offload.work import LedgerTask
 from magnetar.managed_ledger.record import LedgerItem
 from magnetar.offload.policy import NO_DEFAULTS, OffloadPlan, effective
 from magnetar.offload.stores import StoreSpec
+from magnetar_spark.jobs.offload.flags import override_of, parse_position
 from magnetar_spark.jobs.offload.job import TASKS_PER_CORE, slices_of
-from magnetar_spark.jobs.offload.plan import Override, due, parse_position
-from magnetar_spark.jobs.offload.requests import first_unoffloaded
-from magnetar_spark.jobs.offload.work import LedgerTask
 
 NOW_MS = 1_000_000
 STORE = StoreSpec("filesystem", "/cold")
@@ -83,15 +84,15 @@ def test_flags_take_the_place_of_policies() -> None:
         {"offload_policies": {"managedLedgerOffloadThresholdInSeconds": 5}},
         {"managedLedgerOffloadDriver": "S3", "managedLedgerOffloadBucket": "b"},
     )
-    nothing = Override.of(flags())
+    nothing = override_of(flags())
     assert nothing.over(said) == said
     assert not nothing.selects_ledgers
-    found = Override.of(flags(threshold=0, store="file:///cold")).over(said)
+    found = override_of(flags(threshold=0, store="file:///cold")).over(said)
     assert (found.store, found.threshold_bytes, found.threshold_s) == (STORE, 0, -1)
-    lag = Override.of(flags(deletion_lag=60)).over(said)
+    lag = override_of(flags(deletion_lag=60)).over(said)
     assert (lag.deletion_lag_ms, lag.threshold_s) == (60_000, 5)
-    assert Override.of(flags(deletion_lag=-1)).over(said).deletion_lag_ms == -1
-    assert Override.of(flags(up_to="5:1")).up_to == Position(5, 1)
+    assert override_of(flags(deletion_lag=-1)).over(said).deletion_lag_ms == -1
+    assert override_of(flags(up_to="5:1")).up_to == Position(5, 1)
 
 
 def flags(**given: object) -> argparse.Namespace:

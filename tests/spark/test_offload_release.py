@@ -10,6 +10,9 @@ import msgspec
 import pytest
 from tests.unit.ledger.stage import NAME, Stage, write
 
+from magnetar.jobs.log.log import Log
+from magnetar.jobs.offload import release as releasing
+from magnetar.jobs.offload.release import release
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import ledger_key
@@ -17,9 +20,6 @@ from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.records import encode
 from magnetar.offload.records import OffloadRecord, decode_offload, offload_key
 from magnetar.offload.stores import StoreSpec
-from magnetar_spark.jobs.offload import release as releasing
-from magnetar_spark.jobs.offload.release import release
-from magnetar_spark.log.access import Log
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -52,7 +52,7 @@ async def moved(tmp_path: Path) -> AsyncIterator[Moved]:
     await write(writer, b"entry")
     await writer.close()
     context = LedgerContext(stage.store, bookies, stage.clock, SINGLE, Random(1))
-    log = Log(stage.store, bookies, context, None)  # type: ignore[arg-type]
+    log = Log(stage.store, bookies, context, None)
     yield Moved(stage, log, tmp_path / "file.parquet", writer.ledger_id)
     await client.close()
 

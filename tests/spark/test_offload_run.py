@@ -20,6 +20,8 @@ from tests.support.held_store import puts
 
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.offload.work import LedgerTask
 from magnetar.ledger.metadata import ledger_key
 from magnetar.metadata.records import encode
 from magnetar.offload.file_format import EntryFile
@@ -45,8 +47,6 @@ from magnetar_spark.jobs.offload.job import (
     TASKS_PER_CORE,
     slices_of,
 )
-from magnetar_spark.jobs.offload.work import LedgerTask
-from magnetar_spark.log.topics import log_name
 
 
 @pytest.fixture

@@ -14,12 +14,13 @@ from tests.spark.job_stage import JobCluster
 from tests.spark.offload_stage import TO_FILES, counts, offload, on_this_process, only_the_first
 
 import magnetar_spark
+from magnetar import jobs as shared
 from magnetar import offload as cold_data
 from magnetar_spark.jobs.offload import job
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "understand" / "offload.md"
 SPARK: Final = Path(magnetar_spark.__file__).parent
-PACKAGES: Final = (SPARK, Path(cold_data.__file__).parent)
+PACKAGES: Final = (SPARK, *(Path(str(each.__file__)).parent for each in (shared, cold_data)))
 OTHER_KINDS: Final = ("jobs/backlog/__init__.py", "jobs/compact/__init__.py")
 """`jobs/main.py` lets every kind add its flags."""
 _LINK: Final = re.compile(r"\]\(([^)#]+\.py)\)")

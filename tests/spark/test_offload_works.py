@@ -10,6 +10,20 @@ from msgspec.structs import replace
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.offload import plan as planning
+from magnetar.jobs.offload.plan import (
+    Override,
+    TopicWork,
+    topic_works,
+)
+from magnetar.jobs.offload.release import (
+    CLOCKS_APART_MS_MAX,
+    _is_due,
+    _store_agrees,
+)
+from magnetar.jobs.offload.requests import finish, first_unoffloaded, mark_running
+from magnetar.jobs.offload.work import LedgerTask
 from magnetar.managed_ledger.record import (
     LedgerItem,
     ManagedLedgerRecord,
@@ -30,20 +44,6 @@ from magnetar.offload.records import (
 )
 from magnetar.offload.repository import OffloadRepository
 from magnetar.offload.stores import FILESYSTEM, StoreSpec
-from magnetar_spark.jobs.offload import plan as planning
-from magnetar_spark.jobs.offload.plan import (
-    Override,
-    TopicWork,
-    topic_works,
-)
-from magnetar_spark.jobs.offload.release import (
-    CLOCKS_APART_MS_MAX,
-    _is_due,
-    _store_agrees,
-)
-from magnetar_spark.jobs.offload.requests import finish, first_unoffloaded, mark_running
-from magnetar_spark.jobs.offload.work import LedgerTask
-from magnetar_spark.log.topics import log_name
 
 TOPIC = parse_topic("persistent://public/default/t")
 NAME = log_name(TOPIC)

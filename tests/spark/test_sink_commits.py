@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.support.server_process import ServerProcess
 
 from magnetar.core.errors import MagnetarError, PersistenceError, PreconditionFailed
-from magnetar_spark.log.event_loop import run
+from magnetar.jobs.event_loop import run
 from magnetar_spark.sink import commit, sender
 from magnetar_spark.sink.client.transactions import Coordinator
 from magnetar_spark.sink.commit import abort_batch, commit_batch

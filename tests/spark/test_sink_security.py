@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from tests.security.closed_standalone import ClosedStandalone, closed_standalone
 
 from magnetar.core.errors import MagnetarError
-from magnetar_spark.log.event_loop import run
+from magnetar.jobs.event_loop import run
 from magnetar_spark.sink.commit import commit_batch
 from magnetar_spark.sink.identity import Identity
 from magnetar_spark.sink.options import WriteOptions

@@ -24,6 +24,8 @@ from magnetar.core.errors import (
 )
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName, parse_topic
+from magnetar.jobs.log.ledgers import topic_log
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.record import (
     WATERMARK_PROPERTY,
@@ -36,10 +38,8 @@ from magnetar.transactions.model import TransactionRecord, TxnId, TxnState
 from magnetar.transactions.records import record_key
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.entry import build_entry, in_transaction
-from magnetar_spark.log.ends import Admin
-from magnetar_spark.log.ledgers import topic_log
+from magnetar_spark.log.admin import Admin
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import log_name
 from magnetar_spark.source import PulsarDataSource
 from magnetar_spark.stream import PulsarStreamReader
 from magnetar_spark.table import schema_of

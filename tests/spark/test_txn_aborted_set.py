@@ -9,6 +9,9 @@ from tests.spark.memory_log import TOPIC, MemoryBookies, MemoryLog
 from magnetar.bookie.api import Bookie, BookieIdentity, BookieUnavailable
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.log.transactions import aborted_set as module
+from magnetar.jobs.log.transactions.aborted_set import aborted_set
 from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.cursor_codec_v3 import encode_delta, encode_snapshot
 from magnetar.managed_ledger.cursor_state import StoredState
@@ -16,9 +19,6 @@ from magnetar.managed_ledger.errors import CursorCorrupt
 from magnetar.managed_ledger.record import NO_LEDGER, CursorRecord, aborted_key
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import Put
-from magnetar_spark.log.topics import log_name
-from magnetar_spark.log.transactions import aborted_set as module
-from magnetar_spark.log.transactions.aborted_set import aborted_set
 
 NAME = log_name(parse_topic(TOPIC))
 MARK = Position(3, -1)

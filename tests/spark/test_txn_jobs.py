@@ -15,6 +15,12 @@ from tests.spark.offload_stage import offload, on_this_process
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.log.ledgers import topic_log
+from magnetar.jobs.log.ranges import Range, Window, ranges_of
+from magnetar.jobs.log.topic_log import LedgerSpan
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.log.transactions.search import search
+from magnetar.jobs.log.transactions.visible import Settled
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.managed_ledger.record import DEDUPLICATION_CURSOR, WATERMARK_PROPERTY
 from magnetar.metadata.records import encode
@@ -24,13 +30,7 @@ from magnetar.wire.entry import in_transaction, parse_metadata
 from magnetar_spark.jobs.compact import job as compact_job
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.entry_reader import EntryReader
-from magnetar_spark.log.ledgers import topic_log
-from magnetar_spark.log.ranges import Range, Window, ranges_of
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topic_log import LedgerSpan
-from magnetar_spark.log.topics import log_name
-from magnetar_spark.log.transactions.search import search
-from magnetar_spark.log.transactions.visible import Settled
 
 ABORTED, COMMITTED, ENDING, OPEN = (TxnId(0, number) for number in range(4))
 STATES = {

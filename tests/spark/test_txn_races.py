@@ -4,10 +4,10 @@ import pytest
 from tests.spark.transactional_log import Stream, World, reader_of, rows, world
 
 from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.jobs.log.ledgers import topic_end, topic_log
+from magnetar.jobs.log.topic_log import TopicLog
 from magnetar.ledger.metadata import LEDGERS_PREFIX, ledger_key
 from magnetar.managed_ledger.record import ABORTED_CURSOR
-from magnetar_spark.log.ledgers import topic_end, topic_log
-from magnetar_spark.log.topic_log import TopicLog
 
 Steps = list[tuple[str, int]]
 RECORD = "/transactions/0/"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.spark.transactional_log import Stream, World, reader_of, rows, world
 
 from magnetar.core.ids import EARLIEST, LATEST
-from magnetar_spark.log.ledgers import topic_log
+from magnetar.jobs.log.ledgers import topic_log
 
 SLOTS = st.integers(0, 2)
 STEPS = st.lists(

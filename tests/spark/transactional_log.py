@@ -18,6 +18,11 @@ from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.clock import SystemClock
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName
+from magnetar.jobs.log.ledgers import topic_end, topic_log
+from magnetar.jobs.log.log import Log
+from magnetar.jobs.log.ranges import Window, ranges_of
+from magnetar.jobs.log.topic_log import TopicLog
+from magnetar.jobs.log.transactions.visible import Settled
 from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.settings import SINGLE
@@ -25,12 +30,7 @@ from magnetar.metadata.store import Record
 from magnetar.policies.lifecycle import RETENTION
 from magnetar.transactions.model import Outcome, TransactionRecord, TxnId, TxnState
 from magnetar.transactions.records import StoredRecords, encode_record, record_key
-from magnetar_spark.log.access import Log
-from magnetar_spark.log.ledgers import topic_end, topic_log
 from magnetar_spark.log.losses import losses
-from magnetar_spark.log.ranges import Window, ranges_of
-from magnetar_spark.log.topic_log import TopicLog
-from magnetar_spark.log.transactions.visible import Settled
 from magnetar_spark.planner import behind
 
 DEADLINE_MS = 1 << 50

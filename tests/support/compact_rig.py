@@ -21,15 +21,15 @@ from magnetar.compaction.records import (
 )
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import run
+from magnetar.jobs.log.topics import log_name
 from magnetar.metadata.store import MetadataStore
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.stores import open_object_store
 from magnetar_spark.jobs import main as jobs
 from magnetar_spark.log.access import opened_log
 from magnetar_spark.log.entry_reader import EntryReader
-from magnetar_spark.log.event_loop import run
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import log_name
 
 T = TypeVar("T")
 

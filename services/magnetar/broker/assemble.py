@@ -19,6 +19,7 @@ from magnetar import __version__
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.cold.compactor import Compactor, Result
 from magnetar.broker.cold.offload import Offloading
 from magnetar.broker.dynamic.live_settings import LiveSettings
 from magnetar.broker.explain.diagnosis import Diagnosis
@@ -55,6 +56,7 @@ from magnetar.broker.transactions.routing import RoutedParticipants
 from magnetar.broker.transactions.service import Transactions
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MetadataError
+from magnetar.core.names import TopicName
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.core.tasks import TaskSet
 from magnetar.ledger.client import LedgerClient
@@ -64,6 +66,7 @@ from magnetar.managed_ledger.settings import ManagedLedgerSettings
 from magnetar.metadata.session import MetadataSession
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
 from magnetar.offload.cold import ColdLedgers
+from magnetar.offload.stores import StoreSpec
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.subscriptions import SubscriptionSettings
 from magnetar.transactions.records import StoredRecords
@@ -136,7 +139,6 @@ def assemble(
     open_topics = OpenTopics(tasks)
     policy_news = PolicyNews(open_topics.__iter__, open_topics.loaded, tasks)
     policies = BrokerPolicies(store, settings, resources, policy_news.changed)
-    topic_schemas = TopicSchemas(schemas, policies)
     cold, compaction, offloading = _cold(settings, store, clock, policies, managed_ledger)
     cluster_ownership = _in_cluster(store, session, record, open_topics, clock, choose, rules)
     factory = ManagedLedgerFactory(
@@ -147,6 +149,7 @@ def assemble(
         trim_limit=compaction.trim_limit,
         cold_first=offloading.cold_first,
     )
+    topic_schemas = TopicSchemas(schemas, policies)
     groups = GroupLimits(store, clock, record.broker_id, session)
     context = _topic_context(settings, store, clock, tasks, topic_schemas, policies, groups)
     ownership = cluster_ownership or AlwaysOwned(resources, open_topics)
@@ -166,7 +169,7 @@ def assemble(
         policies=policies,
         schemas=schemas,
         topic_schemas=topic_schemas,
-        compaction=compaction,
+        compactor=_compactor(settings, compaction, ledgers, open_topics, has_jobs=not only_broker),
         offloading=offloading,
         cluster_ownership=cluster_ownership,
         rules=rules,
@@ -193,6 +196,26 @@ def _cold(
     cold = ColdLedgers(store, managed_ledger.cold_cache_bytes_max, clock)
     compaction = Compaction(store, cold.files, policies, clock)
     return cold, compaction, Offloading(settings.offload, policies, store, cold, clock)
+
+
+def _compactor(
+    settings: BrokerSettings,
+    compaction: Compaction,
+    ledgers: LedgerClient,
+    topics: OpenTopics,
+    *,
+    has_jobs: bool,
+) -> Compactor:
+    own, context = settings.compaction, ledgers.context
+
+    async def compact(topic: TopicName, artifacts: StoreSpec | None, result: Result) -> None:
+        # Imported here: a broker that compacts nothing does not need it.
+        from magnetar.broker.cold.in_workers import InWorkers
+
+        await InWorkers(context, topics, own, artifacts, has_jobs=has_jobs)(topic, result)
+
+    enabled = own.compaction_topic_size_mb_max != 0 or not has_jobs
+    return Compactor(compaction, context.store, topics, context.clock, compact, enabled=enabled)
 
 
 def _follow_settings(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar import __version__
 from magnetar.broker.catalog.resources import Resources
-from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.cold.compactor import Compactor
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
 from magnetar.broker.dynamic.live_settings import LiveSettings
 from magnetar.broker.explain.diagnosis import Diagnosis
@@ -90,7 +90,7 @@ class BrokerService:
         policies: BrokerPolicies,
         schemas: SchemaRegistry,
         topic_schemas: TopicSchemas,
-        compaction: Compaction,
+        compactor: Compactor,
         offloading: Offloading,
         cluster_ownership: "ClusterOwnership | None",
         rules: "PlacementRules | None",
@@ -117,7 +117,8 @@ class BrokerService:
         self.tasks, self.resources = tasks, resources
         self.policies, self.schemas = policies, schemas
         self.topic_schemas = topic_schemas
-        self.compaction, self.offloading = compaction, offloading
+        self.compaction, self.compactor = compactor.compaction, compactor
+        self.offloading = offloading
         self.cluster_ownership = cluster_ownership
         """None without a cluster."""
         self.rules = rules
@@ -263,6 +264,8 @@ class BrokerService:
             self.upkeep.delete_unused,
             "delete-unused-topics",
         )
+        if (interval_s := self.settings.compaction.compaction_check_interval_s) > 0:
+            self._every(interval_s, self.compactor.check, "check-compaction")
         self._every(
             REFRESH_INTERVAL_S,
             lambda: self.offloading.refresh_all(self.ledgers.opened),
@@ -322,6 +325,7 @@ class BrokerService:
             await self.cluster_ownership.withdraw()
         self.stopping = True
         await self.redrives.stop()
+        await self.compactor.stop()
         if self.transactions is not None:
             await self.transactions.stop()
         for server in self._servers:

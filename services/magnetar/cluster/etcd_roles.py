@@ -108,6 +108,7 @@ PERMISSIONS: Final[dict[str, tuple[Permission, ...]]] = {
             transactions.PREFIX,
             assemble.STARTS_KEY,
             offload.DEFAULTS_KEY,
+            compaction.JOBS_PREFIX,
             # Drains are requested and cancelled over the admin REST.
             bookies.KNOWN_PREFIX,
             bookies.DRAINING_PREFIX,
@@ -116,7 +117,6 @@ PERMISSIONS: Final[dict[str, tuple[Permission, ...]]] = {
         *_all(
             READ,
             offload.JOBS_PREFIX,
-            compaction.JOBS_PREFIX,
             autorecovery.RECORDS_PREFIX,
             autorecovery.LOCKS_PREFIX,
             autorecovery.AUTORECOVERY_PREFIX,

@@ -108,6 +108,11 @@ class LedgerClient:
             properties, with_ledger, quorums or self.settings.quorums
         )
 
+    @property
+    def context(self) -> LedgerContext:
+        """What ledgers of this process are read with."""
+        return self._context
+
     def _writer(self, planned: Planned, revision: int) -> LedgerWriter:
         (metadata, bookies), context = planned, self._context
         writer: LedgerWriter

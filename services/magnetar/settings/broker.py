@@ -13,6 +13,7 @@ from magnetar.settings.audit import AuditSettings
 from magnetar.settings.broker_limits import BrokerLimitSettings
 from magnetar.settings.broker_tls import BrokerTlsSettings
 from magnetar.settings.checks import CheckSettings
+from magnetar.settings.compaction import CompactionSettings
 from magnetar.settings.connections import ConnectionSettings
 from magnetar.settings.deduplication import DeduplicationSettings
 from magnetar.settings.delayed import DelayedDeliverySettings
@@ -40,6 +41,7 @@ class BrokerSettings:
     policies: PolicyDefaults = group(PolicyDefaults)
     checks: CheckSettings = group(CheckSettings)
     offload: OffloadSettings = group(OffloadSettings)
+    compaction: CompactionSettings = group(CompactionSettings)
     topics: TopicSettings = group(TopicSettings)
     producers: ProducerSettings = group(ProducerSettings)
     subscriptions: SubscriptionSettings = group(SubscriptionSettings)

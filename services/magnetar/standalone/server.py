@@ -23,12 +23,15 @@ from magnetar.ledger.bookies import LocalBookies
 from magnetar.ledger.client import LedgerClient
 from magnetar.ledger.settings import SINGLE
 from magnetar.metadata.embedded import open_embedded
+from magnetar.offload.stores import FILESYSTEM, StoreSpec
 from magnetar.security.tls.process import ProcessTls
 from magnetar.settings.standalone import StandaloneSettings
 
 log = get_logger("magnetar.standalone.server")
 
 BOOKIE_ID: Final = "standalone"
+ARTIFACTS: Final = "compacted"
+"""The folder of compacted topics in the data directory, unless a policy names a store."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ async def start(settings: StandaloneSettings) -> Standalone:
         service = assemble(
             settings, store, ledgers, clock, record, only_broker=True, security=security
         )
+        service.compactor.artifacts = StoreSpec(FILESYSTEM, str(data_dir.resolve() / ARTIFACTS))
         closing.push_async_callback(service.ledgers.close)
         await ensure_defaults(
             service.resources,

@@ -9,6 +9,7 @@ from typing import Final
 
 from magnetar.bookie.api import StoredEntry
 from magnetar.core.errors import PersistenceError
+from magnetar.jobs.log.ranges import Interval, Range
 from magnetar.offload.file_layout import time_or_none
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
 from magnetar.wire.compression import decompress
@@ -17,7 +18,6 @@ from magnetar.wire.framing import MalformedEntry
 from magnetar_spark.decode.batches import add_batch
 from magnetar_spark.decode.chunks import Chunks
 from magnetar_spark.decode.rows import NO_BATCH, Rows
-from magnetar_spark.log.ranges import Interval, Range
 
 UNCOMPRESSED_BYTES_MAX: Final = 512 << 20
 """Bytes of one entry or chunked message; a chunked message may be larger than any entry."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from magnetar.core.clock import Clock
 from magnetar.core.names import TopicName
+from magnetar.jobs.log.topics import Selection, selected
 from magnetar.metadata.store import MetadataStore
 from magnetar_spark.jobs.progress import Progress
 from magnetar_spark.jobs.session import Sessions
 from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import Selection, selected
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,14 +22,14 @@ from typing import Final, NoReturn
 
 from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError, PreconditionFailed
+from magnetar.jobs.event_loop import cancel_all
+from magnetar.jobs.log.topics import Selection
 from magnetar.metadata.store_url import ROOT_DEFAULT
 from magnetar_spark.jobs import progress
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.session import Sessions, prepare
 from magnetar_spark.jobs.summary import Summary
-from magnetar_spark.log.event_loop import cancel_all
 from magnetar_spark.log.settings import LogSettings
-from magnetar_spark.log.topics import Selection
 
 KINDS: Final = {
     "offload": "write closed ledgers to object storage, and have the bookies delete them",

@@ -10,7 +10,7 @@ task opens the log like a planner.
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Final
 
@@ -19,35 +19,27 @@ from magnetar.bookie.net.client import RemoteBookie
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.errors import PreconditionFailed
-from magnetar.core.names import TopicName
+from magnetar.jobs.log.log import Log
 from magnetar.ledger.bookies import BookieInfo
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.registered_bookies import RegisteredBookies
-from magnetar.metadata.store import MetadataStore
 from magnetar.metadata.store_url import open_store
 from magnetar.security.tls.reload import ClientTls
-from magnetar_spark.log.ends import Admin
+from magnetar_spark.log.admin import Admin
 from magnetar_spark.log.settings import LEDGER_SETTINGS, LogSettings
-from magnetar_spark.log.transactions.visible import Settled
 
 CLIENT: Final = "spark"
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
-    """The stores and settings of an open log."""
+class RegisteredLog(Log):
+    """The log of a cluster, with the bookies that are registered in its metadata."""
 
-    store: MetadataStore
     bookies: RegisteredBookies
-    context: LedgerContext
-    admin: Admin | None
-    """The brokers' admin REST, if its URL is set."""
-    settled: dict[TopicName, Settled] = field(default_factory=dict)
-    """What earlier reads found out about the transactions of logs; may outlive this object."""
 
 
 @asynccontextmanager
-async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
+async def opened_log(settings: LogSettings) -> AsyncIterator[RegisteredLog]:
     """Opens the log of a cluster. Raises MetadataError, PreconditionFailed."""
     if not settings.metadata_url.startswith("etcd:"):
         raise PreconditionFailed(
@@ -62,7 +54,8 @@ async def opened_log(settings: LogSettings) -> AsyncIterator[Log]:
         try:
             await bookies.start()
             context = LedgerContext(store, bookies, clock, LEDGER_SETTINGS, Random())
-            yield Log(store, bookies, context, Admin(settings) if settings.admin_url else None)
+            admin = Admin(settings) if settings.admin_url else None
+            yield RegisteredLog(store, bookies, context, admin)
         finally:
             await bookies.stop()
     finally:

@@ -30,6 +30,10 @@ from magnetar.bookie.api import BookieError, NoSuchLedger, StoredEntry
 from magnetar.bookie.registration import BookieRegistration
 from magnetar.core.clock import SystemClock
 from magnetar.core.names import parse_topic
+from magnetar.jobs.event_loop import event_loop
+from magnetar.jobs.log.files import FileReader
+from magnetar.jobs.log.ranges import Elder, Interval, Range
+from magnetar.jobs.log.topics import log_name
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.copies_reader import CopiesReader
 from magnetar.ledger.metadata import LedgerMetadata, decode, ledger_key
@@ -38,16 +42,12 @@ from magnetar.offload.errors import ColdFileCorrupt, ColdFileMissing, ColdStoreU
 from magnetar.offload.records import OffloadRecord
 from magnetar.offload.repository import OffloadRepository
 from magnetar_spark.log.access import PlannedBookies, opened_log
-from magnetar_spark.log.event_loop import event_loop
-from magnetar_spark.log.files import FileReader
-from magnetar_spark.log.ranges import Elder, Interval, Range
 from magnetar_spark.log.settings import (
     LEDGER_SETTINGS,
     READ_BYTES,
     READS_AT_ONCE,
     LogSettings,
 )
-from magnetar_spark.log.topics import log_name
 
 ATTEMPTS_PLANNED: Final = 2
 ATTEMPTS_MAX: Final = 5

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from magnetar.core.ids import EARLIEST, LATEST, Position
+from magnetar.jobs.log.topic_log import TopicLog
 from magnetar.managed_ledger.record import LedgerItem
-from magnetar_spark.log.topic_log import TopicLog
 
 
 def losses(

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from magnetar.core.errors import PersistenceError
-from magnetar_spark.log.event_loop import run
+from magnetar.jobs.event_loop import run
 from magnetar_spark.sink.commit import abort_batch, commit_batch
 from magnetar_spark.sink.identity import Identity, TaskDone, of_batch, of_task
 from magnetar_spark.sink.options import WriteOptions

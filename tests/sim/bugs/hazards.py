@@ -24,6 +24,7 @@ from magnetar.broker.ownership.bundles import parts_of
 from magnetar.broker.ownership.claims import Claim, Claims
 from magnetar.broker.ownership.records import OwnershipRecord, ownership_key
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.jobs.offload import file_writer as writing
 from magnetar.ledger import ensemble_change
 from magnetar.ledger.ensemble_change import EnsembleChange
 from magnetar.ledger.records import RecordChanged, swap
@@ -32,7 +33,6 @@ from magnetar.metadata.etcd.leases import EtcdLease
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import Check, Operation, Put, Record
 from magnetar.offload.repository import OffloadRepository
-from magnetar_spark.jobs.offload import file_writer as writing
 
 
 class Unchecked:

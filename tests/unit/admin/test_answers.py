@@ -294,7 +294,7 @@ MESSAGES: list[Case] = [
     ("GET", "@/a/retention", NO_BODY, 200, ""),
     ("GET", "@/a/maxMessageSize", NO_BODY, 204, ""),
 ]
-AWAITED = f'{{"status":"RUNNING","lastError":"waits for a job: {CARRIED_OUT_BY}"}}'
+AWAITED = f'{{"status":"RUNNING","lastError":"waits: {CARRIED_OUT_BY}"}}'
 NOT_OFFLOADED = (
     '{"status":"NOT_RUN","lastError":"","firstUnoffloadedMessage":{"ledgerId":-1,"entryId":-1,'
     '"partitionIndex":-1,"batchIndex":-1,"batchSize":0}}'

@@ -8,7 +8,6 @@ import pytest
 from tests.unit.ledger.stage import publish
 
 from magnetar.admin.http.bodies import BODY_BYTES_MAX
-from magnetar.broker.cold.compaction_state import NO_JOBS
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import ConsumerSpec, SubType
 from magnetar.broker.topic.subscribe import SubscribeRequest
@@ -175,19 +174,6 @@ async def test_an_offload_without_a_position_includes_all_ledgers(admin: Admin) 
     for body, status in ((EARLIEST, "SUCCESS"), ({}, "ERROR"), (latest, "ERROR")):
         await admin.done("PUT", TOPIC + "/offload", body)
         assert (await admin.done("GET", TOPIC + "/offload")).json()["status"] == status
-
-
-async def test_a_compaction_reports_at_once_that_no_job_can_run(
-    admin: Admin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await admin.done("PUT", TOPIC)
-    monkeypatch.setattr(admin.service, "only_broker", True)
-    await admin.done("PUT", TOPIC + "/compaction")
-    actual = (await admin.done("GET", TOPIC + "/compaction")).json()
-    assert actual == {"status": "ERROR", "lastError": NO_JOBS}
-    monkeypatch.setattr(admin.service, "only_broker", False)
-    await admin.done("PUT", TOPIC + "/compaction")
-    assert (await admin.done("GET", TOPIC + "/compaction")).json()["status"] == "RUNNING"
 
 
 async def test_a_compaction_includes_every_existing_partition(admin: Admin) -> None:

@@ -9,7 +9,6 @@ from tests.unit.admin.support import start_service, stop_service
 from tests.unit.ledger.stage import publish
 
 from magnetar.broker.catalog.topic_names import ledger_name
-from magnetar.broker.cold.compaction_state import NO_JOBS
 from magnetar.broker.cold.offload_state import NO_DRIVER
 from magnetar.broker.service import BrokerService
 from magnetar.compaction import records as compaction
@@ -153,23 +152,18 @@ async def test_of_several_logs_those_are_requested_that_were_not(
     await service.compaction.request([])
 
 
-@pytest.mark.parametrize("by_jobs", [True, False])
 async def test_a_new_request_remembers_when_a_job_failed_last(
-    service: BrokerService, store: HeldStore, by_jobs: bool
+    service: BrokerService, store: HeldStore
 ) -> None:
     failed = compaction.CompactionRequest(
         1, offload.RequestState.ERROR, finished_ms=OLD_MS, failed_ms=OLD_MS
     )
     await store.put(compaction.request_key(NAME), encode(failed))
     before_ms = service.clock.now_ms()
-    await service.compaction.request([NAME], by_jobs=by_jobs)
+    await service.compaction.request([NAME])
     found, status = await asked_for(store), await service.compaction.status(NAME)
     assert found.requested_ms >= before_ms
-    if by_jobs:
-        assert (found.failed_ms, status.status) == (OLD_MS, "RUNNING")
-    else:
-        assert found.failed_ms >= before_ms
-        assert (status.status, status.last_error) == ("ERROR", NO_JOBS)
+    assert (found.failed_ms, status.status) == (OLD_MS, "RUNNING")
 
 
 async def test_a_request_to_compact_does_not_overwrite_one_that_came_first(

@@ -11,7 +11,6 @@ from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.broker.cold.compaction import ATTEMPTS_MAX, Compaction
 from magnetar.broker.cold.compaction_state import (
     NEVER_COMPACTED,
-    NO_JOBS,
     PENDING_MS_MAX,
     CompactionStatus,
     worst,
@@ -130,17 +129,6 @@ async def test_a_request_that_no_job_takes_may_be_made_again(rig: Rig) -> None:
     assert await rig.status() == "ERROR"
     await rig.compaction.request([NAME])
     assert await rig.status() == "RUNNING"
-
-
-async def test_where_there_are_no_jobs_a_request_ends_at_once(rig: Rig) -> None:
-    rig.clock.advance(9)
-    for _ in range(2):
-        await rig.compaction.request([NAME], by_jobs=False)
-        now_ms = rig.clock.now_ms()
-        asked = await rig.on_record()
-        assert (asked.state, asked.error) == (RequestState.ERROR, NO_JOBS)
-        assert (asked.requested_ms, asked.finished_ms, asked.failed_ms) == (now_ms,) * 3
-        assert await rig.compaction.status(NAME) == CompactionStatus("ERROR", NO_JOBS)
 
 
 async def test_of_several_logs_those_that_are_not_at_it_are_requested(rig: Rig) -> None:

@@ -96,6 +96,7 @@ class MetricsPage:
         for piece in chain(
             broker_families(service, topics.rows, len(namespaces), self._cache),
             self._cold.families(service),
+            _compaction_families(service),
             security_families(service),
             balance_families(service, self._balance),
             transaction_families(service),
@@ -128,6 +129,15 @@ class MetricsPage:
         for piece in subscriptions.families():
             yield piece
             await asyncio.sleep(0)
+
+
+def _compaction_families(service: BrokerService) -> Iterable[str]:
+    if not service.compactor.counters:
+        return ()
+    # Imported here: a broker that compacts nothing does not need it.
+    from magnetar.admin.metrics.compaction_series import compaction_families
+
+    return compaction_families(service)
 
 
 def _collect(

@@ -1,8 +1,8 @@
 """`…/{topic}/compaction`: requests a topic's compaction, and shows its outcome.
 
-Brokers compact nothing themselves. They write the request to the metadata store, and the next
-compaction job compacts the topic, even below its threshold. Until then, or if no job can run, the
-status says so. Any broker serves these routes. A partitioned topic stands for all its partitions.
+The topic's owner writes the request to the metadata store and compacts the topic, even below its
+threshold. A topic that is too large, or has no store, waits for the next compaction job, and the
+status says so, which any broker serves. A partitioned topic stands for all its partitions.
 """
 
 from typing import Final
@@ -10,16 +10,19 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from magnetar.admin.cluster.answers import NOT_FOUND_OR_CONFLICT, all_succeeded
+from magnetar.admin.cluster.partitions import each_partition
+from magnetar.admin.cluster.placement import any_broker, at_owner, planned
 from magnetar.admin.context import require_namespace, service_of, topic_not_found, topic_of
 from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.descriptions import AUTHORITATIVE, described
 from magnetar.admin.http.paths import TOPIC_PATH
 from magnetar.admin.http.routes import Routes
-from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.catalog.topic_names import ledger_name, topic_of_ledger
 from magnetar.broker.cold.compaction_state import worst
 from magnetar.core.errors import NotAllowed
 
-router = Routes(prefix="/admin/v2", tags=("topics",))
+router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
 _PATH: Final = TOPIC_PATH + "/compaction"
 
@@ -39,15 +42,20 @@ async def _logs(request: Request) -> list[str]:
 
 
 @router.put(_PATH, summary="Request a topic's compaction", openapi_extra=described(AUTHORITATIVE))
+@planned(each_partition(all_succeeded(NOT_FOUND_OR_CONFLICT)))
 async def put_compaction(request: Request) -> Response:
-    service = service_of(request)
-    await service.compaction.request(await _logs(request), by_jobs=not service.only_broker)
+    service, logs = service_of(request), await _logs(request)
+    for log in logs:
+        await service.topics.get_or_open(topic_of_ledger(log), create=False)
+    await service.compaction.request(logs)
+    service.compactor.requested(logs)
     return done()
 
 
 @router.get(
     _PATH, summary="The outcome of the last compaction", openapi_extra=described(AUTHORITATIVE)
 )
+@any_broker
 async def get_compaction(request: Request) -> Response:
     compaction = service_of(request).compaction
     outcome = worst([await compaction.status(log) for log in await _logs(request)])

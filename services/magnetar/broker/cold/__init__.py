@@ -1,1 +1,1 @@
-"""The broker's part in offload and compaction, whose work is done by jobs."""
+"""The broker's part in offload, whose work is done by jobs, and in compaction."""

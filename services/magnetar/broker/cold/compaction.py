@@ -1,4 +1,4 @@
-"""The broker's part in compaction: it serves the results of jobs, and retains what jobs need.
+"""Compacted topics of a broker: compacted reads, requests, and what must be retained for them.
 
 Compaction is on for a topic if its threshold is above 0, it has an artifact, or a compaction was
 requested. Such a topic is not trimmed beyond the horizon: retention never deletes what is not
@@ -9,12 +9,9 @@ before it deletes a ledger.
 from collections.abc import Sequence
 from typing import Final
 
-from msgspec.structs import replace
-
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction_state import (
     NEVER_COMPACTED,
-    NO_JOBS,
     CompactionFacts,
     CompactionStatus,
     awaited,
@@ -35,9 +32,8 @@ from magnetar.core.errors import Conflict
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
-from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore
+from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
 from magnetar.offload.cold_files import ColdFiles
-from magnetar.offload.records import RequestState
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 
 ATTEMPTS_MAX: Final = 8
@@ -70,16 +66,13 @@ class Compaction:
             EARLIEST if self._policies.value(topic_of_ledger(name), COMPACTION_THRESHOLD) else None
         )
 
-    async def request(self, names: Sequence[str], *, by_jobs: bool = True) -> None:
-        """Requests that a job compacts these logs. Raises Conflict if all are requested already.
-
-        If no job can exist (`by_jobs` is false), the request fails at once.
-        """
-        requested = [await self._request(name, by_jobs) for name in names]
+    async def request(self, names: Sequence[str]) -> None:
+        """Requests that these logs are compacted. Raises Conflict if all are requested already."""
+        requested = [await self._request(name) for name in names]
         if names and not any(requested):
             raise Conflict("Compaction already in progress")
 
-    async def _request(self, name: str, by_jobs: bool) -> bool:
+    async def _request(self, name: str) -> bool:
         """Writes a request; returns whether there was none already."""
         key = request_key(name)
         for _ in range(ATTEMPTS_MAX):
@@ -88,20 +81,17 @@ class Compaction:
                 return False
             now_ms = self._clock.now_ms()
             wanted = CompactionRequest(now_ms, failed_ms=0 if before is None else before.failed_ms)
-            if not by_jobs:
-                wanted = replace(
-                    wanted,
-                    state=RequestState.ERROR,
-                    finished_ms=now_ms,
-                    failed_ms=now_ms,
-                    error=NO_JOBS,
-                )
             try:
                 await self._store.put(key, encode(wanted), expected=revision)
             except BadRevision:
                 continue  # a job has finished, or another request was written
             return True
         return False
+
+    async def is_open(self, stored: Record) -> bool:
+        """Whether nothing works on the request in this record."""
+        request = decode_request(stored.key, stored.value)
+        return not request.finished and not await self._job_alive(request)
 
     async def status(self, name: str) -> CompactionStatus:
         """Returns the status of the last compaction of the log."""

@@ -8,13 +8,11 @@ from magnetar.compaction.records import CompactionRecord, CompactionRequest
 from magnetar.offload.records import RequestState
 
 PENDING_MS_MAX: Final = 3_600_000
-"""A request without a job for this long is shown as an error, but stays valid."""
+"""A request that nothing works on for this long is shown as an error, but stays valid."""
 CARRIED_OUT_BY: Final = (
-    "topics are compacted by `magnetar job compact`, or on Kubernetes by a SparkJob of that kind"
-)
-NO_JOBS: Final = (
-    "a standalone's log is in reach of no job, so it is never compacted: readers with "
-    "readCompacted get all of it. Run a cluster (`magnetar cluster`)"
+    "its broker compacts it unless it is larger than compaction_topic_size_mb_max, or has no store "
+    "(managedLedgerOffloadDriver, or offload policies); then `magnetar job compact` does, or on "
+    "Kubernetes a SparkJob of that kind"
 )
 
 
@@ -59,8 +57,8 @@ def status_of(
         return CompactionStatus(request.state.value, request.error)
     if request.state is RequestState.PENDING:
         if now_ms - request.requested_ms < PENDING_MS_MAX:
-            return CompactionStatus("RUNNING", f"waits for a job: {CARRIED_OUT_BY}")
-        return CompactionStatus("ERROR", f"no job came within an hour: {CARRIED_OUT_BY}")
+            return CompactionStatus("RUNNING", f"waits: {CARRIED_OUT_BY}")
+        return CompactionStatus("ERROR", f"not begun within an hour: {CARRIED_OUT_BY}")
     if not job_alive:
         error = f"job {request.job} ended before it was done: the next one does it"
         return CompactionStatus("ERROR", error)

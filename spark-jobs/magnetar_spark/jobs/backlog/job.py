@@ -8,6 +8,7 @@ import msgspec
 
 from magnetar.core.errors import PreconditionFailed
 from magnetar.documents.backlog import WORST
+from magnetar.jobs.event_loop import run as run_async
 from magnetar.managed_ledger.backlog_record import record_key
 from magnetar_spark.jobs.backlog.analyse import attention
 from magnetar_spark.jobs.backlog.analyse.attention import Finding
@@ -31,7 +32,6 @@ from magnetar_spark.jobs.backlog.tables.topic_rows import Earlier
 from magnetar_spark.jobs.context import JobContext
 from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.log.access import opened_log
-from magnetar_spark.log.event_loop import run as run_async
 
 REPORT: Final = "report.html"
 METRICS: Final = "metrics.prom"

@@ -5,25 +5,25 @@ sorts and spills), then the survivors shuffled to their part and sorted, then `s
 part. Rows are a key and eight bytes, later eight bytes only; Spark's memory settings bound the
 memory, not the number of keys.
 
-In this process: the same functions with dictionaries in place of Spark, for topics of at most
-LOCAL_BYTES_MAX, for which starting Spark alone would take longer, with at most LOCAL_KEYS_MAX keys
-of LOCAL_KEY_BYTES_MAX.
+In this process (`magnetar.jobs.compaction.here`): topics of at most LOCAL_BYTES_MAX, for which
+starting Spark alone would take longer.
 """
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from magnetar.compaction.records import CompactedFile
 from magnetar.core.ids import Position
-from magnetar_spark.jobs.compact import chunks, first_pass, second_pass
-from magnetar_spark.jobs.compact.first_pass import Counts, latest_places
-from magnetar_spark.jobs.compact.part_entries import entries_of_part
-from magnetar_spark.jobs.compact.plan import PART_SHIFT
-from magnetar_spark.jobs.compact.second_pass import Writing, written_files
+from magnetar.jobs.compaction import chunks
+from magnetar.jobs.compaction.first_pass import Counts, latest_places
+from magnetar.jobs.compaction.here import Compacted
+from magnetar.jobs.compaction.part_entries import entries_of_part
+from magnetar.jobs.compaction.plan import PART_SHIFT
+from magnetar.jobs.compaction.second_pass import Writing, written_files
+from magnetar_spark.jobs.compact import batches
 from magnetar_spark.jobs.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,47 +31,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LOCAL_BYTES_MAX: Final = 8 << 20
-LOCAL_KEYS_MAX: Final = 500_000
-LOCAL_KEY_BYTES_MAX: Final = 64 << 20
-"""A small compressed input may have many keys, or long ones."""
 
 Batches = Iterator["pa.RecordBatch"]
-
-
-@dataclass(frozen=True, slots=True)
-class Compacted:
-    """The files of the new artifact in order, and the amount of input read."""
-
-    files: tuple[CompactedFile, ...]
-    entries_read: int
-    bytes_read: int
-    messages_read: int
-
-
-def compact_here(writing: Writing, settled: Position) -> Compacted | None:
-    """Compacts in this process; None if there are too many keys for that."""
-    latest: dict[bytes, int] = {}
-    key_bytes = 0
-    counts = Counts()
-    for part in writing.parts:
-        entries = entries_of_part(writing.settings, writing.bookies, part)
-        for batch in latest_places(part.number, entries, counts):
-            latest |= batch
-            key_bytes += sum(map(len, batch))
-            if len(latest) > LOCAL_KEYS_MAX or key_bytes > LOCAL_KEY_BYTES_MAX:
-                return None
-    places = {place for place in latest.values() if place & 1}
-    if counts.chunks:
-        rows = [
-            row
-            for part in writing.parts
-            for row in chunks.chunks_of(
-                part.number, entries_of_part(writing.settings, writing.bookies, part), settled
-            )
-        ]
-        places |= chunks.staying(rows, places)
-    files = [file for _, file in written_files(writing, sorted(places))]
-    return Compacted(tuple(files), counts.entries, counts.bytes, counts.messages)
 
 
 def compact_by_spark(
@@ -93,7 +54,7 @@ def compact_by_spark(
 
     count = len(writing.parts)
     numbers = spark.range(0, count, 1, count)
-    latest = numbers.mapInArrow(_first_pass(writing, report), first_pass.LATEST_SCHEMA)
+    latest = numbers.mapInArrow(_first_pass(writing, report), batches.LATEST_SCHEMA)
     survivors = (
         latest.groupBy("key")
         .agg(f.max("place").alias("place"))
@@ -107,11 +68,9 @@ def compact_by_spark(
             entries, size, messages, chunk_count = (total.value for total in totals)
             places = survivors
             if chunk_count:
-                chunk_rows = numbers.mapInArrow(_chunks(writing, settled), chunks.CHUNKS_SCHEMA)
-                places = survivors.union(chunks.staying_in(chunk_rows, survivors))
-            rows = _sorted(places, count).mapInArrow(
-                _second_pass(writing), second_pass.FILES_SCHEMA
-            )
+                chunk_rows = numbers.mapInArrow(_chunks(writing, settled), batches.CHUNKS_SCHEMA)
+                places = survivors.union(batches.staying_in(chunk_rows, survivors))
+            rows = _sorted(places, count).mapInArrow(_second_pass(writing), batches.FILES_SCHEMA)
             written = sorted((row.part, bytes(row.file)) for row in rows.collect())
     finally:
         survivors.unpersist()
@@ -128,32 +87,32 @@ def _sorted(places: "DataFrame", count: int) -> "DataFrame":
 
 
 def _first_pass(writing: Writing, report: Callable[[Counts], Any]) -> Callable[[Batches], Batches]:
-    def batches(numbers: Batches) -> Batches:
+    def mapped(numbers: Batches) -> Batches:
         for number in _numbers(numbers):
-            entries = entries_of_part(writing.settings, writing.bookies, writing.parts[number])
-            yield from first_pass.as_batches(latest_places(number, entries, Counts(report=report)))
+            entries = entries_of_part(writing.reader, writing.parts[number])
+            yield from batches.latest_batches(latest_places(number, entries, Counts(report=report)))
 
-    return batches
+    return mapped
 
 
 def _chunks(writing: Writing, settled: Position) -> Callable[[Batches], Batches]:
-    def batches(numbers: Batches) -> Batches:
+    def mapped(numbers: Batches) -> Batches:
         for number in _numbers(numbers):
-            entries = entries_of_part(writing.settings, writing.bookies, writing.parts[number])
-            yield from chunks.as_batches(chunks.chunks_of(number, entries, settled))
+            entries = entries_of_part(writing.reader, writing.parts[number])
+            yield from batches.chunk_batches(chunks.chunks_of(number, entries, settled))
 
-    return batches
+    return mapped
 
 
 def _second_pass(writing: Writing) -> Callable[[Batches], Batches]:
-    def batches(rows: Batches) -> Batches:
+    def mapped(rows: Batches) -> Batches:
         places = (place for batch in rows for place in batch.column(0).to_pylist())
         for part, file in written_files(writing, places):
-            yield second_pass.as_batch(part, file)
+            yield batches.file_batch(part, file)
 
-    return batches
+    return mapped
 
 
-def _numbers(batches: Batches) -> Iterator[int]:
-    for batch in batches:
+def _numbers(numbers: Batches) -> Iterator[int]:
+    for batch in numbers:
         yield from batch.column(0).to_pylist()

@@ -18,20 +18,21 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+from magnetar.jobs.event_loop import run as run_async
+from magnetar.jobs.offload import requests
+from magnetar.jobs.offload.lease import job_lease
+from magnetar.jobs.offload.leftovers import remove_attempts, sweep
+from magnetar.jobs.offload.plan import Override, TopicWork, topic_works
+from magnetar.jobs.offload.release import release
+from magnetar.jobs.offload.work import LedgerTask, Outcome, Result
+from magnetar.jobs.sweeper import SWEEP_AGE_S, Removed, cluster_id_of, empty_trash
 from magnetar.offload.stores import StoreSpec
 from magnetar_spark.jobs.context import JobContext
-from magnetar_spark.jobs.offload import requests
-from magnetar_spark.jobs.offload.file_writer import offload_ledgers
-from magnetar_spark.jobs.offload.lease import job_lease
-from magnetar_spark.jobs.offload.leftovers import remove_attempts, sweep
-from magnetar_spark.jobs.offload.plan import Override, TopicWork, topic_works
-from magnetar_spark.jobs.offload.release import release
-from magnetar_spark.jobs.offload.work import LedgerTask, Outcome, Result
+from magnetar_spark.jobs.offload.executor import offload_ledgers
+from magnetar_spark.jobs.offload.flags import override_of
 from magnetar_spark.jobs.progress import BYTES
 from magnetar_spark.jobs.summary import Summary
-from magnetar_spark.jobs.sweeper import SWEEP_AGE_S, Removed, cluster_id_of, empty_trash
-from magnetar_spark.log.access import Log, opened_log
-from magnetar_spark.log.event_loop import run as run_async
+from magnetar_spark.log.access import RegisteredLog, opened_log
 from magnetar_spark.worker import keep_imports
 
 TASK_BYTES: Final = 128 << 20
@@ -61,7 +62,7 @@ METRICS: Final = (
 
 def offload(job: JobContext) -> Summary:
     """Runs all steps on the selected topics."""
-    override = Override.of(job.arguments)
+    override = override_of(job.arguments)
     for name in METRICS:
         job.summary.count(name, 0)
     run_async(_offload(job, override))
@@ -94,7 +95,7 @@ async def _offload(job: JobContext, override: Override) -> None:
 
 
 async def _write_files(
-    job: JobContext, log: Log, cluster_id: str, tasks: list[LedgerTask]
+    job: JobContext, log: RegisteredLog, cluster_id: str, tasks: list[LedgerTask]
 ) -> list[Outcome]:
     """Has Spark write the ledgers. Without tasks, Spark is not started."""
     if not tasks:
@@ -158,7 +159,7 @@ def _count_outcomes(summary: Summary, outcomes: list[Outcome]) -> None:
 
 
 async def _finish_requests(
-    job: JobContext, log: Log, works: list[TopicWork], outcomes: list[Outcome]
+    job: JobContext, log: RegisteredLog, works: list[TopicWork], outcomes: list[Outcome]
 ) -> None:
     for work in works:
         errors = [
@@ -169,7 +170,9 @@ async def _finish_requests(
             job.summary.count("requestsFinished")
 
 
-async def _release(job: JobContext, log: Log, works: list[TopicWork], override: Override) -> None:
+async def _release(
+    job: JobContext, log: RegisteredLog, works: list[TopicWork], override: Override
+) -> None:
     """Releases ledgers by current policies: writing may have taken hours, and a release is final.
 
     A topic that was deleted meanwhile has nothing to release.
@@ -185,7 +188,9 @@ async def _release(job: JobContext, log: Log, works: list[TopicWork], override: 
         job.summary.failure(error, log=name, ledger=ledger_id)
 
 
-async def _sweep(job: JobContext, log: Log, cluster_id: str, works: list[TopicWork]) -> None:
+async def _sweep(
+    job: JobContext, log: RegisteredLog, cluster_id: str, works: list[TopicWork]
+) -> None:
     gate = asyncio.Semaphore(SWEEPS_AT_ONCE)
 
     async def sweep_store(spec: StoreSpec, name: str) -> None:

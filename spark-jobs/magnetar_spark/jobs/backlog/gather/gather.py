@@ -21,7 +21,7 @@ from magnetar_spark.jobs.backlog.gather.policies import Keeping, PolicyReader
 from magnetar_spark.jobs.backlog.gather.topic_state import TopicState, topic_state
 from magnetar_spark.jobs.backlog.scan.ages import LogAges
 from magnetar_spark.jobs.progress import Advance
-from magnetar_spark.log.access import Log
+from magnetar_spark.log.access import RegisteredLog
 from magnetar_spark.log.settings import LogSettings
 
 TOPICS_AT_ONCE: Final = 8
@@ -58,7 +58,7 @@ class Questions:
 
 
 async def gather(
-    log: Log,
+    log: RegisteredLog,
     topics: Sequence[TopicName],
     questions: Questions,
     settings: LogSettings,
@@ -122,7 +122,7 @@ class _TopicGatherer:
 
     def __init__(
         self,
-        log: Log,
+        log: RegisteredLog,
         brokers: Brokers | None,
         policies: PolicyReader,
         questions: Questions,

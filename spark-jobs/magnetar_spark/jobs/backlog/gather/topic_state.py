@@ -12,6 +12,9 @@ from typing import Final
 from magnetar.bookie.api import NoSuchLedger
 from magnetar.core.ids import Position
 from magnetar.core.names import TopicName
+from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.log.transactions.aborted_set import aborted_set
+from magnetar.jobs.log.transactions.visible import NONE_ABORTED
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.ledger.records import read_record
@@ -33,9 +36,6 @@ from magnetar_spark.jobs.backlog.gather.durable_end import durable_end
 from magnetar_spark.jobs.backlog.gather.policies import Keeping
 from magnetar_spark.jobs.backlog.gather.trim_limits import NOT_COMPACTED, Compacted, compacted
 from magnetar_spark.jobs.backlog.scan.entry_times import EntryTimes
-from magnetar_spark.log.topics import log_name
-from magnetar_spark.log.transactions.aborted_set import aborted_set
-from magnetar_spark.log.transactions.visible import NONE_ABORTED
 
 RECORDS_AT_ONCE: Final = 32
 

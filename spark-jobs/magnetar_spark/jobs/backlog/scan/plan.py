@@ -13,10 +13,10 @@ from itertools import accumulate
 from typing import Final
 
 from magnetar.core.ids import Position
+from magnetar.jobs.log.ranges import Range, Window, ranges_of
+from magnetar.jobs.log.topic_log import LedgerSpan, TopicLog, cold_span
+from magnetar.jobs.log.transactions.visible import aborted_in
 from magnetar_spark.jobs.backlog.gather.topic_state import TopicState
-from magnetar_spark.log.ranges import Range, Window, ranges_of
-from magnetar_spark.log.topic_log import LedgerSpan, TopicLog, cold_span
-from magnetar_spark.log.transactions.visible import aborted_in
 
 RANGE_BYTES: Final = 32 << 20
 RUN_BYTES: Final = 1 << 20

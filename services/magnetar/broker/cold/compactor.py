@@ -1,0 +1,228 @@
+"""Compacts topics of this broker: on request, and above their threshold.
+
+One topic at a time, in a worker process, with the steps and fences of a job
+(`magnetar.jobs.compaction`): so a job, another broker, or a former owner that compacts the same
+topic excludes itself and this broker from committing both. A topic that is too large, or has no
+store, is left to a job.
+
+The queue holds names of loaded topics, each at most once. A topic whose compaction failed is tried
+again after RETRY_S, or when it is requested.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from magnetar.broker.catalog.topic_names import is_system_topic, topic_of_ledger
+from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.topic.open_topics import OpenTopics
+from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
+from magnetar.compaction.records import REQUESTS_PREFIX
+from magnetar.core.clock import Clock
+from magnetar.core.errors import MagnetarError
+from magnetar.core.log import get_logger
+from magnetar.core.names import TopicName
+from magnetar.core.tasks import TaskSet
+from magnetar.metadata.store import MetadataStore
+from magnetar.offload.stores import StoreSpec
+from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
+
+log = get_logger("magnetar.compaction")
+
+RETRY_S: Final = 600.0
+
+
+@dataclass(slots=True)
+class Counters:
+    """The compactions of one topic by this broker, for metrics."""
+
+    succeeded: int = 0
+    failed: int = 0
+    removed: int = 0
+    """Messages."""
+    duration_ms: int = 0
+    """Of the last one."""
+    read_bytes: int = 0
+    """Of the last one, as `written_bytes`."""
+    written_bytes: int = 0
+    entries: int = 0
+    """In the artifact, as `size_bytes`."""
+    size_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Result:
+    """What a compaction reports (`jobs.sweeper.Report`)."""
+
+    counts: dict[str, int | float] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+    remarks: list[dict[str, Any]] = field(default_factory=list)
+
+    def count(self, name: str, by: int | float = 1) -> None:
+        """Adds to a counter."""
+        self.counts[name] = self.counts.get(name, 0) + by
+
+    def detail(self, **fields: Any) -> None:
+        """Adds a remark."""
+        self.remarks.append(fields)
+
+    def failure(self, error: str, **_fields: Any) -> None:
+        """Adds an error."""
+        self.errors.append(error)
+
+
+Compact = Callable[[TopicName, StoreSpec | None, Result], Awaitable[None]]
+"""Compacts one topic, if it is due. The store is that of `Compactor.artifacts`."""
+
+
+class Compactor:
+    """The queue of topics to compact, and the check that fills it."""
+
+    def __init__(
+        self,
+        compaction: Compaction,
+        store: MetadataStore,
+        topics: OpenTopics,
+        clock: Clock,
+        compact: Compact,
+        *,
+        enabled: bool,
+    ) -> None:
+        self.counters: dict[str, Counters] = {}
+        """By the full names of topics that this broker has compacted and that are loaded."""
+        self.artifacts: StoreSpec | None = None
+        """Where artifacts go if no policy names a store."""
+        self.enabled = enabled
+        self.compaction = compaction
+        self._store = store
+        self._topics = topics
+        self._clock = clock
+        self._compact = compact
+        self._tasks = TaskSet("compaction")
+        self._queue: dict[str, None] = {}
+        self._running = False
+        self._retry_at: dict[str, float] = {}
+
+    async def stop(self) -> None:
+        """Cancels the compaction in progress; the next one deletes what it leaves."""
+        self._queue.clear()
+        await self._tasks.stop()
+
+    def requested(self, logs: Iterable[str]) -> None:
+        """Compacts these managed ledgers, if their topics are loaded here."""
+        for name in logs:
+            topic = str(topic_of_ledger(name))
+            self._retry_at.pop(topic, None)
+            self._add(topic)
+
+    def _add(self, topic: str) -> None:
+        if not self.enabled or topic not in self._topics:
+            return
+        self._queue[topic] = None
+        if not self._running:
+            self._running = True
+            self._tasks.start(self._work(), "queue")
+
+    async def check(self) -> None:
+        """Adds the topics that are due: those with open requests, and those above a threshold."""
+        if not self.enabled:
+            return
+        for name in [name for name in self.counters if name not in self._topics]:
+            del self.counters[name]
+        now = self._clock.monotonic()
+        self._retry_at = {name: at for name, at in self._retry_at.items() if at > now}
+        for stored in await self._store.list(REQUESTS_PREFIX):
+            name = stored.key.removeprefix(REQUESTS_PREFIX)
+            topic = str(topic_of_ledger(name))
+            if topic in self._retry_at or topic not in self._topics:
+                continue
+            if await self.compaction.is_open(stored):
+                self._add(topic)
+        for loaded in self._topics:
+            topic_above = as_persistent(loaded)
+            if topic_above is not None and await self._is_above(topic_above):
+                self._add(topic_above.full_name)
+
+    async def _is_above(self, topic: PersistentTopic) -> bool:
+        """Whether the part of the log that is not compacted reaches the threshold."""
+        threshold = topic.policies.value(COMPACTION_THRESHOLD)
+        ledger = topic.managed_ledger
+        if not threshold or not topic.serving or ledger.bytes_total < threshold:
+            return False
+        if topic.full_name in self._retry_at or is_system_topic(topic.name):
+            return False
+        artifact = await self.compaction.artifacts.live(ledger.name, ledger.created_ms)
+        if artifact is None:
+            return True
+        horizon = artifact.horizon
+        if horizon >= ledger.last_visible:
+            return False
+        newer = 0
+        for info in ledger.ledgers:
+            if info.ledger_id == horizon.ledger_id and info.entries:
+                newer += info.size_bytes * (info.entries - 1 - horizon.entry_id) // info.entries
+            elif info.ledger_id > horizon.ledger_id:
+                newer += info.size_bytes
+        return newer >= int(threshold)
+
+    async def _work(self) -> None:
+        try:
+            while self._queue:
+                topic = next(iter(self._queue))
+                del self._queue[topic]
+                loaded = self._topics.get(topic)
+                if loaded is not None and (persistent := as_persistent(loaded)) is not None:
+                    await self._run(persistent)
+        finally:
+            self._running = False
+
+    async def _run(self, topic: PersistentTopic) -> None:
+        result, name = Result(), topic.full_name
+        try:
+            await self._compact(topic.name, self.artifacts, result)
+        except (MagnetarError, OSError, TimeoutError) as error:
+            result.failure(str(error) or type(error).__name__)
+        except ModuleNotFoundError as error:
+            result.failure(f"{error}: install magnetar[offload]")
+        counters = self.counters.get(name, Counters())
+        if result.counts.get("topicsCompacted"):
+            counters.succeeded += 1
+            await self._count(topic, counters, result)
+            self.counters[name] = counters
+        if result.errors:
+            counters.failed += 1
+            self.counters[name] = counters
+            self._retry_at[name] = self._clock.monotonic() + RETRY_S
+            log.warning(
+                "not compacted: its readers get the last compacted state and all of the log after",
+                topic=name,
+                error="; ".join(result.errors),
+                again_in_s=RETRY_S,
+            )
+        if result.counts.get("topicsLeftToJobs"):
+            self._retry_at[name] = self._clock.monotonic() + RETRY_S
+            log.info("left to a compaction job", topic=name, why=_why(result))
+
+    async def _count(self, topic: PersistentTopic, counters: Counters, result: Result) -> None:
+        ledger = topic.managed_ledger
+        artifact = await self.compaction.artifacts.live(ledger.name, ledger.created_ms)
+        if artifact is not None:
+            record = artifact.record
+            counters.removed += record.messages_removed
+            counters.duration_ms = record.duration_ms
+            counters.entries, counters.size_bytes = record.entries, record.length_bytes
+        counters.read_bytes = int(result.counts.get("bytesRead", 0))
+        counters.written_bytes = int(result.counts.get("bytesWritten", 0))
+        log.info(
+            "topic compacted",
+            topic=topic.full_name,
+            messages_read=result.counts.get("messagesRead", 0),
+            messages_kept=result.counts.get("messagesKept", 0),
+            bytes_read=counters.read_bytes,
+            bytes_written=counters.written_bytes,
+            duration_ms=counters.duration_ms,
+        )
+
+
+def _why(result: Result) -> str:
+    return "; ".join(str(remark.get("state", "")) for remark in result.remarks)

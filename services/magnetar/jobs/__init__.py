@@ -1,0 +1,1 @@
+"""Compaction and offload: what jobs on Spark and brokers share of them."""

@@ -1,0 +1,1 @@
+"""Offload of ledgers: which are due, their files, and the deletion of their copies."""

@@ -1,0 +1,5 @@
+"""The program of a worker process."""
+
+from magnetar.jobs.worker.child import main
+
+main()

@@ -1,0 +1,192 @@
+"""Which topics a broker compacts, and when."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.unit.admin.support import start_service, stop_service
+from tests.unit.ledger.stage import ManualClock
+
+from magnetar.broker.catalog.topic_names import ledger_name
+from magnetar.broker.cold.compactor import RETRY_S, Compactor, Result
+from magnetar.broker.service import BrokerService
+from magnetar.broker.topic.persistent import as_persistent
+from magnetar.compaction.records import (
+    CompactionRecord,
+    CompactionRequest,
+    compaction_key,
+    job_key,
+    request_key,
+)
+from magnetar.core.errors import PersistenceError
+from magnetar.core.ids import Position
+from magnetar.core.names import TopicName, parse_topic
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.records import encode
+from magnetar.offload.records import RequestState
+from magnetar.offload.stores import FILESYSTEM, StoreSpec
+from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
+
+TOPIC = parse_topic("persistent://t1/n1/t")
+OTHER = parse_topic("persistent://t1/n1/other")
+NAME = ledger_name(TOPIC)
+HERE = StoreSpec(FILESYSTEM, "/here")
+ENTRY = b"x" * 100
+
+
+class Rig:
+    """A broker's compactor, whose compactions a test runs."""
+
+    def __init__(self, service: BrokerService, *, enabled: bool = True) -> None:
+        self.service = service
+        self.clock = ManualClock()
+        self.began: list[TopicName] = []
+        self.report: list[str] = []
+        """The counters that the next compactions report, or an error."""
+        self.go = asyncio.Event()
+        self.go.set()
+        self.begun = asyncio.Event()
+        self.ended = asyncio.Event()
+        compaction = service.compactor.compaction
+        parts = (compaction, service.store, service.open_topics, self.clock, self._compact)
+        self.compactor = Compactor(*parts, enabled=enabled)
+        self.compactor.artifacts = HERE
+
+    async def _compact(self, topic: TopicName, store: StoreSpec | None, result: Result) -> None:
+        assert store == HERE
+        self.began.append(topic)
+        self.begun.set()
+        await self.go.wait()
+        reported = self.report.pop(0) if self.report else "topicsCompacted"
+        self.ended.set()
+        if reported == "raises":
+            raise PersistenceError("no space")
+        if reported == "fails":
+            result.failure("the store is away", topic=str(topic))
+        else:
+            result.count(reported)
+
+    async def checked(self) -> list[TopicName]:
+        """The topics that a check has compacted."""
+        self.began.clear()
+        self.ended.clear()
+        await self.compactor.check()
+        await self.idle()
+        return list(self.began)
+
+    async def idle(self) -> None:
+        while self.compactor._running:
+            await self.ended.wait()
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    service = await start_service()
+    made = Rig(service)
+    yield made
+    await made.compactor.stop()
+    await stop_service(service)
+
+
+async def created(rig: Rig, topic: TopicName = TOPIC, entries: int = 0) -> ManagedLedger:
+    loaded = as_persistent(await rig.service.topics.create(topic, {}))
+    assert loaded is not None
+    await append(loaded.managed_ledger, entries)
+    return loaded.managed_ledger
+
+
+async def append(ledger: ManagedLedger, entries: int) -> None:
+    for _ in range(entries):
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ledger.append([ENTRY], lambda *_, done=done: done.set_result(None))
+        await done
+
+
+async def threshold(rig: Rig, size_bytes: int, topic: TopicName = TOPIC) -> None:
+    await rig.service.policies.update(
+        topic, lambda policies: policies.having(COMPACTION_THRESHOLD.name, size_bytes)
+    )
+
+
+async def compacted(rig: Rig, ledger: ManagedLedger, horizon: Position) -> None:
+    record = CompactionRecord(horizon, ledger.created_ms, "a" * 32, HERE, 5, messages_removed=7)
+    await rig.service.store.put(compaction_key(ledger.name), encode(record))
+
+
+async def test_a_topic_is_compacted_once_what_is_new_reaches_the_threshold(rig: Rig) -> None:
+    ledger = await created(rig, entries=3)
+    assert await rig.checked() == [], "there is no threshold"
+    await threshold(rig, 3 * len(ENTRY) + 1)
+    assert await rig.checked() == []
+    await threshold(rig, 3 * len(ENTRY))
+    assert await rig.checked() == [TOPIC]
+    await compacted(rig, ledger, ledger.last_confirmed)
+    assert await rig.checked() == [], "nothing is new"
+    await append(ledger, 2)
+    assert await rig.checked() == [], "of which a part is"
+    await append(ledger, 1)
+    assert await rig.checked() == [TOPIC]
+    assert rig.compactor.counters[str(TOPIC)].succeeded == 2
+    assert rig.compactor.counters[str(TOPIC)].removed == 7, "of the artifact that was live then"
+
+
+async def test_requests_are_taken_up_if_nothing_works_on_them(rig: Rig) -> None:
+    await created(rig)
+    store = rig.service.store
+    await store.put(request_key(ledger_name(OTHER)), encode(CompactionRequest(1)))
+    for state, job, due in (
+        (RequestState.PENDING, "", True),
+        (RequestState.RUNNING, "dead", True),
+        (RequestState.RUNNING, "alive", False),
+        (RequestState.SUCCESS, "dead", False),
+        (RequestState.ERROR, "dead", False),
+    ):
+        await store.put(job_key("alive"), b"{}")
+        await store.put(request_key(NAME), encode(CompactionRequest(1, state, job)))
+        assert await rig.checked() == ([TOPIC] if due else []), (state, job)
+
+
+@pytest.mark.parametrize("reported", ["raises", "fails", "topicsLeftToJobs"])
+async def test_what_cannot_be_compacted_now_is_tried_later_or_on_request(
+    rig: Rig, reported: str
+) -> None:
+    await created(rig, entries=1)
+    await threshold(rig, 1)
+    rig.report = [reported] * 3
+    assert await rig.checked() == [TOPIC]
+    rig.clock.advance(int(RETRY_S - 1) * 1000)
+    assert await rig.checked() == []
+    rig.began.clear()
+    rig.compactor.requested([NAME])
+    await rig.idle()
+    assert rig.began == [TOPIC]
+    rig.clock.advance(int(RETRY_S) * 1000)
+    assert await rig.checked() == [TOPIC]
+    failed = rig.compactor.counters[str(TOPIC)].failed if rig.compactor.counters else 0
+    assert failed == (0 if reported == "topicsLeftToJobs" else 3)
+    await rig.service.topics.unload(TOPIC)
+    assert (await rig.checked(), rig.compactor.counters) == ([], {}), "another broker's"
+
+
+async def test_topics_are_compacted_one_by_one_and_a_stop_cancels(rig: Rig) -> None:
+    for topic in (TOPIC, OTHER):
+        await created(rig, topic, entries=1)
+        await threshold(rig, 1, topic)
+    rig.go.clear()
+    await rig.compactor.check()
+    await rig.compactor.check()
+    await rig.begun.wait()
+    assert len(rig.began) == 1
+    await rig.compactor.stop()
+    assert not rig.compactor._running
+    rig.compactor.requested([NAME])
+    assert len(rig.began) == 1
+
+
+async def test_a_broker_that_compacts_nothing_looks_for_nothing(rig: Rig) -> None:
+    await created(rig, entries=1)
+    await threshold(rig, 1)
+    off = Rig(rig.service, enabled=False)
+    off.compactor.requested([NAME])
+    assert await off.checked() == []
