@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.support.brokers import Cluster, Node, find, other, running_cluster
+from tests.support.settings import changed
 from tests.support.transactional import EndRefused, TransactionalClient, Txn
 
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -22,8 +23,11 @@ WITHIN_S = 30.0
 
 
 @asynccontextmanager
-async def transactional() -> AsyncIterator[tuple[Cluster, TransactionalClient]]:
-    async with running_cluster(2, bundles=8, settings=SETTINGS) as cluster:
+async def transactional(
+    *, deduplication: bool = False
+) -> AsyncIterator[tuple[Cluster, TransactionalClient]]:
+    settings = changed(SETTINGS, deduplication=deduplication)
+    async with running_cluster(2, bundles=8, settings=settings) as cluster:
         addresses = [("127.0.0.1", node.port) for node in cluster.nodes]
         async with TransactionalClient(*addresses) as client:
             assert await client.coordinators() == 16

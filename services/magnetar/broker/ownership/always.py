@@ -38,6 +38,10 @@ class AlwaysOwned:
         """True for every topic."""
         return True
 
+    def tenure(self, name: TopicName) -> int | None:  # noqa: ARG002 - every topic is owned
+        """Returns the same number for every topic: none is ever lost."""
+        return 0
+
     async def require(self, name: TopicName) -> None:
         """Returns: this broker owns every topic."""
 

@@ -77,6 +77,13 @@ class Ownership(Protocol):
         Never asks the store; false while the lease is in doubt.
         """
 
+    def tenure(self, name: TopicName) -> int | None:
+        """Returns a number of the time for which this broker owns the topic; None if it may not
+        serve it now.
+
+        If the topic was lost meanwhile, the number is another one: what was read before is stale.
+        """
+
     async def require(self, name: TopicName) -> None:
         """Raises ServiceNotReady unless this broker owns the topic; its client looks it up again.
 

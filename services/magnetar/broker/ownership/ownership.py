@@ -194,10 +194,22 @@ class ClusterOwnership:
         bundle = self.bundle_of(name)
         return bundle is not None and self.has(bundle)
 
+    def tenure(self, name: TopicName) -> int | None:
+        """Returns the origin of the claim under which this broker serves the topic."""
+        bundle = self.bundle_of(name)
+        claim = None if bundle is None else self._held(bundle)
+        return None if claim is None else claim.origin
+
     def has(self, bundle: Bundle) -> bool:
         """Whether this broker serves the bundle's topics now."""
+        return self._held(bundle) is not None
+
+    def _held(self, bundle: Bundle) -> Claim | None:
+        """Returns the claim under which this broker serves the bundle's topics now."""
         claim = self.claims.get(bundle)
-        return claim is not None and claim.state is not ClaimState.LEAVING and self.serving
+        if claim is None or claim.state is ClaimState.LEAVING or not self.serving:
+            return None
+        return claim
 
     async def require(self, name: TopicName) -> None:
         """Raises ServiceNotReady unless this broker owns the topic."""

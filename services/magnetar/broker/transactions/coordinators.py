@@ -4,6 +4,10 @@ The owner of a partition of the assign topic serves its coordinator. A coordinat
 first request for it, or within TICK_S when this broker owns its partition and it has transactions:
 so a transaction that was ending, or past its deadline, when a broker died ends without its client.
 Brokers therefore also claim the partitions of used coordinators that no broker owns.
+
+A partition may move to another broker and back before this one has noticed the loss. What is loaded
+is therefore valid for one tenure of the partition only: a coordinator of a former one does not know
+what the other broker has begun and decided.
 """
 
 import asyncio
@@ -62,6 +66,8 @@ class Coordinators:
         self._limits = limits
         self._tasks = TaskSet("transaction coordinators")
         self._serving: dict[int, Coordinator] = {}
+        self._tenures: dict[int, int | None] = {}
+        """The tenure of its partition in which each of `_serving` was loaded."""
         self._loading: dict[int, asyncio.Task[Coordinator | MagnetarError]] = {}
         self._used: set[int] = set()
         """Coordinators that have a head in the store."""
@@ -89,9 +95,18 @@ class Coordinators:
     def loaded(self, id_: int) -> Coordinator | None:
         """Returns a coordinator that is loaded and served here, None if `get` must decide."""
         coordinator = self._serving.get(id_)
-        if coordinator is None or coordinator.failed or not self._owns(id_):
+        if coordinator is None or not self._is_current(id_, coordinator):
             return None
         return coordinator
+
+    def _is_current(self, id_: int, coordinator: Coordinator) -> bool:
+        """Whether a loaded coordinator may answer: no other broker has served it meanwhile."""
+        return (
+            self._serving.get(id_) is coordinator
+            and not coordinator.failed
+            and self._owns(id_)
+            and self._tenures[id_] == self._ownership.tenure(assign_partition(id_))
+        )
 
     async def get(self, id_: int) -> Coordinator:
         """Returns a loaded coordinator. Raises TransactionCoordinatorNotFound if it is elsewhere.
@@ -103,8 +118,7 @@ class Coordinators:
                 f"Transaction coordinator with id {id_} not found on this broker: "
                 "look up its partition of the assign topic again"
             )
-        coordinator = self._serving.get(id_)
-        if coordinator is not None and not coordinator.failed:
+        if (coordinator := self.loaded(id_)) is not None:
             return coordinator
         loaded = await self._loaded(id_)
         if isinstance(loaded, MagnetarError):
@@ -140,6 +154,7 @@ class Coordinators:
         """Loads a coordinator; returns an error, since several requests may wait for this task."""
         if (former := self._serving.pop(id_, None)) is not None:
             await former.close()
+        tenure = self._ownership.tenure(assign_partition(id_))
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 coordinator = await Coordinator.load(
@@ -157,10 +172,10 @@ class Coordinators:
             if self._causes.is_new(str(id_), error.message):
                 log.warning("coordinator not loaded", coordinator=id_, error=error.message)
             return error
-        if not self._owns(id_):
+        if not self._owns(id_) or tenure != self._ownership.tenure(assign_partition(id_)):
             await coordinator.close()
             return TransactionCoordinatorNotFound(f"Coordinator {id_} moved to another broker")
-        self._serving[id_] = coordinator
+        self._serving[id_], self._tenures[id_] = coordinator, tenure
         self._used.add(id_)
         log.info("transaction coordinator loaded", coordinator=id_, epoch=coordinator.epoch)
         return coordinator
@@ -176,7 +191,7 @@ class Coordinators:
 
     async def _tick(self) -> None:
         for id_, coordinator in list(self._serving.items()):
-            if coordinator.failed or not self._owns(id_):
+            if not self._is_current(id_, coordinator):
                 if self._serving.get(id_) is coordinator:
                     del self._serving[id_]
                 await coordinator.close()
