@@ -1,10 +1,15 @@
-"""Known bugs of Pulsar's transactions in topics and subscriptions, each by its number."""
+"""Known bugs of Pulsar's transactions in topics and subscriptions.
+
+Each test has the number of its thread, apache/pulsar#N. Those of coordinators are in
+`tests/unit/broker/transactions`, those of whole transactions in `tests/unit/broker`.
+"""
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.unit.broker.topic.stage import request
-from tests.unit.broker.topic.test_txn_acks import attached, batch
+from tests.unit.broker.topic.test_txn_acks import Acks, attached, batch
 from tests.unit.broker.topic.test_txn_recovery import all_texts
 from tests.unit.broker.topic.txn_stage import T1, T2, TxnStage, txn_stage
 from tests.unit.ledger.stage import turns
@@ -12,12 +17,20 @@ from tests.unit.ledger.stage import turns
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.last_message import last_readable
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import NotAllowed, TransactionNotFound
+from magnetar.core.errors import MagnetarError, NotAllowed, TransactionNotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.transactions.model import Outcome, TxnId, TxnState
 
+LONG_TIMEOUT = pytest.mark.timeout(1_800)
 ABORTED = 3_000
+CRASHES = 160
+CRASHES_LONG = 10_000
+MOMENTS = range(10, 18)
+"""When the broker dies, in turns of its loop: the ack is stored and answered meanwhile."""
+RECOVERED_WITHIN_S = 30.0
+RETRIES_MAX = 10
+"""Reads of a record within 1,000 turns, if the pauses double from half a second on."""
 
 
 async def aborted(t: TxnStage, topic: PersistentTopic, txn: TxnId, *texts: str) -> None:
@@ -44,6 +57,48 @@ async def test_19449_an_ack_stored_before_a_crash_is_no_conflict_with_its_own_re
         assert acks.subscription.backlog == 0
 
 
+@pytest.mark.parametrize(
+    "crashes", [CRASHES, pytest.param(CRASHES_LONG, marks=[pytest.mark.long, LONG_TIMEOUT])]
+)
+@pytest.mark.parametrize("cumulative", [False, True])
+async def test_19449_a_broker_killed_between_an_ack_and_its_answer_leaves_no_conflict(
+    cumulative: bool, crashes: int
+) -> None:
+    """apache/pulsar#19449: TransactionConflict for ever after a restart."""
+    sub_type = SubType.Exclusive if cumulative else SubType.Shared
+    between = 0
+    half = (0b1100, 4)
+    async with txn_stage() as t:
+        topic = await t.topic()
+        acks = await attached(t, topic, sub_type)
+        at = await batch(t.s, topic, 4)
+        for crash in range(crashes):
+            txn, moment = TxnId(0, 1 + crash // len(MOMENTS)), MOMENTS[crash % len(MOMENTS)]
+            t.records.open(txn, topic)
+            answers: list[MagnetarError | None] = []
+            acks.subscription.ack_in_transaction(
+                acks.consumer, txn, [(*at, *half)], cumulative, answers.append
+            )
+            await turns(moment)
+            assert not any(answers), answers
+            answered = bool(answers)
+            topic = await t.reopened(topic, crash=True)
+            acks = await attached(t, topic, sub_type)
+            stored = acks.subscription.cursor.pending is not None
+            assert stored or not answered, "an answered ack is lost"
+            between += stored and not answered
+            if moment == MOMENTS[-1]:
+                assert await acks.ack(txn, (*at, *half), cumulative=cumulative) is None
+                t.records.set(txn, TxnState.ABORTED)
+                await acks.end(txn, Outcome.ABORT)
+        assert between > crashes // 10, "few kills were between the two"
+        t.records.open(T2, topic)
+        whole = (*at, 0b0000, 4)
+        assert await acks.ack(T2, whole, cumulative=cumulative) is None
+        await acks.end(T2, Outcome.COMMIT)
+        assert acks.subscription.backlog == 0
+
+
 @pytest.mark.parametrize("sub_type", [SubType.Shared, SubType.Key_Shared])
 async def test_19814_aborted_messages_are_not_delivered_by_a_replay(sub_type: SubType) -> None:
     async with txn_stage() as t:
@@ -58,15 +113,24 @@ async def test_19814_aborted_messages_are_not_delivered_by_a_replay(sub_type: Su
             subscription.redeliver(consumer)
 
 
-async def test_25107_an_abort_redelivers_each_message_once() -> None:
+@pytest.mark.parametrize("returned", [False, True])
+@pytest.mark.parametrize("sub_type", [SubType.Shared, SubType.Key_Shared])
+async def test_25107_an_abort_redelivers_each_message_once(
+    sub_type: SubType, returned: bool
+) -> None:
     async with txn_stage() as t:
         topic = await t.topic()
-        acks = await attached(t, topic, SubType.Shared)
+        acks = await attached(t, topic, sub_type)
         t.records.open(T1, topic)
         positions = await t.s.publish(topic, *"abcdef")
         await turns(50)
         acks.sink.take()
         assert await acks.ack(T1, *positions) is None
+        if returned:
+            # The consumer also asks for what its transaction has acked.
+            acks.subscription.redeliver(acks.consumer)
+            await turns(50)
+            assert acks.sink.take() == []
         await asyncio.gather(*(acks.end(T1, Outcome.ABORT) for _ in range(3)))
         assert sorted(acks.sink.take()) == list("abcdef")
 
@@ -80,10 +144,17 @@ async def test_14889_recovery_without_open_transactions_freezes_no_plain_message
         t.records.set(T1, TxnState.COMMITTED)
         await topic.transactions.end_transaction(T1, Outcome.COMMIT)
         await t.sent(topic, None, *"bc")
+        t.records.go.clear()
         topic = await t.reopened(topic, crash=True)
-        await t.sent(topic, None, "d")
-        assert "".join(await all_texts(t, topic)) == "abcd"
+        _, _, sink = await t.s.attach(topic, request("live"))
+        await t.sent(topic, None, *"de")  # plain traffic gets receipts during the recovery
+        assert topic.managed_ledger.horizon is not None
+        t.records.go.set()
+        await turns(200)
+        assert "".join(sink.texts) == "abcde", "nothing else was needed to go on"
         assert topic.managed_ledger.horizon is None
+        await t.sent(topic, None, "f")
+        assert "".join(await all_texts(t, topic)) == "abcdef"
 
 
 async def test_22943_an_open_transaction_makes_no_consumer_read_in_a_loop(
@@ -106,8 +177,12 @@ async def test_22943_an_open_transaction_makes_no_consumer_read_in_a_loop(
             return await real(ledger, *given, **named)  # type: ignore[arg-type]
 
         monkeypatch.setattr(ManagedLedger, "read", counted)
-        await turns(1_000)
-        assert reads == 0
+        loop: Any = asyncio.get_running_loop()
+        busy = 0
+        for _ in range(1_000):
+            await turns(1)
+            busy += bool(loop._ready)
+        assert (reads, busy) == (0, 0), "the broker does something without an event"
 
 
 async def test_11877_the_last_message_id_is_that_of_a_readable_message() -> None:
@@ -143,6 +218,35 @@ async def test_26368_recovery_of_pending_acks_ends_whatever_the_records_say() ->
             if acks.subscription.cursor.pending is None:
                 break
         assert acks.subscription.cursor.pending is None
+        assert acks.subscription.backlog == 1
+
+
+async def test_26374_a_failing_recovery_of_acks_pauses_and_goes_on_by_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """apache/pulsar#26374: it was repeated without a pause, and blocked other subscriptions."""
+    async with txn_stage() as t:
+        topic = await t.topic()
+        acks = await attached(t, topic, SubType.Shared)
+        positions = await t.s.publish(topic, *"ab")
+        t.records.open(T1, topic)
+        assert await acks.ack(T1, positions[0]) is None
+        t.records.failing = True
+        topic = await t.reopened(topic, crash=True)
+        t.records.asked.clear()
+        acks = await attached(t, topic, SubType.Shared)
+        other = Acks(await t.s.attach(topic, request("other")))
+        await turns(1_000)
+        assert 1 <= len(t.records.asked) <= RETRIES_MAX
+        assert sorted(other.sink.texts) == list("ab"), "another subscription waits"
+        reasons = [record for record in caplog.records if "will retry" in record.message]
+        assert reasons
+        assert acks.subscription.transactions.stats().open_count == 1
+        t.records.set(T1, TxnState.COMMITTED)
+        t.records.failing = False
+        async with asyncio.timeout(RECOVERED_WITHIN_S):
+            while acks.subscription.cursor.pending is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
         assert acks.subscription.backlog == 1
 
 
