@@ -15,6 +15,7 @@ from tests.sim.decommissions import DECOMMISSIONS
 from tests.sim.nodes import Node
 from tests.sim.offloads import OFFLOAD_FAULTS
 from tests.sim.plan import FaultPlan
+from tests.sim.txn_kills import TXN_FAULTS
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -343,5 +344,6 @@ FAULTS: Final[dict[str, Play]] = {
     **CLAIM_RACES,
     **DECOMMISSIONS,
     **OFFLOAD_FAULTS,
+    **TXN_FAULTS,
     "leap of all clocks": _leap_of_all_clocks,
 }

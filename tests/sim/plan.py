@@ -86,6 +86,9 @@ TXNS_CHANCE: Final = 0.4
 JOINT: Final = 0x701E
 JOINT_CHANCE: Final = 0.4
 """Of the runs with transactions."""
+STRIKES: Final = 0x57A1
+STRIKES_CHANCE: Final = 0.5
+"""Of the runs with transactions."""
 DEDUPLICATION: Final = 0xDED0
 DEDUPLICATION_CHANCE: Final = 0.3
 
@@ -338,6 +341,18 @@ def add_transactions(plan: Plan, *, always: bool = False) -> None:
         rng = Random(plan.seed ^ JOINT)
         if rng.random() < JOINT_CHANCE:
             plan.txn.joint_chance = rng.choice((0.3, 1.0))
+
+
+def add_strikes(plan: Plan) -> None:
+    """Adds faults at the records of transactions to some runs with them, drawn independently."""
+    rng = Random(plan.seed ^ STRIKES)
+    if not plan.txn.messages or rng.random() >= STRIKES_CHANCE:
+        return
+    span_s = max(plan.fault_phase_s, 6.0)
+    for _ in range(rng.choice((1, 2, 4))):
+        at_s, for_s = rng.uniform(0.2, span_s), 1.0 + rng.expovariate(0.4)
+        plan.faults.append(FaultPlan("strike at a record", at_s, for_s, rng.randrange(1 << 30)))
+    plan.faults.sort(key=lambda fault: fault.at_s)
 
 
 def draw_topic(rng: Random, number: int, span_s: float) -> TopicPlan:

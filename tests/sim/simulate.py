@@ -14,6 +14,7 @@ from tests.sim.plan import (
     add_churn,
     add_deduplication,
     add_hazards,
+    add_strikes,
     add_transactions,
     draw_plan,
 )
@@ -61,6 +62,7 @@ def simulate(
         add_churn(plan)
         add_hazards(plan)
         add_transactions(plan)
+        add_strikes(plan)
         add_deduplication(plan)
     else:
         plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that

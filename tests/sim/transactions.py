@@ -37,6 +37,8 @@ PATIENCE_S: Final = (0.03, 0.3, RECEIPT_S_MAX, RECEIPT_S_MAX, RECEIPT_S_MAX)
 """How long a mover waits for its sends and acks before it aborts."""
 LATE_CHANCE: Final = 0.15
 IDLE_S: Final = 0.5
+KEPT_S_MIN: Final = 400
+"""Outcomes that are kept for longer are kept for the whole run."""
 ERRORS: Final = (Refused, *PASSING)
 
 RETRIED: Final = (pb.ServerError.TransactionCoordinatorNotFound, pb.ServerError.ServiceNotReady)
@@ -330,9 +332,12 @@ class Mover(Subscriber):
             one.commit_sent = one.commit_sent or commit
             one.end_sent = True
         action = pb.TxnAction.COMMIT if commit else pb.TxnAction.ABORT
+        asked: set[Wire] = set()
         while True:
             try:
                 wire = await self._coordinator(attempt.txn[0])
+                is_first = wire not in asked
+                asked.add(wire)
                 command = pb.CommandEndTxn(
                     txn_action=action, joined_least_bits=joined, **_ids(attempt)
                 )
@@ -347,6 +352,8 @@ class Mover(Subscriber):
                     self.history.ended(attempt, committed=not commit)
                     return
                 if refused.code == pb.ServerError.TransactionNotFound:
+                    if is_first and self.history.outcomes_kept:
+                        self.history.violated(f"the end of {attempt.name}: {refused}")
                     return
                 if refused.code not in RETRIED:
                     self.history.violated(f"the end of {attempt.name}: {refused}")
@@ -370,6 +377,7 @@ class Transactions:
         self.history = TxnHistory(world.loop.time, world.history.violated)
         if not any("clock" in fault.kind for fault in world.plan.faults):
             self.history.pending_s = self.plan.timeout_s / 2
+            self.history.outcomes_kept = self.plan.retention_s > KEPT_S_MIN
         self.readers: list[Reader] = []
         self.movers: list[Mover] = []
 

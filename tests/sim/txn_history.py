@@ -9,6 +9,7 @@ to every target topic and acks it. An *attempt* is one transaction of a mover. T
   whose outcome the client does not know, all outputs or none do;
 - a joint commit commits all of its attempts or none;
 - once only: every message of the source is moved by exactly one committed attempt;
+- while outcomes are kept, END_TXN finds its transaction on a connection that has not asked before;
 - a message that an open transaction has acked comes to no consumer that attaches later;
 - an output has one position; an ack in a committed transaction holds for every later consumer.
 """
@@ -73,6 +74,8 @@ class TxnHistory:
         self._at: dict[Output, Position] = {}
         self.pending_s = 0.0
         """A transaction is certainly open for so long, unless its client ends it."""
+        self.outcomes_kept = False
+        """Whether every outcome is kept until the end, so that no transaction may be unknown."""
 
     def begin(self, txn: tuple[int, int], asked_at: float) -> Attempt:
         """A mover has begun a transaction, which it asked for at `asked_at`."""

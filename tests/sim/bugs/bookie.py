@@ -122,7 +122,7 @@ BUGS: Final = (
         "a fence without entries is forgotten",
         "A bookie is fenced before the first entry of the ledger reaches it, and then takes it.",
         what_is_not_here_is_not_fenced,
-        0,
+        1,
         together(ledgers(), quorum(3, 3, 2), faults("late copy", "stalls", count=10)),
     ),
     Bug(

@@ -84,7 +84,7 @@ BUGS: Final = (
         "A rollover enters its new ledger into the topic's record while a trim writes what it has "
         "read before: one of the two is overwritten (apache/pulsar#12221).",
         a_record_is_written_by_two,
-        546,
+        566,
         together(topics(), many_rollovers(), faults("kill broker", "slow network", count=9)),
     ),
     Bug(

@@ -42,14 +42,14 @@ BUGS: Final = (
         "ids since the last snapshot are not replayed",
         "The next owner of a topic stores again what came after the last snapshot.",
         nothing_is_replayed,
-        10,
+        42,
         together(RESENT, deduplicates(1_000)),
     ),
     Bug(
         "a message whose append failed counts as stored",
         "It is sent again and gets a receipt, and is nowhere.",
         failed_messages_count_as_stored,
-        1,
+        2,
         together(
             topics(),
             deduplicates(5),
@@ -60,7 +60,7 @@ BUGS: Final = (
         "a message in flight counts as new",
         "Its producer reconnects and sends it again before the first append is confirmed.",
         messages_in_flight_are_new,
-        9,
+        10,
         together(
             topics(), deduplicates(5), faults("stalls", "slow disk", "resets", "resets", count=12)
         ),

@@ -76,7 +76,7 @@ BUGS: Final = (
         "rolled. The new instance deletes the ledger that the record retires, and the former "
         "instance then switches the record to it: every ack of the subscription is lost.",
         announced_ledgers_are_deleted,
-        237,
+        348,
         together(topics(), churn(cursor_bytes=1, hoard_chance=0.5, churners=2), UNDER_WAY),
     ),
     Bug(
@@ -84,7 +84,7 @@ BUGS: Final = (
         "The connection is lost while UNSUBSCRIBE is under way: the cursor goes, the subscription "
         "stays in memory, and answers SUCCESS to a consumer that gets nothing after the next move.",
         a_cut_deletion_is_as_before,
-        3,
+        6,
         together(topics(), churn(cut_chance=0.4, churners=3), faults("slow network", count=3)),
     ),
     Bug(
@@ -101,7 +101,7 @@ BUGS: Final = (
         "repeats the write under the new claim: it trims ledgers that the new one still lists, "
         "deletes a subscription that has answered SUCCESS since, or undoes receipted acks.",
         former_instances_write_on,
-        1126,
+        1218,
         together(
             topics(),
             many_rollovers(),

@@ -227,14 +227,14 @@ BUGS: Final = (
         "Recovery goes on once one bookie has answered: the rest may still confirm entries to the "
         "writer (BookKeeper #2303).",
         one_bookie_is_asked,
-        1,
+        2,
         together(ledgers(), quorum(3, 3, 2)),
     ),
     Bug(
         "one absence is enough",
         "An entry that one of its bookies does not have is taken for one that was never confirmed.",
         one_absence_is_enough,
-        11,
+        12,
         together(ledgers(), quorum(3, 3, 2), ROUGH),
     ),
     Bug(

@@ -85,7 +85,7 @@ BUGS: Final = (
         "Producers go on after a failed append: a later message gets in before the one that is "
         "sent again.",
         failed_appends_close_nobody,
-        22,
+        27,
         together(
             topics(),
             hazards(error_s_max=1.0),
@@ -103,7 +103,7 @@ BUGS: Final = (
         "entries that come back go behind",
         "A consumer leaves; its entries of a key go behind later ones of that key that wait.",
         what_comes_back_goes_behind,
-        44,
+        64,
         together(KEYED, faults("unload topic", "resets", count=6)),
     ),
     Bug(
@@ -118,7 +118,7 @@ BUGS: Final = (
         "The bookies of a cursor's ledger are away while the topic is opened: what only that "
         "cursor needs is trimmed.",
         an_unreadable_cursor_holds_nothing_back,
-        1,
+        2,
         together(
             topics(),
             many_rollovers(),

@@ -5,6 +5,7 @@ from typing import Any, Final
 from tests.sim.bugs.bug import Bug, plant
 from tests.sim.bugs.leaning import faults, together, topics, transactions
 
+from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.session import transactions as commands
 from magnetar.broker.session.transactions import _RESPONSES
 from magnetar.broker.subscription.transactions import SubscriptionTransactions
@@ -140,6 +141,26 @@ def a_joint_commit_commits_its_leader_only() -> None:
     plant(Coordinator, "_commit_joined", alone)
 
 
+def a_recovered_joint_commit_commits_its_leader_only() -> None:
+    recover, commit_joined = Coordinator._recover, Coordinator._commit_joined
+    recovering: set[Coordinator] = set()
+
+    def recovered(self: Coordinator, records: Any) -> None:
+        recovering.add(self)
+        recover(self, records)
+        recovering.discard(self)
+
+    def alone(self: Coordinator, number: int, txn: Any) -> None:
+        (Coordinator._notify if self in recovering else commit_joined)(self, number, txn)
+
+    plant(Coordinator, "_recover", recovered)
+    plant(Coordinator, "_commit_joined", alone)
+
+
+def a_coordinator_outlives_its_tenure() -> None:
+    plant(ClusterOwnership, "tenure", lambda *_: 0)
+
+
 def a_listed_transaction_may_end_meanwhile() -> None:
     plant(Coordinator, "_hold", _nothing)
 
@@ -210,7 +231,7 @@ BUGS: Final = (
         "the end does not wait for appends",
         "A message that is being stored during an abort is not hidden.",
         an_end_does_not_wait_for_appends,
-        2,
+        3,
         together(MOVES, faults("slow disk", "late copy", "stalls", count=6)),
     ),
     Bug(
@@ -238,14 +259,14 @@ BUGS: Final = (
         "messages of a batch may be acked twice",
         "A transaction acks messages of a batch of which another one has committed some.",
         committed_messages_of_a_batch_may_be_acked_again,
-        7,
+        16,
         together(MOVES, transactions(source_kind=1, abort_chance=0.5)),
     ),
     Bug(
         "the commit of acks is answered before it is durable",
         "A broker dies after the answer, and the messages come again.",
         commits_of_acks_are_not_flushed,
-        3,
+        8,
         together(MOVES, faults("kill at a receipt", count=6), transactions(retention_s=0)),
     ),
     Bug(
@@ -259,14 +280,14 @@ BUGS: Final = (
         "an abort of acks redelivers nothing",
         "The messages stay unacked at no consumer.",
         an_abort_redelivers_nothing,
-        1,
+        2,
         together(MOVES, transactions(abort_chance=0.5)),
     ),
     Bug(
         "the end during a question is forgotten",
         "A record that was read before the end admits a message after it.",
         ends_during_a_question_are_forgotten,
-        77,
+        106,
         together(MOVES, faults("slow writes", "late writes", "cut off metadata", count=6)),
     ),
     Bug(
@@ -275,6 +296,24 @@ BUGS: Final = (
         a_joint_commit_commits_its_leader_only,
         1,
         JOINT,
+    ),
+    Bug(
+        "a recovered joint commit commits its leader only",
+        "The coordinator's broker dies once the list is durable, and its successor ignores it.",
+        a_recovered_joint_commit_commits_its_leader_only,
+        0,
+        together(JOINT, transactions(timeout_s=2.0), faults("strike at a record", count=8)),
+    ),
+    Bug(
+        "a coordinator that comes back is the former one",
+        "It knows nothing of what another broker has begun and decided meanwhile.",
+        a_coordinator_outlives_its_tenure,
+        14,
+        together(
+            MOVES,
+            transactions(retention_s=600, messages=120, pace_s=0.05),
+            faults("strike at a record", count=12),
+        ),
     ),
     Bug(
         "a transaction ends while its joint commit is written",
@@ -291,7 +330,7 @@ BUGS: Final = (
         "a joint commit leaves out what has ended",
         "One of its transactions has timed out, and the others are committed.",
         a_joint_commit_leaves_out_what_has_ended,
-        28,
+        59,
         together(JOINT, transactions(timeout_s=2.0, pace_s=2.0)),
     ),
     Bug(
