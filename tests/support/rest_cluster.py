@@ -91,6 +91,7 @@ class RestCluster:
     store: MemoryStore = field(default_factory=MemoryStore)
     bookie: MemoryBookie = field(default_factory=MemoryBookie)
     members: list[Member] = field(default_factory=list)
+    settings: BrokerSettings = SETTINGS
 
     async def start(self, brokers: int) -> None:
         for _ in range(brokers):
@@ -108,7 +109,7 @@ class RestCluster:
         )
         rules = PlacementRules(self.store)
         service = assemble(
-            *(SETTINGS, self.store, ledgers, self.clock, record), session=session, rules=rules
+            *(self.settings, self.store, ledgers, self.clock, record), session=session, rules=rules
         )
         await ensure_defaults(
             service.resources, "c1", service_url=service_url, http_url=http_url, only_broker=False

@@ -133,6 +133,30 @@ async def test_the_transactions_of_a_subscription(admin: Admin, cumulative: bool
     await json_of(admin, "/pendingAckStats/t1/n1/a/nobody", 404)
 
 
+async def test_a_transaction_has_what_its_participants_know_of_it(admin: Admin) -> None:
+    topic, name = await admin.topic(), str(topic_name("a"))
+    txn = await begun(admin)
+    shown = f"/transactionMetadata/{txn.most}/{txn.least}"
+    found = await json_of(admin, shown)
+    assert found["producedPartitions"] == {name: {}}
+    assert found["ackedPartitions"] == {name: {"s": {}}}
+    consumer = await admin.consumer("s", SubType.Exclusive)
+    (at,) = await admin.publish([b"1"])
+    first = await publish(admin, topic, txn)
+    answers: list[MagnetarError | None] = []
+    topic.subscriptions["s"].transactions.ack(
+        consumer, txn, [(*at, None, 0)], cumulative=True, on_done=answers.append
+    )
+    while not answers:
+        await topic.subscriptions["s"].cursor.flush()
+    found = await json_of(admin, shown)
+    assert found["producedPartitions"] == {name: {"startPosition": str(first), "aborted": False}}
+    assert found["ackedPartitions"] == {name: {"s": {"cumulativeAckPosition": str(at)}}}
+    assert (found["txnId"], found["status"]) == (str(txn), "OPEN")
+    await ended(admin, txn, Outcome.ABORT)
+    await json_of(admin, shown, 404)
+
+
 @pytest.mark.parametrize("path", ["transactionBufferInternalStats", "pendingAckInternalStats"])
 async def test_statistics_of_a_log_that_does_not_exist_are_refused(admin: Admin, path: str) -> None:
     await admin.topic()
@@ -154,5 +178,10 @@ async def test_every_route_answers_503_while_transactions_are_off(admin: Admin) 
         "/pendingAckStats/t1/n1/a/s",
         "/transactionInPendingAckStats/t1/n1/a/s/0/0",
         "/positionStatsInPendingAck/t1/n1/a/s/0/0",
+        "/coordinatorInternalStats/0",
+        "/transactionBufferInternalStats/t1/n1/a",
+        "/pendingAckInternalStats/t1/n1/a/s",
     ):
         await json_of(admin, path, 503)
+    for path in ("/abortTransaction/0/0", "/transactionCoordinator/replicas"):
+        assert (await admin.call("POST", V3 + path, 17)).status_code == 503

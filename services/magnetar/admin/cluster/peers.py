@@ -135,6 +135,13 @@ class Peers:
         assert answer is not None  # noqa: S101 - an owner is chosen for a topic without one
         return answer
 
+    async def request_owner(self, name: TopicName, path: str) -> PeerAnswer:
+        """Sends a GET of a path that is about a topic to the topic's owner."""
+        request = PeerRequest("GET", path, authoritative(""), subject=str(name))
+        answer = await self._send_to_owner(lambda: self.routing.owner(name, claim=False), request)
+        assert answer is not None  # noqa: S101 - an owner is chosen for a topic without one
+        return answer
+
     async def request_bundle(
         self, bundle: str, method: str, path: str, *, claim: bool, query: str = ""
     ) -> PeerAnswer | None:

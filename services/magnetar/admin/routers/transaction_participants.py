@@ -26,7 +26,12 @@ from magnetar.admin.http.answers import answer
 from magnetar.admin.http.descriptions import AUTHORITATIVE, described, query
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.routers.transactions import transactions_of
-from magnetar.admin.stats.transactions import buffer_stats, pending_ack_stats
+from magnetar.admin.stats.transactions import (
+    buffer_stats,
+    in_buffer_stats,
+    in_pending_ack_stats,
+    pending_ack_stats,
+)
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import NotAllowed, NotFound
@@ -82,10 +87,10 @@ async def transaction_buffer_stats(request: Request) -> Response:
 )
 async def transaction_in_buffer_stats(request: Request) -> Response:
     topic, txn = await _topic(request), _txn(request)
-    open_txn = topic.transactions.in_buffer(txn) if topic.transactional else None
-    if open_txn is None:
+    stats = in_buffer_stats(topic, txn)
+    if stats is None:
         raise NotFound(f"Transaction {txn} is not open in topic {topic.full_name}")
-    return answer({"startPosition": open_txn.start_position, "aborted": open_txn.aborted})
+    return answer(stats)
 
 
 @router.get(
@@ -106,10 +111,10 @@ async def get_pending_ack_stats(request: Request) -> Response:
 )
 async def transaction_in_pending_ack_stats(request: Request) -> Response:
     subscription, txn = await _subscription(request), _txn(request)
-    pending = subscription.cursor.pending
-    if pending is None or txn not in pending.by_txn:
+    stats = in_pending_ack_stats(subscription, txn)
+    if stats is None:
         raise NotFound(f"Transaction {txn} has no acks in subscription {subscription.name}")
-    return answer({"cumulativeAckPosition": subscription.transactions.cumulative_of(txn)})
+    return answer(stats)
 
 
 @router.get(

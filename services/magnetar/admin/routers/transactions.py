@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from magnetar.admin.cluster.answers import answers_of_peers
+from magnetar.admin.cluster.participants import stats_of
 from magnetar.admin.cluster.peers import Peers
 from magnetar.admin.cluster.placement import any_broker, at_owner, planned
 from magnetar.admin.context import number_of, service_of
@@ -136,7 +137,7 @@ async def get_transaction_metadata(request: Request) -> Response:
     record = (await _coordinator(request, txn.most)).active.get(txn)
     if record is None:
         raise NotFound(f"Transaction {txn} not found")
-    return answer(transaction_metadata(txn, record))
+    return answer(transaction_metadata(txn, record, await stats_of(request, txn, record)))
 
 
 @router.get(

@@ -6,7 +6,9 @@ from typing import TypedDict
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.transactions.coordinator import Coordinator
-from magnetar.transactions.model import TransactionRecord, TxnId
+from magnetar.transactions.model import SubscriptionInTxn, TransactionRecord, TxnId
+
+NO_PARTICIPANTS: Mapping[str | SubscriptionInTxn, object] = {}
 
 READY = "Ready"
 """A coordinator that is served is ready; Pulsar's other states are those of a log in recovery."""
@@ -52,16 +54,16 @@ def coordinator_stats(coordinator: Coordinator) -> CoordinatorStats:
 def transaction_metadata(
     txn: TxnId,
     record: TransactionRecord,
-    produced: Mapping[str, object] | None = None,
-    acked: Mapping[tuple[str, str], object] | None = None,
+    participants: Mapping[str | SubscriptionInTxn, object] = NO_PARTICIPANTS,
 ) -> TransactionMetadata:
     """Returns a transaction with its participants, under the names that the client gave.
 
-    `produced` and `acked` are the participants' own data, by topic, and by topic and subscription.
+    `participants` has what topics and subscriptions know of it (`in_buffer_stats`,
+    `in_pending_ack_stats`); the others have an empty object.
     """
     subscriptions: dict[str, dict[str, object]] = {}
-    for topic, name in record.subscriptions:
-        subscriptions.setdefault(topic, {})[name] = (acked or {}).get((topic, name), {})
+    for pair in record.subscriptions:
+        subscriptions.setdefault(pair.topic, {})[pair.name] = participants.get(pair, {})
     return {
         "txnId": str(txn),
         "status": record.state.value,
@@ -69,9 +71,27 @@ def transaction_metadata(
         # Pulsar's field is the length of the timeout, whatever its name says.
         "timeoutAt": record.deadline_ms - record.opened_ms,
         "owner": record.owner,
-        "producedPartitions": {topic: (produced or {}).get(topic, {}) for topic in record.topics},
+        "producedPartitions": {topic: participants.get(topic, {}) for topic in record.topics},
         "ackedPartitions": subscriptions,
     }
+
+
+def in_buffer_stats(topic: PersistentTopic, txn: TxnId) -> Mapping[str, object] | None:
+    """Returns an open transaction of a topic, as Pulsar's TransactionInBufferStats."""
+    open_txn = topic.transactions.in_buffer(txn) if topic.transactional else None
+    if open_txn is None:
+        return None
+    return {"startPosition": open_txn.start_position, "aborted": open_txn.aborted}
+
+
+def in_pending_ack_stats(
+    subscription: PersistentSubscription, txn: TxnId
+) -> Mapping[str, object] | None:
+    """Returns an open transaction of a subscription, as Pulsar's TransactionInPendingAckStats."""
+    pending = subscription.cursor.pending
+    if pending is None or txn not in pending.by_txn:
+        return None
+    return {"cumulativeAckPosition": subscription.transactions.cumulative_of(txn)}
 
 
 class BufferStatsDocument(TypedDict):
