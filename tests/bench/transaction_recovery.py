@@ -1,11 +1,13 @@
-"""Recovery of a server that is killed with many open transactions.
+"""Recovery of a server that is killed with many open transactions, or after many aborted ones.
 
-    python -m tests.bench.transaction_recovery [--kit DIR] [--open 10000] [--runs 3]
+    python -m tests.bench.transaction_recovery [--kit DIR] [--open 10000] [--aborted 0] [--runs 3]
 
-Opens transactions over 16 coordinators and 16 topics, one message in each, kills the server with
-SIGKILL, and starts it again. Figures, all from the start of the new process: until REST serves,
-until the first new transaction commits, and until one of each coordinator and topic has. An old
-transaction of each coordinator must still be there to be aborted: recovery is not skipped.
+Aborts transactions and opens others over 16 coordinators and 16 topics, one message in each, kills
+the server with SIGKILL, and starts it again. Figures, all from the start of the new process: until
+REST serves, until the first new transaction commits, and until one of each coordinator and topic
+has. An old transaction of each coordinator must still be there to be aborted: recovery is not
+skipped. With `--open 16` nothing else is open then, and a subscription of each topic must get
+the new message as its first: no aborted one.
 """
 
 import argparse
@@ -32,6 +34,8 @@ from magnetar.wire.encoder import encode_send
 HOST: Final = "127.0.0.1"
 PORTS: Final = {"magnetar": (27650, 29080, 27651), "pulsar": (37650, 39080, 37651)}
 COORDINATORS: Final = 16
+ABORTS_AT_ONCE: Final = 16
+"""Of each lane."""
 PAYLOAD: Final = bytes(1024)
 OPEN_TIMEOUT_MS: Final = 3_600_000
 ATTEMPT_TIMEOUT_S: Final = 10.0
@@ -103,19 +107,38 @@ class Lane:
         """Return once every message has its receipt."""
         await self._connection.receipted(self._producer, self._sent)
 
+    async def subscribe(self) -> int:
+        """Return a consumer whose subscription keeps all messages of the topic."""
+        return await self._connection.consumer(self._topic, "keeps")
+
+    async def check_first(self) -> None:
+        """Raise SystemExit unless the first message of the subscription is the first sent here."""
+        consumer = await self.subscribe()
+        self._connection.flow(consumer, 1)
+        got = await self._connection.receive(consumer)
+        sent = self._connection.receipts[self._producer][0]
+        if (got.ledger_id, got.entry_id) != sent:
+            raise SystemExit(f"{self._topic}: {got.ledger_id}:{got.entry_id} came, not {sent}")
+
     async def end(self, ids: Ids, action: "pb.TxnAction.ValueType") -> None:
         """End a transaction. Raises Refused."""
         command: Any = pb.CommandEndTxn(txn_action=action, **ids)  # type: ignore[arg-type]
         await self._asked(CommandType.END_TXN, command)
 
 
-async def opened(port: int, count: int) -> list[Ids]:
-    """Open the transactions; return one of each coordinator."""
+async def opened(port: int, count: int, aborted: int) -> list[Ids]:
+    """Abort and open the transactions; return an open one of each coordinator."""
     await connect_coordinators(port)
     lanes = [Lane(port, number) for number in range(COORDINATORS)]
 
+    async def abort(lane: Lane) -> None:
+        for _ in range(aborted // COORDINATORS // ABORTS_AT_ONCE):
+            await lane.end(await lane.open(), pb.TxnAction.ABORT)
+
     async def fill(lane: Lane) -> Ids:
         await lane.attach()
+        await lane.subscribe()
+        await asyncio.gather(*(abort(lane) for _ in range(ABORTS_AT_ONCE)))
         all_ids = [await lane.open() for _ in range(count // COORDINATORS)]
         await lane.receipts()
         return all_ids[-1]
@@ -126,7 +149,9 @@ async def opened(port: int, count: int) -> list[Ids]:
     return kept
 
 
-async def committed(port: int, started: float, old: list[Ids]) -> tuple[float, float]:
+async def committed(
+    port: int, started: float, old: list[Ids], *, checks: bool
+) -> tuple[float, float]:
     """Return the seconds since `started` until the first and the last lane has committed."""
 
     async def recovered(number: int) -> float:
@@ -143,6 +168,8 @@ async def committed(port: int, started: float, old: list[Ids]) -> tuple[float, f
                 await asyncio.sleep(POLL_S)
                 continue
             await lane.end(old[number], pb.TxnAction.ABORT)
+            if checks:
+                await lane.check_first()
             await lane.close()
             return seconds
 
@@ -165,25 +192,33 @@ def _kill(pid: int) -> None:
     raise SystemExit(f"process {pid} did not end in {EXIT_TIMEOUT_S} s")
 
 
-def measured(server: Server, count: int) -> dict[str, float]:
+def _resident_mib(pid: int) -> float:
+    """Return the resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
+
+
+def measured(server: Server, count: int, aborted: int) -> dict[str, float]:
     """Return the figures of one kill."""
     server.start()
     begun = time.monotonic()
-    old = asyncio.run(opened(server.port, count))
+    old = asyncio.run(opened(server.port, count, aborted))
     open_s = time.monotonic() - begun
     _kill(server.pids["standalone"])
     started = time.monotonic()
     ready_s = server.start()
-    first_s, all_s = asyncio.run(committed(server.port, started, old))
+    first_s, all_s = asyncio.run(committed(server.port, started, old, checks=count == COORDINATORS))
     figures = {"open_s": open_s, "ready_s": ready_s, "first_s": first_s, "all_s": all_s}
+    figures["resident_mib"] = _resident_mib(server.pids["standalone"])
     return {name: round(value, 2) for name, value in figures.items()}
 
 
 def main() -> None:
     """Print a row of each run, and the medians."""
-    parser = argparse.ArgumentParser(description="recovery with open transactions")
+    parser = argparse.ArgumentParser(description="recovery with open or aborted transactions")
     parser.add_argument("--kit", type=Path)
     parser.add_argument("--open", type=int, default=10_000)
+    parser.add_argument("--aborted", type=int, default=0)
     parser.add_argument("--runs", type=int, default=3)
     arguments = parser.parse_args()
     for name in ("magnetar", *(["pulsar"] if arguments.kit else [])):
@@ -195,7 +230,7 @@ def main() -> None:
             if name == "pulsar":
                 server = PulsarServer(arguments.kit.resolve(), root, *PORTS[name], security)
             try:
-                rows.append(measured(server, arguments.open))
+                rows.append(measured(server, arguments.open, arguments.aborted))
             finally:
                 server.stop()
                 shutil.rmtree(root, ignore_errors=True)
