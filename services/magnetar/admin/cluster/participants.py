@@ -38,7 +38,7 @@ async def stats_of(
     asked: list[Participant] = [*record.topics]
     asked += record.subscriptions
     service, peers = service_of(request), peers_of(request)
-    found: dict[Participant, Stats] = {}
+    by_participant: dict[Participant, Stats] = {}
 
     async def ask(participant: Participant) -> None:
         try:
@@ -49,7 +49,7 @@ async def stats_of(
         except MagnetarError:
             return
         if stats is not None:
-            found[participant] = stats
+            by_participant[participant] = stats
 
     try:
         async with asyncio.timeout(FAN_OUT_TIMEOUT_S), asyncio.TaskGroup() as group:
@@ -57,7 +57,7 @@ async def stats_of(
                 group.create_task(ask(participant))
     except TimeoutError:
         pass  # those that have answered are in the answer
-    return found
+    return by_participant
 
 
 def _names(participant: Participant) -> tuple[TopicName, str | None]:
