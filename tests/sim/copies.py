@@ -153,11 +153,20 @@ async def _leftovers(world: "World", ledgers: dict[int, LedgerMetadata]) -> str:
     return ""
 
 
-async def lack_without(world: "World", leaving: Node, held: frozenset[int]) -> str:
-    """Which of these ledgers, if closed, lacks copies once this bookie is gone."""
+def closed_ledgers(world: "World") -> frozenset[int]:
+    """The ledgers whose record says that they are closed."""
+    return frozenset(
+        number
+        for number, metadata in _ledgers(world).items()
+        if metadata.state is LedgerState.CLOSED
+    )
+
+
+async def lack_without(world: "World", leaving: Node, closed: frozenset[int]) -> str:
+    """Which of these closed ledgers lacks copies once this bookie is gone."""
     nodes = {one: node for one, node in _nodes(world).items() if node is not leaving}
     for metadata in _ledgers(world).values():
-        if metadata.ledger_id not in held or metadata.state is not LedgerState.CLOSED:
+        if metadata.ledger_id not in closed:
             continue
         if lack := await _unproved(metadata, nodes):
             if await _is_being_deleted(world, metadata.ledger_id):
