@@ -8,7 +8,9 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.bench.servers import wait_ready
 from tests.support.cluster_processes import kill_all
@@ -84,18 +86,31 @@ class MagnetarCluster:
 
 
 class PulsarCluster:
-    """The kit's cluster."""
+    """The kit's cluster. Its bookies fsync before they answer; Pulsar's standalone does not."""
 
-    def __init__(self, kit: Path, root: Path, quorum: str, port: int, http_port: int) -> None:
+    def __init__(
+        self,
+        kit: Path,
+        root: Path,
+        quorum: str,
+        port: int,
+        http_port: int,
+        *,
+        bookies: int = BOOKIES,
+        brokers: int = BROKERS,
+        settings: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`settings` are of the brokers, by Pulsar's names."""
         self.name = "pulsar"
         self.kit, self.data_dir, self.quorum = kit, root / "pulsar-cluster", quorum
+        self._bookies, self._brokers, self._settings = bookies, brokers, settings
         self.port, self.http_port = port, http_port
         self.port_tls = 0
         self.pids: dict[str, int] = {}
 
     @property
     def service_url(self) -> str:
-        return "pulsar://" + ",".join(f"127.0.0.1:{self.port + i}" for i in range(BROKERS))
+        return "pulsar://" + ",".join(f"127.0.0.1:{self.port + i}" for i in range(self._brokers))
 
     def start(self) -> float:
         started = time.monotonic()
@@ -106,13 +121,14 @@ class PulsarCluster:
         subprocess.run(
             [
                 *(str(self.kit / "cluster-start.sh"), str(self.data_dir)),
-                *("--bookies", str(BOOKIES), "--brokers", str(BROKERS)),
+                *("--bookies", str(self._bookies), "--brokers", str(self._brokers)),
             ],
             env={
                 **os.environ,
                 "PULSAR_PORT": str(self.port),
                 "HTTP_PORT": str(self.http_port),
                 "QUORUM": self.quorum,
+                "BROKER_CONF": " ".join(f"{key}={value}" for key, value in self._settings.items()),
                 **more,
             },
             check=True,

@@ -1,11 +1,12 @@
 """Compares this checkout with a real Pulsar, scenario by scenario, in one run on one machine.
 
-    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--tls] [--token] [--set KEY=VALUE]
-        [NAME...]
+    python -m tests.bench --kit DIR [--seconds 21] [--runs 3] [--warm 0] [--fsync] [--tls] [--token]
+        [--set KEY=VALUE] [NAME...]
 
-Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times,
-and medians are compared. Without `--kit` only Magnetar's start-up, idle and wheel rows are
-measured. Each row is appended to the output file as JSON at once; a table follows at the end.
+Both servers are up during the whole run; each scenario loads one, then the other, `--runs` times
+after `--warm` times that do not count, and medians are compared. Without `--kit` only Magnetar's
+start-up, idle and wheel rows are measured. Each row is appended to the output file as JSON at once;
+a table follows at the end.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+from tests.bench.clusters import PulsarCluster
 from tests.bench.scenarios import SCENARIOS, Load, Row
 from tests.bench.secured import Security
 from tests.bench.servers import MagnetarServer, PulsarServer, Server, memory_mib
@@ -31,7 +33,7 @@ NO_PERF_NEEDED = (
     "idle connections",
 )
 ONCE = ("idle", "idle topics", "idle connections", "restart, 1 GiB in 100 topics")
-TRANSACTIONS = "transactions"
+TRANSACTIONS = ("transactions", "pulsar-perf transaction")
 START_RUNS = 3
 SETTLE_S = 2.0
 
@@ -41,6 +43,12 @@ def main() -> None:
     parser.add_argument("--kit", type=Path)
     parser.add_argument("--seconds", type=int, default=21)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--warm", type=int, default=0, help="runs of each row before those")
+    parser.add_argument(
+        "--fsync",
+        action="store_true",
+        help="Pulsar as one broker and one bookie, which fsyncs; its standalone does not",
+    )
     parser.add_argument("--out", type=Path, default=Path("bench.jsonl"))
     parser.add_argument("--tls", action="store_true", help="clients connect by TLS")
     parser.add_argument("--token", action="store_true", help="with authentication by token")
@@ -59,13 +67,13 @@ def main() -> None:
     if arguments.only != "pulsar":
         servers.append(MagnetarServer(root, *PORTS["magnetar"], security))
     if arguments.kit is not None and arguments.only != "magnetar":
-        servers.append(PulsarServer(arguments.kit.resolve(), root, *PORTS["pulsar"], security))
+        servers.append(_pulsar(arguments, root, security))
     names = arguments.names or ["start", *filter(_named, SCENARIOS)]
     if arguments.kit is None:
         names = [
             name
             for name in names
-            if name in ("start", *NO_PERF_NEEDED) or name.startswith(TRANSACTIONS)
+            if name in ("start", *NO_PERF_NEEDED) or name.startswith(TRANSACTIONS[0])
         ]
     rows: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     try:
@@ -75,6 +83,17 @@ def main() -> None:
             server.stop()
         shutil.rmtree(root, ignore_errors=True)
     print(table(rows))
+
+
+def _pulsar(arguments: argparse.Namespace, root: Path, security: Security) -> Server:
+    kit, (port, http_port, port_tls) = arguments.kit.resolve(), PORTS["pulsar"]
+    if not arguments.fsync:
+        return PulsarServer(kit, root, port, http_port, port_tls, security)
+    if arguments.tls or arguments.token:
+        raise SystemExit("--fsync: the kit's cluster has no TLS and no tokens")
+    return PulsarCluster(
+        *(kit, root, "1 1 1", port, http_port), bookies=1, brokers=1, settings=security.settings
+    )
 
 
 def _named(scenario: str) -> bool:
@@ -114,10 +133,13 @@ def _measure(
     for name in names:
         if name == "start":
             continue
-        for _ in range(1 if name in ONCE else arguments.runs):
+        warm = 0 if name in ONCE else arguments.warm
+        for run in range(-warm, 1 if name in ONCE else arguments.runs):
             for load in loads:
                 time.sleep(SETTLE_S)
-                keep(name, load.server, SCENARIOS[name](load))
+                row = SCENARIOS[name](load)
+                if run >= 0:
+                    keep(name, load.server, row)
 
 
 def _started(server: Server) -> Row:

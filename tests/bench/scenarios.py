@@ -161,17 +161,47 @@ def wheel(mode: str) -> Callable[[Load], Row]:
     return scenario
 
 
-def transactions(messages: int, topics: int, *, at_once: int, count: int) -> Callable[[Load], Row]:
+def transactions(
+    messages: int, topics: int, *, at_once: int, count: int, connections: int = 0
+) -> Callable[[Load], Row]:
     """Commits transactions of `messages` messages to `topics` topics by a raw client.
 
     Both servers need `--set transactionCoordinatorEnabled=true`.
     """
 
     def scenario(load: Load) -> Row:
-        arguments = map(str, (load.topic("txn"), messages, topics, at_once, count))
+        numbers = (messages, topics, at_once, count, connections)
+        arguments = map(str, (load.topic("txn"), *numbers))
         figures, row = load.python("transactions", *arguments)
         row.update(figures)
         row["cpu_us_per_txn"] = round(float(row["cpu_s"] or 0) / figures["transactions"] * 1e6)
+        return row
+
+    return scenario
+
+
+def perf_transactions(messages: int, topics: int) -> Callable[[Load], Row]:
+    """Runs pulsar-perf transaction with one thread: `messages` messages to each topic.
+
+    Both servers need `--set transactionCoordinatorEnabled=true`.
+    """
+
+    def scenario(load: Load) -> Row:
+        produced = (part for _ in range(topics) for part in ("--topics-p", load.topic("txn")))
+        counts = ("-nmp", str(messages), "-nmc", "0")
+        output, row = load.measured(
+            *load.perf(
+                *("transaction", "-time", str(load.seconds), *counts, *produced),
+                *("--topics-c", load.topic("consumed")),
+            )
+        )
+        found = re.search(r"(\d+) transaction executed --- ([\d.]+) transaction/s", output)
+        if found is None:
+            raise SystemExit(f"pulsar-perf printed no result; see {load.log}")
+        failed = re.findall(r"(\d+) (?:transaction (?:open|end)|message send) failed", output)
+        row["rate"] = round(float(found.group(2)))
+        row["failed"] = sum(map(int, failed))
+        row["cpu_us_per_txn"] = round(float(row["cpu_s"] or 0) / int(found.group(1)) * 1e6)
         return row
 
     return scenario
@@ -264,6 +294,16 @@ SCENARIOS: dict[str, Callable[[Load], Row]] = {
         )
         for at_once, count in ((1, 500), (64, 8_000))
         for messages, topics in ((1, 1), (10, 1), (10, 8), (100, 8))
+    },
+    "transactions, 1 messages, 1 topics, 64 on one connection": transactions(
+        1, 1, at_once=64, count=8_000, connections=1
+    ),
+    **{
+        f"pulsar-perf transaction, {messages} messages, {topics} topics": perf_transactions(
+            messages, topics
+        )
+        for messages in (1, 10, 100)
+        for topics in (1, 8)
     },
     "drain batched": drain(),
     "drain unbatched": drain("-db", "-o", "5000"),
