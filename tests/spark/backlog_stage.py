@@ -32,7 +32,13 @@ from magnetar_spark.jobs.backlog.scan.partials import (
 )
 from magnetar_spark.jobs.backlog.scan.plan import ScanRange
 from magnetar_spark.jobs.backlog.scan.scan import scan_ranges
-from magnetar_spark.jobs.backlog.scan.sums import KEYS_MAX, Scanned, grouped_by_kind, minutes_max
+from magnetar_spark.jobs.backlog.scan.sums import (
+    KEYS_MAX,
+    Scanned,
+    grouped_by_kind,
+    minutes_max,
+    scan_here,
+)
 from magnetar_spark.jobs.progress import Progress
 from magnetar_spark.log.settings import LogSettings
 
@@ -125,6 +131,7 @@ class Backlogs:
         self.tasks: list[tuple[ScanRange, ...]] = []
         """Of the last scan."""
         monkeypatch.setattr(job, "scan_with_spark", self._scan)
+        monkeypatch.setattr(job, "scan_here", self._scan_here)
 
     def put(self, key: str, value: bytes) -> None:
         self.cluster.run(self.cluster.store.put(key, value))
@@ -132,6 +139,15 @@ class Backlogs:
     def time(self, later_ms: int = 0) -> datetime:
         """Returns the clock's time in the form of tables."""
         return datetime.fromtimestamp((self.clock.now_ms() + later_ms) / 1000, UTC)
+
+    def _scan_here(
+        self,
+        settings: LogSettings,
+        task: tuple[ScanRange, ...],
+        bookies: Sequence[BookieRegistration],
+    ) -> Scanned:
+        self.tasks = [task]
+        return scan_here(settings, task, bookies)
 
     def _scan(
         self,

@@ -1,14 +1,17 @@
-"""Spark's query over the sums of tasks equals the plain Python that other tests use."""
+"""Spark's query over the sums of tasks, and that of small scans, equal plain Python."""
 
 from random import Random
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.spark.backlog_stage import ranked
 
-from magnetar_spark.jobs.backlog.scan import sums
+from magnetar_spark.jobs.backlog.scan import ranks, sums
 from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
@@ -83,3 +86,32 @@ def test_spark_sums_and_ranks_as_plain_python_does(
     for one, other in zip(sorted(by_spark, key=order), expected, strict=True):
         assert told(one) == told(other)
     assert len(expected) > 30
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 400), st.integers(1, 60), st.integers(1, 100))
+def test_small_scans_are_summed_and_ranked_as_plain_python_does(
+    seed: int, count: int, of_batch: int, pending_max: int
+) -> None:
+    rng = Random(seed)
+    rows = [row(rng) for _ in range(count)]
+    batches = [
+        pa.RecordBatch.from_pylist(rows[at : at + of_batch], schema=SCHEMA)
+        for at in range(0, count, of_batch)
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranks, "ROWS_PENDING_MAX", pending_max)
+        patch.setattr("tests.spark.backlog_stage.KEYS_MAX", 4)
+        found = [msgspec.structs.asdict(each) for each in ranks.ranked(batches, NEWEST, 4)]
+        expected = sorted(ranked(rows, NEWEST), key=order)
+    for one, other in zip(sorted(found, key=order), expected, strict=True):
+        assert told(one) == told(other)
+
+
+def test_too_many_keys_of_a_small_scan_are_left_to_spark() -> None:
+    rows = [dict.fromkeys(SCHEMA.names) | {"kind": BY_KEY, "topic": "a", "subscription": ""}]
+    keyed = [rows[0] | {"key": b"%d" % key, "messages": 1} for key in range(5)]
+    batch = pa.RecordBatch.from_pylist(keyed, schema=SCHEMA)
+    assert len(list(ranks.ranked([batch], NEWEST, 10, rows_max=5))) == 5
+    with pytest.raises(ranks.TooManyRows):
+        list(ranks.ranked([batch], NEWEST, 10, rows_max=4))
+    assert list(ranks.ranked([], NEWEST, 10)) == []

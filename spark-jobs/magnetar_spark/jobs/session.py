@@ -47,6 +47,12 @@ class Sessions:
         self._session: SparkSession | None = None
         self._own = False
 
+    @property
+    def wanted(self) -> bool:
+        """Whether Spark was asked for by a flag, or runs already: then it does also small work."""
+        asked = bool(self._master or self._conf or self._event_log)
+        return asked or self._session is not None or GATEWAY_VARIABLE in os.environ or _is_active()
+
     def get(self) -> "SparkSession":
         """The session, started on first use. Raises PreconditionFailed without Java."""
         if self._session is None:
@@ -60,10 +66,9 @@ class Sessions:
         self._session = None
 
     def _started(self) -> "SparkSession":
-        from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        if SparkContext._active_spark_context is not None:  # of any thread's session
+        if _is_active():  # of any thread's session
             return SparkSession.builder.getOrCreate()
         self._own = True
         submitted = GATEWAY_VARIABLE in os.environ
@@ -92,6 +97,15 @@ class Sessions:
         if self._event_log:
             settings |= event_log_settings(self._event_log)
         return settings | self._conf
+
+
+def _is_active() -> bool:
+    """Whether this process has a Spark session. Does not import PySpark to find out."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
 
 
 def local_settings() -> dict[str, str]:

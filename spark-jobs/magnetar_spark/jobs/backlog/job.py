@@ -19,7 +19,8 @@ from magnetar_spark.jobs.backlog.gather.policies import Keeping, parse_retention
 from magnetar_spark.jobs.backlog.report import metrics, report
 from magnetar_spark.jobs.backlog.report.output import Output, run_ms, run_name
 from magnetar_spark.jobs.backlog.scan.plan import ScanRange, scan_plan
-from magnetar_spark.jobs.backlog.scan.sums import Scanned, scan_with_spark, tasks_of
+from magnetar_spark.jobs.backlog.scan.ranks import TooManyRows
+from magnetar_spark.jobs.backlog.scan.sums import Scanned, scan_here, scan_with_spark, tasks_of
 from magnetar_spark.jobs.backlog.tables import assemble
 from magnetar_spark.jobs.backlog.tables.tables import (
     TABLES,
@@ -108,6 +109,11 @@ def _scan(job: JobContext, options: _Options, gathered: Gathered) -> Scanned:
     tasks = tasks_of(ranges)
     if not tasks:
         return Scanned()
+    if len(tasks) == 1 and not job.sessions.wanted:
+        try:
+            return scan_here(job.log, tasks[0], gathered.bookies)
+        except TooManyRows:
+            job.progress.say("too many keys for this process: Spark counts them")
     return scan_with_spark(job.spark, job.log, tasks, gathered.bookies, job.progress)
 
 

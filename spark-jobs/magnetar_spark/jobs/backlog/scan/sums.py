@@ -1,8 +1,8 @@
-"""Adds up the sums of all scan tasks by Spark, and returns results that fit into the driver.
+"""Adds up the sums of all scan tasks, and returns results that fit into the driver.
 
 The messages of a key may be in many tasks, and a topic may have more keys than fit into a driver's
 memory. So Spark sums and ranks keys, and returns at most KEYS_MAX per topic or subscription. All of
-it is one query, so that a small scan costs one Spark job.
+it is one query. A scan of a single task needs no Spark (`ranks`), unless it finds too many keys.
 """
 
 import pickle
@@ -28,6 +28,8 @@ from magnetar_spark.jobs.backlog.scan.partials import (
     SumRow,
 )
 from magnetar_spark.jobs.backlog.scan.plan import ScanRange
+from magnetar_spark.jobs.backlog.scan.ranks import ranked
+from magnetar_spark.jobs.backlog.scan.scan import scan_ranges
 from magnetar_spark.jobs.progress import Progress
 from magnetar_spark.log.settings import LogSettings
 
@@ -103,8 +105,6 @@ def scan_with_spark(
 
     def run_tasks(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Runs tasks, given by number, on an executor."""
-        from magnetar_spark.jobs.backlog.scan.scan import scan_ranges
-
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 yield from scan_ranges(*pickle.loads(shared.value[number]))  # noqa: S301 - our own
@@ -119,6 +119,14 @@ def scan_with_spark(
     finally:
         shared.destroy()
     return grouped_by_kind(SumRow.of(row.asDict()) for row in rows)
+
+
+def scan_here(
+    settings: LogSettings, task: tuple[ScanRange, ...], bookies: Sequence[BookieRegistration]
+) -> Scanned:
+    """Runs a single task in this process. Raises TooManyRows if there are too many keys."""
+    sums = scan_ranges(settings, task, tuple(bookies))
+    return grouped_by_kind(ranked(sums, minutes_max([task]), KEYS_MAX))
 
 
 def minutes_max(tasks: Iterable[tuple[ScanRange, ...]]) -> int:
