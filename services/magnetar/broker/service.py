@@ -184,6 +184,8 @@ class BrokerService:
             await self.cluster_ownership.start()
         await self.follow_policies()
         await publish_defaults(self.store, self.offloading.defaults)
+        if self.only_broker:
+            await self.compactor.forget_jobs()
         loop = asyncio.get_running_loop()
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
         accept = partial(

@@ -47,8 +47,11 @@ async def put_compaction(request: Request) -> Response:
     service, logs = service_of(request), await _logs(request)
     for log in logs:
         await service.topics.get_or_open(topic_of_ledger(log), create=False)
-    await service.compaction.request(logs)
-    service.compactor.requested(logs)
+    try:
+        await service.compaction.request(logs)
+    finally:
+        # Also if all are requested already: a former owner may have died before it began.
+        service.compactor.requested(logs)
     return done()
 
 

@@ -17,7 +17,7 @@ from magnetar.broker.catalog.topic_names import is_system_topic, topic_of_ledger
 from magnetar.broker.cold.compaction import Compaction
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
-from magnetar.compaction.records import REQUESTS_PREFIX
+from magnetar.compaction.records import JOBS_PREFIX, REQUESTS_PREFIX
 from magnetar.core.clock import Clock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
@@ -102,6 +102,15 @@ class Compactor:
         self._queue: dict[str, None] = {}
         self._running = False
         self._retry_at: dict[str, float] = {}
+
+    async def forget_jobs(self) -> None:
+        """Ends the compactions on record; for a broker that is alone, when it starts.
+
+        Their process is dead, but its leases are kept for a while: until then they would count as
+        running.
+        """
+        for stored in await self._store.list(JOBS_PREFIX):
+            await self._store.delete(stored.key)
 
     async def stop(self) -> None:
         """Cancels the compaction in progress; the next one deletes what it leaves."""
