@@ -48,6 +48,7 @@ OWN = {
             "--threshold BYTES",
             "--threshold-age S",
             "--up-to L:E",
+            "--roll",
             "--deletion-lag S",
         ]
     },

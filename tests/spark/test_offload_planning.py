@@ -1,6 +1,7 @@
 """The ledgers that are due for offload, and the flags that select them."""
 
 import argparse
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from magnetar.core.errors import PreconditionFailed
 from magnetar.core.ids import Position
-from magnetar.jobs.offload.plan import due
+from magnetar.jobs.offload.plan import due, why_none
 from magnetar.jobs.offload.requests import first_unoffloaded
 from magnetar.jobs.offload.work import LedgerTask
 from magnetar.managed_ledger.record import LedgerItem
@@ -45,6 +46,32 @@ def test_the_oldest_beyond_the_threshold_are_due(threshold: int, expected: list[
 
 def test_what_is_in_files_counts_and_is_not_due_again() -> None:
     assert ids(due(LEDGERS, {1}, plan(150), NOW_MS)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("ledgers", "offloaded", "limits", "why"),
+    [
+        ([], (), plan(0), "the topic has no message"),
+        ([LedgerItem(4, 0)], (), plan(0), "no ledger is closed; --roll closes the open one"),
+        (LEDGERS, {1, 2, 3}, plan(0), "3 closed ledgers, all offloaded; --roll closes the open"),
+        (LEDGERS[:3], {1, 2, 3}, plan(0), "3 closed ledgers, all offloaded"),
+        (LEDGERS, {1}, replace(plan(0), store=None), "2 closed ledgers, and no store: set --store"),
+        (LEDGERS, (), plan(), "3 closed ledgers, and no threshold: set one by policy"),
+        (LEDGERS, (), plan(300), "300 bytes in closed ledgers, threshold 300"),
+        (
+            [item(1, closed_s_ago=59), item(2)],
+            (),
+            plan(threshold_s=60),
+            "the oldest was closed 59 s ago, threshold 60",
+        ),
+    ],
+)
+def test_why_no_ledger_is_due(
+    ledgers: list[LedgerItem], offloaded: set[int], limits: OffloadPlan, why: str
+) -> None:
+    if limits.store is not None:
+        assert due(ledgers, offloaded, limits, NOW_MS) == []
+    assert why in why_none(ledgers, offloaded, limits, NOW_MS)
 
 
 def test_age_counts_from_the_closing() -> None:

@@ -19,7 +19,7 @@ from tests.spark.offload_stage import (
 from tests.support.held_store import puts
 
 from magnetar.core.ids import Position
-from magnetar.core.names import parse_topic
+from magnetar.core.names import TopicName, parse_topic
 from magnetar.jobs.log.topics import log_name
 from magnetar.jobs.offload.work import LedgerTask
 from magnetar.ledger.metadata import ledger_key
@@ -47,6 +47,7 @@ from magnetar_spark.jobs.offload.job import (
     TASKS_PER_CORE,
     slices_of,
 )
+from magnetar_spark.log.admin import Admin
 
 
 @pytest.fixture
@@ -232,8 +233,9 @@ def test_a_request_without_a_store_is_reported(
         ask(cluster, Position(cluster.closed()[1], 0))
     found = cluster.job("offload", "--topic", TOPIC, *arguments)
     assert (found["code"], counts(found, "failed")) == (3 * told, [told])
-    assert ["no store to offload to" in each["error"] for each in found["details"]] == [True] * told
-    assert [each["topic"] for each in found["details"]] == [TOPIC] * told
+    errors = [each for each in found["details"] if "error" in each]
+    assert ["no store to offload to" in each["error"] for each in errors] == [True] * told
+    assert [each["topic"] for each in errors] == [TOPIC] * told
     assert (live(cluster), cluster.sessions) == ({}, 0)
 
 
@@ -285,7 +287,8 @@ def test_a_file_that_is_deleted_keeps_its_ledger_and_is_reported(cluster: JobClu
     (cluster.folder / live(cluster)[first].path).unlink()
     found = offload(cluster, "--threshold", "0", "--deletion-lag", "0")
     assert (found["code"], counts(found, "ledgersReleased", "failed")) == (3, [2, 1])
-    assert [(each["log"], each["ledger"]) for each in found["details"]] == [(NAME, first)]
+    errors = [each for each in found["details"] if "error" in each]
+    assert [(each["log"], each["ledger"]) for each in errors] == [(NAME, first)]
     assert cluster.on_bookies()[:-1] == [first]
 
 
@@ -324,7 +327,7 @@ def test_a_dead_jobs_whole_file_stays_until_its_ledger_is_offloaded(cluster: Job
     cluster.run(cluster.store.delete(offload_key(NAME, ledger_id)))
     found = offload(cluster, "--deletion-lag", "-1")
     assert (found["code"], counts(found, "leftoversRemoved", "leftoversKept")) == (0, [0, 1])
-    (told,) = found["details"]
+    (told,) = (each for each in found["details"] if "leftover" in each)
     assert told["leftover"] == f"{cluster.spec}/{whole.path}"
     assert "may be the only copy" in told["note"]
     assert cluster.files() == {whole.path}
@@ -379,3 +382,26 @@ def test_ledgers_are_dealt_out_to_tasks_the_largest_first(
     assert sorted(task.ledger_id for some in slices for task in some) == list(range(len(sizes)))
     lengths = [len(some) for some in slices]
     assert max(lengths) - min(lengths) <= 1
+
+
+def test_a_topic_with_nothing_to_offload_says_why_and_roll_closes_its_ledger(
+    cluster: JobCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.write(TOPIC, [], newest=ENTRIES[0])
+    found = offload(cluster, *TO_FILES)
+    assert (found["code"], counts(found, "ledgersOffloaded")) == (0, [0])
+    why = "no ledger is closed; --roll closes the open one"
+    assert found["details"] == [{"topic": TOPIC, "note": why}]
+    refused = offload(cluster, *TO_FILES, "--roll")
+    assert (refused["code"], "--admin-url" in refused["error"]) == (1, True)
+
+    async def closed(_: Admin, topic: TopicName) -> None:
+        async with cluster.broker() as factory:
+            ledger = await factory.open(log_name(topic))
+            await ledger.roll_over()
+            await ledger.set_properties({})
+
+    monkeypatch.setattr(Admin, "close_ledger", closed)
+    found = offload(cluster, *TO_FILES, "--roll", "--admin-url", "http://broker:1")
+    assert (found["code"], counts(found, "ledgersOffloaded")) == (0, [1])
+    assert found["details"] == []

@@ -1,4 +1,4 @@
-"""Asks the broker that writes a ledger for its end, through the admin REST of any broker."""
+"""Requests of the broker that writes a topic's newest ledger, through any broker's admin REST."""
 
 from typing import Final
 from urllib.parse import quote
@@ -25,8 +25,7 @@ class Admin:
 
         from magnetar_spark.log import admin_rest
 
-        name = f"{topic.namespace}/{quote(topic.local, safe='')}"
-        url = f"{self._url}/admin/v2/persistent/{name}/internalStats"
+        url = self._topic_url(topic, "internalStats")
         try:
             async with httpx.AsyncClient(timeout=ADMIN_TIMEOUT_S, verify=self._verify) as client:
                 answer = await admin_rest.get(client, url, self._headers)
@@ -34,3 +33,20 @@ class Admin:
             return int(entry) if int(ledger) == ledger_id else -1
         except (httpx.HTTPError, httpx.InvalidURL, KeyError, ValueError) as error:
             raise ServiceNotReady(f"admin.url {self._url}: {url}: {error!r}") from error
+
+    async def close_ledger(self, topic: TopicName) -> None:
+        """Has the topic's newest ledger closed. Raises ServiceNotReady."""
+        import httpx
+
+        from magnetar_spark.log import admin_rest
+
+        url = self._topic_url(topic, "closeLedger")
+        try:
+            async with httpx.AsyncClient(timeout=ADMIN_TIMEOUT_S, verify=self._verify) as client:
+                await admin_rest.post(client, url, self._headers)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServiceNotReady(f"admin.url {self._url}: {url}: {error!r}") from error
+
+    def _topic_url(self, topic: TopicName, action: str) -> str:
+        name = f"{topic.namespace}/{quote(topic.local, safe='')}"
+        return f"{self._url}/admin/v2/persistent/{name}/{action}"

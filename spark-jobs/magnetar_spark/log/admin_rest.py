@@ -18,9 +18,20 @@ Headers = Callable[[], dict[str, str]]
 
 async def get(client: httpx.AsyncClient, address: str, headers: Headers) -> httpx.Response:
     """Reads a document. Raises httpx.HTTPError, also for an answer that is no success."""
+    return await _request(client, "GET", address, headers)
+
+
+async def post(client: httpx.AsyncClient, address: str, headers: Headers) -> httpx.Response:
+    """Requests an action without a body. Raises as `get`."""
+    return await _request(client, "POST", address, headers)
+
+
+async def _request(
+    client: httpx.AsyncClient, method: str, address: str, headers: Headers
+) -> httpx.Response:
     url = httpx.URL(address)
     for _ in range(REDIRECTS_MAX + 1):
-        answer = await client.get(url, headers=headers(), follow_redirects=False)
+        answer = await client.request(method, url, headers=headers(), follow_redirects=False)
         if not answer.has_redirect_location:
             return answer.raise_for_status()
         target = url.join(answer.headers["location"])

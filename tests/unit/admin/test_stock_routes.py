@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.core.hashing import bundle_hash
+from magnetar.managed_ledger.record import decode_managed_ledger, managed_ledger_key
 
 from .support import Admin, topic_name
 
@@ -38,6 +39,8 @@ REFUSALS: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/lookup/v2/destination/persistent/t1/standalone/n1/a", None, 404, "The V1 API is"),
     ("GET", TOPIC + "/getMessageIdByIndex?index=0", None, 412, "broker entry metadata is disabled"),
     ("POST", "~/non-persistent/t1/n1/a/trim", None, 405, "Trim on a non-persistent topic is not"),
+    ("POST", "~/non-persistent/t1/n1/a/closeLedger", None, 405, "has no ledger"),
+    ("POST", "~/persistent/t1/n1/none/closeLedger", None, 404, "Topic persistent://t1/n1/none not"),
     ("POST", "~/persistent/t1/n1/none/trim", None, 404, "Topic persistent://t1/n1/none not found"),
 ]
 SUCCESSES: list[tuple[str, str, Any, int, Any]] = [
@@ -114,6 +117,18 @@ async def test_trim_deletes_the_ledgers_that_nothing_needs(admin: Admin) -> None
     await ledger.roll_over()
     await admin.done("POST", TOPIC + "/trim")
     assert before not in [info.ledger_id for info in ledger.ledgers]
+
+
+async def test_the_newest_ledger_can_be_closed(admin: Admin) -> None:
+    await admin.publish([b"1", b"2"])
+    ledger = (await admin.topic()).managed_ledger
+    (newest,) = ledger.ledgers
+    await admin.done("POST", TOPIC + "/closeLedger")
+    assert (newest.closed_ms > 0, newest.entries) == (True, 2)
+    stored = await admin.service.store.get(managed_ledger_key(ledger.name))
+    assert stored is not None
+    recorded = decode_managed_ledger(stored.key, stored.value).ledgers
+    assert [item for item in recorded if not item.closed_ms] == []
 
 
 async def test_the_backlog_of_each_cursor(admin: Admin) -> None:

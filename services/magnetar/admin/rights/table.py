@@ -228,6 +228,7 @@ _TOPICS: Final[dict[Route, Right]] = {
     ("PUT", _T + "/backlogSize"): OnTopic(TopicOperation.GET_BACKLOG_SIZE),
     ("GET", _T + "/backlog"): OnTopic(TopicOperation.GET_BACKLOG_SIZE),
     ("POST", _T + "/trim"): OnTopic(TopicOperation.TRIM_TOPIC),
+    ("POST", _T + "/closeLedger"): OnTopic(TopicOperation.OFFLOAD),
     ("DELETE", _T + "/policies"): _ADMIN,
     ("PUT", _T + "/shadowTopics"): OnPolicy(PolicyName.SHADOW_TOPIC, PolicyOperation.WRITE),
     ("DELETE", _T + "/shadowTopics"): OnPolicy(PolicyName.SHADOW_TOPIC, PolicyOperation.WRITE),

@@ -1,4 +1,4 @@
-"""Operations on one topic: trim its ledgers, list its backlogs, find an index, drop policies."""
+"""Operations on one topic: its ledgers, the backlogs of its cursors, an index, its policies."""
 
 from typing import Final
 
@@ -36,6 +36,7 @@ from magnetar.managed_ledger.stats import managed_ledger_stats
 router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
 _TRIM_REFUSED: Final = "Trim on a non-persistent topic is not allowed"
+_CLOSE_REFUSED: Final = "A non-persistent topic has no ledger"
 _NO_INDEX: Final = "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
 
 
@@ -51,6 +52,22 @@ async def trim(request: Request) -> Response:
 
     await for_each(await loaded_parts(service, name), trim_ledgers)
     return empty()
+
+
+@router.post(TOPIC_PATH + "/closeLedger", summary="Close the newest ledger, so it can be offloaded")
+@planned(each_partition(all_succeeded()))
+async def close_ledger(request: Request) -> Response:
+    service, name = service_of(request), topic_of(request)
+    if not name.persistent:
+        raise PreconditionFailed(_CLOSE_REFUSED, http_status=405)
+
+    async def close(topic: Topic) -> None:
+        ledger = require_persistent(topic, _CLOSE_REFUSED).managed_ledger
+        await ledger.roll_over()
+        await ledger.set_properties({})  # writes the record, by which jobs see the closed ledger
+
+    await for_each(await loaded_parts(service, name), close)
+    return done()
 
 
 @router.get(

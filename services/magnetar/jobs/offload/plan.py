@@ -79,6 +79,38 @@ def due(
     return selected[::-1]
 
 
+def why_none(
+    ledgers: Sequence[LedgerItem], offloaded: Collection[int], plan: OffloadPlan, now_ms: int
+) -> str:
+    """Why `due` selects no ledger, and the next step. Pure."""
+    closed = [item for item in ledgers if item.closed_ms and item.entries]
+    waiting = [item for item in closed if item.ledger_id not in offloaded]
+    has_open = any(not item.closed_ms for item in ledgers)
+    if not ledgers:
+        return "the topic has no message"
+    if not waiting:
+        done = f"{len(closed)} closed ledgers, all offloaded" if closed else "no ledger is closed"
+        return f"{done}; --roll closes the open one" if has_open else done
+    if plan.store is None:
+        return (
+            f"{len(waiting)} closed ledgers, and no store: set --store, or the topic's or "
+            "namespace's offload policies, or managedLedgerOffloadDriver"
+        )
+    size = sum(item.size_bytes for item in closed)
+    if plan.threshold_bytes < 0 and plan.threshold_s < 0:
+        return (
+            f"{len(waiting)} closed ledgers, and no threshold: set one by policy, or --threshold 0 "
+            "for all of them, or --up-to"
+        )
+    limits = []
+    if plan.threshold_bytes >= 0:
+        limits.append(f"{size:,} bytes in closed ledgers, threshold {plan.threshold_bytes:,}")
+    if plan.threshold_s >= 0:
+        age_s = (now_ms - min(item.closed_ms for item in waiting)) // MS_PER_S
+        limits.append(f"the oldest was closed {age_s:,} s ago, threshold {plan.threshold_s:,}")
+    return f"{len(waiting)} closed ledgers are below the thresholds: {'; '.join(limits)}"
+
+
 @dataclass(frozen=True, slots=True)
 class TopicWork:
     """One topic: its effective policies, its records, and the ledgers to offload."""

@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     flag("--threshold-age", type=int, metavar="S", help="offload ledgers closed S seconds ago")
     flag("--up-to", metavar="L:E", help="offload all ledgers before this position")
     flag(
+        "--roll",
+        action="store_true",
+        help="first close each topic's open ledger, so its messages count; needs --admin-url",
+    )
+    flag(
         "--deletion-lag",
         type=int,
         metavar="S",

@@ -18,11 +18,13 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+from magnetar.core.errors import PreconditionFailed, ServiceNotReady
+from magnetar.core.names import TopicName
 from magnetar.jobs.event_loop import run as run_async
 from magnetar.jobs.offload import requests
 from magnetar.jobs.offload.lease import job_lease
 from magnetar.jobs.offload.leftovers import remove_attempts, sweep
-from magnetar.jobs.offload.plan import Override, TopicWork, topic_works
+from magnetar.jobs.offload.plan import Override, TopicWork, topic_works, why_none
 from magnetar.jobs.offload.release import release
 from magnetar.jobs.offload.work import LedgerTask, Outcome, Result
 from magnetar.jobs.sweeper import SWEEP_AGE_S, Removed, cluster_id_of, empty_trash
@@ -33,6 +35,7 @@ from magnetar_spark.jobs.offload.flags import override_of
 from magnetar_spark.jobs.progress import BYTES
 from magnetar_spark.jobs.summary import Summary
 from magnetar_spark.log.access import RegisteredLog, opened_log
+from magnetar_spark.log.admin import Admin
 from magnetar_spark.worker import keep_imports
 
 TASK_BYTES: Final = 128 << 20
@@ -42,6 +45,8 @@ TASKS_PER_CORE: Final = 4
 """The minimum, so that no core waits long for the last task."""
 TASKS_MAX: Final = 10_000
 SWEEPS_AT_ONCE: Final = 8
+EXPLAINED_MAX: Final = 100
+"""Topics whose reason is given: most topics of a cluster have nothing to offload in a run."""
 METRICS: Final = (
     "topics",
     "ledgersOffloaded",
@@ -75,11 +80,13 @@ async def _offload(job: JobContext, override: Override) -> None:
         _report(job, await remove_attempts(log.store, job.job_id, all_tasks_over=False))
         _report(job, await empty_trash(log.store))
         topics = await job.topics(log.store)
+        if job.arguments.roll:
+            await _roll(job, log, topics)
         works = await topic_works(log.store, topics, override, job.clock.now_ms())
         job.summary.count("topics", len(works))
         for work in works:
             await requests.mark_running(log.store, work, job.job_id)
-            if work.plan.store is None and (override.selects_ledgers or work.store_missing):
+            if _lacks_store(work, override):
                 job.summary.failure(
                     "no store to offload to: set --store, or the topic's or namespace's offload "
                     "policies, or managedLedgerOffloadDriver",
@@ -92,6 +99,35 @@ async def _offload(job: JobContext, override: Override) -> None:
         await _release(job, log, works, override)
         _report(job, await remove_attempts(log.store, job.job_id, all_tasks_over=True))
         await _sweep(job, log, cluster_id, works)
+        reported = [work for work in works if not _lacks_store(work, override)]
+        _explain(job.summary, reported, job.clock.now_ms())
+
+
+def _lacks_store(work: TopicWork, override: Override) -> bool:
+    """Whether ledgers are to be offloaded, and there is no store: an error, which is reported."""
+    return work.plan.store is None and (override.selects_ledgers or work.store_missing)
+
+
+async def _roll(job: JobContext, log: RegisteredLog, topics: Sequence[TopicName]) -> None:
+    """Has the brokers close the open ledgers. A topic whose broker refuses is reported."""
+    if not isinstance(log.admin, Admin):
+        raise PreconditionFailed("--roll: brokers close ledgers, so give --admin-url")
+    for topic in topics:
+        try:
+            await log.admin.close_ledger(topic)
+        except ServiceNotReady as error:
+            job.summary.failure(f"--roll: {error}", topic=str(topic))
+
+
+def _explain(summary: Summary, works: Sequence[TopicWork], now_ms: int) -> None:
+    """Says for each topic without a ledger to offload why there is none."""
+    idle = [work for work in works if not work.tasks]
+    for work in idle[:EXPLAINED_MAX]:
+        note = why_none(work.ledgers, work.files, work.plan, now_ms)
+        summary.detail(topic=str(work.topic), note=note)
+    if len(idle) > EXPLAINED_MAX:
+        more = len(idle) - EXPLAINED_MAX
+        summary.detail(note=f"{more:,} more topics have no ledger to offload: select them singly")
 
 
 async def _write_files(
