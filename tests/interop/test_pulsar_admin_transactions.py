@@ -68,6 +68,7 @@ def test_every_command(run: Run, server: ServerAddress, admin: httpx.Client, nam
     assert id_ in metadata
     assert field(metadata, "status") == "OPEN"
     assert topic in metadata
+    assert re.fullmatch(r"\d+:\d+", field(metadata, "startPosition"))
     assert id_ in ask("slow-transactions", "-t", "1s")
     assert id_ not in ask("slow-transactions", "-t", "1h", "-c", most)
 

@@ -13,7 +13,7 @@ _FUNCTIONS = re.compile(r"/admin/v[23]/(functions|function|sinks|sink|sources|so
 _POLICY = re.compile(r"/admin/v2/(namespaces|persistent|non-persistent)/[^/]+/.+/(\w+)$")
 _PARTS: Final = (
     (re.compile(r"/admin/v3/packages"), "Packages are"),
-    (re.compile(r"/admin/v3/transactions"), "Transactions are"),
+    (re.compile(r"/admin/v3/transactions"), "This operation of transactions is"),
     (re.compile(r"/admin/v2/(non-)?persistent/[^/]+/[^/]+/[^/]+/.+"), "This topic operation is"),
     (re.compile(r"/admin/v2/namespaces/[^/]+/[^/]+/.+"), "This namespace operation is"),
     (

@@ -1,8 +1,8 @@
 """What the topics and subscriptions of a transaction know about it.
 
 The owner of each topic answers for it: this broker directly, another one by its REST. A participant
-that does not answer, or has nothing of the transaction yet, has an empty object, so that a broker
-that is down does not hide the rest. `Sender` bounds the number of requests at a time.
+that does not answer has an empty object, so that a broker that is down does not hide the rest.
+`Sender` bounds the number of requests at a time.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ async def _here(service: BrokerService, txn: TxnId, participant: Participant) ->
     name, subscription_name = _names(participant)
     topic = await persistent_topic(service, name, "Get the transactions")
     if subscription_name is None:
-        return in_buffer_stats(topic, txn)
+        return in_buffer_stats(topic, txn) or {"aborted": False}
     subscription = topic.subscriptions.get(subscription_name)
     return None if subscription is None else in_pending_ack_stats(subscription, txn)
 

@@ -1,8 +1,8 @@
 """`/admin/v3/transactions`: the topics and subscriptions that take part in transactions.
 
 The owner of the topic serves these routes. Field names and statuses are Pulsar's: 503 while
-transactions are off, 404 for a transaction that is not open there, 405 for statistics of logs,
-which do not exist here.
+transactions are off, 404 for an unknown transaction, 405 for statistics of logs, which do not exist
+here. Pulsar answers 200 for an unknown transaction, as if it were not aborted.
 """
 
 from typing import Final
@@ -36,7 +36,8 @@ from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.ids import Position
-from magnetar.transactions.model import TxnId
+from magnetar.transactions.model import Outcome, TransactionRecord, TxnId
+from magnetar.transactions.records import StoredRecords
 
 router = Routes(prefix="/admin/v3/transactions", tags=("transactions",), placement=at_owner)
 
@@ -70,6 +71,14 @@ def _txn(request: Request) -> TxnId:
     return TxnId(number_of(request, "most"), number_of(request, "least"))
 
 
+async def _record(request: Request, txn: TxnId) -> TransactionRecord:
+    """Returns the record of a transaction that is not open here; raises NotFound without one."""
+    record = await StoredRecords(service_of(request).store, enabled=True).record(txn)
+    if record is None:
+        raise NotFound(f"Transaction {txn} was never begun, or its outcome is not kept any more")
+    return record
+
+
 @router.get(
     f"/transactionBufferStats{_TOPIC}",
     summary="The transactions of a topic",
@@ -82,15 +91,15 @@ async def transaction_buffer_stats(request: Request) -> Response:
 
 @router.get(
     f"/transactionInBufferStats{_TOPIC}{_TXN}",
-    summary="An open transaction in a topic",
+    summary="A transaction in a topic",
     openapi_extra=described(AUTHORITATIVE),
 )
 async def transaction_in_buffer_stats(request: Request) -> Response:
     topic, txn = await _topic(request), _txn(request)
-    stats = in_buffer_stats(topic, txn)
-    if stats is None:
-        raise NotFound(f"Transaction {txn} is not open in topic {topic.full_name}")
-    return answer(stats)
+    if (stats := in_buffer_stats(topic, txn)) is not None:
+        return answer(stats)
+    record = await _record(request, txn)
+    return answer({"aborted": record.state.outcome is Outcome.ABORT})
 
 
 @router.get(
@@ -106,15 +115,15 @@ async def get_pending_ack_stats(request: Request) -> Response:
 
 @router.get(
     f"/transactionInPendingAckStats{_SUBSCRIPTION}{_TXN}",
-    summary="An open transaction in a subscription",
+    summary="A transaction in a subscription",
     openapi_extra=described(AUTHORITATIVE),
 )
 async def transaction_in_pending_ack_stats(request: Request) -> Response:
     subscription, txn = await _subscription(request), _txn(request)
-    stats = in_pending_ack_stats(subscription, txn)
-    if stats is None:
-        raise NotFound(f"Transaction {txn} has no acks in subscription {subscription.name}")
-    return answer(stats)
+    if (stats := in_pending_ack_stats(subscription, txn)) is not None:
+        return answer(stats)
+    await _record(request, txn)
+    return answer({})
 
 
 @router.get(

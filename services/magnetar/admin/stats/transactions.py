@@ -1,7 +1,10 @@
-"""The documents of coordinators and transactions, with Pulsar's field names."""
+"""The documents of coordinators and transactions, with Pulsar's field names.
+
+As in Pulsar, a field without a value is absent.
+"""
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
@@ -32,7 +35,7 @@ class TransactionMetadata(TypedDict):
     status: str
     openTimestamp: int
     timeoutAt: int
-    owner: str | None
+    owner: NotRequired[str | None]
     producedPartitions: Mapping[str, object]
     ackedPartitions: Mapping[str, Mapping[str, object]]
 
@@ -64,16 +67,18 @@ def transaction_metadata(
     subscriptions: dict[str, dict[str, object]] = {}
     for pair in record.subscriptions:
         subscriptions.setdefault(pair.topic, {})[pair.name] = participants.get(pair, {})
-    return {
+    metadata: TransactionMetadata = {
         "txnId": str(txn),
         "status": record.state.value,
         "openTimestamp": record.opened_ms,
         # Pulsar's field is the length of the timeout, whatever its name says.
         "timeoutAt": record.deadline_ms - record.opened_ms,
-        "owner": record.owner,
         "producedPartitions": {topic: participants.get(topic, {}) for topic in record.topics},
         "ackedPartitions": subscriptions,
     }
+    if record.owner is not None:
+        metadata["owner"] = record.owner
+    return metadata
 
 
 def in_buffer_stats(topic: PersistentTopic, txn: TxnId) -> Mapping[str, object] | None:
@@ -81,7 +86,10 @@ def in_buffer_stats(topic: PersistentTopic, txn: TxnId) -> Mapping[str, object] 
     open_txn = topic.transactions.in_buffer(txn) if topic.transactional else None
     if open_txn is None:
         return None
-    return {"startPosition": open_txn.start_position, "aborted": open_txn.aborted}
+    stats: dict[str, object] = {"aborted": open_txn.aborted}
+    if open_txn.start_position is not None:
+        stats["startPosition"] = open_txn.start_position
+    return stats
 
 
 def in_pending_ack_stats(
@@ -91,7 +99,8 @@ def in_pending_ack_stats(
     pending = subscription.cursor.pending
     if pending is None or txn not in pending.by_txn:
         return None
-    return {"cumulativeAckPosition": subscription.transactions.cumulative_of(txn)}
+    position = subscription.transactions.cumulative_of(txn)
+    return {} if position is None else {"cumulativeAckPosition": position}
 
 
 class BufferStatsDocument(TypedDict):
@@ -100,20 +109,19 @@ class BufferStatsDocument(TypedDict):
     state: str
     maxReadPosition: str
     lastSnapshotTimestamps: int
-    lowWaterMarks: Mapping[str, int] | None
+    lowWaterMarks: NotRequired[Mapping[str, int]]
     ongoingTxnSize: int
     recoverStartTime: int
     recoverEndTime: int
     totalAbortedTransactions: int
     snapshotType: str
-    segmentsStats: None
 
 
 class PendingAckStatsDocument(TypedDict):
     """Pulsar's TransactionPendingAckStats."""
 
     state: str
-    lowWaterMarks: Mapping[str, int] | None
+    lowWaterMarks: NotRequired[Mapping[str, int]]
     ongoingTxnSize: int
     recoverStartTime: int
     recoverEndTime: int
@@ -122,18 +130,19 @@ class PendingAckStatsDocument(TypedDict):
 def buffer_stats(topic: PersistentTopic, *, low_water_marks: bool) -> BufferStatsDocument:
     """Returns the transactions of a topic. A record decides, so no low water marks are needed."""
     stats = topic.transactions.stats()
-    return {
+    document: BufferStatsDocument = {
         "state": stats.state,
         "maxReadPosition": stats.max_read_position,
         "lastSnapshotTimestamps": 0,
-        "lowWaterMarks": {} if low_water_marks else None,
         "ongoingTxnSize": stats.open_count,
         "recoverStartTime": stats.recovery_started_ms,
         "recoverEndTime": stats.recovery_ended_ms,
         "totalAbortedTransactions": stats.aborted_total,
         "snapshotType": "None",
-        "segmentsStats": None,
     }
+    if low_water_marks:
+        document["lowWaterMarks"] = {}
+    return document
 
 
 def pending_ack_stats(
@@ -141,10 +150,12 @@ def pending_ack_stats(
 ) -> PendingAckStatsDocument:
     """Returns the transactions of a subscription. Its acks are loaded with its cursor."""
     stats = subscription.transactions.stats()
-    return {
+    document: PendingAckStatsDocument = {
         "state": stats.state,
-        "lowWaterMarks": {} if low_water_marks else None,
         "ongoingTxnSize": stats.open_count,
         "recoverStartTime": 0,
         "recoverEndTime": 0,
     }
+    if low_water_marks:
+        document["lowWaterMarks"] = {}
+    return document
