@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import assert_type
 
+import httpx
 import pytest
 
 from magnetar.client import (
@@ -14,13 +15,14 @@ from magnetar.client import (
     JsonSchema,
     Message,
     MessageId,
+    RoundRobin,
     SubscriptionType,
     TransactionState,
 )
-from magnetar.client.errors import AlreadyClosed, OperationTimeout
+from magnetar.client.errors import AlreadyClosed, InvalidConfiguration, OperationTimeout
 from magnetar.client.sync import Client, Consumer, Producer
 
-from .support import PATIENCE_S, ServerAddress, numbered, wait_until
+from .support import PATIENCE_S, Names, ServerAddress, numbered, wait_until
 
 
 @dataclass
@@ -157,6 +159,34 @@ def test_threads_share_a_client_and_another_closes_it(server: ServerAddress, top
     with pytest.raises(AlreadyClosed):
         producer.send(b"late")
     producer.close()
+
+
+def test_a_lazy_producer_attaches_to_what_it_sends_to(
+    own: Client, admin: httpx.Client, names: Names
+) -> None:
+    path = f"/admin/v2/persistent/{names.path}/topic"
+    admin.put(f"{path}/partitions", json=3).raise_for_status()
+    with (
+        own.consumer(names.topic(), "sub") as consumer,
+        own.producer(names.topic(), lazy=True, batching=None, routing=RoundRobin()) as producer,
+    ):
+
+        def attached() -> int:
+            stats = admin.get(f"{path}/partitioned-stats").raise_for_status().json()
+            return sum(len(each["publishers"]) for each in stats["partitions"].values())
+
+        assert attached() == 1
+        refused = [producer.send_nowait(b"refused") for _ in range(3)]
+        errors = [future.exception(PATIENCE_S) for future in refused]
+        assert InvalidConfiguration in map(type, errors)
+        for body in numbered(6):
+            producer.send(body)
+        assert attached() == 3
+        assert producer.connected
+        producer.flush()
+        stored = 6 + errors.count(None)
+        taken = [consumer.receive(PATIENCE_S) for _ in range(stored)]
+        assert len({message.topic for message in taken}) == 3
 
 
 def test_handling_in_threads(own: Client, topic: str) -> None:

@@ -270,19 +270,27 @@ class Client:
         return Opening(open_reader)
 
     @overload
-    def table_view(self, topic: str) -> "Opening[TableView[bytes]]": ...
+    def table_view(self, topic: str, *, subscription: str = "") -> "Opening[TableView[bytes]]": ...
 
     @overload
-    def table_view(self, topic: str, *, schema: Schema[T]) -> "Opening[TableView[T]]": ...
+    def table_view(
+        self, topic: str, *, schema: Schema[T], subscription: str = ""
+    ) -> "Opening[TableView[T]]": ...
 
-    def table_view(self, topic: str, *, schema: Schema[Any] = BYTES) -> "Opening[TableView[Any]]":
-        """Keeps the latest value of each key of a topic."""
+    def table_view(
+        self, topic: str, *, schema: Schema[Any] = BYTES, subscription: str = ""
+    ) -> "Opening[TableView[Any]]":
+        """Keeps the latest value of each key of a topic.
+
+        `subscription` is the name of its subscription, which is not durable; empty for a unique
+        one.
+        """
         name = _full(topic)
 
         async def open_view() -> "TableView[Any]":
             from magnetar.client.consumer.table_view import TableView
 
-            return await self._opened(TableView(self._ready(), name, schema))
+            return await self._opened(TableView(self._ready(), name, schema, subscription))
 
         return Opening(open_view)
 

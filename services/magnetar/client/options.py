@@ -167,6 +167,8 @@ class ProducerOptions:
     """Between two checks for new partitions; 0: never."""
     encryption: Any = None
     """An `Encryption`; None for none."""
+    lazy: bool = False
+    """Whether a partition is attached only when a message goes to it; then use `send`."""
 
     def __post_init__(self) -> None:
         _not_negative(
@@ -180,6 +182,8 @@ class ProducerOptions:
         _check_crypto("encryption", "Encryption", self.encryption)
         if self.initial_sequence_id is not None and self.initial_sequence_id < -1:
             raise InvalidConfiguration("producer: initial_sequence_id must be at least -1")
+        if self.lazy and self.access_mode is not AccessMode.SHARED:
+            raise InvalidConfiguration("producer: lazy needs AccessMode.SHARED")
         pending = self.max_pending_messages
         if self.batching is not None and pending and self.batching.messages_max > pending:
             raise InvalidConfiguration(
@@ -209,6 +213,7 @@ class ProducerKeywords(TypedDict, total=False):
     initial_subscription: str
     update_partitions_s: float
     encryption: Any
+    lazy: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -274,22 +274,25 @@ class Consumer(Generic[T]):
         acks = _acks_of(source, message_id)
         try:
             if self.options.ack_receipt:
-                timeout_s = self._context.options.operation_timeout_s
-                try:
-                    async with asyncio.timeout(timeout_s):
-                        await acks.receipt()
-                except TimeoutError as late:
-                    if isinstance(late, ClientError):
-                        raise
-                    raise OperationTimeout(
-                        f"The ack was not answered in {timeout_s:g} s", topic=source.topic
-                    ) from None
+                await self._in_time(acks.receipt(), source)
         except ClientError as failed:
             error = failed
             raise
         finally:
             for interceptor in self.options.interceptors:
                 interceptor.on_ack(source.topic, message_id, error)
+
+    async def _in_time(self, answer: Awaitable[object], source: PartitionConsumer) -> None:
+        timeout_s = self._context.options.operation_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await answer
+        except TimeoutError as late:
+            if isinstance(late, ClientError):
+                raise
+            raise OperationTimeout(
+                f"The request was not answered in {timeout_s:g} s", topic=source.topic
+            ) from None
 
     async def _ack_in_transaction(
         self,
@@ -354,11 +357,14 @@ class Consumer(Generic[T]):
 
     # -- move ----------------------------------------------------------------------------------
 
-    async def seek(self, to: MessageId | int | Callable[[str], MessageId | int]) -> None:
+    async def seek(
+        self, to: MessageId | int | Callable[[str], MessageId | int], *, inclusive: bool = True
+    ) -> None:
         """Moves the subscription to a message, or to a publish time in ms since 1970.
 
-        The next message is the one with this id, or the first from this time on. A function is
-        called with each topic or partition. An id of one topic cannot move others.
+        The next message is the one with this id, or without `inclusive` the one after it, or the
+        first from this time on. A function is called with each topic or partition. An id of one
+        topic cannot move others.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -376,7 +382,7 @@ class Consumer(Generic[T]):
             )
         for source, target in targets:
             if isinstance(target, MessageId):
-                await source.seek(target, 0, inclusive=True)
+                await source.seek(target, 0, inclusive=inclusive)
             else:
                 await source.seek(None, target, inclusive=True)
 
@@ -427,7 +433,9 @@ class Consumer(Generic[T]):
             command = pb.CommandUnsubscribe(
                 consumer_id=source.consumer_id, request_id=0, force=force
             )
-            await source.request(CommandType.UNSUBSCRIBE, command)
+            # Not repeated: the refusal while others are attached has the number of a failure that
+            # may pass.
+            await self._in_time(source.request_once(CommandType.UNSUBSCRIBE, command), source)
             source.end(AlreadyClosed("The subscription is deleted", topic=source.topic))
         await self.close()
 

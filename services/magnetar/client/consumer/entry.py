@@ -64,6 +64,8 @@ class ReceivedEntry(msgspec.Struct, gc=False, eq=False):
     first_chunk: MessageId | None = None
     chunk_ids: tuple[tuple[int, int], ...] = ()
     """The ledger and entry ids of all chunks of a chunked message."""
+    sealed: bool = False
+    """Whether it is delivered encrypted, because it could not be decrypted."""
 
     @property
     def place(self) -> tuple[int, int]:

@@ -274,6 +274,7 @@ class PartitionConsumer:
         except EncryptionFailed as error:
             action = getattr(shared.options.decryption, "on_failure", None)
             if consumes_encrypted(action, entry.metadata):
+                entry.sealed = True
                 return None
             if not discards_encrypted(action) and self.acks.unacked is not None:
                 self.acks.unacked.add(entry.place, entry.redelivery_count)
@@ -386,15 +387,20 @@ class PartitionConsumer:
     async def request(self, command_type: int, message: Any) -> Any:
         """Sends a request of this consumer and returns the answer."""
         timeout_s = self._context.options.operation_timeout_s
-
-        async def once() -> Any:
-            connection = await self.attached()
-            return await connection.request(command_type, message, timeout_s, self.topic)
-
         return await retrying(
-            once, what="The request", timeout_s=timeout_s, random=self._context.random,
-            topic=self.topic, backoff_max_s=self._context.options.backoff_max_s,
-        )  # fmt: skip
+            lambda: self.request_once(command_type, message),
+            what="The request",
+            timeout_s=timeout_s,
+            random=self._context.random,
+            topic=self.topic,
+            backoff_max_s=self._context.options.backoff_max_s,
+        )
+
+    async def request_once(self, command_type: int, message: Any) -> Any:
+        """Sends a request without repeating it if the broker refuses it."""
+        timeout_s = self._context.options.operation_timeout_s
+        connection = await self.attached()
+        return await connection.request(command_type, message, timeout_s, self.topic)
 
     async def seek(self, message_id: MessageId | None, time_ms: int, *, inclusive: bool) -> None:
         """Moves the subscription; what was received before is dropped."""

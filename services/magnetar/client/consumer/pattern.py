@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from magnetar.client.consumer.topics import Topics
 from magnetar.client.context import Context
-from magnetar.client.errors import ClientError, InvalidConfiguration
+from magnetar.client.errors import ClientError, InvalidConfiguration, NotAllowed
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.retry import FIRST_BACKOFF_S
 from magnetar.client.options import ConsumerOptions
@@ -91,9 +91,11 @@ class PatternWatch:
                 self._tasks.append(task)
 
     async def _list(self) -> None:
-        listed = await self._context.lookup.topics(
-            self._pattern.namespace, self._mode, self._pattern.text
-        )
+        topics, namespace = self._context.lookup.topics, self._pattern.namespace
+        try:
+            listed = await topics(namespace, self._mode, self._pattern.text)
+        except NotAllowed:  # the broker bounds the length of patterns: it is applied here alone
+            listed = await topics(namespace, self._mode)
         await self._reconcile(self._pattern.select(listed.topics))
 
     async def _reconcile(self, wanted: set[str]) -> None:
@@ -113,13 +115,15 @@ class PatternWatch:
     # -- watch ---------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
+        if self._mode != _MODES["persistent"]:
+            return  # brokers watch persistent topics only
         backoff = Backoff(
             FIRST_BACKOFF_S, self._context.options.backoff_max_s, self._context.random
         )
         while not self._stopped:
             try:
                 connection = await self._context.lookup.any_connection()
-                if not connection.features.supports_topic_watchers or self._mode == _MODES["all"]:
+                if not connection.features.supports_topic_watchers:
                     return
                 await self._subscribe(connection)
                 backoff.reset()

@@ -80,9 +80,14 @@ class Reader(Generic[T]):
         """Returns the id of the last message of each topic or partition."""
         return await self._consumer.last_message_ids()
 
-    async def seek(self, to: MessageId | int | Callable[[str], MessageId | int]) -> None:
-        """Moves the reader to a message, or to a publish time in ms since 1970."""
-        await self._consumer.seek(to)
+    async def seek(
+        self, to: MessageId | int | Callable[[str], MessageId | int], *, inclusive: bool = True
+    ) -> None:
+        """Moves the reader to a message, or to a publish time in ms since 1970.
+
+        Without `inclusive`, the next message is the one after the id.
+        """
+        await self._consumer.seek(to, inclusive=inclusive)
 
     def __aiter__(self) -> Self:
         return self

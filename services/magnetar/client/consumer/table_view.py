@@ -31,13 +31,17 @@ Listener = Callable[[str, Any], object]
 class TableView(Generic[T]):
     """A read-only mapping of keys to their latest values."""
 
-    def __init__(self, context: Context, topic: str, schema: Schema[T]) -> None:
+    def __init__(
+        self, context: Context, topic: str, schema: Schema[T], subscription: str = ""
+    ) -> None:
         self.topic = topic
         self._context = context
         self._values: dict[str, T] = {}
         self._listeners: list[Listener] = []
         self._changed = asyncio.Event()
-        options = ReaderOptions(read_compacted=parse_topic(topic).persistent)
+        options = ReaderOptions(
+            read_compacted=parse_topic(topic).persistent, subscription=subscription
+        )
         self._reader: Reader[T] = Reader(context, [topic], StartPosition(EARLIEST), schema, options)
         self._task: asyncio.Task[Any] | None = None
         self.failure: ClientError | None = None

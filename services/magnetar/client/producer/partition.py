@@ -133,7 +133,7 @@ class PartitionProducer:
     def blocked(self) -> bool:
         """Whether messages without a key should rather go to another partition."""
         if self._connection is None:
-            return True
+            return self._was_attached
         limit = self.permits.limit
         if limit and self.permits.taken >= limit:
             return True

@@ -23,6 +23,7 @@ from magnetar.client.limits import Permits
 from magnetar.client.message_id import MessageId
 from magnetar.client.options import ProducerOptions
 from magnetar.client.producer.compression import compressor
+from magnetar.client.producer.lazy import LazyLanes
 from magnetar.client.producer.outgoing import OutgoingMessage, check_fields
 from magnetar.client.producer.partition import MESSAGE_OVERHEAD_BYTES, PartitionProducer
 from magnetar.client.producer.routing import Router
@@ -62,6 +63,7 @@ class Producer(Generic[T]):
         self._cipher: ProducerCipher | None = None
         self._opened_at = context.loop.time()
         self._lanes: list[PartitionProducer] = []
+        self._lazy = LazyLanes() if options.lazy else None
         self._router: Router  # exists once open
         self._growth: asyncio.Task[Any] | None = None
         self.refusal: ClientError | None = None
@@ -81,21 +83,23 @@ class Producer(Generic[T]):
 
             self._cipher = ProducerCipher(self.options.encryption, self._context.loop.time)
         try:
-            if partitions:
-                await self._add_partitions(partitions)
-            else:
+            if not partitions:
+                self._lazy = None
                 await self._add([self.topic], -1)
+            else:
+                await self._add_partitions(partitions)
+            self._router = Router(
+                self.options.routing,
+                self.options.hashing,
+                sticky=self.options.batching is not None,
+                partitions=len(self._lanes),
+                random=self._context.random,
+            )
+            if self._lazy is not None:  # whether the producer may send is known at once
+                await self._lazy.attach(self._lanes[self._router.first])
         except BaseException:
             await self.close(flush_timeout_s=0.0)
             raise
-        lanes = len(self._lanes)
-        self._router = Router(
-            self.options.routing,
-            self.options.hashing,
-            sticky=self.options.batching is not None,
-            partitions=lanes,
-            random=self._context.random,
-        )
         if partitions and self.options.update_partitions_s:
             self._growth = self._context.tasks.start(
                 self._watch_partitions(), f"partitions of {self.topic}"
@@ -122,7 +126,9 @@ class Producer(Generic[T]):
             )
             for index, topic in enumerate(topics)
         ]
-        if len(lanes) == 1:
+        if self._lazy is not None:
+            pass  # they are attached when messages go to them
+        elif len(lanes) == 1:
             await lanes[0].open()
         else:
             await self._open_together(lanes)
@@ -154,7 +160,13 @@ class Producer(Generic[T]):
     @property
     def name(self) -> str:
         """The name by which the broker knows the producer."""
-        return self._lanes[0].name if self._lanes else self.options.name
+        lanes = self._attached
+        return lanes[0].name if lanes else self.options.name
+
+    @property
+    def _attached(self) -> list[PartitionProducer]:
+        lazy = self._lazy
+        return self._lanes if lazy is None else [x for x in self._lanes if lazy.is_attached(x)]
 
     @property
     def partitions(self) -> int:
@@ -174,7 +186,7 @@ class Producer(Generic[T]):
     @property
     def connected(self) -> bool:
         """Whether every partition's broker knows the producer now."""
-        return self.refusal is None and all(lane.connected for lane in self._lanes)
+        return self.refusal is None and all(lane.connected for lane in self._attached)
 
     @property
     def stats(self) -> ProducerStats:
@@ -221,6 +233,8 @@ class Producer(Generic[T]):
         lane = self._lane_of(message)
         if transaction is not None:
             await transaction.enlist_topic(lane.topic)
+        if self._lazy is not None and self._lazy.must_wait(lane):
+            await self._lazy.attach(lane)
         if self.options.block_if_queue_full:
             if not self._try_admit(lane, message):
                 await self._admit(lane, message)
@@ -259,6 +273,11 @@ class Producer(Generic[T]):
             raise InvalidConfiguration(
                 "The transaction does not have the topic yet: `await transaction.enlist(producer)` "
                 "before `send_nowait`",
+                topic=lane.topic,
+            )
+        if self._lazy is not None and self._lazy.must_wait(lane):
+            raise InvalidConfiguration(
+                "The partition of a lazy producer is not attached yet: use `send`",
                 topic=lane.topic,
             )
         self._admit_or_raise(lane, message)
@@ -401,9 +420,10 @@ class Producer(Generic[T]):
         """
         if self.refusal is not None:
             raise self.refusal
-        for lane in self._lanes:
+        lanes = list(self._attached)
+        for lane in lanes:
             lane.close_batches()
-        for lane in list(self._lanes):
+        for lane in lanes:
             await lane.flush()
 
     async def close(self, *, flush_timeout_s: float | None = None) -> None:
@@ -419,12 +439,12 @@ class Producer(Generic[T]):
             self.on_close(self)
         if self._growth is not None:
             self._growth.cancel()
-        lanes, self._lanes = self._lanes, []
+        attached, lanes, self._lanes = self._attached, self._lanes, []
         if flush_timeout_s is None:
             flush_timeout_s = self._context.options.operation_timeout_s
         try:
             if flush_timeout_s:
-                await _flush_all(lanes, flush_timeout_s)
+                await _flush_all(attached, flush_timeout_s)
         finally:
             self._lanes = []
             for lane in lanes:

@@ -58,6 +58,11 @@ class Router:
                     f"routing: there is no partition {self._single} of {partitions}"
                 )
 
+    @property
+    def first(self) -> int:
+        """A partition that messages without a key may go to."""
+        return self._single
+
     def choose(self, message: OutgoingMessage, lanes: Sequence[Lane]) -> int:
         """Returns the index of the message's partition."""
         count = len(lanes)

@@ -83,8 +83,12 @@ class AvroSchema(Schema[T]):
 class AvroCodec:
     """Encodes and decodes with one definition; needs fastavro."""
 
-    def __init__(self, definition: bytes) -> None:
-        """Raises SchemaFailed, and MissingExtra without fastavro."""
+    def __init__(self, definition: bytes, *, reader: bytes | None = None) -> None:
+        """Raises SchemaFailed, and MissingExtra without fastavro.
+
+        `definition` is the one of the writer. With `reader`, decoded values have that definition,
+        by Avro's rules of resolution.
+        """
         try:
             import fastavro
             from fastavro.schema import SchemaParseException, UnknownType
@@ -96,6 +100,9 @@ class AvroCodec:
         try:
             parse_avro(definition)  # bounds the nesting, and gives better errors
             self._schema = fastavro.parse_schema(msgspec.json.decode(definition))
+            self._reader = None
+            if reader is not None:
+                self._reader = fastavro.parse_schema(msgspec.json.decode(reader))
         except (AvroParseError, SchemaParseException, UnknownType, msgspec.MsgspecError) as error:
             raise SchemaFailed(f"The definition is no Avro schema: {error}") from error
 
@@ -112,7 +119,7 @@ class AvroCodec:
         """Returns the value of bytes; raises SchemaFailed."""
         source = BytesIO(data)
         try:
-            plain = self._fastavro.schemaless_reader(source, self._schema)
+            plain = self._fastavro.schemaless_reader(source, self._schema, self._reader)
         except Exception as error:  # fastavro raises what it meets in damaged bytes
             raise SchemaFailed(f"The message is not Avro of its schema: {error!r}") from error
         if source.read(1):

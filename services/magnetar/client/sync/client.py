@@ -184,14 +184,22 @@ class Client:
         return Reader(self, self._portal.call_or(closed, opening.opened))
 
     @overload
-    def table_view(self, topic: str) -> "TableView[bytes]": ...
+    def table_view(self, topic: str, *, subscription: str = "") -> "TableView[bytes]": ...
 
     @overload
-    def table_view(self, topic: str, *, schema: Schema[T]) -> "TableView[T]": ...
+    def table_view(
+        self, topic: str, *, schema: Schema[T], subscription: str = ""
+    ) -> "TableView[T]": ...
 
-    def table_view(self, topic: str, *, schema: Schema[Any] = BYTES) -> "TableView[Any]":
-        """Keeps the latest value of each key of a topic."""
-        opening = self._inner.table_view(topic, schema=schema)
+    def table_view(
+        self, topic: str, *, schema: Schema[Any] = BYTES, subscription: str = ""
+    ) -> "TableView[Any]":
+        """Keeps the latest value of each key of a topic.
+
+        `subscription` is the name of its subscription, which is not durable; empty for a unique
+        one.
+        """
+        opening = self._inner.table_view(topic, schema=schema, subscription=subscription)
         return TableView(self, self._portal.call_or(closed, opening.opened))
 
     def transaction(self, timeout_s: float = TRANSACTION_TIMEOUT_S) -> "Transaction":

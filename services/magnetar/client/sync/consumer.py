@@ -133,13 +133,16 @@ class Consumer(Generic[T]):
         """Asks for everything that is not acknowledged."""
         self._portal.call(lambda: self._inner.redeliver_unacknowledged())
 
-    def seek(self, to: MessageId | int | Callable[[str], MessageId | int]) -> None:
+    def seek(
+        self, to: MessageId | int | Callable[[str], MessageId | int], *, inclusive: bool = True
+    ) -> None:
         """Moves the subscription to a message, or to a publish time in ms since 1970.
 
-        The next message is the one with this id, or the first from this time on. A function is
-        called with each topic or partition. An id of one topic cannot move others.
+        The next message is the one with this id, or without `inclusive` the one after it, or the
+        first from this time on. A function is called with each topic or partition. An id of one
+        topic cannot move others.
         """
-        self._portal.call(lambda: self._inner.seek(to))
+        self._portal.call(lambda: self._inner.seek(to, inclusive=inclusive))
 
     def last_message_ids(self) -> list[MessageId]:
         """Returns the id of the last message of each topic or partition; (-1, -1) if empty."""

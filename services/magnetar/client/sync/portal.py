@@ -97,13 +97,16 @@ class Portal:
                 raise
             return function()
 
-    def submit(self, function: Callable[[], Any]) -> "Future[Any]":
+    def submit(
+        self, function: Callable[[], Any], discard: Callable[[Any], object] | None = None
+    ) -> "Future[Any]":
         """Calls a function in the loop; the future has its result, or that of its awaitable.
 
-        Waits while QUEUED_CALLS_MAX calls wait, except in the loop's own thread.
+        If the future is cancelled and there is a result nevertheless, `discard` gets it. Waits
+        while QUEUED_CALLS_MAX calls wait, except in the loop's own thread.
         """
         future: Future[Any] = Future()
-        self._hand_over(future, function, None)
+        self._hand_over(future, function, discard)
         return future
 
     @property

@@ -56,9 +56,14 @@ class Reader(Generic[T]):
         """Returns the id of the last message of each topic or partition."""
         return self._portal.call(lambda: self._inner.last_message_ids())
 
-    def seek(self, to: MessageId | int | Callable[[str], MessageId | int]) -> None:
-        """Moves the reader to a message, or to a publish time in ms since 1970."""
-        self._portal.call(lambda: self._inner.seek(to))
+    def seek(
+        self, to: MessageId | int | Callable[[str], MessageId | int], *, inclusive: bool = True
+    ) -> None:
+        """Moves the reader to a message, or to a publish time in ms since 1970.
+
+        Without `inclusive`, the next message is the one after the id.
+        """
+        self._portal.call(lambda: self._inner.seek(to, inclusive=inclusive))
 
     def close(self) -> None:
         """Closes the reader; may be called again."""

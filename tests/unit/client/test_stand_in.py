@@ -1,0 +1,271 @@
+"""The stand-in for `import pulsar`: records, options, errors, and what it refuses."""
+
+import gc
+import logging
+import threading
+import warnings
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import _pulsar
+import pulsar as official
+import pulsar.schema as official_schema
+import pytest
+
+import magnetar.pulsar as stand_in
+from magnetar.client import errors
+from magnetar.client.options import Batching, RoundRobin, SinglePartition
+from magnetar.pulsar import schema
+from magnetar.pulsar.logs import NAME
+from magnetar.pulsar.options import client_options, producer_options
+from magnetar.pulsar.outcomes import exception_of
+
+DEADLINE_S = 20.0
+ENUMS = (
+    "BatchingType", "CompressionType", "ConsumerCryptoFailureAction", "ConsumerType",
+    "InitialPosition", "KeySharedMode", "LoggerLevel", "PartitionsRoutingMode",
+    "ProducerAccessMode", "RegexSubscriptionMode", "Result",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENUMS)
+def test_enumerations_are_those_of_the_official_client(name: str) -> None:
+    ours, theirs = getattr(stand_in, name), getattr(official, name)
+    assert {key: int(member) for key, member in ours.__members__.items()} == {
+        key: int(member) for key, member in theirs.__members__.items()
+    }
+    for key, member in ours.__members__.items():
+        assert f"{member} {member!s}" == f"{theirs.__members__[key]} {theirs.__members__[key]!s}"
+
+
+def test_exceptions_are_those_of_the_official_client() -> None:
+    names = {kind.__name__ for kind in _pulsar.PulsarException.__subclasses__()}
+    assert names <= set(stand_in.__all__)
+    for name in names:
+        kind = getattr(stand_in, name)
+        assert (kind.__base__, kind.result.name) == (stand_in.PulsarException, name)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (errors.OperationTimeout("x"), stand_in.Timeout),
+        (errors.AlreadyClosed("x"), stand_in.AlreadyClosed),
+        (errors.server_error(7, "x"), stand_in.ProducerBlockedQuotaExceededError),
+        (errors.server_error(8, "x"), stand_in.ProducerBlockedQuotaExceededException),
+        (errors.server_error(18, "x"), stand_in.IncompatibleSchema),
+        (errors.MessageTooBig("x"), stand_in.MessageTooBig),
+        (errors.SendFailed("x"), stand_in.UnknownError),
+    ],
+)
+def test_errors_become_exceptions(
+    error: errors.ClientError, kind: type[stand_in.PulsarException]
+) -> None:
+    raised = exception_of(error)
+    assert type(raised) is kind
+    assert str(raised).startswith("Pulsar error: ")
+
+
+@pytest.mark.parametrize("name", sorted(set(dir(official)) - {"annotations"}))
+def test_each_name_is_there_or_refused_by_name(name: str) -> None:
+    value = getattr(official, name)
+    belongs = getattr(value, "__module__", "").startswith(("pulsar", "_pulsar"))
+    if name.startswith("_") or not belongs:
+        return
+    if name in stand_in.__all__:
+        assert getattr(stand_in, name) is not None
+    else:
+        with pytest.raises(ImportError, match=f"magnetar.pulsar has no {name}: "):
+            getattr(stand_in, name)
+
+
+def records(module: Any) -> Any:
+    """The same records in both packages."""
+
+    class Color(Enum):
+        RED = 1
+        BLUE = 2
+
+    class Inner(module.Record):  # type: ignore[misc]
+        flag = module.Boolean()
+        amount = module.Double(default=1.5, required_default=True)
+
+    class Outer(module.Record):  # type: ignore[misc]
+        _avro_namespace = "ns"
+        name = module.String(required=True)
+        data = module.Bytes()
+        number = module.Integer(default=3)
+        big = module.Long()
+        color = Color
+        shade = module.CustomEnum(Color, default=Color.BLUE, required_default=True)
+        tags = module.Array(module.String(), default=["x"], required_default=True)
+        counts = module.Map(module.Long())
+        inner = Inner()
+        others = module.Array(Inner())
+        more = module.Map(Inner())
+
+    values = {
+        "name": b"n",
+        "data": "d",
+        "big": 2**40,
+        "color": "RED",
+        "counts": {"a": 1},
+        "inner": {"flag": True},
+        "others": [{"amount": 2.0}],
+        "more": {"k": {"flag": False}},
+    }
+    return Outer, Outer(**values)
+
+
+@pytest.mark.parametrize("kind", ["JsonSchema", "AvroSchema"])
+def test_records_have_the_definitions_and_bytes_of_the_official_client(kind: str) -> None:
+    (ours, our_value), (theirs, their_value) = records(schema), records(official_schema)
+    assert ours.schema() == theirs.schema()
+    our_schema, their_schema = getattr(schema, kind)(ours), getattr(official_schema, kind)(theirs)
+    declared = their_schema.schema_info()
+    assert our_schema.schema_info().schema() == declared.schema()
+    assert our_schema.schema_info().name() == declared.name()
+    encoded = our_schema.encode(our_value)
+    assert encoded == their_schema.encode(their_value)
+    assert str(our_schema.decode(encoded).name) == str(their_schema.decode(encoded).name) == "n"
+    assert our_schema.decode(encoded) == our_value or kind == "JsonSchema"
+
+
+@pytest.mark.parametrize(
+    "values", [{"name": 1}, {"color": "GREEN"}, {"tags": [1]}, {"counts": {1: 2}}, {"inner": 3}]
+)
+def test_records_refuse_what_the_official_client_refuses(values: dict[str, object]) -> None:
+    for module in (schema, official_schema):
+        with pytest.raises(TypeError):
+            records(module)[0](**values)
+    with pytest.raises(AttributeError, match="undeclared field colour"):
+        records(schema)[1].colour = 1
+
+
+def arguments(**changed: object) -> dict[str, Any]:
+    """The arguments of `create_producer` by name."""
+    defaults = dict(
+        zip(
+            stand_in.Client.create_producer.__code__.co_varnames[2:],
+            stand_in.Client.create_producer.__defaults__ or (),
+            strict=False,
+        )
+    )
+    return {**defaults, "topic": "t", **changed}
+
+
+def test_options_of_producers() -> None:
+    options = producer_options(
+        arguments(batching_enabled=True, max_pending_messages=10, send_timeout_millis=500)
+    )
+    assert options["batching"] == Batching(messages_max=10)
+    assert options["send_timeout_s"] == 0.5
+    assert options["routing"] == RoundRobin()
+    single = arguments(message_routing_mode=stand_in.PartitionsRoutingMode.UseSinglePartition)
+    assert producer_options(single)["routing"] == SinglePartition()
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"producer_name": 1}, "producer_name must be None or of type str"),
+        ({"batching_enabled": True, "chunking_enabled": True}, "can't be enabled together"),
+        ({"encryption_key": "k"}, "go together"),
+        (
+            {"message_routing_mode": stand_in.PartitionsRoutingMode.CustomPartition},
+            "needs message_router",
+        ),
+    ],
+)
+def test_bad_options_of_producers(changed: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        producer_options(arguments(**changed))
+
+
+def test_options_of_clients_are_refused_or_reported() -> None:
+    url = "pulsar://127.0.0.1:1"
+    for options, reason in (
+        ({"log_conf_file_path": "f"}, "log4cxx"),
+        ({"use_tls": True}, r"pulsar\+ssl"),
+        ({"logger": 1}, "logger must be"),
+        ({"io_threads": "2"}, "io_threads must be of type int"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            stand_in.Client(url, **options)
+    with pytest.raises(ValueError, match="scheme part is missing"):
+        stand_in.Client("nonsense")
+    with pytest.raises(stand_in.OperationNotSupported, match="AutoClusterFailover"):
+        stand_in.Client(stand_in.ServiceInfoProvider())
+    with pytest.warns(stand_in.OptionHasNoEffect, match="io_threads has no effect"):
+        stand_in.Client(url, io_threads=4).close()
+    with pytest.raises(stand_in.OperationNotSupported, match="no Athenz"):
+        stand_in.AuthenticationAthenz("{}")
+    with pytest.raises(stand_in.OperationNotSupported, match=r"does not load the plugin auth\.so"):
+        stand_in.Authentication("auth.so", "x")
+
+
+def test_failover_takes_numbers_of_checks() -> None:
+    infos = [stand_in.ServiceInfo(f"pulsar://{host}:6650") for host in "abc"]
+    failover = stand_in.AutoClusterFailover(infos[0], infos[1:], 1000, 3, 5)
+    defaults = dict.fromkeys(
+        ("authentication", "log_conf_file_path", "tls_trust_certs_file_path", "listener_name",
+         "tls_private_key_file_path", "tls_certificate_file_path")
+    )  # fmt: skip
+    values = {
+        **defaults, "operation_timeout_seconds": 30, "io_threads": 1,
+        "message_listener_threads": 1, "concurrent_lookup_requests": 50_000,
+        "stats_interval_in_seconds": 600, "use_tls": False, "connection_timeout_ms": 10_000,
+        "tls_allow_insecure_connection": False, "tls_validate_hostname": False,
+    }  # fmt: skip
+    url, options = client_options(failover, values)
+    assert url == "pulsar://a:6650"
+    assert list(options["failover"].secondaries) == ["pulsar://b:6650", "pulsar://c:6650"]
+    assert (options["failover"].failover_delay_s, options["failover"].switch_back_delay_s) == (2, 4)
+
+
+def test_lines_of_the_log_go_to_the_clients_logger(tmp_path: Path) -> None:
+    path = tmp_path / "client.log"
+    lines: list[str] = []
+    target = logging.Logger("program", logging.INFO)  # of this test alone
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    target.addHandler(handler)
+    loggers = (target, stand_in.FileLogger(stand_in.LoggerLevel.Info, str(path)))
+    clients = [stand_in.Client("pulsar://127.0.0.1:1", logger=logger) for logger in loggers]
+    logging.getLogger(f"{NAME}.client.test").info("a line")
+    for client in clients:
+        client.close()
+    logging.getLogger(f"{NAME}.client.test").warning("after the end")
+    assert lines == ["a line"]
+    assert path.read_text().endswith("a line\n")
+    assert logging.getLogger(NAME).level == logging.NOTSET
+    with pytest.raises(stand_in.AlreadyClosed):
+        clients[0].close()
+
+
+def test_a_client_that_is_collected_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    client = stand_in.Client("pulsar://127.0.0.1:1")
+    heard = threading.Event()
+    client._callbacks.post(heard.set)
+    assert heard.wait(DEADLINE_S)
+    assert client._callbacks._thread is not None
+    thread = client._callbacks._thread
+    del client
+    gc.collect()
+    thread.join(DEADLINE_S)
+    assert not set(threading.enumerate()) - before
+
+
+def test_message_ids_compare_and_print_as_the_official_ones() -> None:
+    ours, theirs = stand_in.MessageId(1, 2, 3, 4), official.MessageId(1, 2, 3, 4)
+    assert (str(ours), ours.serialize()) == (str(theirs), theirs.serialize())
+    assert stand_in.MessageId.earliest < ours < stand_in.MessageId.latest
+    again = stand_in.MessageId.deserialize(theirs.serialize())
+    assert again == ours
+    with pytest.raises(ValueError, match="not a serialized message id"):
+        stand_in.MessageId.deserialize(b"\xff")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert str(stand_in.MessageId.earliest) == str(official.MessageId.earliest)
