@@ -46,6 +46,16 @@ COMMANDS: Final = {
     "plan": Command(
         "magnetar.cli.plan", "show what manifests would change, and which data they would delete"
     ),
+    "produce": Command(
+        "magnetar.cli.messages.produce", "send messages from arguments, files, or lines of stdin"
+    ),
+    "consume": Command(
+        "magnetar.cli.messages.consume",
+        "print the messages of a subscription, and acknowledge them",
+    ),
+    "read": Command(
+        "magnetar.cli.messages.read", "print the messages of topics from a position on"
+    ),
     "explain": Command(
         "magnetar.cli.explain", "say why messages are not delivered or not published"
     ),

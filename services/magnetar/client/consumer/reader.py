@@ -72,6 +72,13 @@ class Reader(Generic[T]):
         message.entry.acks.ack_cumulative(message.id)
         return message
 
+    def read_nowait(self) -> Message[T] | None:
+        """Returns the next message if it has been received already."""
+        message = self._consumer.receive_nowait()
+        if message is not None:
+            message.entry.acks.ack_cumulative(message.id)
+        return message
+
     async def has_message_available(self) -> bool:
         """Whether a message follows those that were read."""
         return await self._consumer.has_message_available()
