@@ -22,10 +22,6 @@ from magnetar.cli.messages.errors import InputFailed
 LINE_BYTES_MAX: Final = 256 << 20
 """A longer line is refused: its delimiter is probably wrong."""
 STDIN: Final = "-"
-_READ_ONLY: Final = frozenset(
-    {"topic", "id", "publishTime", "producer", "sequenceId", "redeliveries", "schemaVersion"}
-)
-"""Fields that `consume --json` prints, and that a new message cannot have."""
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -44,7 +40,10 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of `--json`; the names of fields are those that `consume --json` prints."""
+    """A line of `--json`; the names of fields are those that `consume --json` prints.
+
+    From `topic` on, they are printed, and do not belong to a new message.
+    """
 
     value: Any = msgspec.UNSET
     valueBase64: str | None = None
@@ -73,8 +72,8 @@ def decoder(args: argparse.Namespace) -> Callable[[bytes, int], Item]:
         key: str | None = None
         key_bytes: bytes | None = None
         if args.key_delimiter is not None:
-            head, found, tail = line.partition(args.key_delimiter)
-            if not found:
+            head, separator, tail = line.partition(args.key_delimiter)
+            if not separator:
                 raise InputFailed(
                     f"line {number}: no {args.key_delimiter!r} between key and value "
                     "(--key-delimiter)"

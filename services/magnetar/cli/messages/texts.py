@@ -47,10 +47,10 @@ def unescape(text: str) -> bytes:
 
 def delimiter(text: str) -> bytes:
     """Returns the bytes of a delimiter, which is not empty."""
-    found = unescape(text)
-    if not found:
+    data = unescape(text)
+    if not data:
         raise ArgumentTypeError("a delimiter cannot be empty")
-    return found
+    return data
 
 
 def pair(text: str) -> tuple[str, str]:

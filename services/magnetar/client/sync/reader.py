@@ -48,6 +48,10 @@ class Reader(Generic[T]):
         """Returns the next message; raises OperationTimeout if none comes in `timeout_s`."""
         return self._portal.call_or(untaken, lambda: self._inner.read(timeout_s))
 
+    def read_nowait(self) -> Message[T] | None:
+        """Returns the next message if it has been received already."""
+        return self._portal.run(lambda: self._inner.read_nowait())
+
     def has_message_available(self) -> bool:
         """Whether a message follows those that were read."""
         return self._portal.call(lambda: self._inner.has_message_available())
