@@ -10,7 +10,7 @@ import os
 import ssl
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
 from magnetar.core.errors import MagnetarError
@@ -22,7 +22,9 @@ REDIRECTS_MAX: Final = 5
 ANSWER_BYTES_MAX: Final = 64 << 20
 REASON_CHARACTERS_MAX: Final = 1_000
 _REDIRECTS: Final = frozenset({302, 307, 308})
-_OK: Final = 200
+_DONE: Final = frozenset({200, 201, 204})
+CONFLICT: Final = 409
+NOT_FOUND: Final = 404
 
 
 class AdminFailed(MagnetarError):
@@ -39,7 +41,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--admin-url",
         metavar="URL",
-        default=os.environ.get("MAGNETAR_ADMIN_URL", ADMIN_URL_DEFAULT),
+        default=url_default(),
         help=f"the cluster's admin REST (MAGNETAR_ADMIN_URL; {ADMIN_URL_DEFAULT})",
     )
     parser.add_argument(
@@ -51,6 +53,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ca-file", metavar="FILE", help="the authorities that sign the cluster's certificates"
     )
+
+
+def url_default() -> str:
+    """Returns the address of the environment, or that of this machine."""
+    return os.environ.get("MAGNETAR_ADMIN_URL", ADMIN_URL_DEFAULT)
+
+
+def get_json(args: argparse.Namespace, path: str) -> Any:
+    """Returns the JSON document of the answer; raises AdminFailed."""
+    body = get(args, path)
+    try:
+        return json.loads(body)
+    except ValueError:
+        raise AdminFailed(f"{args.admin_url}{path} answered no JSON") from None
 
 
 def get(args: argparse.Namespace, path: str) -> bytes:
@@ -76,7 +92,7 @@ def send(args: argparse.Namespace, method: str, path: str, content: bytes | None
         if secure and parts.scheme != "https":
             raise AdminFailed(f"the cluster redirects to {url}, which is not encrypted")
         status, location, body = _request(method, url, content, token, context)
-        if status == _OK:
+        if status in _DONE:
             return body
         if status not in _REDIRECTS or not location:
             raise AdminFailed(f"{parts.netloc}: {_reason(body) or f'status {status}'}", status)

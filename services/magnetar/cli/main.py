@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "read": Command(
         "magnetar.cli.messages.read", "print the messages of topics from a position on"
     ),
+    "perf": Command("magnetar.cli.perf", "measure throughput and latencies, as pulsar-perf does"),
     "explain": Command(
         "magnetar.cli.explain", "say why messages are not delivered or not published"
     ),
