@@ -34,7 +34,7 @@ from magnetar.wire.encoder import encode_send
 HOST: Final = "127.0.0.1"
 PORTS: Final = {"magnetar": (27650, 29080, 27651), "pulsar": (37650, 39080, 37651)}
 COORDINATORS: Final = 16
-ABORTS_AT_ONCE: Final = 16
+ABORTS_AT_ONCE: Final = 50
 """Of each lane."""
 PAYLOAD: Final = bytes(1024)
 OPEN_TIMEOUT_MS: Final = 3_600_000
@@ -133,12 +133,14 @@ async def opened(port: int, count: int, aborted: int) -> list[Ids]:
 
     async def abort(lane: Lane) -> None:
         for _ in range(aborted // COORDINATORS // ABORTS_AT_ONCE):
-            await lane.end(await lane.open(), pb.TxnAction.ABORT)
+            begun = await asyncio.gather(*(lane.open() for _ in range(ABORTS_AT_ONCE)))
+            await lane.receipts()
+            await asyncio.gather(*(lane.end(ids, pb.TxnAction.ABORT) for ids in begun))
 
     async def fill(lane: Lane) -> Ids:
         await lane.attach()
         await lane.subscribe()
-        await asyncio.gather(*(abort(lane) for _ in range(ABORTS_AT_ONCE)))
+        await abort(lane)
         all_ids = [await lane.open() for _ in range(count // COORDINATORS)]
         await lane.receipts()
         return all_ids[-1]

@@ -1,4 +1,4 @@
-"""Series of the coordinators that this broker serves, under Pulsar's names."""
+"""Series of the coordinators that this broker serves, under Pulsar's names if it has them."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -40,6 +40,8 @@ def transaction_families(service: BrokerService) -> Iterator[str]:
     for index, bound_ms in enumerate((*LATENCY_BOUNDS_MS, None)):
         name = LATENCY + ("overflow" if bound_ms is None else str(bound_ms))
         yield family(name, labels, [count.latencies[index] for count in counts], "counter")
+    ages_s = [coordinator.oldest_age_s for coordinator in coordinators]
+    yield family("magnetar_txn_oldest_age_seconds", labels, ages_s, "gauge")
     cluster = label_text([("cluster", service.cluster)])
     retries = service.transactions.notifier.retries
     yield single("magnetar_txn_end_retries_total", cluster, retries, "counter")

@@ -176,6 +176,14 @@ class Coordinator:
         return len(self._active)
 
     @property
+    def oldest_age_s(self) -> float:
+        """The age of the oldest transaction that has not ended, in seconds; 0 without one."""
+        oldest = next(iter(self._active.values()), None)
+        if oldest is None:
+            return 0.0
+        return max(self._clock.judged_ms() - oldest.record.opened_ms, 0) / 1000
+
+    @property
     def last_number(self) -> int:
         """The number of the newest transaction, -1 if there never was one."""
         return self._writer.next_number - 1

@@ -412,3 +412,24 @@ async def test_a_closed_coordinator_serves_nothing() -> None:
         await coordinator.end(txn.least, stage.caller(), Outcome.COMMIT)
     with pytest.raises(TransactionCoordinatorNotFound):
         await coordinator.begin(None, TIMEOUT_MS)
+
+
+async def test_the_age_of_the_oldest_transaction_outlives_the_coordinator() -> None:
+    stage = Stage()
+    coordinator = await stage.load("a")
+    assert coordinator.oldest_age_s == 0
+    oldest = await coordinator.begin(None, TIMEOUT_MS)
+    stage.set_clock.ms += 3_000
+    newest = await coordinator.begin(None, TIMEOUT_MS)
+    stage.set_clock.ms += 2_000
+    assert coordinator.oldest_age_s == 5
+    await coordinator.close()
+    coordinator = await stage.load("b")
+    assert coordinator.oldest_age_s == 5
+    await coordinator.end(oldest.least, stage.caller(), Outcome.ABORT)
+    assert coordinator.oldest_age_s == 2
+    stage.set_clock.leap_ms = 3_600_000
+    assert coordinator.oldest_age_s == 2
+    await coordinator.end(newest.least, stage.caller(), Outcome.ABORT)
+    assert coordinator.oldest_age_s == 0
+    await coordinator.close()
