@@ -166,7 +166,7 @@ def test_a_broker_that_dies_at_any_call_leaves_a_whole_view_and_what_the_next_ru
     reader = partial(EntryReader, LogSettings(METADATA_URL), ())
     monkeypatch.setattr(compacting, "open_reader", reader)
     monkeypatch.setattr(
-        "magnetar_spark.log.entry_reader.PlannedBookies", lambda *_: _Direct(cluster)
+        "magnetar_spark.log.entry_reader.PlannedBookies", lambda *_: Direct(cluster)
     )
     committed = 0
     for call in range(CALLS_MAX):
@@ -216,7 +216,7 @@ def _compacted_up_to(cluster: JobCluster, topic: str, horizon: Position) -> list
     return compacted([each for each in cluster.log(topic) if each.position <= horizon])
 
 
-class _Direct:
+class Direct:
     """The cluster's bookies, as a reader's."""
 
     def __init__(self, cluster: JobCluster) -> None:

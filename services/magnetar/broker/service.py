@@ -16,6 +16,8 @@ from magnetar import __version__
 from magnetar.broker.catalog.resources import Resources
 from magnetar.broker.cold.compactor import Compactor
 from magnetar.broker.cold.offload import REFRESH_INTERVAL_S, Offloading, publish_defaults
+from magnetar.broker.cold.offloader import CHECK_INTERVAL_S as CHECK_INTERVAL_S_OFFLOAD
+from magnetar.broker.cold.offloader import Offloader
 from magnetar.broker.dynamic.live_settings import LiveSettings
 from magnetar.broker.explain.diagnosis import Diagnosis
 from magnetar.broker.explain.refusals import RecentRefusals
@@ -74,6 +76,9 @@ HANDOVER_SHARE: Final = 0.7
 
 class BrokerService:
     """A broker: `start` it once, then `stop` it. `broker.assemble` builds it."""
+
+    offloader: Offloader | None = None
+    """Offloads the topics of a standalone; None in a cluster, where jobs do."""
 
     def __init__(
         self,
@@ -186,6 +191,8 @@ class BrokerService:
         await publish_defaults(self.store, self.offloading.defaults)
         if self.only_broker:
             await self.compactor.forget_jobs()
+        if self.offloader is not None:
+            await self.offloader.forget_jobs()
         loop = asyncio.get_running_loop()
         self._every(SWEEP_S, self._close_unfinished, "connection deadlines")
         accept = partial(
@@ -268,6 +275,8 @@ class BrokerService:
         )
         if (interval_s := self.settings.compaction.compaction_check_interval_s) > 0:
             self._every(interval_s, self.compactor.check, "check-compaction")
+        if self.offloader is not None:
+            self._every(CHECK_INTERVAL_S_OFFLOAD, self.offloader.check, "check-offload")
         self._every(
             REFRESH_INTERVAL_S,
             lambda: self.offloading.refresh_all(self.ledgers.opened),
@@ -328,6 +337,8 @@ class BrokerService:
         self.stopping = True
         await self.redrives.stop()
         await self.compactor.stop()
+        if self.offloader is not None:
+            await self.offloader.stop()
         if self.transactions is not None:
             await self.transactions.stop()
         for server in self._servers:

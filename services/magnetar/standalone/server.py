@@ -13,6 +13,7 @@ from magnetar.admin.http.server import AdminServer
 from magnetar.bookie.local import LocalBookie
 from magnetar.broker.assemble import assemble, describe_broker
 from magnetar.broker.catalog.defaults import ensure_defaults
+from magnetar.broker.cold.offloader import Offloader
 from magnetar.broker.listeners import bind_all
 from magnetar.broker.security.opener import open_security
 from magnetar.broker.service import BrokerService
@@ -88,6 +89,9 @@ async def start(settings: StandaloneSettings) -> Standalone:
         security = open_security(settings.security, settings.audit, store, clock)
         service = assemble(
             settings, store, ledgers, clock, record, only_broker=True, security=security
+        )
+        service.offloader = Offloader.alone(
+            service.offloading, ledgers.context, service.open_topics
         )
         service.compactor.artifacts = StoreSpec(FILESYSTEM, str(data_dir.resolve() / ARTIFACTS))
         closing.push_async_callback(service.ledgers.close)

@@ -1,7 +1,7 @@
 """`…/{topic}/offload`: requests that ledgers are offloaded, and shows the outcome.
 
 The broker writes the request to the metadata store. The next offload job offloads the ledgers, even
-below the thresholds.
+below the thresholds; a standalone does it itself.
 """
 
 from typing import Final
@@ -53,7 +53,13 @@ async def put_offload(request: Request) -> Response:
     if first_kept is None:
         raise HTTPException(400, "messageId is null")
     topic = await _offloadable(request)
-    await service_of(request).offloading.request(topic.managed_ledger, first_kept.position)
+    service = service_of(request)
+    try:
+        await service.offloading.request(topic.managed_ledger, first_kept.position)
+    finally:
+        # Also if it is requested already: the process may have been killed before it began.
+        if service.offloader is not None:
+            service.offloader.requested(topic.full_name)
     return done()
 
 

@@ -1,1 +1,1 @@
-"""The broker's part in offload, whose work is done by jobs, and in compaction."""
+"""The broker's part in offload, which a standalone runs itself, and in compaction."""

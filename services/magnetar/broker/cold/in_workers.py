@@ -1,4 +1,4 @@
-"""Compacts topics in worker processes. Imported by a broker's first compaction only."""
+"""Compacts and offloads topics in worker processes. Imported by the first of either only."""
 
 import uuid
 from typing import Final
@@ -9,6 +9,7 @@ from magnetar.broker.topic.persistent import as_persistent
 from magnetar.core.names import TopicName
 from magnetar.jobs.compaction.in_worker import compact_topic
 from magnetar.jobs.log.log import Log
+from magnetar.jobs.offload.in_worker import offload_topic
 from magnetar.ledger.context import LedgerContext
 from magnetar.offload.stores import StoreSpec
 from magnetar.settings.compaction import CompactionSettings
@@ -31,6 +32,14 @@ class OwnWriter:
             return -1
         position = persistent.managed_ledger.last_confirmed
         return position.entry_id if position.ledger_id == ledger_id else -1
+
+
+async def offload(
+    context: LedgerContext, topics: OpenTopics, topic: TopicName, result: Result
+) -> None:
+    """Offloads a topic by the steps of a job, with its files written in worker processes."""
+    opened = Log(context.store, context.bookies, context, OwnWriter(topics))
+    await offload_topic(opened, topic, result, job_id=uuid.uuid4().hex, clock=context.clock)
 
 
 class InWorkers:

@@ -15,11 +15,12 @@ from magnetar.core.clock import Clock, SystemClock
 from magnetar.core.errors import MagnetarError
 from magnetar.core.log import get_logger
 from magnetar.jobs.event_loop import run
-from magnetar.jobs.log.range_reader import RangeReader
+from magnetar.jobs.log.range_reader import OpenReader, RangeReader
 from magnetar.jobs.log.ranges import Range
 from magnetar.jobs.offload.work import LedgerTask, Outcome, Result
 from magnetar.jobs.sweeper import PROPERTY_CLUSTER
 from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.metadata.memory import MemoryStore
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable
 from magnetar.offload.file_format import EntryFileWriter, WrittenFile
 from magnetar.offload.records import OffloadRecord
@@ -80,7 +81,7 @@ class LedgerOffloader:
         try:
             written = self._write(task, metadata, files, attempt)
             self._verify(metadata, files, attempt, written)
-            file = self._record(task, attempt, written)
+            file = record_of(task, attempt, written, self._clock.now_ms())
             result = run(self._repository.commit(task.name, attempt, file))
         except MetadataUnavailable:
             raise  # the file may be live: it must not be deleted (see `offload.repository`)
@@ -136,21 +137,6 @@ class LedgerOffloader:
             )
         )
 
-    def _record(self, task: LedgerTask, attempt: Attempt, written: WrittenFile) -> OffloadRecord:
-        return OffloadRecord(
-            ledger_id=task.ledger_id,
-            attempt=attempt.attempt,
-            store=task.store,
-            path=attempt.path,
-            file_bytes=written.file_bytes,
-            entries=written.entries,
-            length_bytes=written.length_bytes,
-            checksum=written.checksum,
-            created_ms=task.created_ms,
-            closed_ms=task.closed_ms,
-            offloaded_ms=self._clock.now_ms(),
-        )
-
     def _give_up(self, task: LedgerTask, files: "ObjectStore", attempt: Attempt) -> None:
         """Deletes the file unless it is live; on failure leaves it to the next run."""
         try:
@@ -163,3 +149,38 @@ class LedgerOffloader:
                 run(delete_file(files, attempt.path))
         except Exception as error:  # noqa: BLE001 - the caller reports why the attempt failed
             log.warning("an attempt is left to the next run", attempt=attempt.key, error=str(error))
+
+
+def record_of(
+    task: LedgerTask, attempt: Attempt, written: WrittenFile, now_ms: int
+) -> OffloadRecord:
+    """The record of a file that was written and verified."""
+    return OffloadRecord(
+        ledger_id=task.ledger_id,
+        attempt=attempt.attempt,
+        store=task.store,
+        path=attempt.path,
+        file_bytes=written.file_bytes,
+        entries=written.entries,
+        length_bytes=written.length_bytes,
+        checksum=written.checksum,
+        created_ms=task.created_ms,
+        closed_ms=task.closed_ms,
+        offloaded_ms=now_ms,
+    )
+
+
+def write_verified(
+    open_reader: OpenReader,
+    cluster_id: str,
+    task: LedgerTask,
+    metadata: LedgerMetadata,
+    attempt: Attempt,
+) -> WrittenFile:
+    """The part of an offload without metadata, for a worker process: the file, read back."""
+    files = open_object_store(task.store)
+    with open_reader() as reader:
+        steps = LedgerOffloader("", cluster_id, MemoryStore(SystemClock()), reader)
+        written = steps._write(task, metadata, files, attempt)
+        steps._verify(metadata, files, attempt, written)
+    return written
