@@ -1,7 +1,7 @@
 """The broker's part in offloading: defaults, topics' plans, requests and stats.
 
-Jobs move ledgers, and in a standalone `offloader`. A broker publishes its settings for the jobs, decides which copy of
-a moved ledger is read, accepts requests (`pulsar-admin topics offload`) for the next job, and
+Jobs move ledgers, in a standalone `offloader`. A broker publishes its settings for them, decides
+which copy of a moved ledger is read, accepts requests (`pulsar-admin topics offload`), and
 caches for its stats what was moved. The cache is as of the last request for it; for topics that are
 offloaded by policy it is refreshed every REFRESH_INTERVAL_S. Topics that are not offloaded cost
 nothing.
