@@ -43,6 +43,7 @@ CLIENT_API = (
     "client/interceptors.py", "client/message.py", "client/message_id.py", "client/opening.py",
     "client/options.py", "client/producer/producer.py", "client/producer/stats.py",
     "client/schema/", "client/sync/", "client/transaction/transaction.py", "pulsar/",
+    "testing/plugin.py",
 )  # fmt: skip
 """The library's public interface, which programs of users call."""
 

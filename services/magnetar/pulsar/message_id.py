@@ -60,7 +60,8 @@ class MessageId:
 
     def __str__(self) -> str:
         position = self._msg_id
-        return f"({position.ledger_id},{position.entry_id},{position.partition},{position.batch_index})"
+        numbers = (position.ledger_id, position.entry_id, position.partition, position.batch_index)
+        return f"({','.join(map(str, numbers))})"
 
     def __repr__(self) -> str:
         return f"MessageId{self}"

@@ -1,0 +1,1 @@
+"""A server for the tests of programs: fixtures of pytest (`magnetar.testing.plugin`)."""

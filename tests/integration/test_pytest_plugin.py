@@ -1,0 +1,115 @@
+"""The pytest plugin in runs of its own: one server for all, fresh namespaces, clear failures."""
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from magnetar.testing import server
+from magnetar.testing.plugin import environment_of
+
+PLUGIN = "magnetar.testing.plugin"
+RUN_TIMEOUT_S = 50
+POLL_S = 0.05
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM_TESTS = """
+import os
+from pathlib import Path
+
+import pytest
+from magnetar.client import Client
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_with_the_blocking_client(number, magnetar_server, magnetar_client, magnetar_topic):
+    with magnetar_client.consumer(magnetar_topic, "sub") as consumer:
+        with magnetar_client.producer(magnetar_topic) as producer:
+            sent = producer.send(b"%d" % number)
+        assert consumer.receive(20).id == sent
+    with Path(os.environ["SEEN"]).open("a") as seen:
+        worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+        seen.write(f"{worker} {magnetar_server.service_url} {magnetar_topic}\\n")
+
+
+def test_transactions_are_configured(magnetar_client):
+    with magnetar_client.transaction():
+        pass
+"""
+
+
+def run(folder: Path, *options: str, seen: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs pytest in a folder, as users do."""
+    environment = {**os.environ, "SEEN": str(seen), "MAGNETAR_URL": "pulsar://not-for-tests:1"}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider",
+         f"--basetemp={folder / 'temp'}", *options],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
+    )  # fmt: skip
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process names the folder in its command, as guard and server do."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_one_server_for_all_workers_and_a_namespace_for_each_test(tmp_path: Path) -> None:
+    (tmp_path / "test_program.py").write_text(PROGRAM_TESTS)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nmagnetar_environment =\n    MAGNETAR_TRANSACTIONS=true\n"
+    )
+    seen = tmp_path / "seen"
+    done = run(tmp_path, "-n", "2", seen=seen)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 passed" in done.stdout
+    workers, urls, topics = zip(
+        *(line.split() for line in seen.read_text().splitlines()), strict=True
+    )
+    assert set(workers) == {"gw0", "gw1"}
+    assert len(set(urls)) == 1
+    assert len(set(topics)) == 4
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while is_running(tmp_path / "temp"):
+        assert time.monotonic() < deadline, "the server did not end"
+        time.sleep(POLL_S)
+
+
+def test_without_a_server_the_failure_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_NEEDED", ("no_such_package_here",))
+    with (
+        pytest.raises(server.ServerFailed, match=r"pip install 'magnetar\[broker\]'"),
+        server.shared_server(tmp_path, {}),
+    ):
+        pass
+
+
+def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
+    with (
+        pytest.raises(server.ServerFailed, match=r"(?s)has ended with code .*perhaps"),
+        server.shared_server(tmp_path, {"MAGNETAR_TRANSACTIONS": "perhaps"}),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("line", ["TRANSACTIONS=true", "MAGNETAR_TRANSACTIONS"])
+def test_a_bad_setting_is_refused(line: str) -> None:
+    with pytest.raises(pytest.UsageError, match="is not of the form MAGNETAR_NAME=VALUE"):
+        environment_of([line])
+    assert environment_of(["MAGNETAR_TRANSACTIONS = true"]) == {"MAGNETAR_TRANSACTIONS": "true"}
+
+
+def test_pytest_finds_the_plugin() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"magnetar": PLUGIN}
