@@ -18,6 +18,8 @@ from tests.sim.txn_history import Attempt, Item, TxnHistory
 from tests.sim.workload import BACKOFF_S, EXCLUSIVE, FAILOVER
 
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.metadata.operations import Change
+from magnetar.transactions.records import PREFIX, decode_head
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
 
@@ -65,6 +67,8 @@ class Reader(Subscriber):
             self.seen = []
             try:
                 await self.attach()
+                if self.subscription == AUDIT:
+                    self._history.kept_from.setdefault(self.topic, self._history.now())
                 await self.gone.wait()
             except ERRORS:
                 pass
@@ -79,7 +83,7 @@ class Reader(Subscriber):
             self.seen.append((position, payload))
             number, _, text = payload.decode().partition("|")
             if number == "plain":
-                self._of.plain.add(text)
+                history.plain_delivered(self.topic, self._of, text)
                 history.acks_hold(self._of, position, self.subscribed_at)
             else:
                 ledger_id, entry_id, index = map(int, text.split(":"))
@@ -380,6 +384,14 @@ class Transactions:
             self.history.outcomes_kept = self.plan.retention_s > KEPT_S_MIN
         self.readers: list[Reader] = []
         self.movers: list[Mover] = []
+        world.metadata.watching.on_change.append(self._changed)
+
+    def _changed(self, change: Change) -> None:
+        """Follows the epochs of coordinators."""
+        coordinator = change.key.removeprefix(PREFIX)
+        if change.after is not None and change.key.startswith(PREFIX) and coordinator.isdecimal():
+            head = decode_head(change.key, change.after.value)
+            self.history.epochs[int(coordinator)] = head.epoch
 
     async def start(self) -> None:
         """Begins once the coordinators and the source's subscription exist."""
@@ -460,6 +472,8 @@ class Transactions:
         for attempt in history.attempts:
             for topic, number, item in attempt.outputs if history.took_effect(attempt) else ():
                 payload = f"{number}|{':'.join(map(str, item))}".encode()
+                if history.may_be_trimmed(topic, (topic, number, item)):
+                    continue
                 if topic == reader.topic and payload not in got:
                     return f"{reader.topic}: the audit lacks {payload!r} of {attempt.name}"
         return ""

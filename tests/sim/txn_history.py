@@ -43,6 +43,8 @@ class Attempt:
     committed: bool | None = None
     """None: the client does not know."""
     ended_at: float = -1.0
+    epoch: int = 0
+    """That of its coordinator, when it was begun."""
     group: "list[Attempt]" = field(default_factory=list)
     """Those that are committed with it, itself included; empty if it ends alone."""
 
@@ -72,8 +74,16 @@ class TxnHistory:
         self.plain: dict[str, set[str]] = defaultdict(set)
         """By target: messages outside of transactions that have a receipt."""
         self._at: dict[Output, Position] = {}
+        self._first_at: dict[tuple[str, object], float] = {}
+        """When a message of a target was first delivered: an output, or the text of a plain one."""
+        self.kept_from: dict[str, float] = {}
+        """When the subscription existed that acks nothing, by target: what was delivered before may
+        have been acked and trimmed."""
+        self.epochs: dict[int, int] = {}
+        """Of the coordinators."""
         self.pending_s = 0.0
-        """A transaction is certainly open for so long, unless its client ends it."""
+        """A transaction is certainly open for so long, unless its client ends it, or its
+        coordinator moves: the clocks of brokers differ by more than a timeout."""
         self.outcomes_kept = False
         """Whether every outcome is kept until the end, so that no transaction may be unknown."""
 
@@ -82,7 +92,7 @@ class TxnHistory:
         for earlier in self.attempts:
             if earlier.txn == txn:
                 self.violated(f"transaction {txn} was begun twice")
-        attempt = Attempt(len(self.attempts), txn, asked_at)
+        attempt = Attempt(len(self.attempts), txn, asked_at, epoch=self.epochs.get(txn[0], 0))
         self.attempts.append(attempt)
         return attempt
 
@@ -115,7 +125,18 @@ class TxnHistory:
         if self._at.setdefault(output, position) != position:
             self.violated(f"{reader.name}: {output} is at {self._at[output]} and at {position}")
         self.acks_hold(reader, position, subscribed_at)
+        self._first_at.setdefault((output[0], output), self.now())
         reader.delivered[output] += 1
+
+    def plain_delivered(self, topic: str, reader: ReaderHistory, text: str) -> None:
+        """A reader got a message outside of transactions."""
+        self._first_at.setdefault((topic, text), self.now())
+        reader.plain.add(text)
+
+    def may_be_trimmed(self, topic: str, message: object) -> bool:
+        """Whether a message of a target was delivered before anything kept it."""
+        first_at = self._first_at.get((topic, message))
+        return first_at is not None and first_at < self.kept_from.get(topic, 0.0)
 
     def acks_hold(self, reader: ReaderHistory, position: Position, subscribed_at: float) -> None:
         """An ack with a receipt holds for every later consumer."""
@@ -130,7 +151,11 @@ class TxnHistory:
         """A mover got messages of the source."""
         wanted = set(items)
         for attempt in self.attempts:
-            still_open = not attempt.end_sent and self.now() < attempt.begun_at + self.pending_s
+            still_open = (
+                not attempt.end_sent
+                and self.now() < attempt.begun_at + self.pending_s
+                and self.epochs.get(attempt.txn[0], 0) == attempt.epoch
+            )
             if still_open and 0 <= attempt.acked_at < subscribed_at:
                 for item in wanted & attempt.items:
                     self.violated(f"{item} came to a mover, while {attempt.name} has acked it")
@@ -166,10 +191,17 @@ class TxnHistory:
                 continue
             for (topic, _), reader in self.readers.items():
                 for output in attempt.outputs:
-                    if output[0] == topic and output not in reader.delivered:
+                    if output[0] != topic or output in reader.delivered:
+                        continue
+                    if not self.may_be_trimmed(topic, output):
                         return f"{reader.name}: {output} of {attempt.name} has not come"
         for (topic, _), reader in self.readers.items():
-            if lacks := self.plain[topic] - reader.plain:
+            lacks = {
+                text
+                for text in self.plain[topic] - reader.plain
+                if not self.may_be_trimmed(topic, text)
+            }
+            if lacks:
                 return f"{reader.name}: the plain message {min(lacks)} has not come"
         return ""
 
