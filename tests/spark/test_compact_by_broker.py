@@ -56,6 +56,7 @@ from magnetar_spark.log.entry_reader import EntryReader
 from magnetar_spark.log.settings import LEDGER_SETTINGS, LogSettings
 
 INDEX_BYTES = 1 << 20
+DISK_BYTES = 8 << 20
 LEDGER = 7
 CALLS_MAX = 200
 """More than a compaction makes of the metadata store."""
@@ -87,6 +88,7 @@ async def compact(
         job_id=uuid.uuid4().hex,
         clock=cluster.clock,
         index_bytes=INDEX_BYTES,
+        disk_bytes=DISK_BYTES,
         bytes_max=bytes_max,
         store_otherwise=cluster.spec if store else None,
     )
@@ -352,3 +354,11 @@ def test_what_survives_is_what_survives_by_spark(
         assert [each.messages for each in ours.files] == [each.messages for each in theirs.files]
 
     compared()
+
+
+def test_an_index_that_does_not_fit_is_an_error_that_names_the_setting(tmp_path: Path) -> None:
+    entries = [entry(number, key=f"key {number}" * 9, value=b"v") for number in range(900)]
+    one = writing(entries, [], tmp_path, "a")
+    with pytest.raises(PersistenceError, match="compaction_index_disk_mb"):
+        compact_here(one, EARLIEST, 1, 1)
+    assert len(compact_here(one, EARLIEST, 1, DISK_BYTES).files) == 1

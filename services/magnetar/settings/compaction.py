@@ -37,3 +37,11 @@ class CompactionSettings:
         unit="MiB",
         within=(1, 1 << 20),
     )
+    compaction_index_disk_mb: int = setting(
+        512,
+        "Space on disk for that index, and less than that again for sorting; a topic with more "
+        "keys is not compacted.",
+        group=COMPACTION,
+        unit="MiB",
+        within=(1, 1 << 20),
+    )

@@ -15,7 +15,8 @@ from magnetar_operator.models.pods import Pods, Resources, Storage
 from magnetar_operator.models.values import seconds
 
 USER_ID: Final = 10_000
-TMP_SIZE: Final = "64Mi"
+TMP_SIZE: Final = "1Gi"
+"""A bound, beyond which the pod is evicted. A broker's compaction sorts its keys there."""
 STOP_RESERVE_S: Final = 2
 """The part of the grace period that a process must leave unused."""
 

@@ -58,6 +58,7 @@ class InWorkers:
         self._context = context
         self._topics = topics
         self._index_bytes = settings.compaction_index_mb * MIB
+        self._disk_bytes = settings.compaction_index_disk_mb * MIB
         self._store_otherwise = store_otherwise
         most = settings.compaction_topic_size_mb_max
         self._bytes_max = most * MIB if has_jobs and most != UNBOUNDED else UNBOUNDED
@@ -72,6 +73,7 @@ class InWorkers:
             job_id=uuid.uuid4().hex,
             clock=context.clock,
             index_bytes=self._index_bytes,
+            disk_bytes=self._disk_bytes,
             bytes_max=self._bytes_max,
             store_otherwise=self._store_otherwise,
         )

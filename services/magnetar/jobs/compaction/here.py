@@ -29,10 +29,15 @@ class Compacted:
     messages_read: int
 
 
-def compact_here(writing: Writing, settled: Position, index_bytes: int = INDEX_BYTES) -> Compacted:
-    """Compacts; blocks. `settled` is that of `chunks.settled`."""
+def compact_here(
+    writing: Writing,
+    settled: Position,
+    index_bytes: int = INDEX_BYTES,
+    disk_bytes: int | None = None,
+) -> Compacted:
+    """Compacts; blocks. `settled` is that of `chunks.settled`, the sizes those of `KeyIndex`."""
     counts = Counts()
-    with KeyIndex(index_bytes) as index:
+    with KeyIndex(index_bytes, disk_bytes) as index:
         for part in writing.parts:
             for latest in latest_places(part.number, entries_of_part(writing.reader, part), counts):
                 index.update(latest)

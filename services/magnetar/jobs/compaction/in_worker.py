@@ -27,6 +27,7 @@ async def compact_topic(
     job_id: str,
     clock: Clock,
     index_bytes: int,
+    disk_bytes: int,
     bytes_max: int,
     store_otherwise: StoreSpec | None,
 ) -> None:
@@ -35,7 +36,7 @@ async def compact_topic(
         run = Run(
             *(log, job_id, await ensure_cluster_id(log.store, clock.now_ms()), clock, report),
             reader=open_reader,
-            engine=partial(_passes, log, index_bytes),
+            engine=partial(_passes, log, index_bytes, disk_bytes),
             store_otherwise=store_otherwise,
             bytes_max=bytes_max,
         )
@@ -45,10 +46,12 @@ async def compact_topic(
         (await clean_attempts(log.store, report_kept=False)).report(report, "leftoversDeleted")
 
 
-async def _passes(log: Log, index_bytes: int, writing: Writing, settled: Position) -> Compacted:
+async def _passes(
+    log: Log, index_bytes: int, disk_bytes: int, writing: Writing, settled: Position
+) -> Compacted:
     pieces = [piece for part in writing.parts for piece in part.pieces]
     ranges = [piece for piece in pieces if isinstance(piece, Range)]
-    task = partial(compact_here, writing, settled, index_bytes)
+    task = partial(compact_here, writing, settled, index_bytes, disk_bytes)
     result = await in_worker(log, task, ranges)
     if not isinstance(result, Compacted):
         raise PersistenceError(f"a worker process answered {type(result).__name__}")

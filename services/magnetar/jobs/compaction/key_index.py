@@ -15,6 +15,8 @@ from magnetar.jobs.compaction.chunks import ChunkRow
 
 KIB: Final = 1 << 10
 ROWS_AT_ONCE: Final = 10_000
+PAGES_MIN: Final = 16
+"""Enough for the empty tables."""
 _SETTINGS: Final = (
     "PRAGMA journal_mode=OFF",
     "PRAGMA synchronous=OFF",
@@ -47,12 +49,19 @@ END
 class KeyIndex:
     """Maps keys to places; a context manager, for one thread. Raises PersistenceError."""
 
-    def __init__(self, memory_bytes: int) -> None:
-        """`memory_bytes` bounds the cache of pages, and again each sort."""
+    def __init__(self, memory_bytes: int, disk_bytes: int | None = None) -> None:
+        """`memory_bytes` bounds the cache of pages, and again each sort, `disk_bytes` the file.
+
+        A sort spills less than the file has.
+        """
         self._connection = sqlite3.connect("", isolation_level=None)
         self._has_chunks = False
         for statement in (*_SETTINGS, f"PRAGMA cache_size=-{max(1, memory_bytes // KIB)}"):
             self._connection.execute(statement)
+        if disk_bytes is not None:
+            ((page_bytes,),) = self._connection.execute("PRAGMA page_size")
+            pages = max(PAGES_MIN, disk_bytes // page_bytes)
+            self._connection.execute(f"PRAGMA max_page_count={pages}")
         for statement in _TABLES:
             self._connection.execute(statement)
 
@@ -103,6 +112,7 @@ class KeyIndex:
 
 def _failed(error: sqlite3.Error) -> PersistenceError:
     return PersistenceError(
-        f"the index of keys of a compaction failed: {error}. It needs space for a row per key in "
-        "the folder that TMPDIR names"
+        f"the index of keys of a compaction failed: {error}. It needs about 40 bytes and the key "
+        "for each key in the folder that TMPDIR names, and brokers bound it by "
+        "compaction_index_disk_mb"
     )

@@ -9,7 +9,8 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
@@ -35,6 +36,9 @@ from magnetar.jobs.worker.frames import (
 from magnetar.offload.errors import COLD_ERRORS
 
 NICENESS: Final = 10
+OOM_SCORE: Final = Path("/proc/self/oom_score_adj")
+OOM_FIRST: Final = "1000"
+"""If memory is short, the kernel ends this process before the broker, which shares its limit."""
 ERROR_CHARS_MAX: Final = 500
 
 Task = Callable[[], object]
@@ -166,6 +170,8 @@ def run(incoming: BinaryIO, outgoing: BinaryIO) -> None:
 def main() -> None:
     """Uses standard input and output as the pipe; what libraries print goes to standard error."""
     os.nice(NICENESS)
+    with suppress(OSError), OOM_SCORE.open("w") as score:
+        score.write(OOM_FIRST)
     outgoing = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     run(sys.stdin.buffer, outgoing)
