@@ -8,9 +8,10 @@ import argparse
 import json
 import os
 import ssl
+from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from magnetar.core.errors import MagnetarError
@@ -74,12 +75,28 @@ def get(args: argparse.Namespace, path: str) -> bytes:
     return send(args, "GET", path)
 
 
+class Answer(NamedTuple):
+    """The body and the headers of an answer; names of headers are in lower case."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+
 def send(args: argparse.Namespace, method: str, path: str, content: bytes | None = None) -> bytes:
     """Sends a request with a JSON document or without a body; as `get`."""
+    return exchange(args, method, path, content).body
+
+
+def exchange(
+    args: argparse.Namespace, method: str, path: str, content: bytes | None = None
+) -> Answer:
+    """Sends a request as `send`; returns the whole answer."""
     url = args.admin_url.rstrip("/") + path
     try:
         token = Path(args.token_file).read_text().strip() if args.token_file else ""
-        context = ssl.create_default_context(cafile=args.ca_file)
+        # Reading the authorities takes longer than a request, so only for TLS.
+        tls = urlsplit(url).scheme == "https" or args.ca_file
+        context = ssl.create_default_context(cafile=args.ca_file) if tls else None
     except (OSError, ValueError) as error:
         raise AdminFailed(str(error)) from None
     if not is_header_text(token):
@@ -91,9 +108,10 @@ def send(args: argparse.Namespace, method: str, path: str, content: bytes | None
             raise AdminFailed(f"{url} is not an address such as {ADMIN_URL_DEFAULT}")
         if secure and parts.scheme != "https":
             raise AdminFailed(f"the cluster redirects to {url}, which is not encrypted")
-        status, location, body = _request(method, url, content, token, context)
+        status, headers, body = _request(method, url, content, token, context)
         if status in _DONE:
-            return body
+            return Answer(body, headers)
+        location = headers.get("location", "")
         if status not in _REDIRECTS or not location:
             raise AdminFailed(f"{parts.netloc}: {_reason(body) or f'status {status}'}", status)
         url = urljoin(url, location)
@@ -101,8 +119,8 @@ def send(args: argparse.Namespace, method: str, path: str, content: bytes | None
 
 
 def _request(
-    method: str, url: str, content: bytes | None, token: str, context: ssl.SSLContext
-) -> tuple[int, str, bytes]:
+    method: str, url: str, content: bytes | None, token: str, context: ssl.SSLContext | None
+) -> tuple[int, Mapping[str, str], bytes]:
     parts = urlsplit(url)
     connection: HTTPConnection
     if parts.scheme == "https":
@@ -121,7 +139,8 @@ def _request(
         connection.request(method, target, content, headers)
         response: HTTPResponse = connection.getresponse()
         body = response.read(ANSWER_BYTES_MAX)
-        return response.status, response.headers.get("location", ""), body
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        return response.status, headers, body
     except (OSError, HTTPException) as error:
         raise AdminFailed(f"{parts.netloc}: {error or type(error).__name__}") from None
     finally:

@@ -57,6 +57,16 @@ COMMANDS: Final = {
         "magnetar.cli.messages.read", "print the messages of topics from a position on"
     ),
     "perf": Command("magnetar.cli.perf", "measure throughput and latencies, as pulsar-perf does"),
+    "topics": Command(
+        "magnetar.cli.administration.topics", "list, create, delete and inspect topics"
+    ),
+    "subscriptions": Command(
+        "magnetar.cli.administration.subscriptions", "list, create and move subscriptions; peek"
+    ),
+    "namespaces": Command(
+        "magnetar.cli.administration.namespaces", "list, create, delete namespaces; policies"
+    ),
+    "tenants": Command("magnetar.cli.administration.tenants", "list, create and delete tenants"),
     "explain": Command(
         "magnetar.cli.explain", "say why messages are not delivered or not published"
     ),

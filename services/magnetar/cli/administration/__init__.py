@@ -1,0 +1,1 @@
+"""Daily administration over the admin REST: tenants, namespaces, topics, subscriptions."""
