@@ -67,6 +67,7 @@ COMMANDS: Final = {
         "magnetar.cli.administration.namespaces", "list, create, delete namespaces; policies"
     ),
     "tenants": Command("magnetar.cli.administration.tenants", "list, create and delete tenants"),
+    "advise": Command("magnetar.cli.advise", "suggest settings for the producers of a topic"),
     "explain": Command(
         "magnetar.cli.explain", "say why messages are not delivered or not published"
     ),
@@ -76,6 +77,9 @@ COMMANDS: Final = {
     "token": Command("magnetar.cli.token", "create keys and tokens, show and validate tokens"),
     "etcd": Command("magnetar.cli.etcd", "list the key ranges that each role needs in etcd"),
     "config": Command("magnetar.cli.config", "list and explain the settings"),
+    "completion": Command(
+        "magnetar.cli.completion", "print a script that completes commands in a shell"
+    ),
 }
 
 
