@@ -11,10 +11,10 @@ from magnetar.cli.administration.calls import Verb, argument
 
 def _list(args: argparse.Namespace) -> None:
     tenants = [args.tenant] if args.tenant else admin_rest.get_json(args, "/admin/v2/tenants")
-    found: list[str] = []
+    listed: list[str] = []
     for tenant in tenants:
-        found += admin_rest.get_json(args, f"/admin/v2/namespaces/{quote(tenant, safe='')}")
-    show.names(args, found)
+        listed += admin_rest.get_json(args, f"/admin/v2/namespaces/{quote(tenant, safe='')}")
+    show.names(args, listed)
 
 
 def _create(args: argparse.Namespace) -> None:

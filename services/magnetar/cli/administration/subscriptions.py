@@ -19,8 +19,8 @@ _LATEST = 2**63 - 1
 
 
 def _list(args: argparse.Namespace) -> None:
-    found = calls.stats_of(args, calls.topic_of(args.topic))["subscriptions"]
-    show.rows(args, found, SUBSCRIPTION_COLUMNS, subscription_rows(found))
+    listed = calls.stats_of(args, calls.topic_of(args.topic))["subscriptions"]
+    show.rows(args, listed, SUBSCRIPTION_COLUMNS, subscription_rows(listed))
 
 
 def _create(args: argparse.Namespace) -> None:
@@ -44,12 +44,12 @@ def _delete(args: argparse.Namespace) -> None:
 
 
 def _stats(args: argparse.Namespace) -> None:
-    found = calls.stats_of(args, calls.topic_of(args.topic))["subscriptions"]
-    if args.subscription not in found:
+    listed = calls.stats_of(args, calls.topic_of(args.topic))["subscriptions"]
+    if args.subscription not in listed:
         raise admin_rest.AdminFailed(
             f"{args.topic} has no subscription {args.subscription}", admin_rest.NOT_FOUND
         )
-    item = found[args.subscription]
+    item = listed[args.subscription]
     simple = {
         name: value for name, value in item.items() if isinstance(value, str | bool | int | float)
     }
@@ -74,8 +74,8 @@ def _consumer(item: dict[str, Any]) -> list[object]:
 
 
 def _backlog(args: argparse.Namespace) -> None:
-    found = calls.stats_of(args, calls.topic_of(args.topic))["subscriptions"]
-    counts = {name: item.get("msgBacklog", 0) for name, item in sorted(found.items())}
+    listed = calls.stats_of(args, calls.topic_of(args.topic))["subscriptions"]
+    counts = {name: item.get("msgBacklog", 0) for name, item in sorted(listed.items())}
     show.fields(args, counts, counts)
 
 

@@ -11,15 +11,15 @@ from magnetar.cli.administration.calls import Verb, argument
 def _list(args: argparse.Namespace) -> None:
     namespace = calls.namespace_of(args.namespace)
     domain = "non-persistent" if args.non_persistent else "persistent"
-    found: list[str] = admin_rest.get_json(args, f"/admin/v2/{domain}/{namespace}")
+    listed: list[str] = admin_rest.get_json(args, f"/admin/v2/{domain}/{namespace}")
     parents: list[str] = admin_rest.get_json(args, f"/admin/v2/{domain}/{namespace}/partitioned")
     if not args.partitions:
         partitioned = set(parents)
-        found = [name for name in found if name.rpartition("-partition-")[0] not in partitioned]
-        found = sorted({*found, *parents})
+        listed = [name for name in listed if name.rpartition("-partition-")[0] not in partitioned]
+        listed = sorted({*listed, *parents})
     if not args.system:
-        found = [name for name in found if not name.rpartition("/")[2].startswith("__")]
-    show.names(args, found)
+        listed = [name for name in listed if not name.rpartition("/")[2].startswith("__")]
+    show.names(args, listed)
 
 
 def _create(args: argparse.Namespace) -> None:
