@@ -331,3 +331,13 @@ async def test_a_closed_client_refuses(server: ServerAddress, topic: str) -> Non
         await producer.send(b"late")
     with pytest.raises(AlreadyClosed):
         await client.producer(topic)
+
+
+async def test_acknowledged_messages_that_are_not_persistent(own: Client, names: Names) -> None:
+    """They share one id, so that no ack is one of a later message."""
+    topic = names.topic(domain="non-persistent")
+    async with own.consumer(topic, "sub") as consumer, own.producer(topic) as producer:
+        for body in numbered(5):
+            await producer.send(body)
+            assert values(await take(consumer, 1, ack=True)) == [body]
+        assert consumer.stats.duplicates_dropped == 0

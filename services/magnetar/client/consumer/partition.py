@@ -63,6 +63,8 @@ class PartitionConsumer:
     ) -> None:
         self.topic = topic
         self.partition = partition
+        # Messages that are not persistent all have the same id.
+        self._has_ids = topic.startswith("persistent://")
         self.schema: Schema[Any] = shared.schema.for_topic()
         self._context = context
         self._loop = context.loop
@@ -238,7 +240,7 @@ class PartitionConsumer:
         place = (delivery.ledger_id, delivery.entry_id)
         try:
             entry, payload = read_entry(self, delivery)
-            if self.acks.group.covers(place):
+            if self._has_ids and self.acks.group.covers(place):
                 shared.stats.duplicates_dropped += 1
                 self.permits.consumed(entry.metadata.num_messages_in_batch)
                 return
