@@ -64,6 +64,8 @@ class Produced:
     """The receipt's id."""
     attempts: int
     """How often the client sent the message; 0: the client library does not say."""
+    delayed: bool = False
+    """It has a delivery time: consumers of shared types get it then, in no order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ def encode(event: Event) -> str:
 def decode(line: str) -> Event:
     name, *values = json.loads(line)
     kind = _TYPES[name]
-    for index, field in enumerate(_NAMES[kind]):
-        value = values[index]
+    # A history of an older client may lack the last fields, which have defaults then.
+    for index, (field, value) in enumerate(zip(_NAMES[kind], values, strict=False)):
         if field in _ENUMS:
             values[index] = _ENUMS[field](value)
         elif field in ("id", "to") and value is not None:

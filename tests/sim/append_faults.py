@@ -166,10 +166,12 @@ async def _cursors_unreadable(world: "World", fault: FaultPlan, rng: Random) -> 
     if node is None or node.process is None or node.admin is None:
         return
     ledgers = frozenset(
-        record.ledger_id
+        ledger_id
         for key, one in world.metadata.store._records.items()
         if key.startswith(CURSORS_PREFIX)
-        and (record := decode_cursor(key, one.value)).ledger_id != NO_LEDGER
+        for record in (decode_cursor(key, one.value),)
+        for ledger_id in (record.ledger_id, *record.kept)
+        if ledger_id != NO_LEDGER
     )
     delay_s = rng.choice((0.0, 0.0, rng.uniform(0.5, 6.0)))
     for_s = rng.uniform(1.0, UNREADABLE_S_MAX)

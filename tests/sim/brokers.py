@@ -78,6 +78,12 @@ async def broker_main(node: Node, world: "World") -> None:
         settings = changed(
             settings, deduplication=True, deduplication_snapshot_entries=plan.deduplicates
         )
+    if plan.delays.chance:
+        settings = changed(
+            settings,
+            delayed_delivery_strict=plan.delays.strict,
+            delayed_delivery_tick_ms=plan.delays.tick_ms,
+        )
     if plan.txn.messages:
         settings = changed(
             settings, transactions=True, transaction_outcome_retention_s=plan.txn.retention_s

@@ -7,6 +7,7 @@ from tests.sim.append_faults import watch_swaps
 from tests.sim.churn import Churner
 from tests.sim.churn_faults import owner_of
 from tests.sim.clocks import SimClock
+from tests.sim.delays import prepare_delays
 from tests.sim.fences import watch_fences
 from tests.sim.loop import Process
 from tests.sim.metadata import MetadataClient
@@ -32,6 +33,7 @@ def prepare(world: "World") -> None:
     watch_swaps(world)
     watch_quorums(world)
     prepare_offloads(world)
+    prepare_delays(world)
     world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:
         cursor_log.LEDGER_BYTES_MIN  # noqa: B018  # it must be there

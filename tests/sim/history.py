@@ -9,10 +9,13 @@ not delivered to it. The rest is asked at the end, by `checker.py`.
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.sim.keyed_order import KeyedOrder
 from tests.sim.recording import Recording
+
+if TYPE_CHECKING:
+    from tests.sim.delays import Delays
 
 Position = tuple[int, int]
 
@@ -34,6 +37,8 @@ class Sent:
     key: str = ""
     index: int = 0
     """In its batch."""
+    deliver_at: float = 0.0
+    """When consumers of shared types may get it, in seconds of the run; 0: at once."""
 
     @property
     def stored(self) -> bool:
@@ -62,6 +67,8 @@ class SubscriptionHistory:
     acked: dict[Position, float] = field(default_factory=dict)
     """When the receipt of an ack came."""
     acks_sent: set[Position] = field(default_factory=set)
+    acked_early: set[Position] = field(default_factory=set)
+    """A consumer has acked the entry that it did not have, so it need not come."""
     undone: int = 0
     """Number of seeks: messages acked before a seek may be redelivered."""
     keyed: KeyedOrder | None = None
@@ -87,6 +94,8 @@ class SubscriptionHistory:
 
     def wants(self, sent: Sent) -> bool:
         """Whether this message must come, once it is receipted."""
+        if sent.receipt is not None and sent.receipt in self.acked_early:
+            return False
         return not self.over and sent.stored and sent.created_at > self.since
 
 
@@ -97,6 +106,8 @@ class TopicHistory:
     name: str
     sent: dict[tuple[str, int], Sent] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionHistory] = field(default_factory=dict)
+    on_delayed: list[Callable[[Position], None]] = field(default_factory=list)
+    """Called when a producer has the receipt of an entry with a delivery time."""
 
     def subscription(self, name: str) -> SubscriptionHistory:
         return self.subscriptions.setdefault(name, SubscriptionHistory(name))
@@ -110,11 +121,18 @@ class TopicHistory:
         *,
         key: str = "",
         index: int = 0,
+        deliver_at: float = 0.0,
     ) -> None:
-        self.sent[producer, sequence] = Sent(payload, now, key=key, index=index)
+        self.sent[producer, sequence] = Sent(
+            payload, now, key=key, index=index, deliver_at=deliver_at
+        )
 
-    def published(self, key: str, position: Position) -> None:
+    def published(self, key: str, position: Position, *, delayed: bool = False) -> None:
         """A producer has the receipt of an entry."""
+        if delayed:
+            for receipted in self.on_delayed:
+                receipted(position)
+            return  # what comes at its time is in no order
         for subscription in self.subscriptions.values():
             if subscription.keyed is not None:
                 subscription.keyed.published(key, position)
@@ -131,6 +149,8 @@ class History:
         self.now = now
         self.recording = Recording(now)
         self.topics: dict[str, TopicHistory] = {}
+        self.delays: Delays
+        """The checks of delayed messages; the world sets it."""
         self.violations: list[str] = []
         self.on_violation: Callable[[], None] = lambda: None
         """Called at each violation."""

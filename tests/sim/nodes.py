@@ -67,6 +67,7 @@ class Node:
         """What the life's own code draws from."""
         self._skew_ms = loop.rng.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
         self.clock = SimClock(loop)
+        self._ahead_ms = self._skew_ms
 
     @property
     def alive(self) -> bool:
@@ -76,6 +77,7 @@ class Node:
         """A new life."""
         self.lives += 1
         rng = self.loop.rng
+        self._ahead_ms = max(self.ahead_ms, self._skew_ms)
         self.clock = SimClock(
             self.loop, origin_s=rng.uniform(0, ORIGIN_S_MAX), skew_ms=self._skew_ms
         )
@@ -130,6 +132,16 @@ class Node:
     def jump_clock(self, milliseconds: int) -> None:
         self._skew_ms += milliseconds
         self.clock.skew_ms += milliseconds
+
+    def set_clock(self) -> None:
+        """Sets the wall clock, now and for later lives, to about the true time."""
+        self._skew_ms = max(-SKEW_MS_MAX, min(self._skew_ms, SKEW_MS_MAX))
+        self.clock.skew_ms = self._skew_ms
+
+    @property
+    def ahead_ms(self) -> int:
+        """How far the wall clock of this node was ahead at most, up to now."""
+        return max(self._ahead_ms, self.clock.skew_ms_max)
 
     # -- the disk --------------------------------------------------------------------------
 

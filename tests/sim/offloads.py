@@ -182,7 +182,7 @@ class Job:
 
     async def offload(self, task: LedgerTask, job: str) -> None:
         """The steps of the job's executors, by their own code."""
-        made = WRITER(None, job, CLUSTER_ID, self._log.store, Entries(self._ledgers))
+        made = WRITER(job, CLUSTER_ID, self._log.store, Entries(self._ledgers))
         made._clock = self._node.clock
         outcome = await made.offload(task)
         self._world.watching.counts[f"an offload: {outcome.result}"] += 1

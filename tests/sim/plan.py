@@ -89,6 +89,8 @@ JOINT_CHANCE: Final = 0.4
 STRIKES: Final = 0x57A1
 STRIKES_CHANCE: Final = 0.5
 """Of the runs with transactions."""
+DELAYS: Final = 0xDE1A
+DELAYS_CHANCE: Final = 0.35
 DEDUPLICATION: Final = 0xDED0
 DEDUPLICATION_CHANCE: Final = 0.3
 
@@ -182,6 +184,25 @@ class TxnPlan:
 
 
 @dataclass(slots=True)
+class DelayPlan:
+    """Messages with delivery times (`delays.py`); none by default."""
+
+    chance: float = 0.0
+    """That a SEND has a delivery time; 0: the run has no delayed messages."""
+    delay_s: float = 1.0
+    """The mean of the delays."""
+    early_acks: float = 0.0
+    """That a consumer acks a delayed message when its producer has the receipt."""
+    strict: bool = False
+    tick_ms: int = 1_000
+    memory_moments: int = 50_000
+    """More of them are stored as a run."""
+    page_moments: int = 1_024
+    snapshot_entries: int = 10_000
+    snapshot_s: float = 120.0
+
+
+@dataclass(slots=True)
 class Plan:
     """One run."""
 
@@ -203,6 +224,7 @@ class Plan:
     churn: ChurnPlan = field(default_factory=ChurnPlan)
     hazards: HazardPlan = field(default_factory=HazardPlan)
     txn: TxnPlan = field(default_factory=TxnPlan)
+    delays: DelayPlan = field(default_factory=DelayPlan)
     deduplicates: int = 0
     """Topics deduplicate, and store their ids after this number of entries; 0: they do not."""
 
@@ -320,6 +342,24 @@ def add_deduplication(plan: Plan, *, always: bool = False) -> None:
     rng = Random(plan.seed ^ DEDUPLICATION)
     if plan.world == "topics" and (rng.random() < DEDUPLICATION_CHANCE or always):
         plan.deduplicates = rng.choice((1, 5, 20, 1_000))
+
+
+def add_delays(plan: Plan, *, always: bool = False) -> None:
+    """Adds delayed messages to some runs of topics, drawn independently."""
+    rng = Random(plan.seed ^ DELAYS)
+    if plan.world != "topics" or not (rng.random() < DELAYS_CHANCE or always):
+        return
+    plan.delays = DelayPlan(
+        chance=rng.choice((0.1, 0.5, 0.9)),
+        delay_s=rng.choice((0.5, 3.0, 12.0)),
+        early_acks=rng.choice((0.0, 0.1, 0.4)),
+        strict=rng.random() < 0.5,
+        tick_ms=rng.choice((10, 200, 1_000, 1_000)),
+        memory_moments=rng.choice((2, 5, 20, 50_000)),
+        page_moments=rng.choice((2, 5, 1_024)),
+        snapshot_entries=rng.choice((1, 4, 15, 10_000)),
+        snapshot_s=rng.choice((1.0, 5.0, 120.0)),
+    )
 
 
 def add_transactions(plan: Plan, *, always: bool = False) -> None:

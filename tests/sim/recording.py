@@ -179,7 +179,8 @@ class Recording:
                 done = sent.receipted_at if receipted else self.now()
                 outcome = Outcome.OK if receipted else Outcome.UNKNOWN
                 what = (topic.name, producer, sequence, sent.key, fingerprint(sent.payload))
-                events.append(Produced(*what, sent.created_at, done, outcome, at, sent.sends))
+                how = (outcome, at, sent.sends, sent.deliver_at > 0)
+                events.append(Produced(*what, sent.created_at, done, *how))
         return [*events, *self.events]
 
     def violations(self, topics: Iterable["TopicHistory"]) -> list[str]:

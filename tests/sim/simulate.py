@@ -13,6 +13,7 @@ from tests.sim.loop import Deadlock, Process, SimLoop, run
 from tests.sim.plan import (
     add_churn,
     add_deduplication,
+    add_delays,
     add_hazards,
     add_strikes,
     add_transactions,
@@ -64,6 +65,7 @@ def simulate(
         add_transactions(plan)
         add_strikes(plan)
         add_deduplication(plan)
+        add_delays(plan)
     else:
         plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:

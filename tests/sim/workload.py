@@ -8,14 +8,16 @@ receipt or without, now or later, and begins anew wherever its topic went.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
 from tests.history.events import Outcome
 from tests.sim.client import ACTIVE_CONSUMER_CHANGE, PASSING, Client, Refused, Wire
+from tests.sim.clocks import WALL_MS_AT_START
 from tests.sim.history import History, Position, SubscriptionHistory, TopicHistory
 from tests.sim.keyed_order import KeyedOrder
+from tests.sim.plan import DelayPlan
 from tests.sim.recording import Session
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -38,6 +40,7 @@ CUTS_S: Final = (0.0005, 0.003, 0.02, 0.3, 1.5)
 """About how long after a command its client closes the connection, where it does."""
 REST_S: Final = (2.0, 8.0)
 KEYS: Final = 7
+DELAY_S_MAX: Final = 40.0
 HOARDED_S_MAX: Final = 6.0
 """How long an ack is kept for the closing of its topic."""
 
@@ -52,6 +55,7 @@ class Habits:
     again_chance: float = 0.0
     """The chance that an ack without a receipt is followed by the same ack with one."""
     error_s_max: float = 0.0  # a producer sends on for so long after a SEND_ERROR
+    delays: DelayPlan = field(default_factory=DelayPlan)
     calm: bool = False
     on_ack_receipt: Callable[[str], None] = lambda _: None
     """Called with the topic when the receipt of an ack, or of a commit of acks, has come."""
@@ -74,6 +78,8 @@ class Unit:
 
     sequences: range
     payloads: list[bytes]
+    deliver_at: float = 0.0
+    """In seconds of the run; 0: at once."""
 
 
 class Producer:
@@ -176,16 +182,24 @@ class Producer:
         self._next += count
         self._left -= count
         payloads = []
+        deliver_at = self._deliver_at()
         key = key_of(sequences[0])
         for index, sequence in enumerate(sequences):
             head = f"{self.name}|{sequence}|".encode()
             payload = head + self._rng.randbytes(self._rng.randint(1, self._size))
             payloads.append(payload)
             now = self._history.now()
-            self._log.add(self.name, sequence, payload, now, key=key, index=index)
-        unit = Unit(sequences, payloads)
+            how = (self.name, sequence, payload, now)
+            self._log.add(*how, key=key, index=index, deliver_at=deliver_at)
+        unit = Unit(sequences, payloads, deliver_at)
         self._unreceipted.append(unit)
         self._send(unit)
+
+    def _deliver_at(self) -> float:
+        delays = self._habits.delays
+        if not delays.chance or self._rng.random() >= delays.chance:
+            return 0.0
+        return self._history.now() + min(self._rng.expovariate(1 / delays.delay_s), DELAY_S_MAX)
 
     def _send(self, unit: Unit) -> None:
         wire = self._wire
@@ -201,6 +215,8 @@ class Producer:
             producer_name=self.name, sequence_id=first, publish_time=1_800_000_000_000
         )
         metadata.partition_key = key_of(first)
+        if unit.deliver_at:
+            metadata.deliver_at_time = WALL_MS_AT_START + int(unit.deliver_at * 1000)
         command = pb.CommandSend(producer_id=self.number, sequence_id=first)
         payload = unit.payloads[0]
         if first != last:
@@ -232,7 +248,8 @@ class Producer:
             self._history.deduplicated(self._log, self.name, unit.sequences)
         else:
             self._history.receipted(self._log, self.name, unit.sequences, position)
-            self._log.published(key_of(unit.sequences[0]), position)
+            key = key_of(unit.sequences[0])
+            self._log.published(key, position, delayed=unit.deliver_at > 0)
         self._changed.set()
 
     def detached(self, redirect: str) -> None:
@@ -275,6 +292,8 @@ class Consumer:
         self._subscribed_at = 0.0
         self._used = 0
         self._last: Position = (-1, -1)
+        self._acked_here: set[Position] = set()
+        """Acks that have their receipt on this attachment."""
         self._acking: set[asyncio.Task[None]] = set()
         self.name = f"{subscription}-{rng.randrange(1 << 30):x}"
         self._session = self._new_session()
@@ -297,6 +316,7 @@ class Consumer:
         self._wire, self._serving = wire, False
         self._used = 0
         self._last = (-1, -1)
+        self._acked_here.clear()
         self._subscribed_at = asyncio.get_running_loop().time()
         command = pb.CommandSubscribe(
             topic=self.topic,
@@ -359,7 +379,14 @@ class Consumer:
         metadata, messages = messages_of(payload)
         self._session.received(message, metadata, messages)
         first = metadata.sequence_id
-        if self._of.keyed is not None:
+        if position in self._acked_here:
+            self._history.violated(
+                f"{self.topic}/{self._of.name}: {position} came after the receipt of its ack, to "
+                f"the consumer that acked it"
+            )
+        if self.kind in (SHARED, KEY_SHARED) and metadata.deliver_at_time:
+            self._history.delays.delivered(self._of, metadata, position)
+        elif self._of.keyed is not None:
             self._of.keyed.delivered(metadata.partition_key, position, (self.name, self.number))
         for index, one in enumerate(messages):
             key = (metadata.producer_name, first + index)
@@ -400,6 +427,18 @@ class Consumer:
         self._acking.add(task)
         task.add_done_callback(self._acking.discard)
 
+    def ack_early(self, position: Position) -> None:
+        """Acks, now and then, a delayed message that it did not receive."""
+        wire = self._wire
+        if wire is None or not self.serving or self.kind not in (SHARED, KEY_SHARED):
+            return
+        if self._rng.random() < self._habits.delays.early_acks:
+            self._of.acked_early.add(position)
+            acking = self._ack(wire, self.number, position, 0.0, False)
+            task = asyncio.get_running_loop().create_task(acking, name="early ack")
+            self._acking.add(task)
+            task.add_done_callback(self._acking.discard)
+
     def _ack_unanswered(self, wire: Wire, number: int, position: Position) -> None:
         command = self._ack_command(number, position)
         wire.write(encode_command(CommandType.ACK, command))
@@ -427,6 +466,8 @@ class Consumer:
         except ACK_ERRORS:
             return
         if not answer.HasField("error") and undone == of.undone:
+            if self.kind in (SHARED, KEY_SHARED) and wire is self._wire and number == self.number:
+                self._acked_here.add(position)
             of.acked.setdefault(position, self._history.now())
             self._ack_receipted(of)
             self._habits.on_ack_receipt(self.topic)

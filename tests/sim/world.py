@@ -15,6 +15,7 @@ from tests.sim.brokers import BROKER_PORT, broker_main, prepare_cluster
 from tests.sim.checker import check
 from tests.sim.churning import reload_topics, start_churn
 from tests.sim.client import Client
+from tests.sim.delays import Delays
 from tests.sim.faults import play
 from tests.sim.history import History
 from tests.sim.loop import Process, SimLoop
@@ -48,6 +49,7 @@ class World:
         self.network = Network(loop, plan.weather)
         self.metadata = MetadataServer(loop, self.network)
         self.history = History(loop.time)
+        self.history.delays = Delays(self)
         self.bookies = [
             Node(loop, self.network, f"bookie-{n + 1}", lambda node: bookie_main(node, self))
             for n in range(plan.bookies)
@@ -66,6 +68,7 @@ class World:
             plan.churn.hoard_chance,
             plan.hazards.again_chance,
             plan.hazards.error_s_max,
+            plan.delays,
         )
         self.metadata.etcd_leases = plan.hazards.etcd_leases
         self.metadata.watching.start(self.history.violated)
@@ -174,9 +177,10 @@ class World:
 
     def _consume(self, topic: str, name: str, kind: int, *, acks: bool = True) -> None:
         client, rng = self.client_of_its_own(), self.new_rng()
-        self.add_consumer(
-            Consumer(client, self.history, topic, name, kind, rng, self.habits, acks=acks)
-        )
+        consumer = Consumer(client, self.history, topic, name, kind, rng, self.habits, acks=acks)
+        if self.plan.delays.early_acks and acks:
+            self.history.topic(topic).on_delayed.append(consumer.ack_early)
+        self.add_consumer(consumer)
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Has it run in one of the clients' processes."""
@@ -225,6 +229,9 @@ class World:
                 node.start()
             elif node.process is not None and node.process.paused:
                 node.process.resume()
+        if self.plan.delays.chance:
+            for node in self.brokers:
+                node.set_clock()
         self.healed_at = self.loop.now
 
     async def settle(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from tests.history.coverage import Acks
 from tests.history.events import Id, Outcome, Received
 from tests.history.finding import Finding
 from tests.history.index import Index, Life
@@ -18,10 +19,12 @@ def check(index: Index) -> Iterator[Finding]:
         if life.drained is None:
             continue
         came = {one.id for session in life.sessions for one in session.received}
-        skipped = _skipped(life)
+        skipped, acks = _skipped(life), Acks(life.acks)
         for at, message in life.topic.receipts.items():
             if at in came or at < skipped or message.done > life.drained.at:
                 continue
+            if message.delayed and acks.of(at):
+                continue  # acked before its time
             if life.owes(message):
                 text = f"{life.shown}: {message.producer}:{message.sequence}, receipted as {at}"
                 text += f" at {message.done:.3f}, never came"

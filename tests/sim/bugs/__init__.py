@@ -17,6 +17,7 @@ def all_bugs() -> dict[str, Bug]:
         bookie,
         broker,
         deduplication,
+        delays,
         hazards,
         instances,
         ledger,
@@ -33,6 +34,7 @@ def all_bugs() -> dict[str, Bug]:
         *topics.BUGS,
         *transactions.BUGS,
         *deduplication.BUGS,
+        *delays.BUGS,
     )
     return {bug.name: bug for bug in found}
 

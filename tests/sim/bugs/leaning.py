@@ -3,7 +3,15 @@
 from random import Random
 
 from tests.sim.bugs.bug import Lean
-from tests.sim.plan import LOSSY, FaultPlan, Plan, add_churn, add_transactions, draw_topic
+from tests.sim.plan import (
+    LOSSY,
+    DelayPlan,
+    FaultPlan,
+    Plan,
+    add_churn,
+    add_transactions,
+    draw_topic,
+)
 
 SPAN_S = 8.0
 
@@ -79,6 +87,18 @@ def deduplicates(entries: int) -> Lean:
     return lean
 
 
+def delays(**more: float) -> Lean:
+    """Most messages have a delivery time, which is kept strictly, with `more` of `DelayPlan`."""
+
+    def lean(plan: Plan) -> None:
+        plan.delays = DelayPlan(chance=0.7, delay_s=4.0, strict=True, tick_ms=10)
+        for name, value in more.items():
+            getattr(plan.delays, name)  # it must be there
+            setattr(plan.delays, name, value)
+
+    return lean
+
+
 def transactions(**more: float) -> Lean:
     """Clients move messages in transactions, with `more` of what `TxnPlan` has."""
 
@@ -149,6 +169,17 @@ def key_shared() -> Lean:
     def lean(plan: Plan) -> None:
         for topic in plan.topics:
             topic.subscriptions = (("work", 3, 3),)
+            topic.messages, topic.pace_s = 150, SPAN_S / 60
+
+    return lean
+
+
+def many_shared() -> Lean:
+    """Every topic has a Shared and a Key_Shared subscription, and steady traffic."""
+
+    def lean(plan: Plan) -> None:
+        for topic in plan.topics:
+            topic.subscriptions = (("work", 1, 2), ("more", 3, 2))
             topic.messages, topic.pace_s = 150, SPAN_S / 60
 
     return lean

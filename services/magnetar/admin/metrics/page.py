@@ -33,6 +33,7 @@ from magnetar.broker.topic.persistent import as_persistent
 from magnetar.observe.metrics import escape, family, process_metrics
 
 if TYPE_CHECKING:
+    from magnetar.admin.metrics.delay_series import DelaySeries
     from magnetar.broker.balance.service import Balance
 
 TOPICS_PER_TURN: Final = 256
@@ -80,11 +81,13 @@ class MetricsPage:
         )
         quotas = QuotaSeries()
         participants = ParticipantSeries(cluster, topics=settings.operation.topic_metrics)
+        delays: DelaySeries | None = None
         namespaces: list[str] = []
         for count, topic in enumerate(service.topics):
             labels_of_topic = topic_labels(cluster, topic)
             _collect(service, topic, labels_of_topic, topics, subscriptions, participants)
             quotas.add(labels_of_topic, topic)
+            delays = _collect_delays(delays, service, labels_of_topic, topic)
             namespaces.append(f"{topic.name.tenant}/{topic.name.namespace_local}")
             if count % TOPICS_PER_TURN == TOPICS_PER_TURN - 1:
                 await asyncio.sleep(0)
@@ -124,7 +127,7 @@ class MetricsPage:
             await asyncio.sleep(0)
         for piece in quotas.families(cluster, topics=settings.operation.topic_metrics):
             yield piece
-        for piece in participants.families():
+        for piece in chain(participants.families(), () if delays is None else delays.families()):
             yield piece
         for piece in subscriptions.families():
             yield piece
@@ -138,6 +141,23 @@ def _compaction_families(service: BrokerService) -> Iterable[str]:
     from magnetar.admin.metrics.compaction_series import compaction_families
 
     return compaction_families(service)
+
+
+def _collect_delays(
+    series: "DelaySeries | None", service: BrokerService, labels: str, topic: Topic
+) -> "DelaySeries | None":
+    """Adds the topic's delayed messages; returns the series, None before the first topic."""
+    persistent = as_persistent(topic)
+    if persistent is None or persistent.delays is None:
+        return series
+    if series is None:
+        # Imported here: a broker without delayed messages does not need it.
+        from magnetar.admin.metrics.delay_series import DelaySeries
+
+        by_topic = service.settings.operation.topic_metrics
+        series = DelaySeries(escape(service.cluster), topics=by_topic)
+    series.add(labels, topic, persistent.delays)
+    return series
 
 
 def _collect(

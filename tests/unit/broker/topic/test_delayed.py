@@ -1,5 +1,8 @@
 """Delayed messages: who gets them, when, and what acks, seeks, restarts and policies do to them."""
 
+import asyncio
+from typing import Any
+
 import pytest
 from tests.unit.broker.topic.delay_stage import (
     HOUR_MS,
@@ -13,7 +16,9 @@ from tests.unit.broker.topic.txn_stage import T1, Records
 from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
-from magnetar.core.errors import NotAllowed
+from magnetar.broker.topic.delayed import delayed_delivery
+from magnetar.broker.topic.delayed.delayed_delivery import DelayedDelivery
+from magnetar.core.errors import NotAllowed, PersistenceError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.managed_ledger.record import DELAYED_CURSOR
 from magnetar.policies.filters import ENTRY_FILTERS
@@ -327,6 +332,51 @@ async def test_many_delayed_messages_are_stored_in_runs_and_restored(crash: bool
         assert schedule.runs == []
         await turns(100)
         assert delays_of(topic).store.log.record.kept == ()
+
+
+async def test_a_producer_that_is_faster_than_the_index_waits_and_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delayed_delivery, "MEMORY_MOMENTS_FACTOR", 1)
+    async with delay_stage(delayed_delivery_memory_messages=1_000) as s:
+        topic = await s.topic()
+        await s.send(topic, ("first", 60_000))
+        delays, schedule = delays_of(topic), schedule_of(topic)
+        stored = asyncio.Event()
+        store_run = DelayedDelivery._store_run
+
+        async def slow(self: DelayedDelivery, *given: Any) -> None:
+            await stored.wait()
+            await store_run(self, *given)
+
+        monkeypatch.setattr(DelayedDelivery, "_store_run", slow)
+        await s.send(topic, *((f"{n}", 60_000 + n) for n in range(999)))
+        assert schedule.in_memory == 1_000
+        sending = asyncio.ensure_future(s.send(topic, ("held", 60_000)))
+        await turns(20)
+        assert schedule.in_memory == 1_000
+        assert not sending.done()
+        stored.set()
+        await sending
+        assert len(schedule) == 1_001
+        assert not delays._flush_failed
+
+
+async def test_a_producer_is_refused_if_the_index_cannot_be_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(delayed_delivery, "MEMORY_MOMENTS_FACTOR", 1)
+
+    async def fails(*_given: Any) -> None:
+        raise PersistenceError("no bookies")
+
+    monkeypatch.setattr(DelayedDelivery, "_store_run", fails)
+    async with delay_stage(delayed_delivery_memory_messages=1_000) as s:
+        topic = await s.topic()
+        await s.send(topic, *((f"{n}", 60_000 + n) for n in range(1_000)))
+        with pytest.raises(PersistenceError, match="cannot be stored: 1000 of them are in memory"):
+            await s.send(topic, ("refused", 60_000))
+        await s.send(topic, ("at once", 0))
 
 
 @pytest.mark.parametrize("sub_type", SHARED)

@@ -18,7 +18,9 @@ import random
 from typing import Any, Final, Protocol
 
 from magnetar.broker.policies.applied_policies import AppliedPolicies
+from magnetar.broker.topic.delayed.codec_v1 import PageInfo
 from magnetar.broker.topic.delayed.limits import DelayLimits
+from magnetar.broker.topic.delayed.operations import Operation, Operations
 from magnetar.broker.topic.delayed.replay import replay
 from magnetar.broker.topic.delayed.run_files import read_head, read_page, write_run
 from magnetar.broker.topic.delayed.schedule import Run, Schedule
@@ -47,7 +49,8 @@ TICK_MS_MIN: Final = 10
 TIMER_S_MAX: Final = 30.0
 """The longest wait of the timer: so late at most if the wall clock is set ahead."""
 MEMORY_MOMENTS_FACTOR: Final = 10
-"""If runs cannot be stored, delayed messages are refused at this multiple of `memory_moments`."""
+"""At this multiple of `memory_moments` delayed messages wait until a run is stored; they are
+refused if storing runs fails."""
 READS_AT_ONCE_MAX: Final = 16
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 60.0
@@ -86,6 +89,7 @@ class DelayedDelivery:
         "_clock",
         "_ended",
         "_failure",
+        "_flush_failed",
         "_flushing",
         "_handle",
         "_limits",
@@ -96,6 +100,7 @@ class DelayedDelivery:
         "_ticked_s",
         "_topic",
         "_wakes_ms",
+        "operations",
         "schedule",
         "store",
     )
@@ -105,7 +110,8 @@ class DelayedDelivery:
     ) -> None:
         self.schedule: Schedule | None = None
         """None until the first delayed message."""
-        self.store = IndexStore(topic.managed_ledger, self._contents, clock, tasks)
+        self.operations = Operations()
+        self.store = IndexStore(topic.managed_ledger, self._contents, clock, tasks, self.operations)
         self._topic = topic
         self._limits = limits
         self._clock = clock
@@ -119,6 +125,8 @@ class DelayedDelivery:
         self._ticked_s = 0.0
         self._ended = self._preparing = self._removing = False
         self._flushing = self._loading = False
+        self._flush_failed = False
+        """Whether the last attempt to store a run failed."""
 
     # -- policies and time
 
@@ -158,6 +166,8 @@ class DelayedDelivery:
         if schedule is not None:
             if schedule.in_memory < self._limits.memory_moments * MEMORY_MOMENTS_FACTOR:
                 return None
+            if self._flushing and not self._flush_failed:
+                return UNDECIDED  # the producer sends faster than bookies store
             return PersistenceError(
                 f"The index of the delayed messages of {self._topic.full_name} cannot be stored: "
                 f"{schedule.in_memory} of them are in memory already"
@@ -240,13 +250,23 @@ class DelayedDelivery:
         schedule.restore(snapshot.moments)
         for start in range(0, len(snapshot.runs), READS_AT_ONCE_MAX):
             ledgers = snapshot.runs[start : start + READS_AT_ONCE_MAX]
-            heads = await asyncio.gather(*(read_head(self.store.log, i) for i in ledgers))
+            heads = await asyncio.gather(*map(self._load_head, ledgers))
             for ledger_id, pages in zip(ledgers, heads, strict=True):
                 schedule.restore_run(ledger_id, pages)
         replayed = await replay(ledger, snapshot.position, schedule.add)
         self._begin(schedule, replayed)
         if replayed or self.store.log.record.kept:
             self.store.take()
+
+    async def _load_head(self, ledger_id: int) -> list[PageInfo]:
+        self.operations.begun(Operation.LOAD)
+        try:
+            pages = await read_head(self.store.log, ledger_id)
+        except BaseException:
+            self.operations.failed(Operation.LOAD)
+            raise
+        self.operations.succeeded(Operation.LOAD)
+        return pages
 
     def _begin(self, schedule: Schedule, replayed: int) -> None:
         self.schedule = schedule
@@ -314,9 +334,11 @@ class DelayedDelivery:
 
     async def _load_page(self, run: Run) -> bool:
         run.loading = True
+        self.operations.begun(Operation.LOAD)
         try:
             run.loaded(await read_page(self.store.log, run.ledger_id, run.next_page))
         except MagnetarError as error:
+            self.operations.failed(Operation.LOAD)
             log.warning(
                 "page of the index of delayed messages not read, will retry; the messages in it "
                 "are delivered late", topic=self._topic.full_name, error=str(error),
@@ -324,6 +346,7 @@ class DelayedDelivery:
             return False
         finally:
             run.loading = False
+        self.operations.succeeded(Operation.LOAD)
         return True
 
     # -- store
@@ -351,6 +374,8 @@ class DelayedDelivery:
                 try:
                     await self._flush_once(schedule)
                     self._backoff = Backoff(RETRY_S, RETRY_S_MAX, random)
+                    self._flush_failed = False
+                    self._topic.resume_gate()
                 except (MagnetarError, TimeoutError) as error:
                     if self._ended:
                         return
@@ -359,13 +384,27 @@ class DelayedDelivery:
                         topic=self._topic.full_name,
                         error=str(error) or type(error).__name__,
                     )
+                    self._flush_failed = True
+                    self._topic.resume_gate()  # refuses the messages that wait now
                     await asyncio.sleep(self._backoff.failed_s())
         finally:
             self._flushing = False
+            self._topic.resume_gate()
 
     async def _flush_once(self, schedule: Schedule) -> None:
         cursor_log = self.store.log
         moments = schedule.freeze()
+        self.operations.begun(Operation.CREATE)
+        try:
+            await self._store_run(schedule, cursor_log, moments)
+        except BaseException:
+            self.operations.failed(Operation.CREATE)
+            raise
+        self.operations.succeeded(Operation.CREATE)
+
+    async def _store_run(
+        self, schedule: Schedule, cursor_log: CursorLog, moments: list[int]
+    ) -> None:
         writer = await cursor_log.create_kept()
         self.store.run_created(writer.ledger_id)
         try:
@@ -429,7 +468,7 @@ class DelayedDelivery:
         schedule, self.schedule = self.schedule, None
         self.store.end()
         ledger = self._topic.managed_ledger
-        self.store = IndexStore(ledger, self._contents, self._clock, self._tasks)
+        self.store = IndexStore(ledger, self._contents, self._clock, self._tasks, self.operations)
         if schedule is not None:
             released = schedule.release_all()
             self._topic.released(released)
@@ -461,5 +500,4 @@ class DelayedDelivery:
         schedule = self.schedule
         if schedule is None:
             return 0
-        loaded = sum(len(run.moments) for run in schedule.runs)
-        return schedule.future.memory_bytes + ((schedule.in_memory + loaded) * MOMENT_MEMORY_BYTES)
+        return schedule.future.memory_bytes + schedule.loaded * MOMENT_MEMORY_BYTES

@@ -109,6 +109,11 @@ class Schedule:
         return len(self._near) + len(self._frozen)
 
     @property
+    def loaded(self) -> int:
+        """The number of moments in memory, with those of runs."""
+        return self.in_memory + sum(len(run.moments) for run in self.runs)
+
+    @property
     def next_ms(self) -> int | None:
         """The time of the next moment, None without one."""
         times = [run.next_ms for run in self.runs]

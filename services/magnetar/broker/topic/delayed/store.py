@@ -20,6 +20,7 @@ from magnetar.broker.topic.delayed.codec_v1 import (
     decode_snapshot,
     encode_snapshot,
 )
+from magnetar.broker.topic.delayed.operations import Operation, Operations
 from magnetar.core.errors import MagnetarError, ServiceNotReady
 from magnetar.core.ids import LATEST, Position
 from magnetar.core.log import get_logger
@@ -59,6 +60,7 @@ class IndexStore:
         "_encoded",
         "_ledger",
         "_new_runs",
+        "_operations",
         "_taken_at",
         "_taken_s",
         "_tasks",
@@ -68,13 +70,19 @@ class IndexStore:
     )
 
     def __init__(
-        self, ledger: ManagedLedger, contents: Contents, clock: SteadyClock, tasks: TaskSet
+        self,
+        ledger: ManagedLedger,
+        contents: Contents,
+        clock: SteadyClock,
+        tasks: TaskSet,
+        operations: Operations,
     ) -> None:
         self.cursor: Cursor | None = None
         self.size_bytes = 0
         """The size of the last snapshot."""
         self._ledger = ledger
         self._contents = contents
+        self._operations = operations
         self._clock = clock
         self._tasks = tasks
         self._encoded: tuple[Position, int, frozenset[int]] | None = None
@@ -192,9 +200,12 @@ class IndexStore:
         return [i for i in self.log.record.kept if i not in runs and i not in self._new_runs]
 
     async def _drop(self, runs: frozenset[int]) -> None:
+        self._operations.begun(Operation.DELETE)
         try:
             await self.log.drop_kept(self._unused(runs))
+            self._operations.succeeded(Operation.DELETE)
         except MagnetarError as error:  # the next snapshot tries again
+            self._operations.failed(Operation.DELETE)
             log.info("ledgers of the index not deleted", topic=self._ledger.name, error=str(error))
         finally:
             self._dropping = False
