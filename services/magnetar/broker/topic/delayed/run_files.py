@@ -31,8 +31,8 @@ from magnetar.managed_ledger.cursor_log import CursorLog
 assert PAGE_MOMENTS <= LEDGERS_MAX  # noqa: S101  (a page never has more ledgers than moments)
 
 PAGES_PER_TURN: Final = 8
-"""Pages sorted or encoded in one turn of the loop: about 4 ms. With a turn per page, a run took
-more than a minute on a broker whose turns were long, because producers sent without pause."""
+"""Pages sorted or encoded in one turn of the loop: a turn per page would take long on a broker
+whose turns are long."""
 WRITE_TIMEOUT_S: Final = 60.0
 READ_TIMEOUT_S: Final = 30.0
 READ_BYTES_MAX: Final = 4 << 20
