@@ -337,7 +337,7 @@ async def test_many_delayed_messages_are_stored_in_runs_and_restored(crash: bool
 async def test_a_producer_that_is_faster_than_the_index_waits_and_is_not_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(delayed_delivery, "MEMORY_MOMENTS_FACTOR", 1)
+    monkeypatch.setattr(delayed_delivery, "WAIT_MOMENTS_FACTOR", 1)
     async with delay_stage(delayed_delivery_memory_messages=1_000) as s:
         topic = await s.topic()
         await s.send(topic, ("first", 60_000))
@@ -366,6 +366,7 @@ async def test_a_producer_is_refused_if_the_index_cannot_be_stored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delayed_delivery, "MEMORY_MOMENTS_FACTOR", 1)
+    monkeypatch.setattr(delayed_delivery, "WAIT_MOMENTS_FACTOR", 1)
 
     async def fails(*_given: Any) -> None:
         raise PersistenceError("no bookies")

@@ -49,8 +49,10 @@ TICK_MS_MIN: Final = 10
 TIMER_S_MAX: Final = 30.0
 """The longest wait of the timer: so late at most if the wall clock is set ahead."""
 MEMORY_MOMENTS_FACTOR: Final = 10
-"""At this multiple of `memory_moments` delayed messages wait until a run is stored; they are
-refused if storing runs fails."""
+"""If storing runs fails, delayed messages are refused at this multiple of `memory_moments`."""
+WAIT_MOMENTS_FACTOR: Final = 2
+"""At this multiple of `memory_moments` delayed messages wait until the run is stored: a run gets
+few turns while producers send without pause."""
 READS_AT_ONCE_MAX: Final = 16
 RETRY_S: Final = 1.0
 RETRY_S_MAX: Final = 60.0
@@ -164,10 +166,13 @@ class DelayedDelivery:
             return None
         schedule = self.schedule
         if schedule is not None:
-            if schedule.in_memory < self._limits.memory_moments * MEMORY_MOMENTS_FACTOR:
+            in_memory, limit = schedule.in_memory, self._limits.memory_moments
+            if in_memory < limit * WAIT_MOMENTS_FACTOR:
                 return None
             if self._flushing and not self._flush_failed:
-                return UNDECIDED  # the producer sends faster than bookies store
+                return UNDECIDED
+            if in_memory < limit * MEMORY_MOMENTS_FACTOR:
+                return None
             return PersistenceError(
                 f"The index of the delayed messages of {self._topic.full_name} cannot be stored: "
                 f"{schedule.in_memory} of them are in memory already"
