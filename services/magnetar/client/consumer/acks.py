@@ -71,6 +71,8 @@ class Acks:
         """Messages that go to the dead letter topic with their next redelivery."""
         self._pending: set[asyncio.Future[Any]] = set()
         """Answers to acknowledgments with receipts."""
+        self._soon: asyncio.Handle | None = None
+        """A flush at the end of this turn of the loop."""
         self._retired = False
         """Whether the client has left the cluster of these messages."""
 
@@ -192,20 +194,43 @@ class Acks:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(error)
+        if self.group.waiters:
+            self._flush_soon()
 
-    def receipt(self) -> "asyncio.Future[None]":
-        """Returns a future that is done when the broker has recorded what is grouped now."""
-        waiter: asyncio.Future[None] = self._context.loop.create_future()
+    def _flush_soon(self) -> None:
+        """Sends acks that a caller waits for, unless answers are under way: then after them.
+
+        So a caller that acknowledges one message after the other waits for the broker only, and
+        callers that do so together share commands.
+        """
+        if self._soon is None and not self._pending:
+            self._soon = self._context.loop.call_soon(self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._soon = None
+        self.flush()
+
+    async def receipt(self) -> None:
+        """Returns once the broker has recorded all acks so far; raises ClientError if it has not.
+
+        The acks of one call may be in several commands, some of which are on their way already.
+        """
         if self._retired:
-            waiter.set_exception(_left_cluster(self._source.topic))
-        elif not self.group and not self._pending:
-            waiter.set_result(None)
-        elif self.group:
+            raise _left_cluster(self._source.topic)
+        answers: list[asyncio.Future[Any]] = list(self._pending)
+        waiter: asyncio.Future[None] = self._context.loop.create_future()
+        if self.group:
             self.group.waiters.append(waiter)
-        else:
-            newest = next(iter(self._pending))
-            newest.add_done_callback(lambda done: self._answered(done, [waiter]))
-        return waiter
+            answers.append(waiter)
+            self._flush_soon()
+        try:
+            if answers:
+                await asyncio.wait(answers)
+        finally:
+            waiter.cancel()  # unless it is done: nothing waits for it any more
+        for answer in answers:
+            if not answer.cancelled() and (error := answer.exception()) is not None:
+                raise error
 
     def refuse(self, place: Place, fault: int, connection: Connection) -> None:
         """Acknowledges an entry that cannot be read, with its fault."""
@@ -382,6 +407,9 @@ class Acks:
     def end(self, error: ClientError) -> None:
         """Stops all timers and fails those that wait for answers."""
         self.forget()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
         _, _, waiters = self.group.take()
         for waiter in waiters:
             if not waiter.done():

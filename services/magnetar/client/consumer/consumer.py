@@ -229,14 +229,19 @@ class Consumer(Generic[T]):
         if transaction is not None:
             await self._ack_in_transaction([message], transaction, cumulative=False)
             return
-        if isinstance(message, Message):
-            source = message.entry.source
-            message.entry.acks.ack(message.entry, message.batch_index)
-        else:
-            source = self._source_of(message)
-            source.acks.ack_id(message)
+        source, acks = self._ack(message)
         if self.options.ack_receipt or self.options.interceptors:
-            await self._confirm(source, message)
+            await self._confirm(source, acks, [message])
+
+    def _ack(self, message: Message[T] | MessageId) -> tuple[PartitionConsumer, Acks]:
+        """Adds an ack to the group of its topic, in the cluster that it came from."""
+        if isinstance(message, Message):
+            message.entry.acks.ack(message.entry, message.batch_index)
+            return message.entry.source, message.entry.acks
+        source = self._source_of(message)
+        acks = _acks_of(source, message)
+        acks.ack_id(message)
+        return source, acks
 
     async def ack_many(
         self,
@@ -244,12 +249,21 @@ class Consumer(Generic[T]):
         *,
         transaction: "Transaction | None" = None,
     ) -> None:
-        """Acknowledges several messages."""
+        """Acknowledges several messages; with `ack_receipt`, once the broker has recorded all."""
         if transaction is not None:
             await self._ack_in_transaction(list(messages), transaction, cumulative=False)
             return
+        confirm = self.options.ack_receipt or bool(self.options.interceptors)
+        groups: dict[int, tuple[PartitionConsumer, Acks, list[Message[T] | MessageId]]] = {}
         for message in messages:
-            await self.ack(message)
+            source, acks = self._ack(message)
+            if confirm:
+                groups.setdefault(id(acks), (source, acks, []))[2].append(message)
+        confirmed = (self._confirm(*group) for group in groups.values())
+        results = await asyncio.gather(*confirmed, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def ack_cumulative(
         self, message: Message[T] | MessageId, *, transaction: "Transaction | None" = None
@@ -264,14 +278,16 @@ class Consumer(Generic[T]):
             return
         message_id = message.id if isinstance(message, Message) else message
         source = self._source_of(message_id)
-        _acks_of(source, message_id).ack_cumulative(message_id)
-        if self.options.ack_receipt or self.options.interceptors:
-            await self._confirm(source, message)
-
-    async def _confirm(self, source: PartitionConsumer, message: Message[T] | MessageId) -> None:
-        error: ClientError | None = None
-        message_id = message.id if isinstance(message, Message) else message
         acks = _acks_of(source, message_id)
+        acks.ack_cumulative(message_id)
+        if self.options.ack_receipt or self.options.interceptors:
+            await self._confirm(source, acks, [message])
+
+    async def _confirm(
+        self, source: PartitionConsumer, acks: Acks, messages: list[Message[T] | MessageId]
+    ) -> None:
+        """Waits for the broker if acks have receipts, and calls the interceptors."""
+        error: ClientError | None = None
         try:
             if self.options.ack_receipt:
                 await self._in_time(acks.receipt(), source)
@@ -279,8 +295,10 @@ class Consumer(Generic[T]):
             error = failed
             raise
         finally:
-            for interceptor in self.options.interceptors:
-                interceptor.on_ack(source.topic, message_id, error)
+            for message in messages if self.options.interceptors else ():
+                message_id = message.id if isinstance(message, Message) else message
+                for interceptor in self.options.interceptors:
+                    interceptor.on_ack(source.topic, message_id, error)
 
     async def _in_time(self, answer: Awaitable[object], source: PartitionConsumer) -> None:
         timeout_s = self._context.options.operation_timeout_s

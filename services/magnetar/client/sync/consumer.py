@@ -101,7 +101,7 @@ class Consumer(Generic[T]):
         *,
         transaction: "Transaction | None" = None,
     ) -> None:
-        """Acknowledges several messages."""
+        """Acknowledges several messages; with `ack_receipt`, once the broker has recorded all."""
         messages = list(messages)
         self._portal.call(lambda: self._inner.ack_many(messages, transaction=inner_of(transaction)))
 
