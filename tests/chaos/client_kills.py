@@ -36,6 +36,7 @@ UP_S_MAX: Final = 2.0
 READY_TIMEOUT_S: Final = 60.0
 DRAIN_TIMEOUT_S: Final = 120.0
 POLL_S: Final = 0.5
+READ_TIMEOUT_S: Final = 30.0
 REST_TIMEOUT_S: Final = 30.0
 SILENCE_S: Final = 3.0
 WARM_KILLS: Final = 10
@@ -171,8 +172,8 @@ async def _judge_log(client: Client, topic: Topic) -> list[str]:
     """Every number is in the log once, in order."""
     found: list[int] = []
     async with client.reader(topic.name, EARLIEST) as reader:
-        while await reader.has_message_available():
-            found.append(int((await reader.read()).value))
+        while len(found) < topic.sent or await reader.has_message_available():
+            found.append(int((await reader.read(READ_TIMEOUT_S)).value))
     if found == list(range(topic.sent)):
         return []
     return [f"{topic.name}: {len(found)} messages ({len(set(found))} different) of {topic.sent}"]
