@@ -24,12 +24,13 @@ from typing import Any, Final
 import httpx
 from tests.support.cluster_processes import brokers, running_cluster
 
-from magnetar.client import EARLIEST, Client, Consumer, Producer, SubscriptionType
+from magnetar.client import EARLIEST, BatchReceive, Client, Consumer, Producer, SubscriptionType
 from magnetar.client.errors import Disconnected
 from magnetar.cluster.local.cluster import LocalCluster
 
 TOPICS: Final = 3
-SEND_PAUSE_S: Final = 0.002
+SEND_PAUSE_S: Final = 0.005
+TOGETHER: Final = BatchReceive(messages_max=50, timeout_s=0.05)
 DOWN_S_MAX: Final = 1.0
 UP_S_MAX: Final = 2.0
 """Between the start of a broker and the kill of the next one."""
@@ -76,16 +77,17 @@ class Topic:
         """Acknowledges what comes until cancelled."""
         got = self.got.setdefault(subscription, set())
         acked = self.acked.setdefault(subscription, set())
-        async for message in consumer:
-            number = int(message.value)
-            if number in acked:
-                self.faults.append(f"{subscription}: {number} came again after its ack's receipt")
-            got.add(number)
+        while True:
+            messages = await consumer.receive_many(TOGETHER)
+            numbers = {int(message.value) for message in messages}
+            if again := numbers & acked:
+                self.faults.append(f"{subscription}: {again} came again after their ack's receipt")
+            got |= numbers
             try:
-                await consumer.ack(message)
+                await consumer.ack_many(messages)
             except Disconnected:
-                continue  # it comes again, unless the broker has the ack
-            acked.add(number)
+                continue  # they come again, unless the broker has the acks
+            acked |= numbers
 
 
 def resident_mib() -> float:
