@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.interop.admin_table import table as admin_table
 
 from magnetar import __version__
 from magnetar.cli.authorization_page import authorization_page
@@ -155,6 +156,14 @@ def test_the_page_of_policies_is_fresh() -> None:
 def test_the_page_of_rights_is_fresh() -> None:
     page = (ROOT / "docs" / "run" / "authorization.md").read_text()
     assert page == authorization_page(), "run `make docs`"
+
+
+def test_the_page_of_pulsar_admin_is_fresh() -> None:
+    page = admin_table.PAGE.read_text()
+    assert page == admin_table.page(), "run `python -m tests.interop.admin_table page`"
+    rows = [f"| `{name.split(' ', 1)[1]}` |" for name in admin_table.catalog()]
+    assert [row for row in rows if row not in page] == []
+    assert admin_table.unknown_lines() == []
 
 
 def make_targets() -> dict[str, str]:

@@ -47,6 +47,9 @@ async def test_clusters_show_pulsars_defaults(admin: Admin) -> None:
         "brokerClientTlsEnabled": False,
         "tlsAllowInsecureConnection": False,
         "brokerClientTlsEnabledWithKeyStore": False,
+        "brokerClientTlsTrustStoreType": "JKS",
+        "brokerClientTlsKeyStoreType": "JKS",
+        "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
     }
     assert (await admin.call("GET", "~/clusters")).json() == ["c2", "standalone"]
 
