@@ -344,14 +344,29 @@ async def test_a_bundle_is_unloaded_only_to_another_broker_that_lives(cluster: R
     owner = cluster.owner(topic("a"))
     path = "/lookup/v2/topic/persistent/public/default/a/bundle"
     bundle = (await owner.done("GET", path)).text
-    for destination in ("nobody:8080", owner.service.broker_id):
-        for member in cluster.members:
-            for unloaded in (f"{NAMESPACE}/{bundle}", NAMESPACE):
-                url = f"{unloaded}/unload?destinationBroker={destination}"
-                refused = await member.call("PUT", url)
-                assert refused.status_code == 412
-                assert "no other broker" in refused.json()["reason"]
+    # A bundle without an owner gets one, which then moves it: the destination is not ignored.
+    unowned = next(b for b in await _bundles(owner) if b != bundle)
+    for member in cluster.members:
+        for unloaded in (f"{NAMESPACE}/{bundle}", f"{NAMESPACE}/{unowned}", NAMESPACE):
+            refused = await member.call("PUT", f"{unloaded}/unload?destinationBroker=nobody:8080")
+            assert refused.status_code == 409
+            assert "inactive destination broker" in refused.json()["reason"]
+        url = f"{NAMESPACE}/{bundle}/unload?destinationBroker={owner.service.broker_id}"
+        assert (await member.call("PUT", url)).status_code == 204
     assert cluster.owner(topic("a")) is owner
+
+
+async def test_an_unknown_algorithm_of_a_split_is_refused_first(cluster: RestCluster) -> None:
+    for member in cluster.members:
+        url = f"{NAMESPACE}/0x00000000_0x00000007/split?splitAlgorithmName=thirds"
+        refused = await member.call("PUT", url)
+        assert refused.status_code == 412
+        assert "Unsupported namespace bundle split algorithm" in refused.json()["reason"]
+
+
+async def _bundles(member: Member) -> list[str]:
+    edges = (await member.done("GET", f"{NAMESPACE}/bundles")).json()["boundaries"]
+    return [f"{low}_{high}" for low, high in pairwise(edges)]
 
 
 async def test_of_the_log_of_decisions_the_newest_are_shown_first(cluster: RestCluster) -> None:

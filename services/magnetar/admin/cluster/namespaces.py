@@ -18,6 +18,7 @@ from magnetar.admin.context import existing_namespace, service_of
 from magnetar.admin.http.answers import done
 from magnetar.admin.http.routes import Handler
 from magnetar.broker.ownership.bundles import bundle_of, checked, ranges
+from magnetar.broker.ownership.split_algorithms import RANGE, check_algorithm
 from magnetar.core.names import NamespaceName, TopicName, parse_topic
 
 _NAMESPACE_SEGMENTS: Final = 6
@@ -25,12 +26,17 @@ _NAMESPACE_SEGMENTS: Final = 6
 
 
 async def unload(peers: Peers, request: Request, handler: Handler) -> Response:
-    """Unloads a bundle, or all bundles of a namespace; a bundle without an owner is unloaded."""
+    """Unloads a bundle, or all bundles of a namespace.
+
+    A bundle without an owner is unloaded already, unless it is to go to a destination.
+    """
     namespace, bundle = await _namespace_and_bundle(request)
     if bundle is None:
         await _request_bundles(peers, request, namespace, claimed=frozenset())
         return done()
     full_name = f"{namespace}/{bundle}"
+    if request.query_params.get("destinationBroker"):
+        return await peers.at_bundle_owner(full_name, request, handler)
     return await peers.at_bundle_owner_if_any(full_name, request, handler, done())
 
 
@@ -45,6 +51,12 @@ async def for_stored_topics(peers: Peers, request: Request, handler: Handler) ->
     with_topics = frozenset(bundle_of(policies, name) for name in names)
     await _request_bundles(peers, request, namespace, claimed=with_topics)
     return done()
+
+
+async def split(peers: Peers, request: Request, handler: Handler) -> Response:
+    """Serves a split at the bundle's owner; refuses it first if its algorithm is unknown."""
+    check_algorithm(request.query_params.get("splitAlgorithmName") or RANGE)
+    return await at_existing_bundle(peers, request, handler)
 
 
 async def at_existing_bundle(peers: Peers, request: Request, handler: Handler) -> Response:

@@ -40,7 +40,7 @@ from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.catalog.resources import Document
 from magnetar.broker.catalog.topic_names import is_system_topic
 from magnetar.broker.ownership import bundles
-from magnetar.broker.ownership.split_algorithms import RANGE
+from magnetar.broker.ownership.split_algorithms import RANGE, check_algorithm
 from magnetar.broker.policies.applied_policies import RESOURCE_GROUP
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.api import Topic
@@ -153,8 +153,8 @@ async def get_bundles(request: Request) -> Response:
 @planned(in_cluster.unload)
 async def unload(request: Request) -> Response:
     bundle = request.path_params.get("bundle")
-    if bundle is not None and peers_of(request) is not None:
-        destination = request.query_params.get("destinationBroker")
+    destination = request.query_params.get("destinationBroker") or None
+    if bundle is not None and (destination is not None or peers_of(request) is not None):
         ownership = service_of(request).ownership
         await ownership.unload(f"{namespace_of(request)}/{bundle}", destination)
         return done()
@@ -222,10 +222,11 @@ async def unsubscribe(request: Request) -> Response:
         example=[1073741824],
     ),
 )
-@planned(in_cluster.at_existing_bundle)
+@planned(in_cluster.split)
 async def split(request: Request) -> Response:
-    bundle = f"{await existing_namespace(request)}/{text_of(request, 'bundle')}"
     algorithm = request.query_params.get("splitAlgorithmName") or RANGE
+    check_algorithm(algorithm)
+    bundle = f"{await existing_namespace(request)}/{text_of(request, 'bundle')}"
     positions = await bodies.parse(request, list[int]) or []
     ownership = service_of(request).ownership
     parts = await ownership.split(bundle, algorithm, positions)

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from magnetar.broker.catalog.resources import Document, Resources
-from magnetar.broker.ownership.api import ServedTopics
+from magnetar.broker.ownership.api import INACTIVE_DESTINATION, ServedTopics
 from magnetar.broker.ownership.bundles import Bundle, Ring, parts_of, with_split
 from magnetar.broker.ownership.location import HERE, Located
 from magnetar.broker.ownership.split_algorithms import split_positions
-from magnetar.core.errors import NotFound, PreconditionFailed
+from magnetar.core.errors import Conflict, NotFound, PreconditionFailed
 from magnetar.core.names import TopicName
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class AlwaysOwned:
         """Closes the bundle's topics; no other broker can take them over."""
         bundle = await self._existing(bundle)
         if destination is not None:
-            raise PreconditionFailed(f"{destination} is no other broker that takes bundles")
+            raise Conflict(INACTIVE_DESTINATION)
         try:
             await self._topics.drain(bundle)
         finally:

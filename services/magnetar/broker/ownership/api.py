@@ -7,7 +7,7 @@ does to the topics that are open on this broker.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from magnetar.broker.ownership.bundles import Bundle, RingTopic
 from magnetar.broker.ownership.location import Located
@@ -23,6 +23,10 @@ Inside = Callable[[RingTopic], bool]
 
 Choose = Callable[[Bundle, Sequence[BrokerRecord], Mapping[str, int], str], str | None]
 """(bundle, candidate brokers, number of owned bundles by broker id, own id) → the chosen id."""
+
+
+INACTIVE_DESTINATION: Final = "Not allowed unload namespace bundle to inactive destination broker"
+"""Pulsar's text if the broker that a bundle is to move to does not exist, or takes no bundles."""
 
 
 class Rules(Protocol):

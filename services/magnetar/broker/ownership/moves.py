@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from magnetar.broker.ownership.api import ServedTopics
+from magnetar.broker.ownership.api import INACTIVE_DESTINATION, ServedTopics
 from magnetar.broker.ownership.bundles import Bundle
 from magnetar.broker.ownership.claims import Claim, ClaimState
 from magnetar.broker.ownership.lookup import OwnershipView
@@ -45,9 +45,10 @@ class Moves:
         """
         claim = self._held(bundle)
         to = None if destination is None else self._view.brokers.get(destination)
-        own_id = self._view.brokers.own.broker_id
-        if destination is not None and (to is None or not to.active or destination == own_id):
-            raise PreconditionFailed(f"{destination} is no other broker that takes bundles")
+        if destination == self._view.brokers.own.broker_id:
+            return destination  # it is there
+        if destination is not None and (to is None or not to.active):
+            raise Conflict(INACTIVE_DESTINATION)
         if to is not None and to not in self._view.allowed(bundle):
             raise PreconditionFailed(
                 f"{destination} may not own {bundle}: an isolation policy reserves other brokers "

@@ -19,6 +19,8 @@ TOPIC_COUNT: Final = "topic_count_equally_divide"
 POSITIONS: Final = "specified_positions_divide"
 FLOW: Final = "flow_or_qps_equally_divide"
 
+NAMES: Final = (RANGE, TOPIC_COUNT, POSITIONS, FLOW)
+
 MESSAGE_RATE_MAX: Final = 30_000.0
 """Messages per second, in and out (Pulsar: loadBalancerNamespaceBundleMaxMsgRate)."""
 THROUGHPUT_BYTES_MAX: Final = 100 << 20
@@ -95,6 +97,15 @@ def flow_or_qps_equally_divide(
     return _inside(bundle, positions)
 
 
+def check_algorithm(name: str) -> None:
+    """Raises PreconditionFailed, with Pulsar's text, for an unknown algorithm."""
+    if name not in NAMES:
+        raise PreconditionFailed(
+            "Unsupported namespace bundle split algorithm, supported algorithms are "
+            f"[{', '.join(NAMES)}]"
+        )
+
+
 def split_positions(
     bundle: Bundle,
     algorithm: str,
@@ -111,12 +122,8 @@ def split_positions(
         POSITIONS: lambda: specified_positions_divide(bundle, positions),
         FLOW: lambda: flow_or_qps_equally_divide(bundle, loads, bounds),
     }
-    chosen = algorithms.get(algorithm)
-    if chosen is None:
-        raise PreconditionFailed(
-            f"Unsupported algorithm name: {algorithm}; there are {', '.join(algorithms)}"
-        )
-    return chosen()
+    check_algorithm(algorithm)
+    return algorithms[algorithm]()
 
 
 def _between(low: int, high: int) -> int:

@@ -138,5 +138,5 @@ def test_a_part_carries_more_than_the_bound_only_with_a_single_topic(rates: list
 
 
 def test_an_unknown_algorithm_is_named() -> None:
-    with pytest.raises(PreconditionFailed, match="Unsupported algorithm name: thirds"):
+    with pytest.raises(PreconditionFailed, match="Unsupported namespace bundle split algorithm"):
         splitting.split_positions(Bundle(NAMESPACE, 0, 9), "thirds", [])
