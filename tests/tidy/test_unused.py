@@ -42,7 +42,8 @@ CLIENT_API = (
     "client/errors.py",
     "client/interceptors.py", "client/message.py", "client/message_id.py", "client/opening.py",
     "client/options.py", "client/producer/producer.py", "client/producer/stats.py",
-    "client/schema/", "client/sync/", "client/transaction/transaction.py", "pulsar/",
+    "client/schema/", "client/sync/", "client/tracing.py", "client/transaction/transaction.py",
+    "pulsar/",
     "testing/plugin.py",
 )  # fmt: skip
 """The library's public interface, which programs of users call."""
