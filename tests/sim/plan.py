@@ -91,6 +91,8 @@ STRIKES_CHANCE: Final = 0.5
 """Of the runs with transactions."""
 DELAYS: Final = 0xDE1A
 DELAYS_CHANCE: Final = 0.35
+APP: Final = 0xA4B
+APP_CHANCE: Final = 0.3
 DEDUPLICATION: Final = 0xDED0
 DEDUPLICATION_CHANCE: Final = 0.3
 
@@ -203,6 +205,15 @@ class DelayPlan:
 
 
 @dataclass(slots=True)
+class AppPlan:
+    """An application with our own client (`apps.py`); none by default."""
+
+    messages: int = 0
+    pace_s: float = 0.1
+    """The mean time between two sends."""
+
+
+@dataclass(slots=True)
 class Plan:
     """One run."""
 
@@ -225,6 +236,7 @@ class Plan:
     hazards: HazardPlan = field(default_factory=HazardPlan)
     txn: TxnPlan = field(default_factory=TxnPlan)
     delays: DelayPlan = field(default_factory=DelayPlan)
+    app: AppPlan = field(default_factory=AppPlan)
     deduplicates: int = 0
     """Topics deduplicate, and store their ids after this number of entries; 0: they do not."""
 
@@ -360,6 +372,13 @@ def add_delays(plan: Plan, *, always: bool = False) -> None:
         snapshot_entries=rng.choice((1, 4, 15, 10_000)),
         snapshot_s=rng.choice((1.0, 5.0, 120.0)),
     )
+
+
+def add_app(plan: Plan, *, always: bool = False) -> None:
+    """Adds an application with our own client to some runs of topics, drawn independently."""
+    rng = Random(plan.seed ^ APP)
+    if plan.world == "topics" and (rng.random() < APP_CHANCE or always):
+        plan.app = AppPlan(rng.choice((40, 100)), rng.choice((0.01, 0.05, 0.2)))
 
 
 def add_transactions(plan: Plan, *, always: bool = False) -> None:

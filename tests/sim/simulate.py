@@ -11,6 +11,7 @@ from tests.sim.churning import prepare
 from tests.sim.ledger_world import LedgerWorld
 from tests.sim.loop import Deadlock, Process, SimLoop, run
 from tests.sim.plan import (
+    add_app,
     add_churn,
     add_deduplication,
     add_delays,
@@ -66,6 +67,7 @@ def simulate(
         add_strikes(plan)
         add_deduplication(plan)
         add_delays(plan)
+        add_app(plan)
     else:
         plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:

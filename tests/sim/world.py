@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Final
 
+from tests.sim.apps import App
 from tests.sim.bookies import bookie_main
 from tests.sim.brokers import BROKER_PORT, broker_main, prepare_cluster
 from tests.sim.checker import check
@@ -80,6 +81,7 @@ class World:
         self.leaving = ""
         """The bookie that an operator takes away, if there is one."""
         self.transactions = Transactions(self) if plan.txn.messages else None
+        self.app = App(self) if plan.app.messages else None
         self.started_at = 0.0
         self.healed_at = 0.0
 
@@ -93,10 +95,12 @@ class World:
     def processes(self) -> list[Process]:
         """Every life there was."""
         lives = [process for node in self.nodes.values() for process in node.processes]
-        return [*lives, *self.clients, self.metadata.process, self.loop.world]
+        apps = () if self.app is None else (self.app.process,)
+        return [*lives, *self.clients, *apps, self.metadata.process, self.loop.world]
 
     def hosts(self) -> list[str]:
-        return [*self.nodes, "metadata", *(client.host for client in self.clients)]
+        apps = () if self.app is None else (self.app.process.host,)
+        return [*self.nodes, "metadata", *(client.host for client in self.clients), *apps]
 
     async def run_all(self) -> None:
         """The whole run."""
@@ -109,6 +113,8 @@ class World:
             if consumer.subscription != AUDIT:
                 self.history.recording.drained(consumer.topic, consumer.subscription)
         stop_offloads(self)
+        if self.app is not None:
+            await self.app.close()
         if ended := self.metadata.watching.ended:
             self.watching.counts["a lease ran out under a living holder"] = ended
         if self.transactions is not None:
@@ -151,6 +157,8 @@ class World:
                 self.produce(topic, f"p{number}", rng)
         if self.transactions is not None:
             await self.transactions.start()
+        if self.app is not None:
+            self.app.start()
         self.started_at = self.loop.now
         await start_churn(self)
 
@@ -285,4 +293,6 @@ class World:
                             f"{topic.name}/{subscription.name}: {key}, receipted as {sent.receipt} "
                             f"at {sent.receipted_at:.3f}, was not delivered"
                         )
+        if self.app is not None and (lack := self.app.missing()):
+            return lack
         return "" if self.transactions is None else self.transactions.missing()

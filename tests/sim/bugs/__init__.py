@@ -16,6 +16,7 @@ def all_bugs() -> dict[str, Bug]:
     from tests.sim.bugs import (
         bookie,
         broker,
+        client,
         deduplication,
         delays,
         hazards,
@@ -35,6 +36,7 @@ def all_bugs() -> dict[str, Bug]:
         *transactions.BUGS,
         *deduplication.BUGS,
         *delays.BUGS,
+        *client.BUGS,
     )
     return {bug.name: bug for bug in found}
 

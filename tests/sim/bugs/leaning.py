@@ -5,6 +5,7 @@ from random import Random
 from tests.sim.bugs.bug import Lean
 from tests.sim.plan import (
     LOSSY,
+    AppPlan,
     DelayPlan,
     FaultPlan,
     Plan,
@@ -95,6 +96,15 @@ def delays(**more: float) -> Lean:
         for name, value in more.items():
             getattr(plan.delays, name)  # it must be there
             setattr(plan.delays, name, value)
+
+    return lean
+
+
+def app() -> Lean:
+    """An application with our own client sends often."""
+
+    def lean(plan: Plan) -> None:
+        plan.app = AppPlan(messages=150, pace_s=0.02)
 
     return lean
 
