@@ -8,6 +8,7 @@ A chunked message belongs to the range with its last chunk. A range that starts 
 chunk reads back to find it: through earlier entries of its ledger, then through `before`.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -107,12 +108,11 @@ class Elder:
 
 def ranges_of(log: TopicLog, window: Window, range_bytes: int) -> Iterator[Range]:
     """The ranges of a topic within the window and before its horizon, in order."""
-    for index, span in enumerate(log.ledgers):
-        earlier = [other for other in log.ledgers[:index] if other.last_entry >= 0]
-        before = tuple(
-            Elder(other.metadata, other.last_entry, other.file, other.aborted)
-            for other in reversed(earlier[-BEFORE_LEDGERS_MAX:])
-        )
+    elders = deque[Elder](maxlen=BEFORE_LEDGERS_MAX)
+    for span in log.ledgers:
+        before = tuple(elders)
+        if span.last_entry >= 0:
+            elders.appendleft(Elder(span.metadata, span.last_entry, span.file, span.aborted))
         entry_bytes = max(1.0, span.entry_bytes)
         step = max(1, int(range_bytes / entry_bytes))
         for first, last in _entries_wanted(span, last_readable(span, log.horizon), window):
