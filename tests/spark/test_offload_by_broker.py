@@ -72,6 +72,11 @@ def test_a_worker_process_writes_the_files_of_closed_ledgers(cluster: JobCluster
     stored = cluster.run(cluster.store.get(key))
     assert stored is not None
     assert decode_request(key, stored.value).state is RequestState.SUCCESS
+    for lag_ms in (0, NEVER):
+        defaults(cluster, threshold_bytes=0, deletion_lag_ms=lag_ms)
+        revision = cluster.run(cluster.store.revision())
+        assert cluster.run(offload(cluster, log_of(cluster))).counts == {}
+        assert cluster.run(cluster.store.revision()) == revision, "a check wrote metadata"
 
 
 @pytest.mark.parametrize("answered", [False, True])

@@ -12,12 +12,12 @@ from magnetar.jobs.offload.file_writer import record_of, write_verified
 from magnetar.jobs.offload.lease import job_lease
 from magnetar.jobs.offload.leftovers import remove_attempts, sweep
 from magnetar.jobs.offload.plan import Override, TopicWork, topic_works
-from magnetar.jobs.offload.release import release
+from magnetar.jobs.offload.release import is_due, release
 from magnetar.jobs.offload.work import LedgerTask, Outcome, Result
 from magnetar.jobs.sweeper import SWEEP_AGE_S, Report, ensure_cluster_id
 from magnetar.jobs.worker.child import open_reader
 from magnetar.jobs.worker.process import in_worker
-from magnetar.ledger.metadata import LedgerMetadata
+from magnetar.ledger.metadata import LedgerMetadata, ledger_key
 from magnetar.metadata.store import MetadataUnavailable
 from magnetar.offload.file_format import WrittenFile
 from magnetar.offload.repository import Attempt, CommitResult, OffloadRepository
@@ -37,7 +37,7 @@ async def offload_topic(
     A topic with nothing to do costs reads of metadata only. Raises MagnetarError.
     """
     works = await topic_works(log.store, [topic], POLICIES, clock.now_ms())
-    if not any(work.tasks or work.request or work.files for work in works):
+    if not any([await _has_work(log, work, clock.now_ms()) for work in works]):
         return
     async with job_lease(log.store, job_id):
         run = _Run(log, report, job_id, await ensure_cluster_id(log.store, clock.now_ms()), clock)
@@ -54,6 +54,17 @@ async def offload_topic(
                     log.store, work.plan.store, work.name, run.cluster_id, age_s=SWEEP_AGE_S
                 )
                 swept.report(report, LEFTOVERS)
+
+
+async def _has_work(log: Log, work: TopicWork, now_ms: int) -> bool:
+    """Whether there is a ledger to offload or to release, or a request to answer."""
+    if work.tasks or work.request:
+        return True
+    for file in work.files.values():
+        due = is_due(file.record, work.plan.deletion_lag_ms, now_ms)
+        if due and await log.store.get(ledger_key(file.record.ledger_id)) is not None:
+            return True
+    return False
 
 
 class _Run:

@@ -71,7 +71,7 @@ async def release(log: Log, names: Sequence[tuple[str, int]], now_ms: int) -> Re
                     *(
                         run.release(name, lag_ms, file)
                         for file in files
-                        if _is_due(file.record, lag_ms, now_ms)
+                        if is_due(file.record, lag_ms, now_ms)
                     )
                 )
     finally:
@@ -79,7 +79,7 @@ async def release(log: Log, names: Sequence[tuple[str, int]], now_ms: int) -> Re
     return run.released
 
 
-def _is_due(file: OffloadRecord, lag_ms: int, now_ms: int) -> bool:
+def is_due(file: OffloadRecord, lag_ms: int, now_ms: int) -> bool:
     """Whether a file is due by the hosts' clocks. A released one is: its ledger may exist."""
     return bool(file.released_ms) or lag_ms == 0 or 0 <= lag_ms <= now_ms - file.offloaded_ms
 
