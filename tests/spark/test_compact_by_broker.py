@@ -2,12 +2,14 @@
 
 import asyncio
 import os
+import pickle
 import signal
 import uuid
 from asyncio.subprocess import Process
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -36,6 +38,7 @@ from magnetar.core.errors import PersistenceError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import parse_topic
 from magnetar.jobs.compaction import in_worker as compacting
+from magnetar.jobs.compaction import swap
 from magnetar.jobs.compaction.here import Compacted, compact_here
 from magnetar.jobs.compaction.in_worker import compact_topic
 from magnetar.jobs.compaction.plan import Part
@@ -43,11 +46,14 @@ from magnetar.jobs.compaction.second_pass import Writing
 from magnetar.jobs.log.log import Log
 from magnetar.jobs.log.ranges import Range
 from magnetar.jobs.log.topics import log_name
+from magnetar.jobs.worker import child
 from magnetar.jobs.worker import process as worker_process
+from magnetar.jobs.worker.frames import LENGTH_BYTES, Alive, Done, decode_request, framed, length_of
 from magnetar.jobs.worker.process import in_worker
 from magnetar.ledger.context import LedgerContext
 from magnetar.ledger.metadata import LedgerMetadata
 from magnetar.metadata.records import encode
+from magnetar.offload.errors import ColdStoreUnavailable
 from magnetar.offload.file_format import EntryFile
 from magnetar.offload.records import RequestState
 from magnetar.offload.stores import FILESYSTEM, StoreSpec, open_object_store
@@ -77,7 +83,13 @@ def log_of(cluster: JobCluster, store: Any = None) -> Log:
 
 
 async def compact(
-    cluster: JobCluster, log: Log, topic: str = TOPIC, *, bytes_max: int = -1, store: bool = True
+    cluster: JobCluster,
+    log: Log,
+    topic: str = TOPIC,
+    *,
+    bytes_max: int = -1,
+    leaves_topics: bool = False,
+    store: bool = True,
 ) -> Result:
     """Compacts as a broker does, after a request of pulsar-admin."""
     result = Result()
@@ -90,6 +102,7 @@ async def compact(
         index_bytes=INDEX_BYTES,
         disk_bytes=DISK_BYTES,
         bytes_max=bytes_max,
+        leaves_topics=leaves_topics,
         store_otherwise=cluster.spec if store else None,
     )
     return result
@@ -116,14 +129,17 @@ def test_a_worker_process_compacts_what_a_broker_reads_for_it(cluster: JobCluste
     assert told.state is RequestState.SUCCESS
 
 
-@pytest.mark.parametrize(("bytes_max", "store"), [(100, True), (1 << 20, False)])
+@pytest.mark.parametrize(("bytes_max", "store"), [(100, True), (1 << 20, False), (-1, False)])
 def test_what_is_too_large_or_has_no_store_is_left_to_jobs(
     cluster: JobCluster, bytes_max: int, store: bool
 ) -> None:
     cluster.write(TOPIC, keyed(0, 9))
     request(cluster)
     before = status(cluster)
-    result = cluster.run(compact(cluster, log_of(cluster), bytes_max=bytes_max, store=store))
+    log = log_of(cluster)
+    result = cluster.run(
+        compact(cluster, log, bytes_max=bytes_max, leaves_topics=True, store=store)
+    )
     assert (result.errors, result.counts["topicsLeftToJobs"]) == ([], 1)
     assert (record(cluster), status(cluster)) == (None, before)
 
@@ -231,6 +247,64 @@ class Direct:
         """Nothing to close."""
 
 
+def babbles(data: bytes) -> None:
+    """A task that writes to its pipe what is no frame."""
+    child._pipe[0]._outgoing.write(data)
+    child._pipe[0]._outgoing.flush()
+
+
+def test_a_broker_that_stops_leaves_the_request_open_though_the_store_is_away(
+    cluster: JobCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.write(TOPIC, keyed(0, 6))
+    request(cluster)
+    begun = asyncio.Event()
+
+    async def works(*_: Any) -> object:
+        begun.set()
+        return await asyncio.Event().wait()
+
+    async def away(*_: Any) -> int:
+        raise ColdStoreUnavailable("the store is away")
+
+    monkeypatch.setattr(compacting, "in_worker", works)
+    monkeypatch.setattr(swap, "delete_folder", away)
+
+    async def stopped() -> None:
+        task = asyncio.ensure_future(compact(cluster, log_of(cluster)))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    cluster.run(stopped())
+    told = status(cluster)
+    assert told is not None
+    assert told.state is RequestState.RUNNING, "its job is over, so another takes it"
+    assert len(cluster.keys(ATTEMPTS_PREFIX)) == 1, "the next run deletes its files"
+
+
+def test_a_worker_tells_that_it_began_a_part_that_it_reads_from_files() -> None:
+    outgoing = BytesIO()
+    child.run(BytesIO(framed(pickle.dumps(opens_two_readers))), outgoing)
+    sent, frames = outgoing.getvalue(), []
+    while sent:
+        end = LENGTH_BYTES + length_of(sent[:LENGTH_BYTES])
+        frames.append(decode_request(sent[LENGTH_BYTES:end]))
+        sent = sent[end:]
+    assert frames == [Alive(), Alive(), Done(pickle.dumps(None))]
+
+
+def opens_two_readers() -> None:
+    for _ in range(2):
+        with child.open_reader():
+            pass
+
+
+def test_a_worker_that_reads_files_only_is_served(cluster: JobCluster) -> None:
+    assert cluster.run(in_worker(log_of(cluster), opens_two_readers, ())) is None
+
+
 def test_a_worker_that_dies_or_fails_is_an_error_and_a_cancelled_one_is_killed(
     cluster: JobCluster,
 ) -> None:
@@ -255,6 +329,10 @@ def test_a_worker_that_dies_or_fails_is_an_error_and_a_cancelled_one_is_killed(
         assert process.returncode == -signal.SIGKILL
 
     cluster.run(cancelled())
+    with pytest.raises(PersistenceError, match="sent no frame"):
+        cluster.run(in_worker(log, partial(babbles, b"\xff" * 64), ()))
+    with pytest.raises(PersistenceError, match="sent no frame"):
+        cluster.run(in_worker(log, partial(babbles, b"\0\0\0\1\xc1"), ()))
     cluster.write(TOPIC, keyed(0, 6))
     request(cluster)
     for disk in cluster.bookies.disks:

@@ -61,6 +61,7 @@ class InWorkers:
         self._disk_bytes = settings.compaction_index_disk_mb * MIB
         self._store_otherwise = store_otherwise
         most = settings.compaction_topic_size_mb_max
+        self._has_jobs = has_jobs
         self._bytes_max = most * MIB if has_jobs and most != UNBOUNDED else UNBOUNDED
 
     async def __call__(self, topic: TopicName, result: Result) -> None:
@@ -75,5 +76,6 @@ class InWorkers:
             index_bytes=self._index_bytes,
             disk_bytes=self._disk_bytes,
             bytes_max=self._bytes_max,
+            leaves_topics=self._has_jobs,
             store_otherwise=self._store_otherwise,
         )

@@ -29,6 +29,7 @@ async def compact_topic(
     index_bytes: int,
     disk_bytes: int,
     bytes_max: int,
+    leaves_topics: bool,
     store_otherwise: StoreSpec | None,
 ) -> None:
     """Compacts the topic if due, and deletes what dead jobs have left. Raises MagnetarError."""
@@ -39,6 +40,7 @@ async def compact_topic(
             engine=partial(_passes, log, index_bytes, disk_bytes),
             store_otherwise=store_otherwise,
             bytes_max=bytes_max,
+            leaves_topics=leaves_topics,
         )
         # First to make room; last for what had to be kept until the topic was compacted as far.
         (await clean_attempts(log.store, report_kept=False)).report(report, "leftoversDeleted")

@@ -60,6 +60,8 @@ class Run:
     """Where artifacts go if no policy names a store."""
     bytes_max: int = UNBOUNDED
     """The input above which a topic is left to another job."""
+    leaves_topics: bool = False
+    """Whether another job may take a topic that has no store, or is too large."""
 
 
 class TopicCompaction:
@@ -129,8 +131,7 @@ class TopicCompaction:
         if not (self._named or settings.requested or new_bytes >= settings.threshold_bytes):
             report.count("topicsBelowThreshold")
             return
-        jobs_exist = run.bytes_max != UNBOUNDED
-        if target is None and jobs_exist:
+        if target is None and run.leaves_topics:
             await self._leave(settings, "no store is configured: a job has --store", new_bytes)
             return
         if target is None:
@@ -139,7 +140,7 @@ class TopicCompaction:
                 "and bucket for the topic, its namespace or the brokers"
             )
         old_bytes = 0 if before.record is None else before.record.length_bytes
-        if jobs_exist and new_bytes + old_bytes > run.bytes_max:
+        if run.bytes_max != UNBOUNDED and new_bytes + old_bytes > run.bytes_max:
             await self._leave(settings, "too large", new_bytes + old_bytes)
             return
         await self._status.update(RequestState.RUNNING)
@@ -151,7 +152,8 @@ class TopicCompaction:
         try:
             await self._compact(attempt, log, horizon)
         except BaseException:
-            await swap.give_up(store, attempt)
+            with suppress(MagnetarError, OSError, TimeoutError):  # the next job does it
+                await swap.give_up(store, attempt)
             raise
         await self._status.update(RequestState.SUCCESS)
 

@@ -23,6 +23,7 @@ from magnetar.jobs.log.files import FileReader
 from magnetar.jobs.log.ranges import Range
 from magnetar.jobs.worker.frames import (
     LENGTH_BYTES,
+    Alive,
     Done,
     Entries,
     Failed,
@@ -109,6 +110,8 @@ class PipedReader:
         self._files = FileReader(event_loop())
 
     def __enter__(self) -> Self:
+        # A part may be read from files alone, for which the broker is not asked.
+        self._pipe.send(Alive())
         return self
 
     def __exit__(

@@ -3,6 +3,7 @@
 The broker first sends a task, pickled: both are of one installation, and the pipe is private. Then
 the worker sends READ frames, each of which is answered by ENTRIES or REFUSED, and at last DONE or
 FAILED. One READ is in flight at a time: the broker reads while the worker handles what it got.
+ALIVE is not answered: it tells a worker that reads files from one that hangs.
 """
 
 from typing import Final
@@ -37,6 +38,10 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
     error: str
 
 
+class Alive(msgspec.Struct, tag="alive", frozen=True):
+    """The worker begins another part of its task."""
+
+
 class Done(msgspec.Struct, tag="done", frozen=True):
     """The task's result, pickled."""
 
@@ -49,7 +54,7 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
     error: str
 
 
-Request = Read | Done | Failed
+Request = Read | Alive | Done | Failed
 Answer = Entries | Refused
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, cast
 
+import msgspec
+
 from magnetar.bookie.api import BookieError, NoSuchLedger, StoredEntry
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.jobs.log.log import Log
@@ -20,6 +22,7 @@ from magnetar.jobs.worker.child import Task
 from magnetar.jobs.worker.frames import (
     LENGTH_BYTES,
     READ_BYTES,
+    Alive,
     Answer,
     Done,
     Entries,
@@ -38,7 +41,7 @@ from magnetar.ledger.records import read_record
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "magnetar.jobs.worker")
 SILENCE_S_MAX: Final = 900.0
-"""Between two frames of a worker: it may sort keys, or verify a file, without a read."""
+"""Between two frames of a worker: it may sort keys, or read and verify a file of one part."""
 WRITE_TIMEOUT_S: Final = 900.0
 """For a worker to take an answer: it may be writing a file."""
 END_TIMEOUT_S: Final = 5.0
@@ -101,13 +104,18 @@ class _Served:
                     return pickle.loads(result)  # noqa: S301 - from our own child
                 case Failed(error):
                     raise PersistenceError(error)
+                case Alive():
+                    continue
                 case Read() as read:
                     await self._send(encode(await self._answer(read)))
 
     async def _receive(self) -> Request:
         async with asyncio.timeout(SILENCE_S_MAX):
-            length = length_of(await self._from.readexactly(LENGTH_BYTES))
-            request: Request = decode_request(await self._from.readexactly(length))
+            try:
+                length = length_of(await self._from.readexactly(LENGTH_BYTES))
+                request: Request = decode_request(await self._from.readexactly(length))
+            except (ValueError, msgspec.DecodeError) as error:
+                raise PersistenceError(f"the worker process sent no frame: {error}") from error
         return request
 
     async def _send(self, payload: bytes) -> None:
