@@ -59,6 +59,13 @@ class Rig:
         await self.go.wait()
         reported = self.report.pop(0) if self.report else "topicsCompacted"
         self.ended.set()
+        if reported == "bug":
+            raise ValueError("a bug")
+        if reported == "no extra":
+            raise ModuleNotFoundError("No module named 'obstore'")
+        if reported == "leftover":
+            result.failure("undecodable", leftover="/compaction-attempts/t1/n1/x")
+            reported = "topicsCompacted"
         if reported == "raises":
             raise PersistenceError("no space")
         if reported == "fails":
@@ -182,6 +189,107 @@ async def test_topics_are_compacted_one_by_one_and_a_stop_cancels(rig: Rig) -> N
     assert not rig.compactor._running
     rig.compactor.requested([NAME])
     assert len(rig.began) == 1
+
+
+async def test_an_error_of_the_program_does_not_stop_the_topics_behind_it(rig: Rig) -> None:
+    for topic in (TOPIC, OTHER):
+        await created(rig, topic, entries=1)
+    rig.report = ["bug", "topicsCompacted"]
+    rig.compactor.requested([NAME, ledger_name(OTHER)])
+    await rig.idle()
+    assert rig.began == [TOPIC, OTHER]
+    assert rig.compactor.counters[str(TOPIC)].failed == 1
+    await threshold(rig, 1)
+    assert await rig.checked() == [], "it is tried again later"
+
+
+async def test_leftovers_of_another_topic_do_not_count_as_a_failure(rig: Rig) -> None:
+    await created(rig, entries=1)
+    await threshold(rig, 1)
+    rig.report = ["leftover"]
+    assert await rig.checked() == [TOPIC]
+    counters = rig.compactor.counters[str(TOPIC)]
+    assert (counters.succeeded, counters.failed) == (1, 0)
+    assert await rig.checked() == [TOPIC], "it needs not wait for RETRY_S"
+
+
+async def test_a_record_that_cannot_be_read_concerns_its_topic_only(rig: Rig) -> None:
+    for topic in (TOPIC, OTHER):
+        await created(rig, topic, entries=1)
+        await threshold(rig, 1, topic)
+    await rig.service.store.put(compaction_key(NAME), b"no record")
+    await rig.service.store.put(request_key(NAME), b"no record")
+    assert await rig.checked() == [OTHER]
+
+
+async def test_a_broker_without_the_extra_says_so_and_leaves_the_request_open(rig: Rig) -> None:
+    await created(rig, entries=1)
+    await rig.compactor.compaction.request([NAME])
+    rig.report = ["no extra"]
+    assert await rig.checked() == [TOPIC]
+    told = await rig.compactor.compaction.status(NAME)
+    assert told.status == "ERROR"
+    assert "install magnetar[offload]" in told.last_error
+    stored = await rig.service.store.get(request_key(NAME))
+    assert stored is not None
+    assert await rig.compactor.compaction.is_open(stored)
+    await rig.compactor.compaction.request([NAME])
+    assert (await rig.compactor.compaction.status(NAME)).status == "RUNNING", "it may be installed"
+
+
+async def test_a_topic_below_its_threshold_is_looked_at_again_once_it_has_got_more(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await created(rig, entries=3)
+    await threshold(rig, 2 * len(ENTRY))
+    await compacted(rig, ledger, Position(ledger.last_confirmed.ledger_id, 1))
+    reads: list[str] = []
+    get = rig.service.store.get
+
+    async def counted(key: str) -> object:
+        reads.append(key)
+        return await get(key)
+
+    monkeypatch.setattr(rig.service.store, "get", counted)
+    assert (await rig.checked(), reads) == ([], [compaction_key(NAME)])
+    assert (await rig.checked(), reads) == ([], [compaction_key(NAME)]), "nothing is new"
+    await threshold(rig, len(ENTRY))
+    assert await rig.checked() == [TOPIC]
+    await threshold(rig, 2 * len(ENTRY))
+    assert await rig.checked() == []
+    await append(ledger, 1)
+    assert await rig.checked() == [TOPIC]
+
+
+async def test_a_check_of_many_topics_lets_the_event_loop_do_other_work(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for topic in (TOPIC, OTHER):
+        await created(rig, topic)
+    monkeypatch.setattr("magnetar.broker.cold.compactor.TOPICS_PER_TURN", 1)
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(work())
+    await rig.compactor.check()
+    other.cancel()
+    assert turns >= 2
+
+
+async def test_counters_of_topics_that_are_gone_are_dropped_without_checks_too(rig: Rig) -> None:
+    for topic in (TOPIC, OTHER):
+        await created(rig, topic, entries=1)
+    rig.compactor.requested([NAME])
+    await rig.idle()
+    await rig.service.topics.unload(TOPIC)
+    rig.compactor.requested([ledger_name(OTHER)])
+    await rig.idle()
+    assert set(rig.compactor.counters) == {str(OTHER)}
 
 
 async def test_a_broker_that_compacts_nothing_looks_for_nothing(rig: Rig) -> None:

@@ -7,7 +7,10 @@ before it deletes a ledger.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
+
+from msgspec.structs import replace
 
 from magnetar.broker.catalog.topic_names import topic_of_ledger
 from magnetar.broker.cold.compaction_state import (
@@ -34,6 +37,7 @@ from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
 from magnetar.metadata.store import ABSENT, BadRevision, MetadataStore, Record
 from magnetar.offload.cold_files import ColdFiles
+from magnetar.offload.records import RequestState
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 
 ATTEMPTS_MAX: Final = 8
@@ -60,8 +64,8 @@ class Compaction:
         if artifact is not None:
             return artifact.horizon
         request, _ = await self._read_request(name)
-        if awaited(request, job_alive=await self._job_alive(request)):
-            return EARLIEST  # a job will read or is reading the log for the first time
+        if awaited(request):
+            return EARLIEST  # the log will be or is being read for the first time
         return (
             EARLIEST if self._policies.value(topic_of_ledger(name), COMPACTION_THRESHOLD) else None
         )
@@ -87,6 +91,15 @@ class Compaction:
                 continue  # a job has finished, or another request was written
             return True
         return False
+
+    async def waits(self, name: str, why: str) -> None:
+        """Tells in the log's status why this broker cannot compact it; its request stays open."""
+        request, revision = await self._read_request(name)
+        if request is None or request.state is not RequestState.PENDING or request.error == why:
+            return
+        with suppress(BadRevision):  # a job has taken it, or it was requested again
+            told = encode(replace(request, error=why))
+            await self._store.put(request_key(name), told, expected=revision)
 
     async def is_open(self, stored: Record) -> bool:
         """Whether nothing works on the request in this record."""

@@ -36,11 +36,9 @@ NEVER_COMPACTED: Final = CompactionFacts()
 _WORST_FIRST: Final = ("RUNNING", "ERROR", "NOT_RUN", "SUCCESS")
 
 
-def awaited(request: CompactionRequest | None, *, job_alive: bool) -> bool:
-    """Whether a job is to run the compaction, or runs it."""
-    if request is None or request.finished:
-        return False
-    return request.state is RequestState.PENDING or job_alive
+def awaited(request: CompactionRequest | None) -> bool:
+    """Whether the compaction is to run, or runs. If what ran it died, its next one takes it."""
+    return request is not None and not request.finished
 
 
 def status_of(
@@ -49,13 +47,16 @@ def status_of(
     """Returns the status of a request.
 
     A request that waits for a job counts as running, because pulsar-admin waits for it; but only
-    for PENDING_MS_MAX, because a cluster may have no jobs. If its job dies, the next job takes it.
+    for PENDING_MS_MAX, because a cluster may have no jobs, and until a broker writes why it cannot
+    compact. If its job dies, the next job takes it.
     """
     if request is None:
         return CompactionStatus()
     if request.finished:
         return CompactionStatus(request.state.value, request.error)
     if request.state is RequestState.PENDING:
+        if request.error:
+            return CompactionStatus("ERROR", f"waits: {request.error}; or {CARRIED_OUT_BY}")
         if now_ms - request.requested_ms < PENDING_MS_MAX:
             return CompactionStatus("RUNNING", f"waits: {CARRIED_OUT_BY}")
         return CompactionStatus("ERROR", f"not begun within an hour: {CARRIED_OUT_BY}")

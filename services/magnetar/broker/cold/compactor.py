@@ -9,6 +9,7 @@ The queue holds names of loaded topics, each at most once. A topic whose compact
 again after RETRY_S, or when it is requested.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -19,17 +20,21 @@ from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
 from magnetar.compaction.records import JOBS_PREFIX, REQUESTS_PREFIX
 from magnetar.core.clock import Clock
-from magnetar.core.errors import MagnetarError
+from magnetar.core.errors import MagnetarError, MetadataError
+from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
-from magnetar.metadata.store import MetadataStore
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
+from magnetar.metadata.store import MetadataStore, MetadataUnavailable, StoreClosed
 from magnetar.offload.stores import StoreSpec
 from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 
 log = get_logger("magnetar.compaction")
 
 RETRY_S: Final = 600.0
+TOPICS_PER_TURN: Final = 1_000
+"""Loaded topics that a check looks at before it lets the event loop do other work."""
 
 
 @dataclass(slots=True)
@@ -57,6 +62,8 @@ class Result:
     counts: dict[str, int | float] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     remarks: list[dict[str, Any]] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    """What could not be deleted of earlier attempts, maybe another topic's, and why."""
 
     def count(self, name: str, by: int | float = 1) -> None:
         """Adds to a counter."""
@@ -66,9 +73,12 @@ class Result:
         """Adds a remark."""
         self.remarks.append(fields)
 
-    def failure(self, error: str, **_fields: Any) -> None:
+    def failure(self, error: str, **fields: Any) -> None:
         """Adds an error."""
-        self.errors.append(error)
+        if (leftover := fields.get("leftover")) is not None:
+            self.leftovers.append(f"{leftover}: {error}")
+        else:
+            self.errors.append(error)
 
 
 Compact = Callable[[TopicName, StoreSpec | None, Result], Awaitable[None]]
@@ -102,6 +112,8 @@ class Compactor:
         self._queue: dict[str, None] = {}
         self._running = False
         self._retry_at: dict[str, float] = {}
+        self._below: dict[str, tuple[Position, int]] = {}
+        """Topics below their thresholds: ends of the logs, and thresholds, at the last check."""
 
     async def forget_jobs(self) -> None:
         """Ends the compactions on record; for a broker that is alone, when it starts.
@@ -136,8 +148,7 @@ class Compactor:
         """Adds the topics that are due: those with open requests, and those above a threshold."""
         if not self.enabled:
             return
-        for name in [name for name in self.counters if name not in self._topics]:
-            del self.counters[name]
+        self._forget_gone()
         now = self._clock.monotonic()
         self._retry_at = {name: at for name, at in self._retry_at.items() if at > now}
         for stored in await self._store.list(REQUESTS_PREFIX):
@@ -145,38 +156,60 @@ class Compactor:
             topic = str(topic_of_ledger(name))
             if topic in self._retry_at or topic not in self._topics:
                 continue
-            if await self.compaction.is_open(stored):
+            if await _readable(self.compaction.is_open(stored), topic):
                 self._add(topic)
-        for loaded in self._topics:
+        self._below = {name: at for name, at in self._below.items() if name in self._topics}
+        for number, loaded in enumerate(self._topics, 1):
             topic_above = as_persistent(loaded)
-            if topic_above is not None and await self._is_above(topic_above):
+            if topic_above is not None and await _readable(
+                self._is_above(topic_above), topic_above.full_name
+            ):
                 self._add(topic_above.full_name)
+            if number % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    def _forget_gone(self) -> None:
+        for name in [name for name in self.counters if name not in self._topics]:
+            del self.counters[name]
 
     async def _is_above(self, topic: PersistentTopic) -> bool:
-        """Whether the part of the log that is not compacted reaches the threshold."""
+        """Whether the part of the log that is not compacted reaches the threshold.
+
+        A topic that was below it, and has got nothing since, costs no read of metadata.
+        """
         threshold = topic.policies.value(COMPACTION_THRESHOLD)
         ledger = topic.managed_ledger
         if not threshold or not topic.serving or ledger.bytes_total < threshold:
             return False
         if topic.full_name in self._retry_at or is_system_topic(topic.name):
             return False
+        state = (ledger.last_visible, int(threshold))
+        if self._below.get(topic.full_name) == state:
+            return False
+        if await self._not_compacted_bytes(ledger) >= state[1]:
+            return True
+        self._below[topic.full_name] = state
+        return False
+
+    async def _not_compacted_bytes(self, ledger: ManagedLedger) -> int:
         artifact = await self.compaction.artifacts.live(ledger.name, ledger.created_ms)
         if artifact is None:
-            return True
+            return ledger.bytes_total
         horizon = artifact.horizon
         if horizon >= ledger.last_visible:
-            return False
+            return 0
         newer = 0
         for info in ledger.ledgers:
             if info.ledger_id == horizon.ledger_id and info.entries:
                 newer += info.size_bytes * (info.entries - 1 - horizon.entry_id) // info.entries
             elif info.ledger_id > horizon.ledger_id:
                 newer += info.size_bytes
-        return newer >= int(threshold)
+        return newer
 
     async def _work(self) -> None:
         try:
             while self._queue:
+                self._forget_gone()
                 topic = next(iter(self._queue))
                 del self._queue[topic]
                 loaded = self._topics.get(topic)
@@ -193,6 +226,10 @@ class Compactor:
             result.failure(str(error) or type(error).__name__)
         except ModuleNotFoundError as error:
             result.failure(f"{error}: install magnetar[offload]")
+            await self._tell_why_it_waits(topic, result.errors[-1])
+        except Exception as error:  # the topics behind this one are compacted all the same
+            log.exception("compaction ended by an error of the program", topic=name)
+            result.failure(f"{type(error).__name__}: {error}")
         counters = self.counters.get(name, Counters())
         if result.counts.get("topicsCompacted"):
             counters.succeeded += 1
@@ -208,9 +245,17 @@ class Compactor:
                 error="; ".join(result.errors),
                 again_in_s=RETRY_S,
             )
+        if result.leftovers:
+            log.warning("files of earlier compactions are left", why="; ".join(result.leftovers))
         if result.counts.get("topicsLeftToJobs"):
             self._retry_at[name] = self._clock.monotonic() + RETRY_S
             log.info("left to a compaction job", topic=name, why=_why(result))
+
+    async def _tell_why_it_waits(self, topic: PersistentTopic, why: str) -> None:
+        try:
+            await self.compaction.waits(topic.managed_ledger.name, why)
+        except MagnetarError as error:
+            log.warning("status of a compaction not written", topic=topic.full_name, why=str(error))
 
     async def _count(self, topic: PersistentTopic, counters: Counters, result: Result) -> None:
         ledger = topic.managed_ledger
@@ -231,6 +276,17 @@ class Compactor:
             bytes_written=counters.written_bytes,
             duration_ms=counters.duration_ms,
         )
+
+
+async def _readable(is_due: Awaitable[bool], topic: str) -> bool:
+    """Whether a topic is due; not if its record cannot be read, which concerns no other topic."""
+    try:
+        return await is_due
+    except (MetadataUnavailable, StoreClosed):
+        raise
+    except MetadataError as error:
+        log.warning("not compacted", topic=topic, error=str(error))
+        return False
 
 
 def _why(result: Result) -> str:

@@ -5,10 +5,11 @@ One topic at a time, in a worker process, with the steps and fences of a job
 first one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from magnetar.broker.cold.compactor import Result
+from magnetar.broker.cold.compactor import TOPICS_PER_TURN, Result
 from magnetar.broker.cold.offload import Offloading
 from magnetar.broker.topic.open_topics import OpenTopics
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
@@ -92,7 +93,9 @@ class Offloader:
         """Adds the topics that are offloaded, and have a closed ledger."""
         now = self._clock.monotonic()
         self._retry_at = {name: at for name, at in self._retry_at.items() if at > now}
-        for loaded in self._topics:
+        for number, loaded in enumerate(self._topics, 1):
+            if number % TOPICS_PER_TURN == 0:
+                await asyncio.sleep(0)
             topic = as_persistent(loaded)
             if topic is None or not topic.serving or topic.full_name in self._retry_at:
                 continue
@@ -120,6 +123,9 @@ class Offloader:
             result.failure(str(error) or type(error).__name__)
         except ModuleNotFoundError as error:
             result.failure(f"{error}: install magnetar[offload]")
+        except Exception as error:  # the topics behind this one are offloaded all the same
+            log.exception("offload ended by an error of the program", topic=name)
+            result.failure(f"{type(error).__name__}: {error}")
         if result.errors:
             self._retry_at[name] = self._clock.monotonic() + RETRY_S
             log.warning(
@@ -128,6 +134,8 @@ class Offloader:
                 error="; ".join(result.errors),
                 again_in_s=RETRY_S,
             )
+        if result.leftovers:
+            log.warning("files of earlier offloads are left", why="; ".join(result.leftovers))
         if result.counts.get("ledgersOffloaded") or result.counts.get("ledgersReleased"):
             log.info(
                 "topic offloaded",
