@@ -29,6 +29,8 @@ from magnetar.transactions.records import decode_record, record_key
 
 READ_BYTES: Final = 4 << 20
 RECORDS_AT_ONCE: Final = 64
+ENTRIES_PER_TURN: Final = 2_000
+"""Entries that are parsed before the event loop, which may be a broker's, does other work."""
 
 
 async def search(
@@ -66,10 +68,7 @@ async def _add(
     settled: Settled,
 ) -> bool:
     """Adds consecutive entries; returns whether their transactions have all ended."""
-    entries: list[tuple[Position, TxnId]] = []
-    for entry_id, data in group:
-        if (txn := transaction_of(data)) is not None:
-            entries.append((Position(ledger_id, entry_id), txn))
+    entries = await _in_transactions(ledger_id, group)
     # In the order of the entries: those behind the horizon need no look-up.
     wanted = [txn for txn in dict.fromkeys(txn for _, txn in entries) if txn not in outcomes]
     for start in range(0, len(wanted), RECORDS_AT_ONCE):
@@ -86,6 +85,19 @@ async def _add(
         before = Position(ledger_id, settled.horizon.entry_id - 1)
         settled.to = max(settled.to, before)
     return ended
+
+
+async def _in_transactions(
+    ledger_id: int, group: list[StoredEntry]
+) -> list[tuple[Position, TxnId]]:
+    """The entries that belong to a transaction."""
+    entries: list[tuple[Position, TxnId]] = []
+    for number, (entry_id, data) in enumerate(group, 1):
+        if (txn := transaction_of(data)) is not None:
+            entries.append((Position(ledger_id, entry_id), txn))
+        if number % ENTRIES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return entries
 
 
 async def _outcome(context: LedgerContext, txn: TxnId) -> Outcome | None:
