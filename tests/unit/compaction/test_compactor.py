@@ -261,6 +261,17 @@ async def test_a_topic_below_its_threshold_is_looked_at_again_once_it_has_got_mo
     assert await rig.checked() == [TOPIC]
 
 
+async def test_a_topic_whose_compaction_finds_too_little_waits_for_more(rig: Rig) -> None:
+    """Such as one whose last messages are in an open transaction."""
+    ledger = await created(rig, entries=1)
+    await threshold(rig, 1)
+    rig.report = ["topicsBelowThreshold"]
+    assert await rig.checked() == [TOPIC]
+    assert await rig.checked() == []
+    await append(ledger, 1)
+    assert await rig.checked() == [TOPIC]
+
+
 async def test_a_check_of_many_topics_lets_the_event_loop_do_other_work(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
