@@ -98,8 +98,8 @@ class Compaction:
         if request is None or request.state is not RequestState.PENDING or request.error == why:
             return
         with suppress(BadRevision):  # a job has taken it, or it was requested again
-            told = encode(replace(request, error=why))
-            await self._store.put(request_key(name), told, expected=revision)
+            changed = encode(replace(request, error=why))
+            await self._store.put(request_key(name), changed, expected=revision)
 
     async def is_open(self, stored: Record) -> bool:
         """Whether nothing works on the request in this record."""
