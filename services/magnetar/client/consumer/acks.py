@@ -18,7 +18,13 @@ from magnetar.client.consumer.entry import ReceivedEntry
 from magnetar.client.consumer.redelivery import NegativeAcks, UnackedTracker
 from magnetar.client.consumer.subscription import Letters, Shared
 from magnetar.client.context import Context
-from magnetar.client.errors import AckFailed, ClientError, InvalidConfiguration
+from magnetar.client.errors import (
+    AckFailed,
+    ClientError,
+    Disconnected,
+    InvalidConfiguration,
+    OperationTimeout,
+)
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
 from magnetar.client.network.connection import Connection
@@ -69,12 +75,14 @@ class Acks:
         self._partial: dict[Place, int] = {}
         self._dying: dict[Place, list[Message[Any]]] = {}
         """Messages that go to the dead letter topic with their next redelivery."""
-        self._pending: set[asyncio.Future[Any]] = set()
-        """Answers to acknowledgments with receipts."""
+        self._pending: dict[asyncio.Future[None], list[asyncio.Future[Any]]] = {}
+        """Whether the commands of a flush with receipts are recorded, and their answers."""
         self._soon: asyncio.Handle | None = None
         """A flush at the end of this turn of the loop."""
         self._retired = False
         """Whether the client has left the cluster of these messages."""
+        self._ended: ClientError | None = None
+        """Why nothing is acknowledged any more."""
 
     # -- individual ----------------------------------------------------------------------------
 
@@ -82,8 +90,8 @@ class Acks:
         """Acknowledges a message of a received entry."""
         if entry.batch_size:
             bit = 1 << batch_index
-            if not entry.unacked & bit:
-                return
+            if not entry.unacked & bit and not self._shared.options.ack_receipt:
+                return  # with receipts it may be a repetition of an ack that was refused
             entry.unacked &= ~bit
             if entry.unacked:
                 if self._index_ack:
@@ -110,9 +118,7 @@ class Acks:
             left = self._partial.pop(place, full_ack_set(message_id.batch_size))
             left &= ~(1 << message_id.batch_index)
             if left:
-                self._partial[place] = left
-                if len(self._partial) > PARTIAL_BATCHES_MAX:
-                    del self._partial[next(iter(self._partial))]
+                self._keep_partial(place, left)
                 if self._index_ack:
                     self.group.add(place, left)
                 return
@@ -126,6 +132,11 @@ class Acks:
         if message_id.first_chunk is not None:
             self.group.add((message_id.first_chunk.ledger_id, message_id.first_chunk.entry_id))
         self.group.add(place)
+
+    def _keep_partial(self, place: Place, left: int) -> None:
+        self._partial[place] = left
+        if len(self._partial) > PARTIAL_BATCHES_MAX:
+            del self._partial[next(iter(self._partial))]
 
     # -- cumulative ----------------------------------------------------------------------------
 
@@ -165,7 +176,10 @@ class Acks:
         commands = []
         if cumulative is not None:
             commands.append(cumulative_command(consumer_id, cumulative))
-            individual = {p: left for p, left in individual.items() if p > cumulative.place}
+            until, rest = cumulative
+            individual = {
+                p: left for p, left in individual.items() if p > until or (rest and p == until)
+            }
         commands += individual_commands(consumer_id, individual)
         stats = self._shared.stats
         stats.acks_sent += len(individual) + (cumulative is not None)
@@ -178,24 +192,47 @@ class Acks:
             connection.start_request(CommandType.ACK, command, self._source.topic)
             for command in commands
         ]
-        together = asyncio.gather(*answers)
-        self._pending.add(together)
-        together.add_done_callback(lambda done: self._answered(done, waiters))
+        loop, timeout_s = self._context.loop, self._context.options.operation_timeout_s
+        late = OperationTimeout(
+            f"ACK was not answered in {timeout_s:g} s", topic=self._source.topic
+        )
+        timer = loop.call_later(timeout_s, _fail, answers, late)
+        recorded: asyncio.Future[None] = loop.create_future()
+        self._pending[recorded] = answers
 
-    def _answered(self, done: "asyncio.Future[Any]", waiters: list["asyncio.Future[None]"]) -> None:
-        self._pending.discard(done)
-        error = None if done.cancelled() else done.exception()
+        def answered(done: "asyncio.Future[list[Any]]") -> None:
+            timer.cancel()
+            errors = [answer for answer in done.result() if isinstance(answer, BaseException)]
+            if errors:
+                # The next ack of such a batch by id completes it again.
+                for place in (place for place, left in individual.items() if not left):
+                    self._keep_partial(place, 0)
+            self._answered(recorded, errors[0] if errors else None, waiters)
+
+        # All answers, also if one is an error: the others are not known to be recorded before.
+        asyncio.gather(*answers, return_exceptions=True).add_done_callback(answered)
+
+    def _answered(
+        self,
+        recorded: "asyncio.Future[None]",
+        error: BaseException | None,
+        waiters: list["asyncio.Future[None]"],
+    ) -> None:
+        del self._pending[recorded]
         if error is not None and not waiters:
             log.warning("acks were refused", topic=self._source.topic, error=str(error))
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+        _settle([recorded, *waiters], error)
         if self.group.waiters:
             self._flush_soon()
+
+    def lost(self) -> None:
+        """Fails those that wait for answers: the broker has closed the consumer.
+
+        It may not answer what it has not read, and delivers again what it has not recorded.
+        """
+        error = Disconnected("The broker closed the consumer", topic=self._source.topic)
+        for answers in list(self._pending.values()):
+            _fail(answers, error)
 
     def _flush_soon(self) -> None:
         """Sends acks that a caller waits for, unless answers are under way: then after them.
@@ -215,9 +252,9 @@ class Acks:
 
         The acks of one call may be in several commands, some of which are on their way already.
         """
-        if self._retired:
-            raise _left_cluster(self._source.topic)
-        answers: list[asyncio.Future[Any]] = list(self._pending)
+        if self._ended is not None:
+            raise self._ended
+        answers: list[asyncio.Future[None]] = list(self._pending)
         waiter: asyncio.Future[None] = self._context.loop.create_future()
         if self.group:
             self.group.waiters.append(waiter)
@@ -402,18 +439,36 @@ class Acks:
         """Sends what is grouped and waits for the answers, with the operation timeout."""
         self.flush()
         if self._pending:
-            await asyncio.wait(self._pending, timeout=self._context.options.operation_timeout_s)
+            timeout_s = self._context.options.operation_timeout_s
+            await asyncio.wait(list(self._pending), timeout=timeout_s)
+            self.flush()  # what was acknowledged meanwhile
 
     def end(self, error: ClientError) -> None:
         """Stops all timers and fails those that wait for answers."""
+        self._ended = error
         self.forget()
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
         _, _, waiters = self.group.take()
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+        _settle(waiters, error)
+
+
+def _fail(answers: list["asyncio.Future[Any]"], error: ClientError) -> None:
+    for answer in answers:
+        if not answer.done():
+            answer.set_exception(error)
+
+
+def _settle(waiters: list["asyncio.Future[None]"], error: BaseException | None) -> None:
+    for waiter in waiters:
+        if waiter.done():
+            continue
+        if error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(error)
+            waiter.exception()  # its caller may have another error, or be cancelled
 
 
 def _left_cluster(topic: str) -> AckFailed:

@@ -236,8 +236,11 @@ class Consumer(Generic[T]):
     def _ack(self, message: Message[T] | MessageId) -> tuple[PartitionConsumer, Acks]:
         """Adds an ack to the group of its topic, in the cluster that it came from."""
         if isinstance(message, Message):
+            source = message.entry.source
+            if source.refusal is not None and (self.refusal or self.options.ack_receipt):
+                raise source.refusal
             message.entry.acks.ack(message.entry, message.batch_index)
-            return message.entry.source, message.entry.acks
+            return source, message.entry.acks
         source = self._source_of(message)
         acks = _acks_of(source, message)
         acks.ack_id(message)
@@ -293,6 +296,9 @@ class Consumer(Generic[T]):
                 await self._in_time(acks.receipt(), source)
         except ClientError as failed:
             error = failed
+            raise
+        except BaseException:
+            error = ClientError("The call ended before the broker's answer", topic=source.topic)
             raise
         finally:
             for message in messages if self.options.interceptors else ():

@@ -177,6 +177,7 @@ class PartitionConsumer:
         self.connection = None
         self._lost_while_attaching = True
         self._attached_event.clear()
+        self.acks.lost()
         if self.refusal is not None or not self._was_attached:
             return
         if self._reconnect is None or self._reconnect.done():
