@@ -11,16 +11,20 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import magnetar.client
 import magnetar.client.sync
+from magnetar.client.consumer.listener import run_listener
 from magnetar.client.errors import AlreadyClosed, ClientError, UsedAfterFork
+from magnetar.client.message import Message
 from magnetar.client.sync import Client
 from magnetar.client.sync.generator import LEFT_OUT, SOURCES, generate
 from magnetar.client.sync.portal import QUEUED_CALLS_MAX, Portal
+from magnetar.client.sync.workers import run_in_threads
 
 DEADLINE_S = 20.0
 FOLDER = Path(magnetar.client.sync.__file__).parent
@@ -143,6 +147,148 @@ def test_a_result_that_comes_after_the_interrupt_is_given_back(rig: Rig) -> None
     assert back == ["opened"]
 
 
+def test_a_result_without_an_await_is_given_back_if_its_call_was_given_up(rig: Rig) -> None:
+    running, go_on, given_back = threading.Event(), threading.Event(), threading.Event()
+    back: list[object] = []
+
+    def take() -> str:
+        running.set()
+        go_on.wait(DEADLINE_S)
+        return "message"
+
+    def discard(result: object) -> None:
+        back.append(result)
+        given_back.set()
+
+    call = rig.portal.submit(take, discard)
+    assert running.wait(DEADLINE_S)
+    assert call.cancel()  # as an interrupt does
+    go_on.set()
+    assert given_back.wait(DEADLINE_S)
+    assert back == ["message"]
+
+
+def test_an_interrupt_as_a_call_wakes_the_loop_leaves_no_later_call_waiting(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.portal.run(lambda: None)
+    loop = rig.portal._loop
+    assert loop is not None
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.portal.run(lambda: None)
+    assert rig.portal.submit(lambda: 1).result(DEADLINE_S) == 1
+
+
+def test_an_interrupt_as_the_thread_starts_leaves_no_thread(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[threading.Thread] = []
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.portal.run(lambda: None)
+    started[0].join(DEADLINE_S)
+    assert not started[0].is_alive()
+    assert rig.portal.run(lambda: 1) == 1
+
+
+def exits() -> None:
+    raise SystemExit(3)
+
+
+def test_an_exit_in_the_clients_thread_reaches_the_caller_and_ends_no_other_call(rig: Rig) -> None:
+    with pytest.raises(SystemExit):
+        rig.portal.submit(lambda: fail(SystemExit(3))).result(DEADLINE_S)
+    with pytest.raises(SystemExit):
+        rig.portal.submit(exits).result(DEADLINE_S)
+    blocked, go_on = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        go_on.wait(DEADLINE_S)
+
+    rig.portal.submit(block)
+    assert blocked.wait(DEADLINE_S)
+    first = rig.portal.submit(lambda: 1)
+    first.add_done_callback(lambda _: exits())
+    second = rig.portal.submit(lambda: 2)
+    go_on.set()
+    assert (first.result(DEADLINE_S), second.result(DEADLINE_S)) == (1, 2)
+
+
+class Subscribed:
+    """The messages of a subscription that has one, and what became of it."""
+
+    def __init__(self) -> None:
+        entry: Any = SimpleNamespace(
+            batch_size=0, metadata=SimpleNamespace(ordering_key=b"", partition_key="")
+        )
+        self.messages = [Message(b"", entry)]
+        self.outcomes: list[str] = []
+        self.refusal: ClientError | None = None
+
+    def __aiter__(self) -> "Subscribed":
+        return self
+
+    async def __anext__(self) -> Message[Any]:
+        if not self.messages:
+            await asyncio.Event().wait()
+        return self.messages.pop()
+
+    async def ack(self, _message: Message[Any]) -> None:
+        self.outcomes.append("ack")
+
+    async def nack(self, _message: Message[Any]) -> None:
+        self.outcomes.append("nack")
+
+    async def run(self, handle: Any, *, concurrency: int, ordered_by_key: bool) -> None:
+        consumer: Any = self
+        await run_listener(consumer, handle, concurrency, ordered_by_key=ordered_by_key)
+
+
+def test_an_exit_in_a_handler_ends_run(rig: Rig) -> None:
+    inner = Subscribed()
+    consumer: Any = SimpleNamespace(_portal=rig.portal, _inner=inner)
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            run_in_threads(consumer, lambda _: exits(), 1, ordered_by_key=False)
+        except SystemExit as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert [error.code for error in raised if isinstance(error, SystemExit)] == [3]
+    assert inner.outcomes == []
+
+
+def test_a_handler_may_close_the_client(rig: Rig) -> None:
+    inner = Subscribed()
+    consumer: Any = SimpleNamespace(_portal=rig.portal, _inner=inner)
+
+    def handle(_message: Message[Any]) -> None:
+        inner.refusal = AlreadyClosed("The consumer is closed")
+        rig.portal.close()
+
+    run_in_threads(consumer, handle, 1, ordered_by_key=False)
+    assert rig.finished == 1
+
+
 def test_closing_fails_the_calls_of_other_threads(rig: Rig) -> None:
     waiting = threading.Event()
     errors: list[BaseException] = []
@@ -213,6 +359,19 @@ def test_a_client_that_is_collected_ends_its_thread() -> None:
     gc.collect()  # the error's traceback refers to the client
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
+
+
+def test_a_collection_in_the_thread_that_holds_the_lock_ends_the_client(rig: Rig) -> None:
+    def collected() -> None:
+        with rig.portal._lock:
+            rig.portal.forsake()
+
+    rig.portal.submit(collected)
+    thread = rig.portal._thread
+    assert thread is not None
+    thread.join(DEADLINE_S / 4)
+    assert not thread.is_alive()
+    assert rig.finished == 1
 
 
 def test_use_after_a_fork_fails_clearly() -> None:

@@ -68,7 +68,7 @@ class Consumer(Generic[T]):
 
     def receive_nowait(self) -> Message[T] | None:
         """Returns the next message if it has been received already."""
-        return self._portal.run(lambda: self._inner.receive_nowait())
+        return self._portal.run(lambda: self._inner.receive_nowait(), untaken)
 
     def receive_many(self, policy: BatchReceive | None = None) -> list[Message[T]]:
         """Returns messages as soon as a limit of the policy is reached; may return none."""

@@ -244,6 +244,7 @@ return Transaction(self, self._portal.call_or(aborted, opening.begun))""",
     "TableView.get": "return {call}",
     "Producer.send_nowait": "return self._portal.submit(lambda: {call})",
     "Consumer.receive": "return self._portal.call_or(untaken, lambda: {call})",
+    "Consumer.receive_nowait": "return self._portal.run(lambda: {call}, untaken)",
     "Consumer.receive_many": "return self._portal.call_or(all_untaken, lambda: {call})",
     "Consumer.ack_many": """\
 messages = list(messages)
@@ -251,6 +252,7 @@ self._portal.call(lambda: {call})""",
     "Consumer.run": """\
 run_in_threads(self, handle, concurrency, ordered_by_key=ordered_by_key)""",
     "Reader.read": "return self._portal.call_or(untaken, lambda: {call})",
+    "Reader.read_nowait": "return self._portal.run(lambda: {call}, untaken)",
     "TableView.keys": "return self._copied().keys()",
     "TableView.values": "return self._copied().values()",
     "TableView.items": "return self._copied().items()",

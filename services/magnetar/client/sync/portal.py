@@ -10,6 +10,7 @@ After `close`, no thread is left. After a fork, a child can only close.
 
 import asyncio
 import atexit
+import contextlib
 import os
 import threading
 import weakref
@@ -47,6 +48,8 @@ class Portal:
         self._awake = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._stopped = threading.Event()
+        """Whether the loop was told to stop."""
         self._tasks: set[asyncio.Future[Any]] = set()
         self._closing = False
         self._closed = False
@@ -67,9 +70,12 @@ class Portal:
         result: T = self._wait(function, discard)
         return result
 
-    def run(self, function: Callable[[], T]) -> T:
-        """Returns the result of a plain function, which runs in the loop and must not wait."""
-        result: T = self._wait(function, None)
+    def run(self, function: Callable[[], T], discard: Callable[[T], object] | None = None) -> T:
+        """Returns the result of a plain function, which runs in the loop and must not wait.
+
+        If the caller is interrupted and there is a result nevertheless, `discard` gets it.
+        """
+        result: T = self._wait(function, discard)
         return result
 
     def finish(self, function: Callable[[], Awaitable[object]]) -> None:
@@ -135,7 +141,9 @@ class Portal:
         except BaseException:
             if not future.cancel() and discard is not None and _has_result(future):
                 # The result came in the moment of the interrupt.
-                self.submit(lambda: discard(future.result())).add_done_callback(_log_failure)
+                with contextlib.suppress(AlreadyClosed):  # then nothing is left to give back
+                    unheard = self.submit(lambda: discard(future.result()))
+                    unheard.add_done_callback(_log_failure)
             raise
 
     def _hand_over(
@@ -151,16 +159,23 @@ class Portal:
             if self._closed:
                 raise AlreadyClosed("The client is closed")
             if self._loop is None:
-                loop = asyncio.new_event_loop()
+                loop, stopped = asyncio.new_event_loop(), threading.Event()
                 thread = threading.Thread(
-                    target=_serve, args=(loop,), name="magnetar-client", daemon=True
+                    target=_serve, args=(loop, stopped), name="magnetar-client", daemon=True
                 )
-                thread.start()
-                self._loop, self._thread = loop, thread
+                try:
+                    thread.start()
+                except BaseException:
+                    # Ctrl-C may come while it starts; it ends at once then.
+                    stopped.set()
+                    loop.call_soon_threadsafe(loop.stop)
+                    raise
+                self._loop, self._thread, self._stopped = loop, thread, stopped
             self._calls.append((future, function, discard))
             if not self._awake:
-                self._awake = True
+                # In this order: Ctrl-C in between must not leave calls that wake nobody.
                 self._loop.call_soon_threadsafe(self._begin_all)
+                self._awake = True
 
     # -- in the loop ---------------------------------------------------------------------------
 
@@ -182,11 +197,12 @@ class Portal:
             return
         try:
             result = function()
-        except Exception as error:  # noqa: BLE001  # it is the caller's
+        except BaseException as error:  # noqa: BLE001  # it is the caller's, also SystemExit
             _settle(future, None, error)
             return
         if not isinstance(result, Awaitable):
-            _settle(future, result, None)
+            if not _settle(future, result, None) and discard is not None:
+                self._give_back(discard, result)
             return
         task = asyncio.ensure_future(result)
         self._tasks.add(task)
@@ -199,9 +215,7 @@ class Portal:
             elif (error := done.exception()) is not None:
                 _settle(future, None, error)
             elif not _settle(future, done.result(), None) and discard is not None:
-                unheard: Future[Any] = Future()
-                unheard.add_done_callback(_log_failure)
-                self._begin(unheard, lambda: discard(done.result()), None)
+                self._give_back(discard, done.result())
 
         def cancelled(outcome: "Future[Any]") -> None:
             if outcome.cancelled() and not loop.is_closed():
@@ -209,6 +223,11 @@ class Portal:
 
         task.add_done_callback(ended)
         future.add_done_callback(cancelled)
+
+    def _give_back(self, discard: Callable[[Any], object], result: Any) -> None:
+        unheard: Future[Any] = Future()
+        unheard.add_done_callback(_log_failure)
+        self._begin(unheard, lambda: discard(result), None)
 
     # -- end -----------------------------------------------------------------------------------
 
@@ -240,6 +259,7 @@ class Portal:
         for future, _, _ in calls:
             _settle(future, None, AlreadyClosed("The client is closed"))
         if loop is not None and not loop.is_closed():
+            self._stopped.set()
             loop.call_soon_threadsafe(loop.stop)
 
     def forsake(self) -> None:
@@ -247,8 +267,11 @@ class Portal:
         if self._pid != os.getpid() or self._closing:
             return
         self._closing = True
-        if self._thread is not None:
-            self.submit(self._finish).add_done_callback(lambda _: self._stop())
+        if self._loop is not None:
+            # Without the lock: a collection may interrupt the thread that holds it.
+            finished: Future[Any] = Future()
+            finished.add_done_callback(lambda _: self._stop())
+            self._loop.call_soon_threadsafe(self._begin, finished, self._finish, None)
 
     def leave(self) -> None:
         """Closes with a bound on the wait: the interpreter exits."""
@@ -266,6 +289,8 @@ def _settle(future: "Future[Any]", result: Any, error: BaseException | None) -> 
             future.set_result(result)
     except InvalidStateError:
         return False
+    except BaseException as failure:  # noqa: BLE001  # a user's callback may raise SystemExit
+        log.error("a callback of a future failed", error=repr(failure))
     return True
 
 
@@ -278,10 +303,19 @@ def _log_failure(future: "Future[Any]") -> None:
         log.warning("the result of an interrupted call was not given back", error=str(error))
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
     """Runs a loop until it is stopped, then what remains in it. The target of the thread."""
     try:
-        loop.run_forever()
+        ended = False
+        while not ended:
+            try:
+                loop.run_forever()
+                ended = True
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Users' code in a task has raised it. The task's owner has it as well; others
+                # still wait for this loop.
+                log.error("a task of the client tried to exit", error=repr(error))
+                ended = stopped.is_set()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

@@ -50,7 +50,7 @@ class Reader(Generic[T]):
 
     def read_nowait(self) -> Message[T] | None:
         """Returns the next message if it has been received already."""
-        return self._portal.run(lambda: self._inner.read_nowait())
+        return self._portal.run(lambda: self._inner.read_nowait(), untaken)
 
     def has_message_available(self) -> bool:
         """Whether a message follows those that were read."""

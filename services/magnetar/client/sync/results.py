@@ -27,9 +27,10 @@ async def aborted(transaction: "AsyncTransaction") -> None:
     await transaction.abort()
 
 
-def untaken(message: Message[Any]) -> None:
-    """Returns a message to the receiver queue."""
-    message.entry.source.untake(message)
+def untaken(message: Message[Any] | None) -> None:
+    """Returns a message, if there is one, to the receiver queue."""
+    if message is not None:
+        message.entry.source.untake(message)
 
 
 def all_untaken(messages: list[Message[Any]]) -> None:

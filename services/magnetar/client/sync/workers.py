@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
-from magnetar.client.errors import InvalidConfiguration
+from magnetar.client.errors import AlreadyClosed, InvalidConfiguration
 from magnetar.client.message import Message
 
 if TYPE_CHECKING:
@@ -28,13 +28,39 @@ def run_in_threads(
     """
     if concurrency < 1:
         raise InvalidConfiguration(f"concurrency must be at least 1, not {concurrency}")
+    exits: list[BaseException] = []
+
+    def outcome(message: Message[T]) -> BaseException | None:
+        try:
+            handle(message)
+        except BaseException as error:  # noqa: BLE001  # users' code may raise anything
+            return error
+        return None
+
     with ThreadPoolExecutor(concurrency, thread_name_prefix="magnetar-listener") as pool:
 
-        async def handle_in_thread(message: Message[T]) -> None:
-            await asyncio.get_running_loop().run_in_executor(pool, handle, message)
+        async def run() -> None:
+            running = asyncio.current_task()
 
-        consumer._portal.call(
-            lambda: consumer._inner.run(
+            async def handle_in_thread(message: Message[T]) -> None:
+                error = await asyncio.get_running_loop().run_in_executor(pool, outcome, message)
+                if isinstance(error, Exception):
+                    raise error
+                if error is not None:
+                    # Such as SystemExit: it ends the call, and not the client's loop.
+                    exits.append(error)
+                    if running is not None:
+                        running.cancel()
+                    raise asyncio.CancelledError
+
+            await consumer._inner.run(
                 handle_in_thread, concurrency=concurrency, ordered_by_key=ordered_by_key
             )
-        )
+
+        try:
+            consumer._portal.call(run)
+        except AlreadyClosed:
+            if not exits and consumer._inner.refusal is None:
+                raise
+    if exits:
+        raise exits[0]
