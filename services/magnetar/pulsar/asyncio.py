@@ -14,6 +14,8 @@ Unlike there, a `receive` that waits may be cancelled, and loses no message.
 """
 
 import asyncio
+import contextlib
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -107,7 +109,8 @@ async def _call(
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and discard is not None and future.exception() is None:
-                portal.submit(lambda: discard(future.result()))
+                with contextlib.suppress(ClientError):  # the cancellation must come through
+                    portal.submit(lambda: discard(future.result()))
             raise
 
 
@@ -306,6 +309,7 @@ class Client:
         with translated_values():
             self._client = sync.Client(url, **options)
         logs.attach(self._log_handler)
+        weakref.finalize(self, logs.detach, self._log_handler).atexit = False
 
     async def create_producer(
         self,

@@ -55,5 +55,5 @@ class CallbackThread:
 def _run(function: Callable[[], object]) -> None:
     try:
         function()
-    except Exception:
+    except BaseException:  # SystemExit as well: others wait for this thread
         log.exception("A callback has failed")

@@ -239,14 +239,19 @@ class Client:
     def shutdown(self) -> None:
         """Closes the client; may be called again."""
         self._closed = True
-        for consumer in self._consumers:
+        for consumer in list(self._consumers):
             consumer._stop_listening()
         try:
             with translated():
                 self._client.close()
         finally:
-            for thread in (self._callbacks, *self._listeners):
-                thread.close()
+            threads = (self._callbacks, *self._listeners)
+            called_back = any(thread.inside for thread in threads)
+            for thread in threads:
+                if called_back:
+                    thread.end()  # two callbacks that close would wait for each other
+                else:
+                    thread.close()
             logs.detach(self._log_handler)
             self._log_handler = None
 

@@ -179,6 +179,8 @@ class Consumer:
         """Deletes the subscription and closes the consumer."""
         with translated():
             self._consumer.unsubscribe()
+        self._stop_listening()
+        self._client._forget(self)
 
     def close(self) -> None:
         """Closes the consumer; raises AlreadyClosed if it is closed."""

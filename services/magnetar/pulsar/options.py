@@ -146,14 +146,22 @@ def client_options(service_url: Any, values: Mapping[str, Any]) -> tuple[str, Cl
                 "With AutoClusterFailover, authentication and tls_trust_certs_file_path are those "
                 "of its ServiceInfo"
             )
+        if values["use_tls"]:
+            for info in (service_url.primary, *service_url.secondary):
+                _check_tls(info.service_url)
         return _with_failover(service_url, options)
     if "://" not in service_url:
         raise ValueError(f"The scheme part is missing: {service_url}")
-    if values["use_tls"] and service_url.startswith(("pulsar://", "http://")):
-        raise ValueError("use_tls needs a service URL of pulsar+ssl:// or https://")
+    if values["use_tls"]:
+        _check_tls(service_url)
     if authentication is not None:
         options["auth"] = authentication.auth
     return service_url, options
+
+
+def _check_tls(service_url: str) -> None:
+    if service_url.startswith(("pulsar://", "http://")):
+        raise ValueError("use_tls needs a service URL of pulsar+ssl:// or https://")
 
 
 def _with_failover(

@@ -16,7 +16,9 @@ import pytest
 import magnetar.pulsar as stand_in
 from magnetar.client import errors
 from magnetar.client.options import Batching, RoundRobin, SinglePartition
+from magnetar.pulsar import asyncio as stand_in_asyncio
 from magnetar.pulsar import schema
+from magnetar.pulsar.callbacks import CallbackThread
 from magnetar.pulsar.logs import NAME
 from magnetar.pulsar.options import client_options, producer_options
 from magnetar.pulsar.outcomes import exception_of
@@ -256,6 +258,54 @@ def test_a_client_that_is_collected_leaves_no_thread() -> None:
     gc.collect()
     thread.join(DEADLINE_S)
     assert not set(threading.enumerate()) - before
+
+
+def test_an_exit_in_a_callback_leaves_the_others() -> None:
+    thread = CallbackThread("test")
+    heard = threading.Event()
+
+    def exits() -> None:
+        raise SystemExit(3)
+
+    thread.post(exits)
+    thread.post(heard.set)
+    assert heard.wait(DEADLINE_S)
+    thread.close()
+
+
+def test_callbacks_of_two_threads_may_close_the_client() -> None:
+    client = stand_in.Client("pulsar://127.0.0.1:1", message_listener_threads=2)
+    both = threading.Barrier(2)
+    threads = [client._callbacks, client._listeners[0]]
+
+    def close() -> None:
+        both.wait(DEADLINE_S)
+        client.shutdown()
+
+    for thread in threads:
+        thread.post(close)
+    for thread in threads:
+        assert thread._thread is not None
+        thread._thread.join(DEADLINE_S / 4)
+        assert not thread._thread.is_alive()
+
+
+def test_a_collected_asyncio_client_releases_its_log(tmp_path: Path) -> None:
+    logger = stand_in.FileLogger(stand_in.LoggerLevel.Info, str(tmp_path / "client.log"))
+    client = stand_in_asyncio.Client("pulsar://127.0.0.1:1", logger=logger)
+    handler = client._log_handler
+    assert handler in logging.getLogger(NAME).handlers
+    del client
+    gc.collect()
+    assert handler not in logging.getLogger(NAME).handlers
+
+
+def test_use_tls_holds_for_all_clusters_of_a_failover() -> None:
+    plain, tls = (stand_in.ServiceInfo(f"{scheme}://h:6650") for scheme in ("pulsar", "pulsar+ssl"))
+    for primary, secondary in ((plain, tls), (tls, plain)):
+        failover = stand_in.AutoClusterFailover(primary, [secondary])
+        with pytest.raises(ValueError, match=r"use_tls needs .*pulsar\+ssl"):
+            stand_in.Client(failover, use_tls=True)
 
 
 def test_message_ids_compare_and_print_as_the_official_ones() -> None:
