@@ -103,6 +103,40 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
         pass
 
 
+def test_a_server_that_is_not_ready_in_time_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    popen = subprocess.Popen
+
+    def start_once_its_server_runs(*args: object, **options: object) -> object:
+        guard = popen(*args, **options)  # type: ignore[call-overload]
+        children = Path(f"/proc/{guard.pid}/task/{guard.pid}/children")
+        while guard.poll() is None and not children.read_text():
+            time.sleep(POLL_S)
+        started.extend(map(int, children.read_text().split()))
+        return guard
+
+    monkeypatch.setattr(server, "START_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(server.subprocess, "Popen", start_once_its_server_runs)
+    with (
+        pytest.raises(server.ServerFailed, match="is not ready after 0 s"),
+        server.shared_server(tmp_path, {}),
+    ):
+        pass
+    assert started
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    while is_running(tmp_path):
+        assert time.monotonic() < deadline, "the server was left behind"
+        time.sleep(POLL_S)
+
+
+def test_a_server_that_has_ended_is_a_clear_failure() -> None:
+    gone = server.MagnetarServer("pulsar://127.0.0.1:1", "http://127.0.0.1:1")
+    with pytest.raises(server.ServerFailed, match="does not answer"):
+        gone.put("/admin/v2/tenants/t")
+
+
 @pytest.mark.parametrize("line", ["TRANSACTIONS=true", "MAGNETAR_TRANSACTIONS"])
 def test_a_bad_setting_is_refused(line: str) -> None:
     with pytest.raises(pytest.UsageError, match="is not of the form MAGNETAR_NAME=VALUE"):

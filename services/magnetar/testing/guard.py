@@ -3,8 +3,9 @@
     python -m magnetar.testing.guard ROOT
 
 Users hold a shared lock on `ROOT/users`. The guard waits for the exclusive lock, which it gets when
-the last user has ended, in whatever way, even by SIGKILL: then it stops the server. Before it lets
-go of the lock it deletes `ROOT/state.json`, so that a user who comes then starts another server.
+the last user has ended, in whatever way, even by SIGKILL: then it deletes `ROOT/state.json`, stops
+the server, and lets go of the lock. A user that comes meanwhile waits, and starts another server:
+two never share the data.
 """
 
 import contextlib
@@ -38,12 +39,12 @@ def main(root: Path) -> int:
         fcntl.flock(users, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             (root / STATE).unlink()
-    server.terminate()
-    try:
-        return server.wait(STOP_TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        return server.wait()
+        server.terminate()
+        try:
+            return server.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            return server.wait()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,8 @@ class MagnetarServer:
         except urllib.error.HTTPError as error:
             if error.code != CONFLICT:
                 raise ServerFailed(f"PUT {path}: {error.code} {error.read().decode()}") from error
+        except OSError as error:
+            raise ServerFailed(f"PUT {path}: the server does not answer: {error}") from error
 
 
 @contextmanager
@@ -116,5 +119,6 @@ def _start(root: Path, environment: Mapping[str, str]) -> dict[str, str]:
     tail = (root / LOG).read_text(errors="replace")[-LOG_TAIL_CHARS:]
     what = "is not ready" if guard.poll() is None else f"has ended with code {guard.returncode}"
     if guard.poll() is None:
-        guard.kill()
+        os.killpg(guard.pid, signal.SIGKILL)  # the guard alone would leave its server
+        guard.wait()
     raise ServerFailed(f"The server {what} after {START_TIMEOUT_S:g} s at most. Its log:\n{tail}")

@@ -236,7 +236,7 @@ class Subscribed:
         entry: Any = SimpleNamespace(
             batch_size=0, metadata=SimpleNamespace(ordering_key=b"", partition_key="")
         )
-        self.messages = [Message(b"", entry)]
+        self.messages: list[Message[Any]] = [Message(b"", entry)]
         self.outcomes: list[str] = []
         self.refusal: ClientError | None = None
 
