@@ -118,7 +118,7 @@ def test_a_server_that_is_not_ready_in_time_is_not_left_behind(
         return guard
 
     monkeypatch.setattr(server, "START_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(server.subprocess, "Popen", start_once_its_server_runs)
+    monkeypatch.setattr(subprocess, "Popen", start_once_its_server_runs)
     with (
         pytest.raises(server.ServerFailed, match="is not ready after 0 s"),
         server.shared_server(tmp_path, {}),

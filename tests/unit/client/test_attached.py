@@ -55,6 +55,22 @@ def drop_connections(client: Client) -> None:
         connection.abort("dropped by the test")
 
 
+async def test_a_message_that_was_given_back_to_a_reader_survives_a_lost_connection(
+    client: Client,
+) -> None:
+    async with client.producer("t", batching=None) as producer:
+        for number in range(3):
+            await producer.send(b"%d" % number)
+    async with client.reader("t", receiver_queue_size=1) as reader:
+        assert (await reader.read(PATIENCE_S)).data == b"0"
+        given_back = await reader.read(PATIENCE_S)
+        given_back.entry.source.untake(given_back)  # as an interrupted call does
+        drop_connections(client)
+        await given_back.entry.source.attached()
+        assert await reader.has_message_available()
+        assert [(await reader.read(PATIENCE_S)).data for _ in range(2)] == [b"1", b"2"]
+
+
 async def test_messages_survive_lost_connections_in_order(client: Client) -> None:
     count = 300
     async with (

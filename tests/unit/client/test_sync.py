@@ -27,6 +27,7 @@ from magnetar.client.sync.portal import QUEUED_CALLS_MAX, Portal
 from magnetar.client.sync.workers import run_in_threads
 
 DEADLINE_S = 20.0
+PRESS_AGAIN_S = 2.0
 FOLDER = Path(magnetar.client.sync.__file__).parent
 
 
@@ -94,14 +95,20 @@ def test_results_and_errors_reach_their_callers(rig: Rig) -> None:
     assert sorted(map(str, results)) == sorted(map(str, range(20)))
 
 
-def interrupt_when(reached: threading.Event) -> threading.Thread:
-    """Ctrl-C for the main thread, once the event is set."""
+def interrupt_when(reached: threading.Event, heard: threading.Event) -> threading.Thread:
+    """Ctrl-C for the main thread, once `reached` is set, until `heard` is.
+
+    A signal that comes just before the thread begins to wait for a lock is not seen until that
+    wait ends, so one may not do.
+    """
 
     def press() -> None:
         if reached.wait(DEADLINE_S):
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while not heard.wait(PRESS_AGAIN_S):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
-    thread = threading.Thread(target=press)
+    thread = threading.Thread(target=press, daemon=True)
     thread.start()
     return thread
 
@@ -116,7 +123,7 @@ def test_an_interrupt_cancels_what_the_caller_waits_for(rig: Rig) -> None:
         finally:
             cancelled.set()
 
-    presser = interrupt_when(waiting)
+    presser = interrupt_when(waiting, cancelled)
     with pytest.raises(KeyboardInterrupt):
         rig.portal.call(wait)
     presser.join(DEADLINE_S)
@@ -139,7 +146,7 @@ def test_a_result_that_comes_after_the_interrupt_is_given_back(rig: Rig) -> None
         back.append(result)
         given_back.set()
 
-    presser = interrupt_when(waiting)
+    presser = interrupt_when(waiting, given_back)
     with pytest.raises(KeyboardInterrupt):
         rig.portal.call_or(discard, finish_in_spite_of_it)
     presser.join(DEADLINE_S)

@@ -521,6 +521,8 @@ def _follows(source: PartitionConsumer, answer: pb.CommandGetLastMessageIdRespon
     last = MessageId.from_wire(answer.last_message_id)
     if last.entry_id < 0:
         return False
+    if source.given_back is not None:
+        return True
     taken = source.last_taken
     if taken is not None:
         return (last.ledger_id, last.entry_id, last.batch_index) > (

@@ -89,6 +89,8 @@ class PartitionConsumer:
         self.refusal: ClientError | None = None
         self.last_taken: MessageId | None = None
         """The last message that the user took, for readers."""
+        self.given_back: MessageId | None = None
+        """The first message that the user took and gave back since, for readers."""
         self.ended = False
         """Whether the topic is terminated and was read to its end."""
         self._was_attached = False
@@ -127,8 +129,11 @@ class PartitionConsumer:
         self._forget_received()
         connection.attach_consumer(self.consumer_id, self)
         start = self.start
-        if self._was_attached and not self._shared.options.durable and self.last_taken is not None:
-            start = StartPosition(self.last_taken)
+        if self._was_attached and not self._shared.options.durable:
+            if self.given_back is not None:
+                start = StartPosition(self.given_back, inclusive=True)
+            elif self.last_taken is not None:
+                start = StartPosition(self.last_taken)
         command = subscribe_command(self._shared, self.topic, self.consumer_id, start, self.epoch)
         if self._was_attached:
             command.ClearField("start_message_rollback_duration_sec")
@@ -324,7 +329,7 @@ class PartitionConsumer:
             entry = message.entry
             self.acks.unacked.add(entry.place, entry.redelivery_count)
         if not self._shared.options.durable:
-            self.last_taken = message.id
+            self.last_taken, self.given_back = message.id, None
 
     def untake(self, message: Message[Any]) -> None:
         """Returns a message to the front of the queue: its receiver was cancelled."""
@@ -335,6 +340,9 @@ class PartitionConsumer:
         self.permits.unconsumed()
         if self.acks.unacked is not None:
             self.acks.unacked.discard(message.entry.place)
+        if not self._shared.options.durable:
+            self.given_back = message.id
+            self.acks.group.cumulative = None  # that of the reader; a later one covers it
         self._shared.queue.put_back(message)
 
     def _take_chunk(self, entry: ReceivedEntry, payload: bytes) -> None:
@@ -416,12 +424,13 @@ class PartitionConsumer:
         self.acks.flush()
         self._at_once = True
         previous, self.start = self.start, StartPosition(message_id, inclusive=inclusive)
-        taken, self.last_taken = self.last_taken, None
+        taken, self.last_taken = (self.last_taken, self.given_back), None
+        self.given_back = None
         attachments = self._attachments
         try:
             await self.request(CommandType.SEEK, seek)
         except BaseException:
-            self.start, self.last_taken = previous, taken
+            self.start, (self.last_taken, self.given_back) = previous, taken
             raise
         finally:
             self._at_once = False
@@ -429,7 +438,7 @@ class PartitionConsumer:
         if self._attachments == attachments:
             # Else the messages that are here were delivered after the seek.
             self._forget_received()
-            self.last_taken = None
+            self.last_taken = self.given_back = None
         async with asyncio.timeout(self._context.options.operation_timeout_s):
             await self.attached()
 
