@@ -342,7 +342,9 @@ class PartitionConsumer:
             self.acks.unacked.discard(message.entry.place)
         if not self._shared.options.durable:
             self.given_back = message.id
-            self.acks.group.cumulative = None  # that of the reader; a later one covers it
+            if not self.acks.group.waiters:
+                # That of the reader; a later one covers it.
+                self.acks.group.cumulative = None
         self._shared.queue.put_back(message)
 
     def _take_chunk(self, entry: ReceivedEntry, payload: bytes) -> None:
