@@ -46,7 +46,7 @@ def run(folder: Path, *options: str, seen: Path | None = None) -> subprocess.Com
     """Runs pytest in a folder, as users do."""
     environment = {**os.environ, "SEEN": str(seen), "MAGNETAR_URL": "pulsar://not-for-tests:1"}
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider",
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider",
          f"--basetemp={folder / 'temp'}", *options],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S,
     )  # fmt: skip

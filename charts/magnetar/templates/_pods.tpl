@@ -136,6 +136,18 @@ securityContext:
 - name: tmp
   emptyDir:
     sizeLimit: 64Mi
+{{- include "magnetar.volumesOfEtcd" . }}
+{{- end -}}
+
+{{/* The volumes of brokers, whose compactions sort their keys in /tmp. */}}
+{{- define "magnetar.brokerVolumes" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: 1Gi
+{{- include "magnetar.volumesOfEtcd" . }}
+{{- end -}}
+
+{{- define "magnetar.volumesOfEtcd" -}}
 {{- if and .Values.etcd.external.endpoints .Values.etcd.external.secretName }}
 - name: etcd-client
   secret:

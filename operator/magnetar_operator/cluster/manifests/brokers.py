@@ -195,7 +195,7 @@ def _deployment(
     ready_s: int = 0,
     volumes: Sequence[Object] = (),
 ) -> Object:
-    volumes = [of_pods.tmp_volume(), *volumes]
+    volumes = [of_pods.tmp_volume(of_pods.BROKER_TMP_SIZE), *volumes]
     template = of_pods.template(cluster, component, pods, container, data=data, volumes=volumes)
     content: dict[str, Any] = {
         "replicas": replicas,

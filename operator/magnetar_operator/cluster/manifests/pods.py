@@ -15,8 +15,10 @@ from magnetar_operator.models.pods import Pods, Resources, Storage
 from magnetar_operator.models.values import seconds
 
 USER_ID: Final = 10_000
-TMP_SIZE: Final = "1Gi"
-"""A bound, beyond which the pod is evicted. A broker's compaction sorts its keys there."""
+TMP_SIZE: Final = "64Mi"
+"""A bound, beyond which the pod is evicted."""
+BROKER_TMP_SIZE: Final = "1Gi"
+"""A broker's compaction sorts its keys there."""
 STOP_RESERVE_S: Final = 2
 """The part of the grace period that a process must leave unused."""
 
@@ -171,8 +173,8 @@ def field_variable(name: str, path: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def tmp_volume() -> Object:
-    return {"name": "tmp", "emptyDir": {"sizeLimit": TMP_SIZE}}
+def tmp_volume(size: str = TMP_SIZE) -> Object:
+    return {"name": "tmp", "emptyDir": {"sizeLimit": size}}
 
 
 def probes(port: str, *, live: str, ready: str, scheme: str = "HTTP") -> Object:
