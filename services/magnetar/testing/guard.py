@@ -4,7 +4,7 @@
 
 Users hold a shared lock on `ROOT/users`. The guard waits for the exclusive lock, which it gets when
 the last user has ended, in whatever way, even by SIGKILL: then it deletes `ROOT/state.json`, stops
-the server, and lets go of the lock. A user that comes meanwhile waits, and starts another server:
+the server, and releases the lock. A user that comes meanwhile waits, and starts another server:
 two never share the data.
 """
 

@@ -9,6 +9,7 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import pytest
@@ -32,12 +33,21 @@ OF_THE_TEST_STORE: Final = {"Record", "WatchEvent", "MemoryLedger"}
 """The store and the bookie in memory keep their history; the real ones keep it on disk."""
 
 
+@dataclass(frozen=True)
+class Others:
+    """What other tests of this process have left alive."""
+
+    live: Counter[str]
+    writers: list[LedgerWriter]
+
+
 @pytest.fixture
-def collector_off() -> Iterator[None]:
+def others() -> Iterator[Others]:
+    """Switches the collector off; returns what is not of the test."""
     gc.collect()
     garbage_policy._closed.clear()  # what other tests have closed and still hold
     gc.disable()
-    yield
+    yield Others(live(), watched_writers())
     gc.set_debug(0)
     gc.garbage.clear()
     gc.enable()
@@ -72,13 +82,13 @@ async def quiet(service: BrokerService) -> None:
             await asyncio.sleep(0.01)
 
 
-def watched_writers() -> int:
+def watched_writers() -> list[LedgerWriter]:
     """Ledger writers that have not reported their confirmed entries to the bookies yet."""
     writers = [each for each in gc.get_objects() if isinstance(each, LedgerWriter)]
-    return sum(each.lac_watched for each in writers)
+    return [each for each in writers if each.lac_watched]
 
 
-async def settled(service: BrokerService) -> None:
+async def settled(service: BrokerService, others: Others) -> None:
     """Waits until what timers do for what stays is done, so that two counts can be compared.
 
     A cursor makes the ledger of its acks when it first writes them, which is some time after the
@@ -90,7 +100,8 @@ async def settled(service: BrokerService) -> None:
             assert isinstance(subscription, PersistentSubscription)
             await subscription.cursor.flush()
     async with asyncio.timeout(30):
-        while watched_writers():  # noqa: ASYNC110 - there is no event for it
+        # There is no event for it.
+        while any(each not in others.writers for each in watched_writers()):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
 
@@ -99,20 +110,20 @@ async def rounds(port: int, first: int) -> None:
         await churn_round(HOST, port, number, TOPICS)
 
 
-async def test_clients_that_come_and_go_leave_no_garbage(collector_off: None) -> None:
+async def test_clients_that_come_and_go_leave_no_garbage(others: Others) -> None:
     async with running_broker(AT_ONCE) as (service, port):
         await rounds(port, 0)
         await quiet(service)
         assert garbage() == Counter()
 
 
-async def test_clients_that_come_and_go_leave_nothing_alive(collector_off: None) -> None:
+async def test_clients_that_come_and_go_leave_nothing_alive(others: Others) -> None:
     async with running_broker(AT_ONCE) as (service, port):
         await rounds(port, 0)
-        await settled(service)
+        await settled(service, others)
         before = live()
         await rounds(port, ROUNDS)
-        await settled(service)
+        await settled(service, others)
         more = live() - before
         assert {name: count for name, count in more.items() if name not in OF_THE_TEST_STORE} == {}
 
@@ -131,7 +142,7 @@ async def abandoned(service: BrokerService, _topic: str) -> None:
 
 @pytest.mark.parametrize("end", [unloaded, deleted, abandoned])
 async def test_topics_that_end_are_freed_by_the_next_whole_pass(
-    end: Callable[[BrokerService, str], Awaitable[None]], collector_off: None
+    end: Callable[[BrokerService, str], Awaitable[None]], others: Others
 ) -> None:
     """A closed topic refers to itself: it counts as closed until a pass frees it."""
     async with running_broker(AT_ONCE) as (service, port):
@@ -146,5 +157,6 @@ async def test_topics_that_end_are_freed_by_the_next_whole_pass(
             while garbage_policy.closed_alive:
                 gc.collect()
                 await asyncio.sleep(0.01)
-        assert not live()["PersistentTopic"]
-        assert not live()["Cursor"]
+        left = live() - others.live
+        assert not left["PersistentTopic"]
+        assert not left["Cursor"]

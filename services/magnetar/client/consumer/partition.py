@@ -90,7 +90,7 @@ class PartitionConsumer:
         self.last_taken: MessageId | None = None
         """The last message that the user took, for readers."""
         self.given_back: MessageId | None = None
-        """The first message that the user took and gave back since, for readers."""
+        """The first message that the user took and returned since, for readers."""
         self.ended = False
         """Whether the topic is terminated and was read to its end."""
         self._was_attached = False

@@ -49,7 +49,7 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stopped = threading.Event()
-        """Whether the loop was told to stop."""
+        """Whether the loop has to stop."""
         self._tasks: set[asyncio.Future[Any]] = set()
         self._closing = False
         self._closed = False
@@ -141,7 +141,7 @@ class Portal:
         except BaseException:
             if not future.cancel() and discard is not None and _has_result(future):
                 # The result came in the moment of the interrupt.
-                with contextlib.suppress(AlreadyClosed):  # then nothing is left to give back
+                with contextlib.suppress(AlreadyClosed):  # then nothing is left to return
                     unheard = self.submit(lambda: discard(future.result()))
                     unheard.add_done_callback(_log_failure)
             raise
@@ -173,7 +173,7 @@ class Portal:
                 self._loop, self._thread, self._stopped = loop, thread, stopped
             self._calls.append((future, function, discard))
             if not self._awake:
-                # In this order: Ctrl-C in between must not leave calls that wake nobody.
+                # In this order: Ctrl-C in between must not leave calls that are never begun.
                 self._loop.call_soon_threadsafe(self._begin_all)
                 self._awake = True
 
