@@ -91,7 +91,7 @@ class Client:
             self._clusters = addresses_of(service_url, self.options.failover)
         self._context: Context | None = None
         self._coordinators: Coordinators | None = None
-        self._owned: set[Any] = set()
+        self._owned: dict[Any, None] = {}
         self._pid = os.getpid()
         self._closed = False
         _clients.add(self)
@@ -348,8 +348,8 @@ class Client:
         if self._closed:
             await owned.close()
             raise AlreadyClosed("The client was closed meanwhile")
-        self._owned.add(owned)
-        owned.on_close = self._owned.discard
+        self._owned[owned] = None
+        owned.on_close = lambda closed: self._owned.pop(closed, None)
         return owned
 
     async def close(self) -> None:
