@@ -19,8 +19,8 @@ from magnetar.jobs.offload.plan import (
 )
 from magnetar.jobs.offload.release import (
     CLOCKS_APART_MS_MAX,
-    _is_due,
     _store_agrees,
+    is_due,
 )
 from magnetar.jobs.offload.requests import finish, first_unoffloaded, mark_running
 from magnetar.jobs.offload.work import LedgerTask
@@ -243,8 +243,8 @@ def test_the_first_position_in_no_file_is_at_most_the_one_requested() -> None:
 )
 def test_a_file_is_due_after_its_lag(lag_ms: int, age_ms: int, due: bool) -> None:
     one = replace(file(1), offloaded_ms=NOW_MS - age_ms)
-    assert _is_due(one, lag_ms, NOW_MS) == due
-    assert _is_due(replace(one, released_ms=1), lag_ms, NOW_MS), "it is gone on with"
+    assert is_due(one, lag_ms, NOW_MS) == due
+    assert is_due(replace(one, released_ms=1), lag_ms, NOW_MS), "it is gone on with"
 
 
 LAG_MS = 1_000_000
