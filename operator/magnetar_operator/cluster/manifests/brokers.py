@@ -121,6 +121,7 @@ def broker_deployment(cluster: Cluster) -> Object:
         },
         ready_s=round(seconds(upgrade.pause_between)),
         volumes=[*volumes, *secret_volumes],
+        tmp_size=of_pods.BROKER_TMP_SIZE,
     )
 
 
@@ -194,8 +195,9 @@ def _deployment(
     strategy: Object,
     ready_s: int = 0,
     volumes: Sequence[Object] = (),
+    tmp_size: str = of_pods.TMP_SIZE,
 ) -> Object:
-    volumes = [of_pods.tmp_volume(of_pods.BROKER_TMP_SIZE), *volumes]
+    volumes = [of_pods.tmp_volume(tmp_size), *volumes]
     template = of_pods.template(cluster, component, pods, container, data=data, volumes=volumes)
     content: dict[str, Any] = {
         "replicas": replicas,
