@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from tests.support.broker import HOST, running_broker
 from tests.support.raw_client import RawClient
+from tests.unit.broker.transactions.stage import HoldingStore, turns
 
 from magnetar.broker.service import BrokerService
 from magnetar.broker.session.session import COMMANDS_PENDING_BYTES_MAX
 from magnetar.broker.transactions.assignment import ASSIGN_TOPIC
+from magnetar.broker.transactions.service import ANSWER_TIMEOUT_S
+from magnetar.core.deadlines import Deadlines
 from magnetar.core.errors import ServerError
+from magnetar.metadata.memory import MemoryStore
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -19,14 +23,16 @@ from magnetar.wire.commands import CommandType
 
 TOPIC = "persistent://public/default/t"
 TIMEOUT_MS = 60_000
+SOON_S = 0.02
+"""A deadline that passes while a test waits for it."""
 
 
 @asynccontextmanager
-async def transactional(**settings: Any) -> AsyncIterator[tuple[BrokerService, RawClient, int]]:
-    async with running_broker(compose(BrokerSettings, transactions=True, **settings)) as (
-        service,
-        port,
-    ):
+async def transactional(
+    store: MemoryStore | None = None, **settings: Any
+) -> AsyncIterator[tuple[BrokerService, RawClient, int]]:
+    composed = compose(BrokerSettings, transactions=True, **settings)
+    async with running_broker(composed, store) as (service, port):
         client = await RawClient.connect(HOST, port)
         yield service, client, port
         await client.close()
@@ -89,6 +95,25 @@ async def test_an_empty_transaction_ends_and_is_found_again_on_another_connectio
         opposite = await ended(third, first, pb.TxnAction.ABORT)
         assert opposite.error == ServerError.INVALID_TXN_STATUS
         await third.close()
+
+
+async def test_a_commit_whose_answer_came_too_late_succeeds_again_on_the_same_connection() -> None:
+    """The client has a retryable error; TransactionNotFound would say that nothing is committed."""
+    store = HoldingStore()
+    async with transactional(store) as (service, client, _port):
+        assert service.transactions is not None
+        txn = await begun(client)
+        service.transactions.answers = Deadlines(SOON_S)
+        store.holding = True
+        late = await ended(client, txn)
+        assert late.error == ServerError.TRANSACTION_COORDINATOR_NOT_FOUND
+        service.transactions.answers = Deadlines(ANSWER_TIMEOUT_S)
+        store.holding = False
+        await store.held.pop().lands()
+        while service.transactions.coordinators.serving[0].active_count:
+            await turns(1)
+        assert not (await ended(client, txn)).HasField("error")
+        assert (await ended(client, txn)).error == ServerError.TRANSACTION_NOT_FOUND
 
 
 async def test_errors_are_in_the_response_of_the_command() -> None:

@@ -103,7 +103,9 @@ MEANINGS: Final[dict[Code, str]] = {
     "dispatcher reads no further.",
     Code.TRANSACTION_OPEN: "The message belongs to an open transaction, or is behind its first "
     "message.",
-    Code.TRANSACTION_RECOVERY: "The topic was opened lately and looks for its open transactions.",
+    Code.TRANSACTION_RECOVERY: "The topic was opened lately: its log is searched for open "
+    "transactions, or their records cannot be read. `error`, `failed_attempts` and `since` say why "
+    "and how long.",
     Code.ACKED_IN_TRANSACTION: "An open transaction has acknowledged the message; it comes again "
     "if that aborts.",
     Code.TRANSACTION_ABORTED: "The message belongs to an aborted transaction and is never "

@@ -47,6 +47,32 @@ class ConsumerState:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadFailureState:
+    """An entry that cannot be read now."""
+
+    position: Position
+    error: str
+    attempts: int
+    ensemble: tuple[str, ...] = ()
+    """The bookies of its ledger."""
+    missing: tuple[str, ...] = ()
+    """Those of them that do not run."""
+    write_quorum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryState:
+    """The recovery of transactions that is under way, with its failed attempts."""
+
+    began_ms: int = 0
+    failures: int = 0
+    error: str = ""
+    failed_ms: int = 0
+    read: ReadFailureState | None = None
+    """The read of the log that has failed."""
+
+
+@dataclass(frozen=True, slots=True)
 class TxnState:
     """An open transaction that holds a topic back, or has acknowledged messages."""
 
@@ -60,6 +86,8 @@ class TxnState:
     deadline_ms: int = 0
     owner: str | None = None
     state: str = ""
+    recovery: RecoveryState | None = None
+    """Set if the broker has not read its record since it has loaded the topic."""
 
     def __str__(self) -> str:
         return f"({self.most},{self.least})"
@@ -85,20 +113,6 @@ class RateState:
     """`messages` or `bytes`."""
     waiting: int = 0
     """How many subscriptions or producers wait for it."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReadFailureState:
-    """An entry that cannot be read now."""
-
-    position: Position
-    error: str
-    attempts: int
-    ensemble: tuple[str, ...] = ()
-    """The bookies of its ledger."""
-    missing: tuple[str, ...] = ()
-    """Those of them that do not run."""
-    write_quorum: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +173,8 @@ class SubscriptionState:
     failure: ReadFailureState | None = None
     transactions: tuple[TxnState, ...] = ()
     """Open transactions with messages in the topic, in the order of their first ones."""
-    recovering: bool = False
+    recovery: RecoveryState | None = None
+    """The search of the log for open transactions; None if none is under way."""
     ack_transactions: tuple[TxnState, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     consumers_max: PolicyValue | None = None

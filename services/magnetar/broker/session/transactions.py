@@ -118,22 +118,23 @@ class Request:
         """The transaction that the command has begun."""
         deadlines.add(self._late)
 
-    def answered(self, error: MagnetarError | None) -> None:
-        """Answers the command, unless its deadline has passed."""
+    def answered(self, error: MagnetarError | None) -> bool:
+        """Answers the command, unless its deadline has passed; returns whether this answered it."""
         if self._deadlines is None:
-            return
+            return False
         self._deadlines.remove(self._late)
         self._deadlines = None
         self.session.end_wait(self._size_bytes)
         if error is not None:
             _refuse(self._kind, self.session, self.command, error)
-            return
+            return True
         kind, command = _RESPONSES[self._kind][0], self.command
         if self._kind == CommandType.TC_CLIENT_CONNECT_REQUEST:
             self.session.link.answer(kind, _response(self._kind, command))
-            return
-        txn = self.txn or (command.txnid_most_bits, command.txnid_least_bits)
-        self.session.link.transaction_answer(kind, command.request_id, txn)
+        else:
+            txn = self.txn or (command.txnid_most_bits, command.txnid_least_bits)
+            self.session.link.transaction_answer(kind, command.request_id, txn)
+        return True
 
     def _late(self) -> None:
         self.answered(_late())
@@ -177,7 +178,13 @@ def _end(coordinator: Coordinator, request: Request) -> None:
     command = request.command
     caller, outcome = caller_of(request.session), _outcome(command)
     joined = tuple(dict.fromkeys(command.joined_least_bits))
-    coordinator.request_end(command.txnid_least_bits, caller, outcome, request.answered, joined)
+    number = command.txnid_least_bits
+
+    def ended(error: MagnetarError | None) -> None:
+        if request.answered(error) and error is None:
+            coordinator.outcome_sent(number, request.session)
+
+    coordinator.request_end(number, caller, outcome, ended, joined)
 
 
 _Work = Callable[[Coordinator, Request], None]

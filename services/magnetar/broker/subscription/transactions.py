@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from magnetar.broker.dispatch.base import Dispatcher
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.topic.transactions.attempts import Attempts
 from magnetar.broker.topic.transactions.expiry import NOT_LOOKED_UP, Expiry
 from magnetar.broker.topic.transactions.judgment import ack_refusal
 from magnetar.broker.topic.transactions.questions import Questions
@@ -61,6 +62,7 @@ class SubscriptionTransactions:
     """Takes acks of transactions, and applies outcomes."""
 
     __slots__ = (
+        "_clock",
         "_expiry",
         "_open",
         "_questions",
@@ -81,6 +83,7 @@ class SubscriptionTransactions:
     ) -> None:
         self._subscription = subscription
         self._topic = parse_topic(subscription.topic)
+        self._clock = clock
         self._tasks = tasks
         where = f"{subscription.topic} {subscription.name}"
         self._questions = Questions(where, records, tasks)
@@ -270,7 +273,7 @@ class SubscriptionTransactions:
                 return True
             if record is not None and record.state.outcome is None:
                 self._open[txn] = record.deadline_ms
-                return False
+                return record.deadline_ms > self._clock.now_ms()
             # A record is deleted only after this subscription has stored the outcome, so without
             # one, the acks are not those of a committed transaction.
             outcome = Outcome.ABORT if record is None else record.state.outcome
@@ -281,13 +284,22 @@ class SubscriptionTransactions:
             log.warning(
                 "acks of a transaction not ended, will retry",
                 subscription=self._subscription.name, topic=self._subscription.topic,
-                transaction=str(txn), error=str(error) or type(error).__name__,
+                transaction=str(txn), error=self._expiry.failed(error),
                 exc_info=None if expected else error,
             )  # fmt: skip
             return False
         return True
 
     # -- statistics
+
+    @property
+    def lookups(self) -> Attempts | None:
+        """The look-ups of transactions that are due; None if none is."""
+        return self._expiry.attempts
+
+    def is_looked_up(self, txn: TxnId) -> bool:
+        """Whether the record of a transaction was read since the cursor was loaded."""
+        return self._open.get(txn) != NOT_LOOKED_UP
 
     def stats(self) -> PendingAckStats:
         """Returns the numbers of `topics pending-ack-stats`."""

@@ -67,7 +67,7 @@ log = get_logger("magnetar.transactions")
 
 T = TypeVar("T")
 
-OnDone = Callable[[MagnetarError | None], None]
+OnDone = Callable[[MagnetarError | None], object]
 """Called once with the answer of a request: None for success."""
 
 
@@ -259,6 +259,7 @@ class Coordinator:
     ) -> None:
         """Ends a transaction; returns when every participant has made the outcome durable."""
         await _done(lambda done: self.request_end(number, caller, outcome, done, joined))
+        self.outcome_sent(number, caller.connection)
 
     def request_end(
         self,
@@ -271,9 +272,9 @@ class Coordinator:
         """Ends a transaction; calls back when every participant has made the outcome durable.
 
         A commit may join other open transactions: all are committed, or none. Succeeds again for a
-        client that repeats the request on another connection. Raises NotAllowed,
-        TransactionNotFound, and InvalidTxnStatus if the opposite was decided, also for one of
-        `joined`.
+        client that repeats the request, except on a connection that has the outcome
+        (`outcome_sent`). Raises NotAllowed, TransactionNotFound, and InvalidTxnStatus if the
+        opposite was decided, also for one of `joined`.
         """
         txn_id = TxnId(self.id, number)
         transitions.check_joint(txn_id, outcome, joined)
@@ -293,19 +294,20 @@ class Coordinator:
             if ended.was_answered(caller.connection):
                 raise transitions.not_found(txn_id)
             transitions.ending(txn_id, ended.record, outcome, 0)
-            ended.answered(caller.connection)
             on_done(None)
             return
         self._check_owner(txn_id, txn.record, caller)
         self._check_joined(txn.record, caller, joined)
+        self._decide(number, txn, outcome, on_done, joined)
 
-        def answered(error: MagnetarError | None) -> None:
-            # Without retention, the outcome is forgotten at once.
-            if error is None and (kept := self._outcomes.get(number)) is not None:
-                kept.answered(caller.connection)
-            on_done(error)
+    def outcome_sent(self, number: int, connection: object) -> None:
+        """Records that a connection has the outcome of a transaction.
 
-        self._decide(number, txn, outcome, answered, joined)
+        Not for a request whose deadline has passed: its client has another answer, and repeats it.
+        """
+        # Without retention, the outcome is forgotten at once.
+        if (ended := self._outcomes.get(number)) is not None:
+            ended.answered(connection)
 
     def _end_later(
         self,

@@ -52,7 +52,7 @@ log = get_logger("magnetar.transactions")
 ValueOf = Callable[[int], bytes | None]
 """Returns the newest value of a transaction's record, None to delete it."""
 
-OnWritten = Callable[[MagnetarError | None], None]
+OnWritten = Callable[[MagnetarError | None], object]
 """Called once a record is durable, or with the reason why it will not be."""
 
 

@@ -11,6 +11,8 @@ from magnetar.broker.explain.state import (
     ConsumerState,
     PolicyValue,
     RateState,
+    ReadFailureState,
+    RecoveryState,
     SubscriptionState,
     TxnState,
 )
@@ -43,6 +45,12 @@ hashes = st.builds(
     owner=st.none() | NAMES,
     holder=st.none() | NAMES,
 )
+recoveries = st.builds(
+    RecoveryState,
+    failures=SMALL,
+    error=st.just("no answer"),
+    read=st.none() | st.builds(ReadFailureState, positions, st.just("no answer"), SMALL),
+)
 transactions = st.builds(
     TxnState,
     most=SMALL,
@@ -51,6 +59,8 @@ transactions = st.builds(
     acked_entries=SMALL,
     opened_ms=st.integers(0, TIME_MAX),
     deadline_ms=st.integers(0, TIME_MAX),
+    state=st.sampled_from(["", "OPEN", "COMMITTED", "ended"]),
+    recovery=st.none() | recoveries,
 )
 caps = st.none() | st.builds(
     PolicyValue,
@@ -104,7 +114,7 @@ states = st.builds(
     rate=rates,
     transactions=st.lists(transactions, max_size=2).map(tuple),
     ack_transactions=st.lists(transactions, max_size=2).map(tuple),
-    recovering=st.booleans(),
+    recovery=st.none() | recoveries,
 )
 
 

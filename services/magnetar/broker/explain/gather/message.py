@@ -8,6 +8,7 @@ from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.metadata import sticky_key_of
 from magnetar.broker.explain.gather.parts import Parts
 from magnetar.broker.explain.gather.subscription import (
+    open_in,
     subscription_state,
     with_bookies,
     with_records,
@@ -234,7 +235,4 @@ def _transaction_of(topic: PersistentTopic, most: int, least: int) -> TxnState |
     """Returns the transaction if it is open here."""
     if not topic.transactional:
         return None
-    open_txn = topic.transactions.buffer.get(TxnId(most, least))
-    if open_txn is None:
-        return None
-    return TxnState(most, least, first=open_txn.first, deadline_ms=open_txn.deadline_ms)
+    return open_in(topic, TxnId(most, least))

@@ -18,12 +18,14 @@ from magnetar.broker.explain.state import (
     PolicyValue,
     RateState,
     ReadFailureState,
+    RecoveryState,
     SubscriptionState,
     TxnState,
 )
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic.transactions.attempts import Attempts
 from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.policies import caps, rates
@@ -88,7 +90,7 @@ def snapshot(
         rate=_rate(parts, topic, subscription),
         failure=None if failure is None else _failure(failure),
         transactions=_open(topic),
-        recovering=topic.transactional and topic.transactions.stats().state == "Initializing",
+        recovery=_scan(topic),
         ack_transactions=_acking(subscription),
         refusals=parts.refusals.of(topic.full_name),
         dump=subscription.state(),
@@ -117,6 +119,7 @@ async def subscription_state(
     return replace(
         state,
         failure=None if failure is None else await with_bookies(parts, failure),
+        recovery=await _with_bookies_of_scan(parts, state.recovery),
         transactions=await with_records(parts, state.transactions),
         ack_transactions=await with_records(parts, state.ack_transactions),
     )
@@ -181,24 +184,57 @@ def _failure(failure: ReadFailure) -> ReadFailureState:
     return ReadFailureState(failure.position, failure.error, failure.attempts)
 
 
+def _scan(topic: PersistentTopic) -> RecoveryState | None:
+    scan = topic.transactions.scan if topic.transactional else None
+    if scan is None:
+        return None
+    failed = ReadFailureState(scan.at, scan.error, scan.failures) if scan.failures else None
+    return replace(_recovery(scan), read=failed)
+
+
+async def _with_bookies_of_scan(
+    parts: Parts, recovery: RecoveryState | None
+) -> RecoveryState | None:
+    if recovery is None or recovery.read is None:
+        return recovery
+    return replace(recovery, read=await with_bookies(parts, recovery.read))
+
+
+def _recovery(attempts: Attempts | None) -> RecoveryState:
+    if attempts is None:  # it begins in the next turn of the loop
+        return RecoveryState()
+    return RecoveryState(attempts.began_ms, attempts.failures, attempts.error, attempts.failed_ms)
+
+
 def _open(topic: PersistentTopic) -> tuple[TxnState, ...]:
     if not topic.transactional:
         return ()
     opened = topic.transactions.buffer.open
-    states = [
-        TxnState(*txn, first=open_txn.first, deadline_ms=open_txn.deadline_ms)
-        for txn, open_txn in opened.items()
-        if open_txn.first is not None
-    ]
-    return tuple(sorted(states, key=lambda state: state.first or EARLIEST))
+    states = [open_in(topic, txn) for txn, open_txn in opened.items() if open_txn.first is not None]
+    return tuple(sorted(filter(None, states), key=lambda state: state.first or EARLIEST))
+
+
+def open_in(topic: PersistentTopic, txn: TxnId) -> TxnState | None:
+    """Returns a transaction with messages in the topic, None if it is not open there."""
+    transactions = topic.transactions
+    if (opened := transactions.buffer.get(txn)) is None:
+        return None
+    recovery = None if opened.looked_up else _recovery(transactions.lookups)
+    return TxnState(*txn, first=opened.first, deadline_ms=opened.deadline_ms, recovery=recovery)
 
 
 def _acking(subscription: PersistentSubscription) -> tuple[TxnState, ...]:
     pending = subscription.cursor.pending
     if pending is None:
         return ()
+    transactions = subscription.transactions
+    looked_up = _recovery(transactions.lookups)
     return tuple(
-        TxnState(*txn, acked_entries=len(set(acks.keys)) + (acks.cumulative is not None))
+        TxnState(
+            *txn,
+            acked_entries=len(set(acks.keys)) + (acks.cumulative is not None),
+            recovery=None if transactions.is_looked_up(TxnId(*txn)) else looked_up,
+        )
         for txn, acks in pending.by_txn.items()
     )
 

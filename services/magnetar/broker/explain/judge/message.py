@@ -157,8 +157,9 @@ def _waits(state: SubscriptionState, message: MessageState) -> Iterator[Finding]
         yield transactions.acked(message.ack_txn)
         return
     if state.horizon is not None and message.position >= state.horizon:
-        if state.recovering:
-            yield transactions.recovery(state)
+        if state.recovery is not None:
+            yield transactions.recovery(state, state.recovery)
+            return
         blocking = message.txn or next(iter(state.transactions), None)
         if blocking is not None:
             yield transactions.open_transaction(state, blocking, message.position)

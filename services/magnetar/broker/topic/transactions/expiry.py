@@ -9,6 +9,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
+from magnetar.broker.topic.transactions.attempts import Attempts
 from magnetar.core.backoff import Backoff
 from magnetar.core.clock import Clock
 from magnetar.core.tasks import TaskSet
@@ -27,7 +28,7 @@ class Expiry:
     """One timer for all open transactions of a topic or subscription."""
 
     __slots__ = ("_apply", "_clock", "_closed", "_deadlines", "_name", "_running", "_tasks",
-                 "_timer")  # fmt: skip
+                 "_timer", "attempts")  # fmt: skip
 
     def __init__(
         self,
@@ -46,6 +47,8 @@ class Expiry:
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
         self._closed = False
+        self.attempts: Attempts | None = None
+        """The look-ups that are under way; None while no transaction is due."""
 
     def schedule(self) -> None:
         """Sets the timer for the next deadline."""
@@ -85,6 +88,7 @@ class Expiry:
     async def _look_up(self) -> None:
         """Looks up each transaction past its deadline, until none is left."""
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, random)
+        self.attempts = Attempts(self._clock.now_ms())
         try:
             while not self._closed and (due := self._due()):
                 done = await asyncio.gather(*map(self._apply, due[:LOOKED_UP_AT_ONCE_MAX]))
@@ -94,7 +98,13 @@ class Expiry:
                     await asyncio.sleep(backoff.failed_s())
         finally:
             self._running = False
+            self.attempts = None
         self.schedule()
+
+    def failed(self, error: Exception) -> str:
+        """Records that a look-up has failed; returns the error's text."""
+        assert self.attempts is not None  # noqa: S101 - only look-ups fail
+        return self.attempts.failed(error, self._clock.now_ms())
 
     def _due(self) -> list[TxnId]:
         at_ms = self._clock.now_ms() - int(EXPIRY_GRACE_S * 1000)

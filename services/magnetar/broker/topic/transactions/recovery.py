@@ -3,6 +3,7 @@
 import asyncio
 from typing import Final
 
+from magnetar.broker.topic.transactions.attempts import Scan
 from magnetar.broker.topic.transactions.buffer import TxnBuffer
 from magnetar.core.ids import Position
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
@@ -14,7 +15,9 @@ READ_BYTES_MAX: Final = 4 << 20
 READ_TIMEOUT_S: Final = 30.0
 
 
-async def scan(ledger: ManagedLedger, after: Position, end: Position, buffer: TxnBuffer) -> None:
+async def scan(
+    ledger: ManagedLedger, after: Position, end: Position, buffer: TxnBuffer, progress: Scan
+) -> None:
     """Adds the transactions of the entries after `after`, up to and including `end`.
 
     A transaction with an entry in the aborted set gets the outcome ABORT. The others have no
@@ -22,6 +25,7 @@ async def scan(ledger: ManagedLedger, after: Position, end: Position, buffer: Tx
     """
     start = ledger.next_position(after)
     while start <= end:
+        progress.at = start
         async with asyncio.timeout(READ_TIMEOUT_S):
             entries = await ledger.read(start, READ_ENTRIES_MAX, READ_BYTES_MAX)
         for entry in entries:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from magnetar.broker.topic.transactions.admission import UNDECIDED, Admission
+from magnetar.broker.topic.transactions.attempts import Attempts, Scan
 from magnetar.broker.topic.transactions.buffer import OpenTxn, TxnBuffer
 from magnetar.broker.topic.transactions.expiry import RETRY_MAX_S, RETRY_MIN_S, Expiry
 from magnetar.broker.topic.transactions.judgment import ENDED_TEXT, send_refusal
@@ -54,6 +55,7 @@ class TopicTransactions:
         "_questions",
         "_recovered",
         "_recovery_ms",
+        "_scan",
         "_scanned_to",
         "_tasks",
         "_watermark",
@@ -85,6 +87,7 @@ class TopicTransactions:
         self._expiry = Expiry(str(name), clock, tasks, self._deadlines, self._apply_record)
         self._closed = False
         self._recovery_ms = (0, 0)
+        self._scan: Scan | None = None
         self.buffer = TxnBuffer()
         self.committed_total = 0
         self.aborted_total = 0
@@ -252,27 +255,29 @@ class TopicTransactions:
         self._scanned_to = watermark
         self._recovered = asyncio.Event()
         self._recovery_ms = (self._clock.now_ms(), 0)
+        self._scan = Scan(self._clock.now_ms())
         self._move_horizon()
         self._tasks.start(self._recover(), f"transactions of {self._name}")
 
     async def _recover(self) -> None:
         backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S, random)
         end = self._ledger.last_confirmed
-        while not self._closed and self._scanned_to is not None:
+        while not self._closed and self._scanned_to is not None and self._scan is not None:
             try:
-                await scan(self._ledger, self._scanned_to, end, self.buffer)
+                await scan(self._ledger, self._scanned_to, end, self.buffer, self._scan)
                 break
             except Exception as error:
                 self.buffer = TxnBuffer()
                 expected = isinstance(error, MagnetarError | TimeoutError)
                 log.warning(
                     "transactions not recovered, will retry", topic=str(self._name),
-                    error=str(error) or type(error).__name__, exc_info=None if expected else error,
+                    error=self._scan.failed(error, self._clock.now_ms()),
+                    exc_info=None if expected else error,
                 )  # fmt: skip
             await asyncio.sleep(backoff.failed_s())
         if self._closed:
             return
-        self._scanned_to = None
+        self._scanned_to = self._scan = None
         self._recovery_ms = (self._recovery_ms[0], self._clock.now_ms())
         self._move_horizon()
         if self._recovered is not None:
@@ -311,7 +316,7 @@ class TopicTransactions:
             expected = isinstance(error, MagnetarError | TimeoutError)
             log.warning(
                 "transaction not ended, will retry", topic=str(self._name), transaction=str(txn),
-                error=str(error) or type(error).__name__, exc_info=None if expected else error,
+                error=self._expiry.failed(error), exc_info=None if expected else error,
             )  # fmt: skip
             return False
         if record is not None:
@@ -319,6 +324,16 @@ class TopicTransactions:
         return record is not None and record.deadline_ms > self._clock.now_ms()
 
     # -- statistics
+
+    @property
+    def scan(self) -> Scan | None:
+        """The search of the log for open transactions; None once it is complete."""
+        return self._scan
+
+    @property
+    def lookups(self) -> Attempts | None:
+        """The look-ups of transactions that are due; None if none is."""
+        return self._expiry.attempts
 
     def stats(self) -> BufferStats:
         """Returns the numbers of `topics transaction-buffer-stats`."""
