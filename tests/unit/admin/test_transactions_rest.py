@@ -5,9 +5,11 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.unit.broker.transactions.stage import ToldParticipants
 
 from magnetar.admin.app import create_app
 from magnetar.admin.metrics.page import MetricsPage
+from magnetar.admin.routers import transactions
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.broker.transactions.coordinator import Caller
@@ -169,6 +171,28 @@ async def test_statistics_of_a_log_that_does_not_exist_are_refused(admin: Admin,
     response = await admin.call("GET", f"{V3}/{path}/t1/n1/a{tail}")
     assert response.status_code == 405
     assert "managed ledger" in response.text
+
+
+async def test_an_abort_that_a_participant_delays_is_answered_in_time_and_completes(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "ANSWER_TIMEOUT_S", 0.05)
+    txn = await begun(admin)
+    assert admin.service.transactions is not None
+    notifier: Any = admin.service.transactions.notifier
+    notifier._participants = held = ToldParticipants()
+    held.holding = True
+    path = f"{V3}/abortTransaction/{txn.most}/{txn.least}"
+    late = await admin.call("POST", path)
+    assert late.status_code == 503
+    assert f"Transaction {txn} is not aborted everywhere" in late.json()["reason"]
+    shown = await json_of(admin, f"/transactionMetadata/{txn.most}/{txn.least}")
+    assert shown["status"] == "ABORTING"
+    held.holding = False
+    for each in held.held:
+        each.set_result(None)
+    await admin.done("POST", path)
+    await json_of(admin, f"/transactionMetadata/{txn.most}/{txn.least}", 404)
 
 
 async def test_every_route_answers_503_while_transactions_are_off(admin: Admin) -> None:

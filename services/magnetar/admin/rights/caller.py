@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from magnetar.admin.rights.texts import refusal
 from magnetar.broker.security.authorizer import Authorizer
-from magnetar.broker.security.needs import Need, TopicNeed, TopicOperation
+from magnetar.broker.security.needs import Need, SuperUserNeed, TopicNeed, TopicOperation
 from magnetar.broker.security.principal import Principal
 from magnetar.broker.security.rules import SubscriptionPrefixRequired
 from magnetar.core.errors import AuthorizationError
@@ -138,6 +138,16 @@ def rights_of_caller(request: Request, source: TopicName, subscription: str) -> 
         raise AuthorizationError("Authentication required", http_status=401)
     need = TopicNeed(source, TopicOperation.CONSUME, subscription)
     return CallerRights(authorizer, principal, request, need)
+
+
+async def require_owner(request: Request, owner: str | None) -> None:
+    """Raises AuthorizationError unless the request's principal is this role or a super user.
+
+    A client behind a proxy is its own role, not that of the proxy.
+    """
+    principal = CALLER.get()
+    if owner is None or principal is None or (principal.original or principal.role) != owner:
+        await require(request, SuperUserNeed())
 
 
 async def require(request: Request, need: Need) -> None:

@@ -61,6 +61,7 @@ _PUBLIC: Final = Public()
 _ANY: Final = AnyRole()
 _SUPER: Final = SuperUser()
 _ADMIN: Final = TenantAdmin()
+_OWNER_OF_TXN: Final = ByBody("none for the role that began the transaction, else super user")
 _ADMIN_OF_BODY: Final = ByBody("admin of the tenant that the body names")
 _READ_ALL: Final = OnPolicy(PolicyName.ALL, PolicyOperation.READ)
 _CREATE_TOPIC: Final = OnNamespace(NamespaceOperation.CREATE_TOPIC)
@@ -353,7 +354,7 @@ _OWN: Final[dict[Route, Right]] = {
 _TRANSACTIONS: Final[dict[Route, Right]] = {
     ("GET", _TXN + "/coordinators"): _SUPER,
     ("GET", _TXN + "/coordinatorStats"): _SUPER,
-    ("GET", _TXN + "/transactionMetadata/{most:number}/{least:number}"): _SUPER,
+    ("GET", _TXN + "/transactionMetadata/{most:number}/{least:number}"): _OWNER_OF_TXN,
     ("GET", _TXN + "/slowTransactions/{timeout:number}"): _SUPER,
     ("POST", _TXN + "/abortTransaction/{most:number}/{least:number}"): _SUPER,
     ("POST", _TXN + "/transactionCoordinator/replicas"): _SUPER,

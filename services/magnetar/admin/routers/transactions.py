@@ -5,6 +5,7 @@ Answers and statuses are Pulsar's: 503 while transactions are off, 404 for an un
 transaction.
 """
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -20,6 +21,7 @@ from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer, done
 from magnetar.admin.http.descriptions import AUTHORITATIVE, described, query
 from magnetar.admin.http.routes import Handler, Routes
+from magnetar.admin.rights import caller
 from magnetar.admin.stats.transactions import (
     CoordinatorStats,
     TransactionMetadata,
@@ -32,7 +34,7 @@ from magnetar.broker.transactions.assignment import (
     assign_partition,
 )
 from magnetar.broker.transactions.coordinator import Caller, Coordinator
-from magnetar.broker.transactions.service import Transactions
+from magnetar.broker.transactions.service import ANSWER_TIMEOUT_S, Transactions
 from magnetar.core.errors import (
     NotAllowed,
     NotFound,
@@ -135,6 +137,8 @@ async def get_coordinator_stats(request: Request) -> Response:
 async def get_transaction_metadata(request: Request) -> Response:
     txn = _txn_of(request)
     record = (await _coordinator(request, txn.most)).active.get(txn)
+    # Others do not learn which transactions there are.
+    await caller.require_owner(request, None if record is None else record.owner)
     if record is None:
         raise NotFound(f"Transaction {txn} not found")
     return answer(transaction_metadata(txn, record, await stats_of(request, txn, record)))
@@ -176,8 +180,16 @@ async def abort_transaction(request: Request) -> Response:
     txn = _txn_of(request)
     coordinator = await _coordinator(request, txn.most)
     # Each request counts as its own connection, so a repeated one succeeds.
-    caller = Caller(None, super_user=True, connection=request)
-    await coordinator.end(txn.least, caller, Outcome.ABORT)
+    admin = Caller(None, super_user=True, connection=request)
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await coordinator.end(txn.least, admin, Outcome.ABORT)
+    except TimeoutError as error:
+        raise ServiceNotReady(
+            f"Transaction {txn} is not aborted everywhere after {ANSWER_TIMEOUT_S:g} s: some of "
+            "its topics and subscriptions do not answer. Repeat the request, or see "
+            "transactionMetadata: once its status is ABORTING, the broker completes the abort"
+        ) from error
     return done()
 
 

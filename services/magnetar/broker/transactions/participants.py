@@ -54,10 +54,10 @@ class Notifier:
     def __init__(
         self, participants: Participants, *, at_once: int, timeout_s: float, random: Random
     ) -> None:
-        """`timeout_s` bounds each attempt."""
         self._participants = participants
         self._slots = asyncio.Semaphore(at_once)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        """The bound of each attempt."""
         self._random = random
         self._causes = Causes()
         self.retries = 0
@@ -103,11 +103,11 @@ class Notifier:
         backoff = Backoff(RETRY_S_MIN, RETRY_S_MAX, self._random)
         while True:
             try:
-                async with self._slots, asyncio.timeout(self._timeout_s):
+                async with self._slots, asyncio.timeout(self.timeout_s):
                     await call()
                     return
             except (MagnetarError, OSError) as error:
-                reason = str(error) or f"no answer in {self._timeout_s:g} s"
+                reason = str(error) or f"no answer in {self.timeout_s:g} s"
                 if self._causes.is_new(name, reason):
                     log.info(
                         "participant not notified yet",
