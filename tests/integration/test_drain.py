@@ -3,12 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.rest_cluster import RestCluster
 
+from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.compaction.records import CompactionRequest, request_key
 from magnetar.core.names import parse_topic
 from magnetar.documents.backlog import (
     TIME_TO_DRAIN_S_MAX,
@@ -17,6 +20,8 @@ from magnetar.documents.backlog import (
     SubscriptionDrain,
     time_to_drain_s,
 )
+from magnetar.documents.due_jobs import DueJobs, DueTopic
+from magnetar.metadata.records import encode
 
 RATES = st.floats(0, 1e9)
 
@@ -78,3 +83,16 @@ async def test_any_broker_answers_for_all(cluster: RestCluster) -> None:
         assert found["timeToDrainSeconds"] == 0.0
     assert sorted(answers[0]["brokers"]) == sorted(answers[1]["brokers"])
     assert len(answers[0]["brokers"]) == 2
+
+
+async def test_any_broker_names_the_topics_that_wait_for_a_job(cluster: RestCluster) -> None:
+    first, second = cluster.members
+    name = parse_topic("persistent://public/default/large")
+    await first.done("PUT", "~/persistent/public/default/large")
+    owner = cluster.owner(name)
+    await cluster.store.put(request_key(ledger_name(name)), encode(CompactionRequest(1)))
+    due = DueTopic(str(name), "too large", 1 << 40)
+    owner.service.compactor.left[str(name)] = due
+    answers = [(await each.done("GET", "~/magnetar/jobs")).json() for each in (first, second)]
+    for found in answers:
+        assert msgspec.convert(found, DueJobs) == DueJobs(compact=(due,))

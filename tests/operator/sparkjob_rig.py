@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.clock import SYSTEM, utc
 from magnetar_operator.engine.status import timestamp
 from magnetar_operator.kube.client import KubeClient, NotFound
@@ -257,7 +258,7 @@ async def until(what: str, holds: Callable[[], Awaitable[Any]], wait_s: float = 
 @asynccontextmanager
 async def rig(namespace: str) -> AsyncIterator[Rig]:
     kube, asked = KubeClient.connect(), KubeClient.connect()
-    handler = SparkJobReconciler(SETTINGS, asked, Events(asked))
+    handler = SparkJobReconciler(SETTINGS, asked, Events(asked), AdminClients())
     try:
         yield Rig(kube, asked, namespace, handler)
     finally:

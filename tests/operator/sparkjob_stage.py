@@ -5,8 +5,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 from tests.operator.memory_kube import MemoryKube
 
+from magnetar_operator.admin.client import AdminClients
+from magnetar_operator.engine.status import timestamp
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import (
@@ -33,17 +36,31 @@ class Stage:
     kube: MemoryKube
     client: KubeClient
     handler: SparkJobReconciler = field(init=False)
+    now: datetime.datetime = NOW
+    waiting: dict[str, Any] = field(default_factory=dict)
+    """The answer of the brokers about topics that wait for jobs."""
+    asked: list[str] = field(default_factory=list)
+    """The addresses that the brokers were asked at."""
+    broken: bool = False
+    """Whether the brokers do not answer."""
 
     def __post_init__(self) -> None:
+        self.clients = AdminClients(self, httpx.MockTransport(self._answer))
         events = Events(self.client, lambda: NOW)
         settings = Settings(spark_image="spark:1", image="magnetar:1", etcd_image="etcd:1")
-        self.handler = SparkJobReconciler(settings, self.client, events, self)
+        self.handler = SparkJobReconciler(settings, self.client, events, self.clients, self)
 
     def monotonic(self) -> float:
         return 0.0
 
     def now_ms(self) -> int:
-        return int(NOW.timestamp() * 1_000)
+        return int(self.now.timestamp() * 1_000)
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(str(request.url))
+        if self.broken:
+            return httpx.Response(409, json={"reason": "a broker does not answer"})
+        return httpx.Response(200, json=self.waiting)
 
     def cluster(self, name: str = "m", *, ready: bool = True, namespace: str = NS) -> Object:
         return self.kube.put(
@@ -105,5 +122,5 @@ class Stage:
             }
         )  # fmt: skip
         condition = {"type": "Failed" if failed else "Complete", "status": "True"}
-        condition["lastTransitionTime"] = "2026-01-01T11:59:00Z"
+        condition["lastTransitionTime"] = timestamp(self.now - datetime.timedelta(minutes=1))
         self.kube.put({**self.kube.get(BATCH_JOB, name), "status": {"conditions": [condition]}})

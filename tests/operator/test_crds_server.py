@@ -201,6 +201,14 @@ REFUSED: Final[dict[str, tuple[str, dict[str, Any], str]]] = {
         "startingDeadline must be 10 s or more"),
     "a time zone for nothing": (
         "SparkJob", {"type": "Backlog", "timeZone": "Europe/Berlin"}, "timeZone is for a schedule"),
+    "a threshold of no policy": (
+        "SparkJob", {"type": "Backlog", "onThreshold": {}}, "a backlog report has no threshold"),
+    "a threshold and a schedule": (
+        "SparkJob", {"type": "Offload", "onThreshold": {}, "schedule": "@daily"},
+        "onThreshold excludes schedule"),
+    "runs by threshold at the same time": (
+        "SparkJob", {"type": "Offload", "onThreshold": {}, "concurrencyPolicy": "Allow"},
+        "concurrencyPolicy must be Forbid"),
 }  # fmt: skip
 
 
@@ -326,6 +334,12 @@ CHANGES: Final[dict[str, tuple[str, dict[str, Any], dict[str, Any], str]]] = {
     "a schedule for a job that runs once": (
         "SparkJob", {"type": "Backlog"}, {"type": "Backlog", "schedule": "@daily"},
         "runs once cannot become"),
+    "a threshold for a job that runs once": (
+        "SparkJob", {"type": "Offload"}, {"type": "Offload", "onThreshold": {}},
+        "runs once cannot become one with onThreshold"),
+    "another pause": (
+        "SparkJob", {"type": "Offload", "onThreshold": {}},
+        {"type": "Offload", "onThreshold": {"pause": "1h"}}, ""),
 }  # fmt: skip
 """The kind, a spec, the spec after it, and why it is refused; empty: it is taken."""
 

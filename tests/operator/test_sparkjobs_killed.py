@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.operator.sparkjob_rig import LOOKS_MAX, NIGHTLY, SETTINGS, Rig, rig
 
+from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.kube.client import KubeClient
 from magnetar_operator.kube.events import Events
 from magnetar_operator.kube.kinds import SPARK_JOB, Object
@@ -62,7 +63,7 @@ class Process:
 
     async def settle(self, name: str) -> bool:
         """Reconciles until nothing is due soon; returns whether it was interrupted."""
-        handler = SparkJobReconciler(SETTINGS, self.kube, Events(self.kube))
+        handler = SparkJobReconciler(SETTINGS, self.kube, Events(self.kube), AdminClients())
         try:
             for _ in range(LOOKS_MAX):
                 obj = await self.kube.get(SPARK_JOB, name, self._namespace)

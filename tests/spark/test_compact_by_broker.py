@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.spark.compact_stage import NAME, artifact, by_spark, keyed, readable, record, status
 from tests.spark.job_stage import METADATA_URL, TOPIC, JobCluster, batch, entry
+from tests.spark.test_compact_due import threshold
 from tests.support.compaction import LogEntry, compacted, messages
 
 from magnetar.bookie.api import StoredEntry
@@ -31,6 +32,7 @@ from magnetar.compaction.records import (
     CompactionRequest,
     attempt_folder,
     decode_compaction,
+    job_key,
     request_key,
 )
 from magnetar.core.clock import SystemClock
@@ -114,8 +116,8 @@ async def compact(
     return result
 
 
-def request(cluster: JobCluster, name: str = NAME) -> None:
-    cluster.run(cluster.store.put(request_key(name), encode(CompactionRequest(5))))
+def request(cluster: JobCluster, name: str = NAME, **fields: Any) -> None:
+    cluster.run(cluster.store.put(request_key(name), encode(CompactionRequest(5, **fields))))
 
 
 def test_a_worker_process_compacts_what_a_broker_reads_for_it(cluster: JobCluster) -> None:
@@ -148,6 +150,23 @@ def test_what_is_too_large_or_has_no_store_is_left_to_jobs(
     )
     assert (result.errors, result.counts["topicsLeftToJobs"]) == ([], 1)
     assert (record(cluster), status(cluster)) == (None, before)
+
+
+def test_a_broker_that_leaves_a_topic_does_not_take_the_status_of_a_running_job(
+    cluster: JobCluster,
+) -> None:
+    cluster.write(TOPIC, keyed(0, 9))
+    threshold(cluster, 1)
+    cluster.run(cluster.store.put(job_key("other"), b"{}"))
+    request(cluster, state=RequestState.RUNNING, job="other")
+    before = status(cluster)
+    result = cluster.run(compact(cluster, log_of(cluster), bytes_max=100, leaves_topics=True))
+    assert (result.counts["topicsLeftToJobs"], status(cluster)) == (1, before)
+    cluster.run(cluster.store.delete(job_key("other")))
+    cluster.run(compact(cluster, log_of(cluster), bytes_max=100, leaves_topics=True))
+    told = status(cluster)
+    assert told is not None
+    assert told.state is RequestState.RUNNING, "it waits for a job already: `other` has died"
 
 
 class Dies(BaseException):

@@ -262,6 +262,7 @@ class Purpose(Enum):
     CLUSTERS = "clusters"
     CATALOG = "catalog"
     AUTOSCALING = "autoscaling"
+    JOBS = "jobs"
 
 
 class AdminClients:

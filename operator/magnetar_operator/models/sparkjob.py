@@ -20,6 +20,7 @@ from magnetar_operator.models.base import (
 
 STARTING_DEADLINE_S_MIN: Final = 10
 """The interval at which Kubernetes' controller checks schedules."""
+FAILED_PAUSE_FACTOR: Final = 6
 CRON_FIELD = r"[-*/,0-9A-Za-z]+"
 
 
@@ -86,6 +87,18 @@ class Retries(Model, frozen=True, kw_only=True):
     ] = 2
 
 
+class OnThreshold(Model, frozen=True, kw_only=True):
+    """Runs that brokers cause, by the thresholds of compaction and offload."""
+
+    pause: Annotated[
+        Duration,
+        Meta(
+            description="The least time from the end of a run to the start of the next one; after "
+            f"a run that failed, {FAILED_PAUSE_FACTOR} times as long."
+        ),
+    ] = "10m"
+
+
 class SparkJobSpec(Model, frozen=True, kw_only=True):
     """The desired state of a SparkJob: the job, its topics, and its schedule."""
 
@@ -115,7 +128,8 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         | None,
         Meta(
             description="When it runs, in the five fields of cron (minute hour day month "
-            "weekday), in UTC unless timeZone is set. Absent: it runs once, immediately.",
+            "weekday), in UTC unless timeZone is set. Without schedule and onThreshold it runs "
+            "once, immediately.",
             examples=["0 3 * * *", "@hourly"],
         ),
     ] = None  # fmt: skip
@@ -128,6 +142,15 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
         Meta(
             description="How late a run of the schedule may start, 10s or more; after that it is "
             "skipped. Default: the last missed run is started."
+        ),
+    ] = None
+    on_threshold: Annotated[
+        OnThreshold | None,
+        Meta(
+            description="It runs whenever brokers report a topic of its selection that waits for a "
+            "job: for Compact a topic that is requested or above compactionThreshold, and too "
+            "large for its broker; for Offload a topic with a closed ledger that is requested or "
+            "beyond a threshold of its offload policies. One run at a time."
         ),
     ] = None
     suspend: Annotated[
@@ -216,6 +239,29 @@ class SparkJobSpec(Model, frozen=True, kw_only=True):
             ".schedule",
         ),
         Cel(
+            "has(self.onThreshold) == has(oldSelf.onThreshold)",
+            "a job that runs once cannot become one with onThreshold, nor the reverse: make a new "
+            "SparkJob",
+            ".onThreshold",
+        ),
+        Cel(
+            "!has(self.onThreshold) || !has(self.schedule)",
+            "onThreshold excludes schedule: make two SparkJobs",
+            ".onThreshold",
+        ),
+        Cel(
+            "!has(self.onThreshold) || self.type != 'Backlog'",
+            "onThreshold is for Compact and Offload: a backlog report has no threshold; set "
+            "schedule",
+            ".onThreshold",
+        ),
+        Cel(
+            "!has(self.onThreshold) || self.?concurrencyPolicy.orValue('Forbid') == 'Forbid'",
+            "with onThreshold, concurrencyPolicy must be Forbid: a topic waits until the run that "
+            "handles it has ended",
+            ".concurrencyPolicy",
+        ),
+        Cel(
             "!has(self.timeZone) || has(self.schedule)",
             "timeZone is for a schedule: a job that runs once runs at once",
             ".timeZone",
@@ -262,9 +308,11 @@ class SparkJobStatus(Status, frozen=True, kw_only=True):
     """The observed state of a SparkJob."""
 
     phase: Annotated[
-        Literal["", "Waiting", "Scheduled", "Running", "Succeeded", "Failed", "Suspended"],
+        Literal[
+            "", "Waiting", "Scheduled", "Watching", "Running", "Succeeded", "Failed", "Suspended"
+        ],
         Meta(description="The state in one word."),
-    ] = ""
+    ] = ""  # fmt: skip
     cluster: Annotated[ShortText, Meta(description="Its MagnetarCluster.")] = ""
     last_run_at: Annotated[str | None, Meta(description="When the last run began, RFC 3339.")] = (
         None
@@ -282,6 +330,10 @@ class SparkJobStatus(Status, frozen=True, kw_only=True):
     last_request: Annotated[
         str | None,
         Meta(description="The value of the annotation magnetar.io/run that was last carried out."),
+    ] = None
+    last_threshold_run: Annotated[
+        str | None,
+        Meta(description="The request of the last run that a threshold started."),
     ] = None
     active: Annotated[int, Meta(description="The number of runs in progress.")] = 0
     runs: Annotated[

@@ -28,7 +28,15 @@ RUN: Final = f"{GROUP}/run"
 DRIVER: Final = "driver"
 EXECUTOR: Final = "executor"
 _OF_NO_RUN: Final = frozenset(
-    {"suspend", "historyLimit", "schedule", "timeZone", "startingDeadline", "concurrencyPolicy"}
+    {
+        "suspend",
+        "historyLimit",
+        "schedule",
+        "timeZone",
+        "startingDeadline",
+        "concurrencyPolicy",
+        "onThreshold",
+    }
 )
 """Fields of the spec that do not affect a run."""
 

@@ -1,7 +1,8 @@
 """Plans a SparkJob: the actions, in order, from its spec and the observed state. Pure: no IO.
 
-Runs are requested. A job without a schedule requests a run when it is created. Each new value of
-the annotation `magnetar.io/run` requests another, with or without a schedule. A run's Job is named
+Runs are requested. A job without schedule and `onThreshold` requests a run when it is created. Each
+new value of the annotation `magnetar.io/run` requests another, with or without them. With
+`onThreshold`, topics that wait for a job request one (`threshold`). A run's Job is named
 after the SparkJob's uid and the request, so no request is carried out twice, even if the operator
 is killed before it writes the status. status.lastRequest records the request, so that it counts as
 done after the Job is deleted. A schedule is a CronJob of Kubernetes.
@@ -21,10 +22,11 @@ from magnetar_operator.engine.plan import Apply, Outcome, Remove
 from magnetar_operator.kube.client import Invalid
 from magnetar_operator.kube.kinds import BATCH_JOB, POD, Kind, Object
 from magnetar_operator.models.base import PlanStep
-from magnetar_operator.sparkjobs import manifests
+from magnetar_operator.sparkjobs import manifests, threshold
 from magnetar_operator.sparkjobs.desired import RUN, Job, is_ours
 from magnetar_operator.sparkjobs.runs import ENDED, orphans
 from magnetar_operator.sparkjobs.submit import BadSpec
+from magnetar_operator.sparkjobs.threshold import Demand
 
 WAITING_S: Final = 10.0
 """Until the next reconcile while the cluster does not exist."""
@@ -71,6 +73,8 @@ class Observed:
     pods: list[Object] = field(default_factory=list)
     rights: dict[str, Object] = field(default_factory=dict)
     """ServiceAccount, Role and RoleBinding, by kind."""
+    demand: Demand | None = None
+    """The topics that wait for the job; None without `onThreshold`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,14 @@ class Plan(engine.Plan[Action]):
     problems: Sequence[Problem] = ()
     request: str | None = None
     """The request that the actions complete; None: no run was ever requested."""
+    threshold_run: str | None = None
+    """The request of the last run by threshold, including that of the actions."""
+    watching: str = ""
+    """With `onThreshold`: why no run starts now."""
 
-    def after(self, outcome: Outcome[Action], request_before: str | None) -> "Plan":
+    def after(
+        self, outcome: Outcome[Action], request_before: str | None, run_before: str | None = None
+    ) -> "Plan":
         """The plan as the status shows it after its actions were carried out."""
         problems = [
             Problem("InvalidSpec" if isinstance(error, Invalid) else "NotDone", str(error))
@@ -98,7 +108,9 @@ class Plan(engine.Plan[Action]):
         starts = [action for action in self.actions if isinstance(action, Start)]
         started = all(action in outcome.done for action in starts)
         request = self.request if started else request_before
-        return replace(self, problems=(*self.problems, *problems), request=request)
+        run = self.threshold_run if started else run_before
+        problems = [*self.problems, *problems]
+        return replace(self, problems=problems, request=request, threshold_run=run)
 
 
 @dataclass(slots=True)
@@ -109,6 +121,8 @@ class _Draft:
     actions: list[Action] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     requeue_s: float | None = None
+    threshold_run: str | None = None
+    watching: str = ""
 
 
 def plan(job: Job, owner: Object, observed: Observed, absent: Problem | None = None) -> Plan:
@@ -117,7 +131,7 @@ def plan(job: Job, owner: Object, observed: Observed, absent: Problem | None = N
     `absent`: why there is no `job.place`.
     """
     before = owner.get("status") or {}
-    draft = _Draft(before.get("lastRequest"))
+    draft = _Draft(before.get("lastRequest"), threshold_run=before.get("lastThresholdRun"))
     try:
         if job.place is not None:
             build = manifests.job_spec if job.spec.schedule is None else manifests.cron_job
@@ -130,15 +144,20 @@ def plan(job: Job, owner: Object, observed: Observed, absent: Problem | None = N
         draft.requeue_s = WAITING_S
     _schedule(job, observed, draft)
     _request(job, owner, observed, draft)
+    _threshold(job, before, observed, draft)
     _clean(job, before, observed, draft)
-    return Plan(tuple(draft.actions), draft.requeue_s, tuple(draft.problems), draft.request)
+    return Plan(
+        *(tuple(draft.actions), draft.requeue_s, tuple(draft.problems), draft.request),
+        *(draft.threshold_run, draft.watching),
+    )
 
 
 def wanted_request(job: Job, owner: Object, done: str | None) -> str | None:
     """The request to carry out now; None: none."""
     request = (owner["metadata"].get("annotations") or {}).get(RUN)
     if request is None:
-        return FIRST if job.spec.schedule is None and done is None else None
+        runs_once = job.spec.schedule is None and job.spec.on_threshold is None
+        return FIRST if runs_once and done is None else None
     return request if request != done else None
 
 
@@ -217,6 +236,32 @@ def _request(job: Job, owner: Object, observed: Observed, draft: _Draft) -> None
     reason = f"requested by {RUN}: {request}" if request else "a job without a schedule runs once"
     draft.actions.append(Start(manifest, request, reason))
     draft.request = request
+
+
+def _threshold(job: Job, before: Mapping[str, Any], observed: Observed, draft: _Draft) -> None:
+    """Starts a run for topics that wait for a job."""
+    demand = observed.demand
+    if demand is None:
+        return
+    draft.requeue_s = min(draft.requeue_s or threshold.POLL_S, threshold.POLL_S)
+    if demand.unknown:
+        draft.problems.append(Problem("DemandUnknown", demand.unknown))
+    starts = any(isinstance(action, Start) for action in draft.actions)
+    if draft.problems or job.spec.suspend or job.place is None or starts:
+        return
+    verdict = threshold.decide(job, before, observed.jobs, observed.pods, demand)
+    draft.watching = verdict.text
+    if verdict.started is not None:
+        draft.threshold_run = verdict.started
+    if verdict.request is None:
+        return
+    if not job.place.is_ready:
+        text = f"the metadata store of {job.place.name} is not ready"
+        draft.problems.append(Problem("WaitingForCluster", text))
+        return
+    manifest = manifests.run(job, job.place, verdict.request, None)
+    draft.actions.append(Start(manifest, verdict.request, verdict.text))
+    draft.threshold_run = verdict.request
 
 
 def _clean(job: Job, before: Mapping[str, Any], observed: Observed, draft: _Draft) -> None:

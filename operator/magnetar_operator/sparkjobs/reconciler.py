@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from magnetar_operator.admin.client import AdminClients
 from magnetar_operator.clock import SYSTEM, Clock, utc
 from magnetar_operator.engine.annotations import annotated
 from magnetar_operator.engine.context import Context
@@ -22,6 +23,7 @@ from magnetar_operator.models.sparkjob import SparkJobSpec
 from magnetar_operator.settings import Settings
 from magnetar_operator.sparkjobs import metrics
 from magnetar_operator.sparkjobs.act import SparkJobExecutor
+from magnetar_operator.sparkjobs.demand import demand_for
 from magnetar_operator.sparkjobs.desired import JOB_LABEL, Job
 from magnetar_operator.sparkjobs.observe import find_place, observe
 from magnetar_operator.sparkjobs.plan import SOON_S, Observed, Plan, Problem, plan
@@ -43,11 +45,17 @@ class SparkJobReconciler(Reconciler[Subject, Observed, Plan]):
     """Reconciles SparkJobs through Kubernetes' Jobs and CronJobs."""
 
     def __init__(
-        self, settings: Settings, kube: KubeClient, events: Events, clock: Clock = SYSTEM
+        self,
+        settings: Settings,
+        kube: KubeClient,
+        events: Events,
+        clients: AdminClients,
+        clock: Clock = SYSTEM,
     ) -> None:
         super().__init__(kube, StatusWriter(kube, lambda: utc(clock)))
         self._settings = settings
         self._events = events
+        self._clients = clients
         self._clock = clock
 
     async def resolve(self, obj: Object) -> Subject:
@@ -69,7 +77,9 @@ class SparkJobReconciler(Reconciler[Subject, Observed, Plan]):
         return Subject(obj, job, absent)
 
     async def observe(self, subject: Subject) -> Observed:
-        return await observe(self.kube, subject.job)
+        observed = await observe(self.kube, subject.job)
+        observed.demand = await demand_for(self._clients, subject.job, utc(self._clock))
+        return observed
 
     def plan(self, subject: Subject, observed: Observed) -> Plan:
         return plan(subject.job, subject.owner, observed, subject.absent)
@@ -84,7 +94,9 @@ class SparkJobReconciler(Reconciler[Subject, Observed, Plan]):
         for error in errors:
             await self._events.record(owner, "NotDone", str(error), type="Warning")
         before = self.status_of(owner)
-        plan = attempt.plan.after(attempt.outcome, before.get("lastRequest"))
+        plan = attempt.plan.after(
+            attempt.outcome, before.get("lastRequest"), before.get("lastThresholdRun")
+        )
         is_plan_only = annotated(owner, "plan")
         now = utc(self._clock)
         seen = status(job, owner, attempt.observed, plan, now, is_plan_only=is_plan_only)
@@ -104,7 +116,9 @@ class SparkJobReconciler(Reconciler[Subject, Observed, Plan]):
 
 def register(context: Context) -> None:
     """Watches SparkJobs, and the Jobs and pods that they own."""
-    reconciler = SparkJobReconciler(context.settings, context.kube, context.events, context.clock)
+    reconciler = SparkJobReconciler(
+        context.settings, context.kube, context.events, context.clients, context.clock
+    )
     context.watch(SPARK_JOB, reconciler.reconcile)
     for kind in (BATCH_JOB, POD):
         context.watch_owned(kind, JOB_LABEL, SPARK_JOB)

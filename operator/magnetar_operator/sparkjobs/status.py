@@ -63,6 +63,7 @@ def status(
         ),
         "nextRunAt": timestamp(due) if due else None,
         "lastRequest": plan.request,
+        "lastThresholdRun": plan.threshold_run,
         "plan": [action.step.manifest() for action in plan.actions[:PLAN_STEPS_MAX]]
         if is_plan_only
         else [],
@@ -128,6 +129,8 @@ def _phase(job: Job, plan: Plan, known: Sequence[Run], active: Sequence[Run]) ->
         return "Suspended"
     if plan.problems:
         return "Waiting"
+    if job.spec.on_threshold is not None:
+        return "Watching"
     if job.spec.schedule is not None:
         return "Scheduled"
     last = _last_ended(known)
@@ -149,7 +152,7 @@ def _conditions(
         all_conditions.append(
             Condition("Succeeded", last.state == "Succeeded", last.state, _end_text(last))
         )
-    ran = last.spec if last is not None and not active and job.spec.schedule is None else ""
+    ran = last.spec if last is not None and not active and _runs_once(job) else ""
     if ran and ran != job.spec_digest:
         text = f"it has run with another spec; to run it again: {_again(job)}"
         all_conditions.append(Condition("SpecChanged", True, "RunsOnce", text))
@@ -185,15 +188,23 @@ def _ready(
         return Condition("Ready", True, "Suspended", "spec.suspend is true: no run is started")
     if last is not None and last.state != "Succeeded":
         text = _end_text(last)
+        if job.spec.on_threshold is not None:
+            return Condition("Ready", False, f"Run{last.state}", f"{text}; {plan.watching}")
         if job.spec.schedule is None:
             text = f"{text}; to run it again: {_again(job)}"
         return Condition("Ready", False, f"Run{last.state}", text)
+    if job.spec.on_threshold is not None:
+        return Condition("Ready", True, "Watching", plan.watching)
     if job.spec.schedule is not None:
         text = f"the next run is due at {timestamp(due)}" if due else "no run will ever be due"
         return Condition("Ready", True, "Scheduled", text)
     if last is not None:
         return Condition("Ready", True, "Succeeded", _end_text(last))
     return Condition("Ready", False, "Waiting", "its run has not started yet")
+
+
+def _runs_once(job: Job) -> bool:
+    return job.spec.schedule is None and job.spec.on_threshold is None
 
 
 def _running(run: Run) -> Condition:

@@ -33,6 +33,7 @@ from magnetar.admin.routers import (
     clusters,
     compaction,
     drain,
+    due_jobs,
     effect,
     explain,
     failure_domains,
@@ -111,6 +112,7 @@ ROUTERS: Final = (
     metrics.router,
     health.router,
     drain.router,
+    due_jobs.router,
     analytics.router,
 )
 

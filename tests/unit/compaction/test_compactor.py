@@ -309,3 +309,60 @@ async def test_a_broker_that_compacts_nothing_looks_for_nothing(rig: Rig) -> Non
     off = Rig(rig.service, enabled=False)
     off.compactor.requested([NAME])
     assert await off.checked() == []
+
+
+async def test_a_topic_that_is_left_to_a_job_waits_until_the_job_has_done_it(rig: Rig) -> None:
+    ledger, store = await created(rig, entries=3), rig.service.store
+    await threshold(rig, 1)
+    pending = encode(CompactionRequest(1))
+    await store.put(request_key(NAME), pending)
+    for state, job, waits in (
+        (RequestState.PENDING, "", True),
+        (RequestState.RUNNING, "alive", False),
+        (RequestState.RUNNING, "dead", True),
+        (RequestState.ERROR, "dead", False),
+        (RequestState.SUCCESS, "dead", False),
+    ):
+        await store.put(request_key(NAME), pending)
+        rig.compactor.requested([NAME])
+        rig.report = ["topicsLeftToJobs"]
+        await rig.idle()
+        assert [due.topic for due in rig.compactor.left.values()] == [str(TOPIC)]
+        await store.put(job_key("alive"), b"{}")
+        await store.put(request_key(NAME), encode(CompactionRequest(1, state=state, job=job)))
+        await rig.compactor.forget_compacted()
+        assert bool(rig.compactor.left) is waits, (state, job)
+    await compacted(rig, ledger, ledger.last_confirmed)
+
+
+async def test_a_topic_that_was_left_and_is_closed_waits_elsewhere(rig: Rig) -> None:
+    await created(rig)
+    await rig.service.store.put(request_key(NAME), encode(CompactionRequest(1)))
+    rig.report = ["topicsLeftToJobs"]
+    assert await rig.checked() == [TOPIC]
+    assert list(rig.compactor.left) == [str(TOPIC)]
+    loaded = rig.service.open_topics.get(str(TOPIC))
+    assert loaded is not None
+    rig.service.open_topics.remove(loaded)
+    await rig.compactor.forget_compacted()
+    assert rig.compactor.left == {}
+
+
+async def test_brokers_that_compact_nothing_leave_all_that_is_due() -> None:
+    service = await start_service()
+    rig = Rig(service, enabled=False)
+    await created(rig, entries=3)
+    await created(rig, OTHER, entries=1)
+    await threshold(rig, 3 * len(ENTRY))
+    await rig.compactor.check()
+    assert list(rig.compactor.left) == [str(TOPIC)]
+    await service.store.put(request_key(ledger_name(OTHER)), encode(CompactionRequest(1)))
+    await rig.compactor.check()
+    assert set(rig.compactor.left) == {str(TOPIC), str(OTHER)}
+    done = CompactionRequest(1, state=RequestState.SUCCESS)
+    await service.store.put(request_key(ledger_name(OTHER)), encode(done))
+    await threshold(rig, 4 * len(ENTRY))
+    await rig.compactor.check()
+    assert (rig.compactor.left, rig.began) == ({}, [])
+    await rig.compactor.stop()
+    await stop_service(service)

@@ -349,6 +349,7 @@ _OWN: Final[dict[Route, Right]] = {
     ("GET", _OURS + "/bookies/{bookie:name}/drain"): _SUPER,
     ("DELETE", _OURS + "/bookies/{bookie:name}/drain"): _SUPER,
     ("GET", _OURS + "/drain"): _SUPER,
+    ("GET", _OURS + "/jobs"): _SUPER,
     ("GET", _OURS + "/analytics/backlog/{tenant:name}/{namespace:name}"): _GET_TOPICS,
 }
 _TRANSACTIONS: Final[dict[Route, Right]] = {

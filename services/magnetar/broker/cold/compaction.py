@@ -106,6 +106,11 @@ class Compaction:
         request = decode_request(stored.key, stored.value)
         return not request.finished and not await self._job_alive(request)
 
+    async def waits_for_job(self, name: str) -> bool:
+        """Whether the log has an unfinished request that nothing works on."""
+        request, _ = await self._read_request(name)
+        return awaited(request) and not await self._job_alive(request)
+
     async def status(self, name: str) -> CompactionStatus:
         """Returns the status of the last compaction of the log."""
         request, _ = await self._read_request(name)

@@ -3,7 +3,7 @@
 One topic at a time, in a worker process, with the steps and fences of a job
 (`magnetar.jobs.compaction`): so a job, another broker, or a former owner that compacts the same
 topic excludes itself and this broker from committing both. A topic that is too large, or has no
-store, is left to a job.
+store, is left to a job: `left` names those that wait, for `due_jobs`.
 
 The queue holds names of loaded topics, each at most once. A topic whose compaction failed is tried
 again after RETRY_S, or when it is requested.
@@ -25,6 +25,7 @@ from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName
 from magnetar.core.tasks import TaskSet
+from magnetar.documents.due_jobs import DueTopic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.store import MetadataStore, MetadataUnavailable, StoreClosed
 from magnetar.offload.stores import StoreSpec
@@ -33,6 +34,7 @@ from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 log = get_logger("magnetar.compaction")
 
 RETRY_S: Final = 600.0
+DISABLED: Final = "brokers compact nothing: compaction_topic_size_mb_max is 0"
 TOPICS_PER_TURN: Final = 1_000
 """Loaded topics that a check looks at before it lets the event loop do other work."""
 
@@ -100,6 +102,8 @@ class Compactor:
     ) -> None:
         self.counters: dict[str, Counters] = {}
         """By the full names of topics that this broker has compacted and that are loaded."""
+        self.left: dict[str, DueTopic] = {}
+        """Loaded topics that were left to a job and may still wait, by full name."""
         self.artifacts: StoreSpec | None = None
         """Where artifacts go if no policy names a store."""
         self.enabled = enabled
@@ -137,7 +141,10 @@ class Compactor:
             self._add(topic)
 
     def _add(self, topic: str) -> None:
-        if not self.enabled or topic not in self._topics:
+        if topic not in self._topics:
+            return
+        if not self.enabled:
+            self.left[topic] = DueTopic(topic, DISABLED)
             return
         self._queue[topic] = None
         if not self._running:
@@ -147,7 +154,7 @@ class Compactor:
     async def check(self) -> None:
         """Adds the topics that are due: those with open requests, and those above a threshold."""
         if not self.enabled:
-            return
+            self.left.clear()  # those that still wait are added again
         self._forget_gone()
         now = self._clock.monotonic()
         self._retry_at = {name: at for name, at in self._retry_at.items() if at > now}
@@ -173,6 +180,22 @@ class Compactor:
     def _forget_gone(self) -> None:
         for name in [name for name in self.counters if name not in self._topics]:
             del self.counters[name]
+        for name in [name for name in self.left if name not in self._topics]:
+            del self.left[name]
+
+    async def forget_compacted(self) -> None:
+        """Forgets left topics that no longer wait for a job. Raises MetadataError."""
+        self._forget_gone()
+        if not self.enabled:
+            return  # a topic above its threshold has no request then; `check` lists all of them
+        for name, due in list(self.left.items()):
+            loaded = self._topics.get(name)
+            topic = None if loaded is None else as_persistent(loaded)
+            waits = topic is not None and await self.compaction.waits_for_job(
+                topic.managed_ledger.name
+            )
+            if not waits and self.left.get(name) is due:
+                del self.left[name]
 
     async def _is_above(self, topic: PersistentTopic) -> bool:
         """Whether the part of the log that is not compacted reaches the threshold.
@@ -222,6 +245,7 @@ class Compactor:
 
     async def _run(self, topic: PersistentTopic) -> None:
         result, name, state = Result(), topic.full_name, _state(topic)
+        self.left.pop(name, None)
         try:
             await self._compact(topic.name, self.artifacts, result)
         except (MagnetarError, OSError, TimeoutError) as error:
@@ -255,6 +279,8 @@ class Compactor:
         if result.counts.get("topicsLeftToJobs"):
             self._retry_at[name] = self._clock.monotonic() + RETRY_S
             log.info("left to a compaction job", topic=name, why=_why(result))
+            size = sum(int(remark.get("bytes", 0)) for remark in result.remarks)
+            self.left[name] = DueTopic(name, _why(result), size)
 
     async def _tell_why_it_waits(self, topic: PersistentTopic, why: str) -> None:
         try:

@@ -36,6 +36,7 @@ from magnetar.offload.cold import ColdLedgers
 from magnetar.offload.policy import OffloadDefaults, OffloadPlan, decode_defaults, effective
 from magnetar.offload.records import (
     DEFAULTS_KEY,
+    REQUESTS_PREFIX,
     OffloadRequest,
     RequestState,
     decode_request,
@@ -209,6 +210,21 @@ class Offloading:
                 continue  # a job has finished the former request
             return
         raise Conflict("Offload already in progress")
+
+    async def requested(self) -> dict[str, Position]:
+        """Returns how far logs were requested to be moved, of requests that no job works on.
+
+        One listing of metadata. Raises MetadataError.
+        """
+        waiting = {}
+        for stored in await self._store.list(REQUESTS_PREFIX):
+            request = decode_request(stored.key, stored.value)
+            if request.finished:
+                continue
+            if request.job and await self._store.get(job_key(request.job)) is not None:
+                continue
+            waiting[stored.key.removeprefix(REQUESTS_PREFIX)] = request.up_to
+        return waiting
 
     async def status(self, ledger: ManagedLedger) -> OffloadStatus:
         """Returns the status of the last request."""

@@ -28,6 +28,8 @@ class TopicSettings:
     """An unfinished request that no running job works on."""
     revision: int
     """The revision of the request's record, finished or not; 0 without one."""
+    in_progress: bool = False
+    """Whether a running job works on the request."""
 
 
 async def topic_settings(store: MetadataStore, name: str) -> TopicSettings:
@@ -35,9 +37,9 @@ async def topic_settings(store: MetadataStore, name: str) -> TopicSettings:
     repository = OffloadRepository(store)
     policies = await repository.policies(name)
     plan = policies.plan(await repository.defaults())
-    requested, revision = await _request(store, name)
+    requested, revision, in_progress = await _request(store, name)
     threshold = threshold_of(policies.namespace, policies.topic)
-    return TopicSettings(plan.store, threshold, requested, revision)
+    return TopicSettings(plan.store, threshold, requested, revision, in_progress)
 
 
 def threshold_of(namespace: Mapping[str, Any], topic: Mapping[str, Any]) -> int:
@@ -53,12 +55,14 @@ def threshold_of(namespace: Mapping[str, Any], topic: Mapping[str, Any]) -> int:
     return 0
 
 
-async def _request(store: MetadataStore, name: str) -> tuple[CompactionRequest | None, int]:
+async def _request(store: MetadataStore, name: str) -> tuple[CompactionRequest | None, int, bool]:
     key = request_key(name)
     stored = await store.get(key)
     if stored is None:
-        return None, 0
+        return None, 0, False
     request = decode_request(key, stored.value)
-    if request.finished or (request.job and await store.get(job_key(request.job)) is not None):
-        return None, stored.revision
-    return request, stored.revision
+    if request.finished:
+        return None, stored.revision, False
+    if request.job and await store.get(job_key(request.job)) is not None:
+        return None, stored.revision, True
+    return request, stored.revision, False

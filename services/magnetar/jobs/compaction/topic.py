@@ -161,7 +161,8 @@ class TopicCompaction:
         """Leaves the topic to a job, which takes it for the request that is open then."""
         self._run.report.count("topicsLeftToJobs")
         self._run.report.detail(topic=str(self._topic), state=why, bytes=size_bytes)
-        if settings.requested is None:
+        # A running job's status must stay its own: it writes the result only over what it wrote.
+        if settings.requested is None and not settings.in_progress:
             await self._status.update(RequestState.PENDING)
 
     def _ranges(self, log: TopicLog, before: Live, horizon: Position) -> list[Range]:
