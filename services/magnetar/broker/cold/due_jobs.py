@@ -44,7 +44,7 @@ async def _offload(
     from magnetar.jobs.offload.plan import due
 
     requested = await offloading.requested()
-    found, now_ms = [], clock.now_ms()
+    topics, now_ms = list[DueTopic](), clock.now_ms()
     for number, ledger in enumerate(ledgers, 1):
         if number % TOPICS_PER_TURN == 0:
             await asyncio.sleep(0)
@@ -72,5 +72,5 @@ async def _offload(
         if waiting:
             size = sum(item.size_bytes for item in waiting)
             reason = "requested" if up_to is not None else "beyond a threshold"
-            found.append(DueTopic(str(topic), f"{len(waiting)} closed ledgers: {reason}", size))
-    return found
+            topics.append(DueTopic(str(topic), f"{len(waiting)} closed ledgers: {reason}", size))
+    return topics
