@@ -43,7 +43,7 @@ cluster: $(RUN_STAMP) ## three bookies, two brokers and an etcd here, shown unti
 	exec $(BIN)/magnetar cluster up $(ARGS)
 
 .PHONY: test
-test: $(DEV_STAMP) java go etcd cc ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
+test: $(DEV_STAMP) java go etcd cc prometheus ## all tests but the long forms, by two processes (ARGS="tests/unit -k name" for some)
 	@echo "== test: unit, contract, integration, fuzz (short), tidy and interop, official clients included"
 	$(BIN)/python -m pytest -n $(TEST_PROCESSES) $(ARGS)
 
@@ -96,6 +96,17 @@ etcd: ## what the metadata store's tests and a local cluster need: etcd 3.4 or n
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
 	  else echo "The metadata store's tests run a real etcd. Type: sudo $$line"; exit 1; fi; \
+	fi
+
+.PHONY: prometheus
+prometheus: ## what the dashboards' tests need: Prometheus and promtool
+	@for tool in prometheus promtool; do command -v $$tool >/dev/null || missing=1; done; \
+	if [ -n "$${missing-}" ]; then \
+	  $(call took,apt-get install Prometheus); \
+	  line="apt-get install -y --no-install-recommends prometheus"; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$line -qq >/dev/null; \
+	  else echo "The dashboards' tests run a real Prometheus. Type: sudo $$line"; exit 1; fi; \
 	fi
 
 .PHONY: crash

@@ -14,6 +14,7 @@ from magnetar.bookie.cache.write_cache import Halves
 from magnetar.bookie.index.ledgers import Ledgers, LedgerState
 from magnetar.bookie.journal import codec_v1 as codec
 from magnetar.bookie.journal.journal import Journal, QueuedRecord
+from magnetar.bookie.stats import Counters
 
 
 class LedgerChanges:
@@ -27,12 +28,14 @@ class LedgerChanges:
         halves: Halves,
         cache: ReadCache,
         now_ms: Callable[[], int],
+        counters: Counters,
     ) -> None:
         self._journal = journal
         self._ledgers = ledgers
         self._halves = halves
         self._cache = cache
         self._now_ms = now_ms
+        self._counters = counters
         self.closed = False
         """Set by the bookie when it closes; later fences and deletes are refused."""
 
@@ -93,6 +96,7 @@ class LedgerChanges:
 
     def _deleted(self, state: LedgerState) -> None:
         """Applies a durable delete: frees memory now; a flush and a collection free the disk."""
+        self._counters.ledgers_deleted += 1
         state.exists = True
         state.deleted_ms = self._now_ms()
         self._halves.active.drop(state.ledger_id)

@@ -58,7 +58,8 @@ log = get_logger("magnetar.bookie.local")
 DEFAULT_SETTINGS: Final = BookieSettings()
 NOTHING: Final = Segment(0, 0, 0, b"")
 
-_Group = tuple[LedgerState, Sequence[int], Sequence[bytes], Segment, int, OnAdded]
+_Group = tuple[LedgerState, Sequence[int], Sequence[bytes], Segment, int, OnAdded, float]
+"""An add under way; last, when it began."""
 
 
 class LocalBookie:
@@ -74,6 +75,7 @@ class LocalBookie:
         self._halves = Halves(parts.half)
         parts.half = WriteCacheHalf()
         self._counters = Counters()
+        self._monotonic = clock.monotonic
         self._faults = Faults()
         self._closed = False
         self._guard = DiskGuard(files, parts.journal_dir.parent, settings)
@@ -116,6 +118,7 @@ class LocalBookie:
             halves=self._halves,
             cache=self._reader.cache,
             now_ms=clock.now_ms,
+            counters=self._counters,
         )
         self._keeper = Housekeeper(
             stage=self._stage,
@@ -199,12 +202,14 @@ class LocalBookie:
         recovery: bool = False,
     ) -> None:
         """See `Bookie.add_entries`. The caller must not change the sequences until `on_added`."""
+        began = self._monotonic()
         count = len(entries)
         entry_ids = checked_ids(entry_ids, count, last_add_confirmed)
         try:
             state = self._ledgers.get(ledger_id)
         except (OSError, BookieError) as failure:
             damage = failure if isinstance(failure, BookieError) else BookieError(str(failure))
+            self._counters.adds_failed += count
             self._journal.refuse(lambda item: on_added(item.error), None, damage)
             return
         error = self._refusal()
@@ -226,14 +231,16 @@ class LocalBookie:
         state.pending += 1
         if error is not None:
             # Refusals complete in order too, but must not reference the entries until then.
-            self._journal.refuse(self._added, (state, (), (), NOTHING, -1, on_added), error)
+            self._journal.refuse(
+                self._added, (state, entry_ids, (), NOTHING, -1, on_added, began), error
+            )
             return
         segment = Segment(count, crc, size, lengths)
         self._journal.append(
             codec.KIND_ADD,
             ledger_id,
             self._added,
-            (state, entry_ids, entries, segment, last_add_confirmed, on_added),
+            (state, entry_ids, entries, segment, last_add_confirmed, on_added, began),
             last_add_confirmed=last_add_confirmed,
             entry_ids=entry_ids,
             lengths=lengths,
@@ -244,14 +251,17 @@ class LocalBookie:
 
     def _added(self, item: QueuedRecord) -> None:
         group: _Group = item.context  # type: ignore[assignment]
-        state, entry_ids, entries, segment, last_add_confirmed, on_added = group
+        state, entry_ids, entries, segment, last_add_confirmed, on_added, began = group
         state.pending -= 1
+        counters = self._counters
         if item.error is None:
             self._halves.active.add(state.ledger_id, entry_ids, entries, segment)
             state.added(entry_ids[0], entry_ids[-1], segment.body_bytes, last_add_confirmed)
-            counters = self._counters
             counters.entries_added += segment.count
             counters.bytes_added += segment.body_bytes
+            counters.adds.add(self._monotonic() - began, segment.count)
+        else:
+            counters.adds_failed += len(entry_ids)
         on_added(item.error)
 
     async def read_entries(
@@ -261,7 +271,14 @@ class LocalBookie:
         _check_range(first, last)
         if fence:
             await self._changes.fence(self._ledgers.get(ledger_id))
-        return await self._reader.read(ledger_id, first, last, bytes_max=bytes_max)
+        began = self._monotonic()
+        try:
+            stored = await self._reader.read(ledger_id, first, last, bytes_max=bytes_max)
+        except BookieError:
+            self._counters.reads_failed += 1
+            raise
+        self._counters.reads.add(self._monotonic() - began, len(stored))
+        return stored
 
     async def prove_entries(
         self, ledger_id: int, first: int, last: int, *, count_max: int
@@ -333,14 +350,18 @@ class LocalBookie:
             read_only_reason=str(refusal) if refusal is not None else "",
             fault="; ".join(filter(None, (str(self._faults), self._stall()))),
             entries_added=counters.entries_added,
+            adds_failed=counters.adds_failed,
+            add_latencies=counters.adds.latencies(),
             bytes_added=counters.bytes_added,
+            read_latencies=counters.reads.latencies(),
+            reads_failed=counters.reads_failed,
             entries_read=self._reader.entries_read,
             bytes_read=self._reader.bytes_read,
             journal_commits=counters.journal_sync.count,
             journal_bytes=counters.journal_bytes,
             journal_pending_bytes=self._journal.pending_bytes,
-            journal_sync_seconds=counters.journal_sync.sum_s,
-            journal_sync_buckets=tuple(counters.journal_sync.counts),
+            journal_pending_records=self._journal.pending_count,
+            journal_sync_latencies=counters.journal_sync.latencies(),
             write_cache_bytes=sum(half.charge for half in halves),
             write_cache_entries=sum(half.count for half in halves),
             flushes=counters.flushes,
@@ -353,6 +374,10 @@ class LocalBookie:
             logs_removed=counters.logs_removed,
             logs_compacted=counters.logs_compacted,
             gc_bytes_freed=counters.gc_bytes_freed,
+            gc_bytes_compacted=counters.gc_bytes_compacted,
+            gc_minor=counters.gc_minor,
+            gc_major=counters.gc_major,
+            ledgers_deleted=counters.ledgers_deleted,
             disk_bytes_total=self._guard.usage.total,
             disk_bytes_free=self._guard.usage.free,
             ledgers_in_limbo_through=self._ledgers.limbo_through,

@@ -7,11 +7,11 @@ reports not ready, deregisters, answers the requests under way, and flushes.
 
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from magnetar import __version__
-from magnetar.admin.metrics.bookie_series import bookie_families
+from magnetar.admin.metrics.bookie_series import BookieSeries
 from magnetar.autorecovery.check.ledger_check import LedgerChecker
 from magnetar.autorecovery.check.prover import Prover
 from magnetar.autorecovery.rate import ByteRate
@@ -56,6 +56,7 @@ class BookieHealth(NodeHealth):
     bookie_id: str
     service: BookieService | None = None
     ledgers: LedgerCount | None = None
+    series: BookieSeries = field(default_factory=BookieSeries)
 
     def status(self) -> Mapping[str, object]:
         """The document of /status."""
@@ -90,9 +91,10 @@ class BookieHealth(NodeHealth):
         if self.session is not None:
             yield from session_families(self.session)
         if self.service is not None:
-            yield from bookie_families([self.service.bookie])
+            yield from self.series.families([self.service.bookie])
         if self.ledgers is not None:
             yield single("bookie_ledgers_count", "", self.ledgers.count)
+            yield single("bookie_ACTIVE_LEDGER_TOTAL", "", self.ledgers.count)
         if self.recovery is not None:
             yield from self.recovery.families()
 

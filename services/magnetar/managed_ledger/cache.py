@@ -35,7 +35,17 @@ class _Token:
 class CachedRun:
     """The cached entries of one ledger: `first` and up, of which the first `gone` are evicted."""
 
-    __slots__ = ("_data", "_first", "_gone", "forgotten", "ledger_id", "size", "token", "tokens")
+    __slots__ = (
+        "_data",
+        "_first",
+        "_gone",
+        "forgotten",
+        "ledger_id",
+        "read_bytes",
+        "size",
+        "token",
+        "tokens",
+    )
 
     def __init__(self, ledger_id: int, first: int) -> None:
         self.ledger_id = ledger_id
@@ -43,6 +53,8 @@ class CachedRun:
         self.token: _Token | None = None
         self.tokens = 0
         self.forgotten = False
+        self.read_bytes = 0
+        """The size of the entries that the last `read` returned."""
         self._first = first
         self._gone = 0
         self._data: list[bytes | None] = []
@@ -75,11 +87,14 @@ class CachedRun:
             return None
         # Only entries below `_gone` are None, so all of these are bytes.
         chunk = cast("list[bytes]", self._data[start : start + entries_max])
-        if sum(map(len, chunk)) > bytes_max:
+        size = sum(map(len, chunk))
+        if size > bytes_max:
             fitting, size = 1, len(chunk[0])
-            while fitting < len(chunk) and (size := size + len(chunk[fitting])) <= bytes_max:
+            while fitting < len(chunk) and size + len(chunk[fitting]) <= bytes_max:
+                size += len(chunk[fitting])
                 fitting += 1
             del chunk[fitting:]
+        self.read_bytes = size
         return list(map(Entry, repeat(self.ledger_id), range(first, first + len(chunk)), chunk))
 
 
@@ -90,7 +105,12 @@ class CacheStats:
     size_bytes: int
     size_bytes_max: int
     hits: int
+    hit_bytes: int
     misses: int
+    missed_bytes: int
+    """What was read elsewhere because it was not cached."""
+    evictions: int
+    evicted_entries: int
     evicted_bytes: int
 
 
@@ -101,7 +121,11 @@ class EntryCache:
         "_fifo",
         "_tokens_forgotten",
         "evicted_bytes",
+        "evicted_entries",
+        "evictions",
+        "hit_bytes",
         "hits",
+        "missed_bytes",
         "misses",
         "size_bytes",
         "size_bytes_max",
@@ -110,9 +134,9 @@ class EntryCache:
     def __init__(self, size_bytes_max: int) -> None:
         self.size_bytes_max = size_bytes_max
         self.size_bytes = 0
-        self.hits = 0
-        self.misses = 0
-        self.evicted_bytes = 0
+        self.hits = self.hit_bytes = 0
+        self.misses = self.missed_bytes = 0
+        self.evictions = self.evicted_entries = self.evicted_bytes = 0
         self._fifo: deque[_Token] = deque()
         self._tokens_forgotten = 0
 
@@ -146,6 +170,8 @@ class EntryCache:
         run.drop(token.count)
         run.size -= token.size
         self.size_bytes -= token.size
+        self.evictions += 1
+        self.evicted_entries += token.count
         self.evicted_bytes += token.size
 
     def forget(self, run: CachedRun) -> None:
@@ -163,5 +189,13 @@ class EntryCache:
 
     def stats(self) -> CacheStats:
         return CacheStats(
-            self.size_bytes, self.size_bytes_max, self.hits, self.misses, self.evicted_bytes
+            size_bytes=self.size_bytes,
+            size_bytes_max=self.size_bytes_max,
+            hits=self.hits,
+            hit_bytes=self.hit_bytes,
+            misses=self.misses,
+            missed_bytes=self.missed_bytes,
+            evictions=self.evictions,
+            evicted_entries=self.evicted_entries,
+            evicted_bytes=self.evicted_bytes,
         )

@@ -74,11 +74,13 @@ class EntrySource:
         None if the first is not cached, so `read` is needed; [] if it does not exist yet.
         """
         ledger_id, entry_id = start
+        cache = self._context.cache
         run = self._runs.get(ledger_id)
         if run is not None:
             entries = run.read(entry_id, entries_max, bytes_max)
             if entries is not None:
-                self._context.cache.hits += 1
+                cache.hits += 1
+                cache.hit_bytes += run.read_bytes
                 return entries
         location = self._index.locate(ledger_id, entry_id)
         if location is None:
@@ -86,10 +88,11 @@ class EntrySource:
         info, entry_id = location
         run = self._runs.get(info.ledger_id)
         entries = None if run is None else run.read(entry_id, entries_max, bytes_max)
-        if entries is None:
-            self._context.cache.misses += 1
+        if run is None or entries is None:
+            cache.misses += 1
         else:
-            self._context.cache.hits += 1
+            cache.hits += 1
+            cache.hit_bytes += run.read_bytes
         return entries
 
     async def read(self, start: Position, entries_max: int, bytes_max: int) -> list[Entry]:
@@ -111,6 +114,7 @@ class EntrySource:
                     raise
                 continue  # trimmed meanwhile: continue with the next kept entry
             ledger_id = info.ledger_id
+            self._context.cache.missed_bytes += sum([len(entry.data) for entry in stored])
             return [Entry(ledger_id, entry.entry_id, entry.data) for entry in stored]
         return cached
 

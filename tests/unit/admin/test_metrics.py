@@ -1,15 +1,16 @@
 """The metrics page: Pulsar's names and labels, the windows, the switches."""
 
+import re
 from dataclasses import dataclass
 
 import msgspec
 import pytest
 
-from magnetar.admin.metrics.bookie_series import bookie_families, quantile_ms
+from magnetar.admin.metrics.bookie_series import WINDOW_S, BookieSeries, quantile_ms
 from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.metrics.topic_series import bucket_families
 from magnetar.bookie.api import BookieIdentity
-from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats
+from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats, Latencies
 from magnetar.broker.subscription.spec import SubType
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
@@ -157,30 +158,81 @@ class CountingBookie:
         return self.numbers
 
 
+def latencies(sum_s: float = 0.0, **counts: int) -> Latencies:
+    """A histogram by the bounds of its buckets, `ms_1=98`."""
+    bounds = [f"ms_{bound:g}" for bound in LATENCY_BUCKETS_MS]
+    return Latencies((*(counts.pop(bound, 0) for bound in bounds), 0), sum_s)
+
+
+def bookie(**numbers: object) -> CountingBookie:
+    fields = dict.fromkeys(BookieStats.__struct_fields__, 0)
+    names = ("add_latencies", "read_latencies", "journal_sync_latencies")
+    empty = dict.fromkeys(names, latencies())
+    texts = {"read_only_reason": "", "fault": ""}
+    stats = msgspec.convert({**fields, **empty, **texts, **numbers}, BookieStats, strict=False)
+    return CountingBookie(stats, BookieIdentity("b1", "1"))
+
+
 def test_bookie_series() -> None:
-    buckets = [0] * (len(LATENCY_BUCKETS_MS) + 1)
-    buckets[3], buckets[6] = 98, 2
-    zeros = dict.fromkeys(BookieStats.__struct_fields__, 0)
-    numbers = msgspec.convert(
-        {
-            **zeros, "writable": True, "read_only_reason": "", "fault": "", "entries_added": 7,
-            "bytes_added": 700, "index_memory_bytes": 4_096,
-            "journal_sync_seconds": 0.25, "journal_sync_buckets": buckets,
-        },
-        BookieStats, strict=False,
-    )  # fmt: skip
-    page = "".join(bookie_families([CountingBookie(numbers, BookieIdentity("b1", "1"))]))
+    busy = bookie(
+        writable=True,
+        bytes_added=700,
+        adds_failed=3,
+        add_latencies=latencies(0.014, ms_2=6, ms_5=1),
+        read_latencies=latencies(0.004, ms_1=4),
+        index_memory_bytes=4_096,
+        journal_pending_records=2,
+        journal_sync_latencies=latencies(0.25, ms_1=98, ms_10=2),
+        gc_bytes_freed=900,
+        gc_bytes_compacted=200,
+        gc_major=1,
+        ledgers_deleted=5,
+    )
+    page = "".join(BookieSeries().families([busy]))
     for line in (
         "bookie_SERVER_STATUS 1",
         "bookie_WRITE_BYTES 700",
         "bookie_index_memory_bytes 4096",
+        "bookie_journal_JOURNAL_QUEUE_SIZE 2",
+        "bookie_DELETED_LEDGER_TOTAL 5",
+        "bookie_MAJOR_COMPACTION_TOTAL 1",
+        "bookie_RECLAIMED_COMPACTION_SPACE_BYTES 200",
+        "bookie_RECLAIMED_DELETION_SPACE_BYTES 700",
+        'bookkeeper_server_ADD_ENTRY{success="true",quantile="0.5"} 2.0',
+        'bookkeeper_server_ADD_ENTRY{success="true",quantile="0.99"} 5.0',
         'bookkeeper_server_ADD_ENTRY_count{success="true"} 7',
+        'bookkeeper_server_ADD_ENTRY_count{success="false"} 3',
+        'bookkeeper_server_ADD_ENTRY_sum{success="true"} 14.0',
+        'bookkeeper_server_READ_ENTRY_REQUEST{success="true",quantile="0.5"} 1.0',
+        'bookkeeper_server_READ_ENTRY_count{success="true"} 4',
+        'bookie_journal_JOURNAL_ADD_ENTRY{success="true",quantile="1.0"} 5.0',
         'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.5"} 1.0',
         'bookie_journal_JOURNAL_SYNC{success="true",quantile="0.99"} 10.0',
         'bookie_journal_JOURNAL_SYNC_count{success="true"} 100',
         'bookie_journal_JOURNAL_SYNC_sum{success="true"} 250.0',
     ):
         assert f"{line}\n" in page
+
+
+def test_quantiles_are_recent_ones() -> None:
+    now_s = 0.0
+    series = BookieSeries(lambda: now_s)
+
+    def slowest(**counts: int) -> str:
+        page = "".join(series.families([bookie(add_latencies=latencies(**counts))]))
+        (line,) = re.findall(r'JOURNAL_ADD_ENTRY{success="true",quantile="1.0"} (.*)', page)
+        return str(line)
+
+    assert slowest(ms_200=1) == "200.0"
+    now_s = WINDOW_S
+    assert slowest(ms_200=1, ms_1=1) == "200.0"
+    now_s = 2 * WINDOW_S - 1
+    assert slowest(ms_200=1, ms_1=2) == "200.0"  # the window before still counts
+    now_s = 2 * WINDOW_S
+    assert slowest(ms_200=1, ms_1=2) == "1.0"
+    now_s = 3 * WINDOW_S
+    assert slowest(ms_200=1, ms_1=2) == "0"
+    assert slowest(ms_5=1) == "5.0"  # the bookie was opened again
 
 
 def test_quantiles() -> None:

@@ -97,6 +97,7 @@ def test_a_block_with_several_views_is_copied_once(damaged: bool) -> None:
         assert {view.log_id for view in views} == {placed.log_id}
         return
     assert (report.bytes_copied, report.logs_compacted) == (placed.length, 1)
+    assert report.bytes_compacted == report.bytes_freed - placed.length
     assert len({(view.log_id, view.offset, view.length) for view in views}) == 1
     assert views[0].log_id != placed.log_id
     assert list(rig.logs.read(views[1]).entries) == entries

@@ -11,7 +11,7 @@ import pytest
 from tests.support.sim_disk import SimDisk, SimIndexStore
 from tests.unit.ledger.stage import ManualClock
 
-from magnetar.bookie.api import BookieReadOnly
+from magnetar.bookie.api import BookieReadOnly, LedgerFenced, NoSuchLedger
 from magnetar.bookie.local import LocalBookie
 from magnetar.bookie.settings import BookieSettings
 from magnetar.bookie.upkeep.disk_guard import RESERVE_NAME, DiskGuard
@@ -179,8 +179,8 @@ async def test_work_is_counted(rigs: list[Rig]) -> None:
     stats = rig.bookie.stats()
     assert (stats.entries_added, stats.bytes_added) == (4, 400)
     assert stats.journal_commits == 2
-    assert sum(stats.journal_sync_buckets) == 2
-    assert stats.journal_sync_seconds > 0
+    assert sum(stats.journal_sync_latencies.counts) == 2
+    assert stats.journal_sync_latencies.sum_s > 0
     assert stats.journal_bytes > 400
     assert stats.journal_pending_bytes == 0
     assert stats.write_cache_entries == 4
@@ -201,6 +201,27 @@ async def test_work_is_counted(rigs: list[Rig]) -> None:
     counted = rig.bookie.stats()
     assert counted.logs_removed == report.logs_removed == 1
     assert counted.gc_bytes_freed == report.bytes_freed > 400
+
+
+async def test_latencies_and_failures_are_counted(rigs: list[Rig]) -> None:
+    """By entry, as the requests may have many."""
+    rig = await Rig.open()
+    rigs.append(rig)
+    await rig.add(0, 3)
+    await rig.add(3)
+    stats = rig.bookie.stats()
+    assert sum(stats.add_latencies.counts) == stats.entries_added == 4
+    assert (stats.adds_failed, stats.reads_failed, sum(stats.read_latencies.counts)) == (0, 0, 0)
+    await read_all(rig.bookie, 1)
+    with pytest.raises(NoSuchLedger):
+        await rig.bookie.read_entries(2, 0, 0, bytes_max=1)
+    await rig.bookie.ledger_end(1, fence=True)
+    assert isinstance(await add(rig.bookie, 1, (4, 5)), LedgerFenced)
+    await rig.bookie.delete_ledger(1)
+    stats = rig.bookie.stats()
+    assert sum(stats.read_latencies.counts) == stats.entries_read == 4
+    assert (stats.adds_failed, stats.reads_failed, stats.ledgers_deleted) == (2, 1, 1)
+    assert sum(stats.add_latencies.counts) == 4
 
 
 def guard(capacity: int = 1000, **settings: float) -> tuple[DiskGuard, SimDisk]:

@@ -269,6 +269,20 @@ async def test_a_topic_that_cannot_write_its_cursors_is_closed_all_the_same() ->
     assert again.cursors["sub"].backlog == 20
 
 
+async def test_bytes_of_reads_count_as_hit_or_missed() -> None:
+    ledger = await (factory := Stage().factory()).open(NAME)
+    await ledger.open_cursor("sub", initial=EARLIEST)
+    ids = await rolled(ledger, 2, entries=1)
+    cache, first = factory.cache, Position(ids[0], 0)
+    read = await ledger.read(first, 9, 99)
+    size = sum(len(entry.data) for entry in read)
+    assert (cache.hit_bytes, cache.missed_bytes) == (size, 0)
+    for run in list(ledger._source._runs.values()):
+        cache.forget(run)
+    assert await ledger.read(first, 9, 99) == read
+    assert (cache.hit_bytes, cache.missed_bytes) == (size, size)
+
+
 async def test_reads_count_as_hits_or_misses_and_readers_are_few() -> None:
     stage = Stage()
     factory = stage.factory()

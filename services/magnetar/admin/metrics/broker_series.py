@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from magnetar.admin.metrics.windows import Rate
+from magnetar.admin.metrics.windows import WINDOW_S, Rate
 from magnetar.broker.service import BrokerService
 from magnetar.observe.metrics import family, label_text, single
 
@@ -30,17 +30,21 @@ _SUMS: Final = (
 
 
 class CacheRates:
-    """The rates per second at which the entry cache was hit and missed."""
+    """The rates per second at which the entry cache was hit and missed, in reads and bytes."""
 
     def __init__(self) -> None:
-        self.hits = Rate()
-        self.misses = Rate()
+        self.hits, self.hit_bytes = Rate(), Rate()
+        self.misses, self.missed_bytes = Rate(), Rate()
+        self.evictions = Rate()
 
     def turn(self, service: BrokerService) -> None:
         """Ends the current minute."""
         cache = service.ledgers.cache.stats()
         self.hits.turn(cache.hits)
+        self.hit_bytes.turn(cache.hit_bytes)
         self.misses.turn(cache.misses)
+        self.missed_bytes.turn(cache.missed_bytes)
+        self.evictions.turn(cache.evictions)
 
 
 def broker_families(
@@ -57,13 +61,8 @@ def broker_families(
     yield single("pulsar_active_connections", cluster, now)
     yield single("pulsar_connection_created_total_count", cluster, opened, "counter")
     yield single("pulsar_connection_closed_total_count", cluster, opened - now, "counter")
-    cache = service.ledgers.cache.stats()
     yield single("pulsar_ml_count", cluster, len(service.ledgers.opened))
-    yield single("pulsar_ml_cache_used_size", cluster, cache.size_bytes)
-    yield single("pulsar_ml_cache_hits_rate", cluster, rates.hits.per_second)
-    yield single("pulsar_ml_cache_misses_rate", cluster, rates.misses.per_second)
-    yield single("pulsar_ml_cache_evicted_bytes_total", cluster, cache.evicted_bytes, "counter")
-    yield single("pulsar_ml_cache_size_max", cluster, cache.size_bytes_max)
+    yield from _cache_families(service, cluster, rates)
     stalls, stalled = service.diagnosis.stalls.stalls_total, service.diagnosis.stalls.stalled_now
     yield single("magnetar_dispatch_stalls_total", cluster, stalls, "counter")
     yield single("magnetar_dispatch_stalled_subscriptions", cluster, stalled)
@@ -79,3 +78,23 @@ def broker_families(
             yield family(name, labels, list(limit.refused.values()), "counter")
     version = label_text([("cluster", service.cluster), ("version", service.version)])
     yield single("pulsar_version_info", version, 1)
+
+
+def _cache_families(service: BrokerService, cluster: str, rates: CacheRates) -> Iterator[str]:
+    """Yields the families of the entry cache; rates are those of the last whole minute."""
+    cache = service.ledgers.cache.stats()
+    for name, value in (
+        ("used_size", cache.size_bytes),
+        ("size_max", cache.size_bytes_max),
+        ("hits_rate", rates.hits.per_second),
+        ("hits_throughput", rates.hit_bytes.per_second),
+        ("misses_rate", rates.misses.per_second),
+        ("misses_throughput", rates.missed_bytes.per_second),
+        ("evictions", round(rates.evictions.per_second * WINDOW_S)),
+    ):
+        yield single(f"pulsar_ml_cache_{name}", cluster, value)
+    for name, count in (
+        ("evicted_bytes_total", cache.evicted_bytes),
+        ("evicted_entries_total", cache.evicted_entries),
+    ):
+        yield single(f"pulsar_ml_cache_{name}", cluster, count, "counter")

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from magnetar.admin.metrics.analytics_series import AnalyticsSeries
 from magnetar.admin.metrics.balance_series import balance_families
-from magnetar.admin.metrics.bookie_series import BookieWithStats, bookie_families
+from magnetar.admin.metrics.bookie_series import BookieSeries, BookieWithStats
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
 from magnetar.admin.metrics.cold_series import ColdSeries
+from magnetar.admin.metrics.network_usage import NetworkUsage
 from magnetar.admin.metrics.participant_series import ParticipantSeries
 from magnetar.admin.metrics.quota_series import QuotaSeries
 from magnetar.admin.metrics.security_series import security_families
@@ -53,6 +54,8 @@ class MetricsPage:
         self._balance = balance
         self._service = service
         self.bookies = tuple(bookies)
+        self._bookie_series = BookieSeries()
+        self._network = NetworkUsage()
         self._windows = MinuteWindows()
         self._cache = CacheRates()
         self._cold = ColdSeries()
@@ -101,14 +104,14 @@ class MetricsPage:
             self._cold.families(service),
             _compaction_families(service),
             security_families(service),
-            balance_families(service, self._balance),
+            balance_families(service, self._balance, self._network),
             transaction_families(service),
         ):
             yield piece
         await self._analytics.refresh(service, self._balance)
         for piece in self._analytics.families(cluster):
             yield piece
-        for piece in bookie_families(self.bookies):
+        for piece in self._bookie_series.families(self.bookies):
             yield piece
         for piece in self._further():
             yield piece

@@ -41,6 +41,8 @@ class GcReport(msgspec.Struct):
     logs_compacted: int = 0
     bytes_freed: int = 0
     bytes_copied: int = 0
+    bytes_compacted: int = 0
+    """Freed by rewriting logs: their size without that of the copies."""
     logs_damaged: int = 0
     tombstones_dropped: list[int] = msgspec.field(default_factory=list)
 
@@ -139,7 +141,8 @@ class Collector:
                 if view.log_id == log_id:
                     yield view
 
-    def _remove(self, log_id: int, report: GcReport) -> None:
+    def _remove(self, log_id: int, report: GcReport) -> int:
+        """Removes a log; returns its size."""
         # A power cut may restore index records of a deleted or rewritten ledger; replay of the
         # journal removes them again. It does not for moved blocks: the restored index would refer
         # to this log, so the index is synced first.
@@ -152,6 +155,7 @@ class Collector:
         report.logs_removed += 1
         report.bytes_freed += size
         log.info("entry log removed", log=str(self._logs.path(log_id)), bytes=size)
+        return size
 
     def _compact(self, log_id: int, report: GcReport) -> None:
         try:
@@ -160,7 +164,8 @@ class Collector:
         except BaseException:
             self._writer.abandon(discard=True)
             raise
-        report.bytes_copied += sum(location.length for location in moved.values())
+        copied_bytes = sum(location.length for location in moved.values())
+        report.bytes_copied += copied_bytes
         self._unsynced_moves.add(log_id)
         try:
             remaining = self._move(log_id, moved)
@@ -179,7 +184,8 @@ class Collector:
             )
             return
         report.logs_compacted += 1
-        self._remove(log_id, report)
+        freed_bytes = self._remove(log_id, report)
+        report.bytes_compacted += max(0, freed_bytes - copied_bytes)
 
     def _move(self, log_id: int, moved: dict[int, BlockLocation]) -> int:
         """Changes the views to the copies; returns how many views still refer to the log."""

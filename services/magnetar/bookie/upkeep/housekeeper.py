@@ -76,6 +76,7 @@ class Housekeeper:
         counters.logs_removed += report.logs_removed
         counters.logs_compacted += report.logs_compacted
         counters.gc_bytes_freed += report.bytes_freed
+        counters.gc_bytes_compacted += report.bytes_compacted
         self._guard.update(await run_on(self._pool, self._guard.measure))
         return report
 
@@ -143,10 +144,12 @@ class Housekeeper:
         if now >= self._next_minor:
             self._next_minor = now + settings.gc_minor_interval_s
             ratio = settings.gc_minor_live_ratio
+            self._counters.gc_minor += 1
         major = full or now >= self._next_major
         if major:
             self._next_major = now + settings.gc_major_interval_s
             ratio = settings.gc_major_live_ratio
+            self._counters.gc_major += 1
         self._next_gc = now + (settings.gc_full_interval_s if full else settings.gc_interval_s)
         await self.collect(ratio, join_small=major)
         return True

@@ -1,0 +1,1 @@
+"""Public Grafana dashboards for Pulsar, evaluated on Magnetar's metrics by a real Prometheus."""
