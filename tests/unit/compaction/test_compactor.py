@@ -7,11 +7,13 @@ import pytest
 from tests.unit.admin.support import start_service, stop_service
 from tests.unit.ledger.stage import ManualClock
 
+from magnetar.admin.metrics.compaction_series import compaction_families
 from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.broker.cold.compactor import RETRY_S, Compactor, Result
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import as_persistent
 from magnetar.compaction.records import (
+    CompactedFile,
     CompactionRecord,
     CompactionRequest,
     compaction_key,
@@ -19,7 +21,7 @@ from magnetar.compaction.records import (
     request_key,
 )
 from magnetar.core.errors import PersistenceError
-from magnetar.core.ids import Position
+from magnetar.core.ids import EARLIEST, Position
 from magnetar.core.names import TopicName, parse_topic
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.metadata.records import encode
@@ -366,3 +368,45 @@ async def test_brokers_that_compact_nothing_leave_all_that_is_due() -> None:
     assert (rig.compactor.left, rig.began) == ({}, [])
     await rig.compactor.stop()
     await stop_service(service)
+
+
+async def test_metrics_describe_the_last_compaction_and_count_all(rig: Rig) -> None:
+    ledger = await created(rig, entries=4)
+    durations = [1, 300, 4_000]
+
+    async def compact(topic: TopicName, _store: StoreSpec | None, result: Result) -> None:
+        if not durations:
+            result.failure("the store is away", topic=str(topic))
+            return
+        record = CompactionRecord(
+            *(ledger.last_confirmed, ledger.created_ms, "a" * 32, HERE, 5),
+            files=(CompactedFile("p", 90, 1, EARLIEST, EARLIEST, 3, 9, 70),),
+            messages_removed=7,
+            duration_ms=durations.pop(0),
+        )
+        await rig.service.store.put(compaction_key(ledger.name), encode(record))
+        result.count("topicsCompacted")
+        result.count("bytesRead", 8_000)
+        result.count("bytesWritten", 2_000)
+
+    rig.compactor._compact = compact
+    rig.service.compactor = rig.compactor
+    rig.ended.set()
+    for _ in range(4):
+        rig.compactor.requested([NAME])
+        await rig.idle()
+    found = {}
+    for text in compaction_families(rig.service):
+        for line in text.splitlines():
+            if not line.startswith("#"):
+                name, _, value = line.partition("{")
+                assert f'topic="{TOPIC}"' in value
+                found[name.removeprefix("pulsar_compaction_")] = float(value.split()[-1])
+    assert found == {
+        "removed_event_count": 21, "succeed_count": 3, "failed_count": 1,
+        "duration_time_in_mills": 4_000, "read_throughput": 2_000, "write_throughput": 500,
+        "compacted_entries_count": 3, "compacted_entries_size": 70,
+        "latency_le_0_5": 0, "latency_le_1": 1, "latency_le_5": 0, "latency_le_10": 0,
+        "latency_le_20": 0, "latency_le_50": 0, "latency_le_100": 0, "latency_le_200": 0,
+        "latency_le_1000": 1, "latency_overflow": 1, "latency_sum": 4_301, "latency_count": 3,
+    }  # fmt: skip

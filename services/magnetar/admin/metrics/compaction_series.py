@@ -1,10 +1,14 @@
-"""Series of the compactions that this broker has run, under Pulsar's names."""
+"""Series of the compactions that this broker has run, under Pulsar's names.
+
+Pulsar's latency is that of one write to a compacted ledger. There is none here: the buckets count
+whole compactions by their duration.
+"""
 
 from collections.abc import Iterator
 from typing import Final
 
 from magnetar.admin.metrics.topic_series import topic_labels
-from magnetar.broker.cold.compactor import Counters
+from magnetar.broker.cold.compactor import LATENCY_BOUNDS_MS, Counters
 from magnetar.broker.service import BrokerService
 from magnetar.observe.metrics import escape, family
 
@@ -35,3 +39,12 @@ def compaction_families(service: BrokerService) -> Iterator[str]:
         ("compacted_entries_size", [row.size_bytes for row in rows], "gauge"),
     ):
         yield family(f"pulsar_compaction_{name}", labels, values, kind)
+    for index, bound_ms in enumerate((*LATENCY_BOUNDS_MS, None)):
+        bucket = "overflow" if bound_ms is None else f"le_{bound_ms}".replace(".", "_")
+        values = [row.latencies[index] for row in rows]
+        yield family(f"pulsar_compaction_latency_{bucket}", labels, values, "counter")
+    for name, values in (
+        ("sum", [row.latency_sum_ms for row in rows]),
+        ("count", [sum(row.latencies) for row in rows]),
+    ):
+        yield family(f"pulsar_compaction_latency_{name}", labels, values, "counter")

@@ -10,6 +10,7 @@ again after RETRY_S, or when it is requested.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -34,6 +35,8 @@ from magnetar.policies.lifecycle import COMPACTION_THRESHOLD
 log = get_logger("magnetar.compaction")
 
 RETRY_S: Final = 600.0
+LATENCY_BOUNDS_MS: Final = (0.5, 1, 5, 10, 20, 50, 100, 200, 1000)
+"""Pulsar's buckets."""
 DISABLED: Final = "brokers compact nothing: compaction_topic_size_mb_max is 0"
 TOPICS_PER_TURN: Final = 1_000
 """Loaded topics that a check looks at before it lets the event loop do other work."""
@@ -55,6 +58,15 @@ class Counters:
     entries: int = 0
     """In the artifact, as `size_bytes`."""
     size_bytes: int = 0
+    latencies: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))
+    """Compactions by their duration; the last are longer than all bounds."""
+    latency_sum_ms: int = 0
+
+    def lasted(self, duration_ms: int) -> None:
+        """A compaction has succeeded, and lasted so long."""
+        self.duration_ms = duration_ms
+        self.latencies[bisect_left(LATENCY_BOUNDS_MS, duration_ms)] += 1
+        self.latency_sum_ms += duration_ms
 
 
 @dataclass(slots=True)
@@ -294,7 +306,7 @@ class Compactor:
         if artifact is not None:
             record = artifact.record
             counters.removed += record.messages_removed
-            counters.duration_ms = record.duration_ms
+            counters.lasted(record.duration_ms)
             counters.entries, counters.size_bytes = record.entries, record.length_bytes
         counters.read_bytes = int(result.counts.get("bytesRead", 0))
         counters.written_bytes = int(result.counts.get("bytesWritten", 0))

@@ -135,8 +135,9 @@ def split(
     entry.batch_size = count
     entry.unacked = full_ack_set(count)
     unread = ack_set_bits(ack_set) & entry.unacked if ack_set else entry.unacked
-    for index in metadata.compacted_batch_indexes:
-        unread &= ~(1 << index)
+    if metadata.compacted_batch_indexes:  # compaction has left these messages only
+        left = {index for index in metadata.compacted_batch_indexes if 0 <= index < count}
+        unread &= sum(1 << index for index in left)
     messages: list[Message[Any]] = []
     add = messages.append
     at = 0
