@@ -7,7 +7,7 @@ import httpx
 import pulsar
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from magnetar.client import (
     Batching,
@@ -35,7 +35,9 @@ async def own(server: ServerAddress) -> AsyncIterator[Client]:
 
 
 def write_pair(
-    folder: Path, name: str, key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+    folder: Path,
+    name: str,
+    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey,
 ) -> None:
     private = key.private_bytes(
         serialization.Encoding.PEM,
@@ -55,6 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("a", "b"):
         write_pair(folder, name, rsa.generate_private_key(65_537, 2_048))
     write_pair(folder, "ec", ec.generate_private_key(ec.SECP256R1()))
+    write_pair(folder, "edwards", ed25519.Ed25519PrivateKey.generate())
     return folder
 
 
@@ -135,6 +138,17 @@ async def test_any_owner_of_a_key_can_read(own: Client, topic: str, folder: Path
         assert [key.name for key in context.keys] == ["a", "b"]
         assert context.keys[0].metadata == {"version": "1"}
     assert reader.asked.count(("b", {"version": "1"})) == 1
+
+
+async def test_a_message_may_have_keys_of_both_kinds(
+    own: Client, topic: str, folder: Path
+) -> None:
+    async with own.producer(topic, encryption=Encryption(["a", "ec"], Folder(folder))) as producer:
+        await producer.send(b"secret")
+    for name in ("a", "ec"):
+        decryption = Decryption(Folder(folder, own=name))
+        async with own.reader(topic, decryption=decryption) as reader:
+            assert (await reader.read(30)).value == b"secret"
 
 
 async def test_chunks(own: Client, topic: str, folder: Path) -> None:
@@ -219,7 +233,7 @@ async def test_namespaces_that_require_encryption(
 
 async def test_keys_that_cannot_be_used(own: Client, topic: str, folder: Path) -> None:
     for reader, name in (
-        (Folder(folder), "ec"),
+        (Folder(folder), "edwards"),
         (Folder(folder), "not-there"),
         (KeyFiles(public=folder / "a.pem"), "a"),
     ):

@@ -5,7 +5,8 @@
     client.consumer("orders", "billing", decryption=Decryption(keys))
 
 A message is encrypted by AES-256-GCM with a data key of its producer, which travels with it,
-encrypted with the public key of each name (RSA, OAEP with SHA-1, as in Pulsar's other clients).
+encrypted with the public key of each name: RSA (OAEP with SHA-1, as in Pulsar's other clients), or
+of an elliptic curve (ECIES, as in Java's client; those of C++, Python and Go do not read it).
 Keys, properties and other metadata of messages are not encrypted.
 """
 

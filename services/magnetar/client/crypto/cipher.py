@@ -1,21 +1,23 @@
 """The ciphers of end-to-end encryption; need the library cryptography.
 
 A producer has one data key for all its messages, and replaces it every KEY_LIFETIME_S. Each entry
-has a random initialization vector; AES-GCM permits 2^32 of them with one key.
+has a random initialization vector; AES-GCM permits 2^32 of them with one key. Keys of users are RSA
+(OAEP) or of an elliptic curve (`ecies`).
 """
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
+from magnetar.client.crypto import ecies
 from magnetar.client.crypto.api import CryptoKeyReader, EncryptedKey, Encryption
 from magnetar.client.errors import ClientError, EncryptionFailed, MissingExtra
 from magnetar.wire.varint import varint
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 KEY_LIFETIME_S: Final = 4 * 60 * 60.0
@@ -25,6 +27,9 @@ DATA_KEYS_CACHED_MAX: Final = 1_000
 """Decrypted data keys of a consumer; beyond that, the oldest is decrypted again."""
 _DATA_KEY_BYTES: Final = 32
 _IV_BYTES: Final = 12
+_PARAMETERS: Final = re.compile(
+    rb"-----BEGIN EC PARAMETERS-----.*?-----END EC PARAMETERS-----\s*", re.DOTALL
+)
 TAG_BYTES: Final = 16
 
 
@@ -63,10 +68,8 @@ class ProducerCipher:
 
     def _renew(self) -> None:
         data_key = os.urandom(_DATA_KEY_BYTES)
-        padding = _oaep()
         self._keys = b"".join(
-            _wire_key(name, key.encrypt(data_key, padding), metadata)
-            for name, key, metadata in self._public
+            _wire_key(name, encrypt(data_key), metadata) for name, encrypt, metadata in self._public
         )
         self._aes = self._aead.AESGCM(data_key)
         self._expires_at = self._now() + KEY_LIFETIME_S
@@ -87,20 +90,40 @@ class ProducerCipher:
         return fields, self._aes.encrypt(iv, payload, None)
 
 
-def _public_key(name: str, reader: CryptoKeyReader) -> "tuple[str, RSAPublicKey, dict[str, str]]":
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+def _public_key(
+    name: str, reader: CryptoKeyReader
+) -> tuple[str, Callable[[bytes], bytes], dict[str, str]]:
+    """Returns what encrypts data keys for a name."""
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
         pem, metadata = reader.public_key(name)
-        key = load_pem_public_key(pem)
+        key = load_pem_public_key(without_parameters(pem))
     except ClientError:
         raise
     except Exception as error:  # the reader is users' code
         raise EncryptionFailed(f"The public key of {name} cannot be read: {error}") from error
-    if not isinstance(key, RSAPublicKey):
-        raise EncryptionFailed(f"The key of {name} is not RSA: other kinds are not supported")
-    return name, key, dict(metadata)
+    return name, _encrypting(name, key), dict(metadata)
+
+
+def _encrypting(name: str, key: object) -> Callable[[bytes], bytes]:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+    if isinstance(key, RSAPublicKey):
+        padding = _oaep()
+        return lambda data: key.encrypt(data, padding)
+    if isinstance(key, EllipticCurvePublicKey):
+        return lambda data: ecies.encrypt(key, data)
+    raise EncryptionFailed(
+        f"The key of {name} is neither RSA nor of an elliptic curve for ECDH: other kinds are not "
+        "supported"
+    )
+
+
+def without_parameters(pem: bytes) -> bytes:
+    """Returns a PEM without the block that names a curve: the key names its own."""
+    return _PARAMETERS.sub(b"", pem)
 
 
 def _wire_key(name: str, value: bytes, metadata: dict[str, str]) -> bytes:
@@ -147,11 +170,19 @@ class ConsumerCipher:
         return aes
 
     def _decrypted(self, key: EncryptedKey) -> "AESGCM":
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        private = load_pem_private_key(self._reader.private_key(key.name, key.metadata), None)
-        if not isinstance(private, RSAPrivateKey):
-            raise EncryptionFailed("the private key is not RSA: other kinds are not supported")
-        aes: AESGCM = self._aead.AESGCM(private.decrypt(key.value, _oaep()))
+        pem = self._reader.private_key(key.name, key.metadata)
+        private = load_pem_private_key(without_parameters(pem), None)
+        if isinstance(private, RSAPrivateKey):
+            data_key = private.decrypt(key.value, _oaep())
+        elif isinstance(private, EllipticCurvePrivateKey):
+            data_key = ecies.decrypt(private, key.value)
+        else:
+            raise EncryptionFailed(
+                "the private key is neither RSA nor of an elliptic curve for ECDH"
+            )
+        aes: AESGCM = self._aead.AESGCM(data_key)
         return aes
