@@ -140,9 +140,7 @@ async def test_any_owner_of_a_key_can_read(own: Client, topic: str, folder: Path
     assert reader.asked.count(("b", {"version": "1"})) == 1
 
 
-async def test_a_message_may_have_keys_of_both_kinds(
-    own: Client, topic: str, folder: Path
-) -> None:
+async def test_a_message_may_have_keys_of_both_kinds(own: Client, topic: str, folder: Path) -> None:
     async with own.producer(topic, encryption=Encryption(["a", "ec"], Folder(folder))) as producer:
         await producer.send(b"secret")
     for name in ("a", "ec"):

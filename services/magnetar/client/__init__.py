@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         KeyFiles,
     )
     from magnetar.client.errors import ClientError
-    from magnetar.client.failover import AutoFailover, ControlledFailover
+    from magnetar.client.failover import AutoFailover, Cluster, ControlledFailover
     from magnetar.client.interceptors import ConsumerInterceptor, ProducerInterceptor
     from magnetar.client.message import Message
     from magnetar.client.message_id import EARLIEST, LATEST, MessageId
@@ -80,7 +80,7 @@ _MODULES: Final = {
     "consumer.table_view": ("TableView",),
     "crypto.api": ("CryptoFailure", "CryptoKeyReader", "Decryption", "Encryption", "KeyFiles"),
     "errors": ("ClientError",),
-    "failover": ("AutoFailover", "ControlledFailover"),
+    "failover": ("AutoFailover", "Cluster", "ControlledFailover"),
     "interceptors": ("ConsumerInterceptor", "ProducerInterceptor"),
     "message": ("Message",),
     "message_id": ("EARLIEST", "LATEST", "MessageId"),
@@ -118,6 +118,7 @@ __all__ = [
     "Client",
     "ClientError",
     "ClientOptions",
+    "Cluster",
     "Compression",
     "Consumer",
     "ConsumerInterceptor",

@@ -1,10 +1,12 @@
 """Builds the parts that a client's producers and consumers share."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from magnetar.client.auth.api import NoAuthentication
 from magnetar.client.context import Context
+from magnetar.client.network.access import Access, Target
 from magnetar.client.network.lookup import BinaryLookup, Lookup, LookupSettings
 from magnetar.client.network.pool import ConnectionPool, PoolSettings
 from magnetar.client.network.service_urls import Address, ServiceUrls
@@ -12,6 +14,9 @@ from magnetar.client.network.tls import Tls
 from magnetar.client.options import ClientOptions
 from magnetar.core.clock import SystemClock
 from magnetar.core.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from magnetar.client.failover import Failover
 
 
 def assemble(
@@ -23,17 +28,13 @@ def assemble(
     client leaves one.
     """
     tasks = TaskSet("client")
-    auth = options.auth or NoAuthentication()
-    tls: Tls = options.tls or Tls()
+    own = Access(options.tls or Tls(), options.auth or NoAuthentication())
     generator = random.Random()
     pool = ConnectionPool(
         PoolSettings(
-            tls,
-            auth,
-            options.connect_timeout_s,
-            options.keep_alive_s,
-            options.connections_per_broker,
+            options.connect_timeout_s, options.keep_alive_s, options.connections_per_broker
         ),
+        own,
         tasks,
     )
     settings = LookupSettings(
@@ -44,12 +45,26 @@ def assemble(
     if urls.first.http:
         from magnetar.client.network.http_lookup import HttpLookup
 
-        lookup = HttpLookup(urls, pool, settings, tls, auth)
+        lookup = HttpLookup(urls, pool, settings)
     else:
         lookup = BinaryLookup(urls, pool, settings)
     if options.failover is not None:
         from magnetar.client.network.failover_watch import Switch, watch
 
         switch = Switch(urls, pool, moved)
-        tasks.start(watch(options.failover, list(clusters), switch, pool, tls), "cluster failover")
+        targets = [Target(clusters[0], own), *_secondaries(options.failover, clusters[1:], own)]
+        tasks.start(watch(options.failover, targets, switch, pool), "cluster failover")
     return Context(options, pool, lookup, tasks, SystemClock(), generator)
+
+
+def _secondaries(
+    failover: "Failover", clusters: Sequence[list[Address]], own: Access
+) -> Iterator[Target]:
+    from magnetar.client.failover import AutoFailover, Cluster
+
+    named = failover.secondaries if isinstance(failover, AutoFailover) else []
+    for cluster, addresses in zip(named, clusters, strict=True):
+        access = own
+        if isinstance(cluster, Cluster):
+            access = Access(cluster.tls or own.tls, cluster.auth or own.auth)
+        yield Target(addresses, access)

@@ -36,6 +36,7 @@ from magnetar.client.options import (
 from magnetar.client.schema.api import BYTES, Schema
 
 if TYPE_CHECKING:
+    from magnetar.client.auth.api import Authentication
     from magnetar.client.consumer.consumer import Consumer
     from magnetar.client.consumer.reader import Reader
     from magnetar.client.consumer.table_view import TableView
@@ -367,8 +368,17 @@ class Client:
         finally:
             await context.tasks.stop()
             await context.pool.close()
-            if self.options.auth is not None:
-                await self.options.auth.close()
+            for auth in self._authentications():
+                await auth.close()
+
+    def _authentications(self) -> "list[Authentication]":
+        """Returns those of all clusters, each once."""
+        given = [self.options.auth]
+        if self.options.failover is not None:
+            from magnetar.client.failover import own_authentications
+
+            given += own_authentications(self.options.failover)
+        return list({id(auth): auth for auth in given if auth is not None}.values())
 
     async def __aenter__(self) -> Self:
         return self

@@ -5,23 +5,40 @@
 
 A client that switches closes its connections; its producers and consumers attach to the other
 cluster, and what has no receipt is sent there. Subscriptions start there where that cluster has
-them. All clusters get the same credentials and TLS settings.
+them. A `Cluster` in the place of a URL has its own credentials and TLS settings:
+
+    AutoFailover([Cluster("pulsar+ssl://b:6651", auth=Token("..."), tls=Tls(...))])
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from magnetar.client.errors import InvalidConfiguration
 from magnetar.client.network.service_urls import Address, parse_service_url
+
+if TYPE_CHECKING:
+    from magnetar.client.auth.api import Authentication
+    from magnetar.client.network.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A cluster with its own credentials or TLS settings; None for those of the client."""
+
+    url: str
+    auth: "Authentication | None" = None
+    """`NoAuthentication()` for none, if the client has credentials."""
+    tls: "Tls | None" = None
 
 
 @dataclass(frozen=True, slots=True)
 class AutoFailover:
     """Switches to the first cluster that answers, and back to the primary when it answers again."""
 
-    secondaries: Sequence[str]
-    """Service URLs, the preferred one first."""
+    secondaries: Sequence[str | Cluster]
+    """Service URLs or clusters, the preferred one first."""
     failover_delay_s: float = 30.0
     """How long a cluster does not answer before the client leaves it."""
     switch_back_delay_s: float = 60.0
@@ -38,7 +55,11 @@ class AutoFailover:
 
 @dataclass(frozen=True, slots=True)
 class ControlledFailover:
-    """Follows a service that answers with the service URL to use, as `{"serviceUrl": ...}`."""
+    """Follows a service that answers with the service URL to use, as `{"serviceUrl": ...}`.
+
+    `authPluginClassName` with `authParamsString`, and `tlsTrustCertsFilePath`, replace what the
+    client has, as in Java's client.
+    """
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +81,7 @@ def addresses_of(primary: str, failover: Failover) -> list[list[Address]]:
     """Returns the addresses of all clusters, the primary's first; raises InvalidConfiguration."""
     urls = [primary]
     if isinstance(failover, AutoFailover):
-        urls += failover.secondaries
+        urls += [_url_of(cluster) for cluster in failover.secondaries]
     elif not isinstance(failover, ControlledFailover):
         raise InvalidConfiguration("failover is an AutoFailover or a ControlledFailover")
     clusters = [parse_service_url(url) for url in urls]
@@ -69,12 +90,26 @@ def addresses_of(primary: str, failover: Failover) -> list[list[Address]]:
     return clusters
 
 
+def _url_of(cluster: str | Cluster) -> str:
+    url = cluster.url if isinstance(cluster, Cluster) else cluster
+    if not isinstance(url, str):
+        raise InvalidConfiguration("failover: each of secondaries is a service URL or a Cluster")
+    return url
+
+
 def check_same_protocol(primary: list[Address], other: list[Address], url: str) -> None:
     """Raises InvalidConfiguration if one URL is HTTP and the other is not."""
     if primary[0].http != other[0].http:
         raise InvalidConfiguration(
             f"failover: {url} and the client's service URL must both be pulsar or both be http"
         )
+
+
+def own_authentications(failover: Failover) -> "list[Authentication | None]":
+    """Returns the authentications of clusters that have their own."""
+    if not isinstance(failover, AutoFailover):
+        return []
+    return [part.auth for part in failover.secondaries if isinstance(part, Cluster)]
 
 
 class FailoverState:

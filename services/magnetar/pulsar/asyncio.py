@@ -27,7 +27,7 @@ from magnetar.client.errors import ClientError
 from magnetar.client.sync.portal import Portal
 from magnetar.client.sync.results import closed, untaken
 from magnetar.pulsar import logs
-from magnetar.pulsar.checks import check_type
+from magnetar.pulsar.checks import check_type, warn_of_options
 from magnetar.pulsar.consumer import (
     MessageOrId,
     acknowledged,
@@ -295,6 +295,11 @@ _CLIENT_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
+_NO_LISTENERS = {
+    "message_listener_threads": (1, "consumers of magnetar.pulsar.asyncio have no listeners")
+}
+
+
 class Client:
     """A connection to a cluster, shared by its producers and consumers."""
 
@@ -304,6 +309,7 @@ class Client:
         if unknown:
             raise TypeError(f"Client has no argument {', '.join(sorted(unknown))}")
         values = {**_CLIENT_DEFAULTS, **kwargs}
+        warn_of_options(values, _NO_LISTENERS, frames=3)
         url, options = client_options(service_url, values)
         self._log_handler = logs.handler_of(values["logger"])
         with translated_values():

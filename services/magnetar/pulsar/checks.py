@@ -37,8 +37,13 @@ class OptionHasNoEffect(UserWarning):
     """An option of the official client tunes a part that this client does not have."""
 
 
-def warn_of_options(values: Mapping[str, object], defaults: Mapping[str, tuple[Any, str]]) -> None:
-    """Warns of item option that has not its default, with the reason why it has no effect."""
+def warn_of_options(
+    values: Mapping[str, object], defaults: Mapping[str, tuple[Any, str]], frames: int = 5
+) -> None:
+    """Warns of each option that has not its default, with the reason why it has no effect.
+
+    The warning names the line of the program, `frames` above. A decorator is one of them.
+    """
     for name, (default, reason) in defaults.items():
         if values[name] != default:
-            warnings.warn(f"{name} has no effect: {reason}", OptionHasNoEffect, stacklevel=4)
+            warnings.warn(f"{name} has no effect: {reason}", OptionHasNoEffect, stacklevel=frames)

@@ -2,10 +2,12 @@
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
+from magnetar.client.auth import NoAuthentication
 from magnetar.client.crypto.api import CryptoFailure, Decryption, Encryption, KeyFiles
-from magnetar.client.failover import AutoFailover
+from magnetar.client.failover import AutoFailover, Cluster
 from magnetar.client.network.tls import Tls
 from magnetar.client.options import (
     AccessMode,
@@ -30,6 +32,7 @@ from magnetar.pulsar.checks import check_types, warn_of_options
 from magnetar.pulsar.exceptions import OperationNotSupported
 from magnetar.pulsar.message import RoutedMessage
 from magnetar.pulsar.message_id import MessageId
+from magnetar.pulsar.outcomes import translated_values
 from magnetar.pulsar.policies import (
     ConsumerBatchReceivePolicy,
     ConsumerDeadLetterPolicy,
@@ -37,7 +40,7 @@ from magnetar.pulsar.policies import (
     CryptoKeyReader,
 )
 from magnetar.pulsar.schema.schema import Schema
-from magnetar.pulsar.service_info import AutoClusterFailover, ServiceInfoProvider
+from magnetar.pulsar.service_info import AutoClusterFailover, ServiceInfo, ServiceInfoProvider
 
 MILLISECONDS: Final = 1000
 ACK_TIMEOUT_MS_MIN: Final = 10_000
@@ -109,6 +112,7 @@ def random_name() -> str:
     return secrets.token_hex(NAME_BYTES)
 
 
+@translated_values()
 def client_options(service_url: Any, values: Mapping[str, Any]) -> tuple[str, ClientKeywords]:
     """Returns the service URL and the options of a client; raises ValueError."""
     if isinstance(service_url, ServiceInfoProvider):
@@ -121,6 +125,8 @@ def client_options(service_url: Any, values: Mapping[str, Any]) -> tuple[str, Cl
     authentication = values["authentication"]
     check_types({"authentication": [Authentication]}, values)
     check_types(_CLIENT, values)
+    if values["message_listener_threads"] < 1:
+        raise ValueError("Argument message_listener_threads must be at least 1")
     warn_of_options(values, _CLIENT_UNUSED)
     if values["log_conf_file_path"] is not None:
         raise ValueError(
@@ -167,37 +173,26 @@ def _check_tls(service_url: str) -> None:
 def _with_failover(
     failover: AutoClusterFailover, options: ClientKeywords
 ) -> tuple[str, ClientKeywords]:
-    primary = failover.primary
-    for other in failover.secondary:
-        if (other.authentication, other.tls_trust_certs_file_path) != (
-            primary.authentication,
-            primary.tls_trust_certs_file_path,
-        ):
-            raise OperationNotSupported(
-                "magnetar.pulsar uses the same credentials and certificates for all clusters of "
-                "AutoClusterFailover: give each ServiceInfo those of the primary"
-            )
     check_s = failover.check_interval_ms / MILLISECONDS
     options["failover"] = AutoFailover(
-        [info.service_url for info in failover.secondary],
+        [_cluster(info, options["tls"]) for info in failover.secondary],
         failover_delay_s=check_s * (failover.failover_threshold - 1),
         switch_back_delay_s=check_s * (failover.switch_back_threshold - 1),
         check_s=check_s,
     )
-    if primary.authentication is not None:
-        options["auth"] = primary.authentication.auth
-    if primary.tls_trust_certs_file_path:
-        tls = options["tls"]
-        options["tls"] = Tls(
-            trust_certificates_file=primary.tls_trust_certs_file_path,
-            verify_hostname=tls.verify_hostname,
-            allow_insecure=tls.allow_insecure,
-            certificate_file=tls.certificate_file,
-            key_file=tls.key_file,
-        )
-    return primary.service_url, options
+    primary = _cluster(failover.primary, options["tls"])
+    options["auth"], options["tls"] = primary.auth, primary.tls
+    return primary.url, options
 
 
+def _cluster(info: ServiceInfo, tls: Tls) -> Cluster:
+    """Returns a cluster with its own credentials, and the other settings of TLS of the client."""
+    auth = NoAuthentication() if info._authentication is None else info._authentication.auth
+    trusted = info.tls_trust_certs_file_path or ""
+    return Cluster(info.service_url, auth, replace(tls, trust_certificates_file=trusted))
+
+
+@translated_values()
 def producer_options(values: Mapping[str, Any]) -> ProducerKeywords:
     """Returns the options of a producer; raises ValueError."""
     check_types(_PRODUCER, values)
@@ -254,6 +249,7 @@ def _routing(
     return RoundRobin()
 
 
+@translated_values()
 def consumer_options(values: Mapping[str, Any]) -> ConsumerKeywords:
     """Returns the options of a consumer; raises ValueError."""
     check_types(_CONSUMER, values)
@@ -290,6 +286,7 @@ def consumer_options(values: Mapping[str, Any]) -> ConsumerKeywords:
     return options
 
 
+@translated_values()
 def reader_options(values: Mapping[str, Any]) -> ReaderKeywords:
     """Returns the options of a reader; raises ValueError."""
     check_types(_READER, values)

@@ -4,6 +4,7 @@ from magnetar.client.crypto.api import KeyFiles
 from magnetar.client.options import BatchReceive, DeadLetterPolicy, KeySharedPolicy
 from magnetar.pulsar.checks import check_type
 from magnetar.pulsar.enums import KeySharedMode, LoggerLevel
+from magnetar.pulsar.outcomes import translated_values
 
 _SECOND_MS = 1000
 
@@ -11,6 +12,7 @@ _SECOND_MS = 1000
 class ConsumerBatchReceivePolicy:
     """When `batch_receive` returns; a limit of 0 or -1 is off."""
 
+    @translated_values()
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
         self._policy = BatchReceive(
             messages_max=max(max_num_message, 0),
@@ -26,6 +28,7 @@ class ConsumerBatchReceivePolicy:
 class ConsumerKeySharedPolicy:
     """How the keys of a KeyShared subscription are distributed."""
 
+    @translated_values()
     def __init__(
         self,
         key_shared_mode: KeySharedMode = KeySharedMode.AutoSplit,
@@ -65,6 +68,7 @@ class ConsumerKeySharedPolicy:
 class ConsumerDeadLetterPolicy:
     """Where messages go that were delivered too often."""
 
+    @translated_values()
     def __init__(
         self,
         max_redeliver_count: int,

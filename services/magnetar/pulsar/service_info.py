@@ -19,9 +19,19 @@ class ServiceInfo:
         check_type(str, service_url, "service_url")
         check_type_or_none(Authentication, authentication, "authentication")
         check_type_or_none(str, tls_trust_certs_file_path, "tls_trust_certs_file_path")
-        self.service_url = service_url
-        self.authentication = authentication
-        self.tls_trust_certs_file_path = tls_trust_certs_file_path
+        self._service_url = service_url
+        self._authentication = authentication
+        self._trusted = tls_trust_certs_file_path
+
+    @property
+    def service_url(self) -> str:
+        """The service URL."""
+        return self._service_url
+
+    @property
+    def tls_trust_certs_file_path(self) -> str | None:
+        """The authorities to trust; None for those of the system."""
+        return self._trusted
 
     @property
     def use_tls(self) -> bool:
@@ -29,7 +39,10 @@ class ServiceInfo:
         return self.service_url.startswith(("pulsar+ssl://", "https://"))
 
     def __repr__(self) -> str:
-        return f"ServiceInfo({self.service_url!r})"
+        return (
+            f"ServiceInfo(service_url={self.service_url!r}, use_tls={self.use_tls!r}, "
+            f"tls_trust_certs_file_path={self.tls_trust_certs_file_path!r})"
+        )
 
 
 class AutoClusterFailover:

@@ -192,6 +192,9 @@ def test_options_of_clients_are_refused_or_reported() -> None:
         ({"use_tls": True}, r"pulsar\+ssl"),
         ({"logger": 1}, "logger must be"),
         ({"io_threads": "2"}, "io_threads must be of type int"),
+        ({"message_listener_threads": 0}, "message_listener_threads must be at least 1"),
+        ({"tls_certificate_file_path": "f"}, "go together"),
+        ({"operation_timeout_seconds": 0}, "operation_timeout_s"),
     ):
         with pytest.raises(ValueError, match=reason):
             stand_in.Client(url, **options)
@@ -199,8 +202,12 @@ def test_options_of_clients_are_refused_or_reported() -> None:
         stand_in.Client("nonsense")
     with pytest.raises(stand_in.OperationNotSupported, match="AutoClusterFailover"):
         stand_in.Client(stand_in.ServiceInfoProvider())
-    with pytest.warns(stand_in.OptionHasNoEffect, match="io_threads has no effect"):
+    with pytest.warns(stand_in.OptionHasNoEffect, match="io_threads has no effect") as warned:
         stand_in.Client(url, io_threads=4).close()
+    assert warned[0].filename == __file__
+    with pytest.warns(stand_in.OptionHasNoEffect, match="message_listener_threads") as warned:
+        stand_in_asyncio.Client(url, message_listener_threads=2).shutdown()
+    assert warned[0].filename == __file__
     with pytest.raises(stand_in.OperationNotSupported, match="no Athenz"):
         stand_in.AuthenticationAthenz("{}")
     with pytest.raises(stand_in.OperationNotSupported, match=r"does not load the plugin auth\.so"):
@@ -222,8 +229,29 @@ def test_failover_takes_numbers_of_checks() -> None:
     }  # fmt: skip
     url, options = client_options(failover, values)
     assert url == "pulsar://a:6650"
-    assert list(options["failover"].secondaries) == ["pulsar://b:6650", "pulsar://c:6650"]
+    secondaries = options["failover"].secondaries
+    assert [item.url for item in secondaries] == ["pulsar://b:6650", "pulsar://c:6650"]
     assert (options["failover"].failover_delay_s, options["failover"].switch_back_delay_s) == (2, 4)
+
+
+def test_each_cluster_of_a_failover_has_its_own_credentials() -> None:
+    token = stand_in.AuthenticationToken("t")
+    primary = stand_in.ServiceInfo("pulsar+ssl://a:6651", token, "/a.pem")
+    secondary = stand_in.ServiceInfo("pulsar+ssl://b:6651", None, "/b.pem")
+    failover = stand_in.AutoClusterFailover(primary, [secondary])
+    client = stand_in.Client(failover, tls_validate_hostname=True)
+    options = client._client._inner.options
+    assert (options.auth, options.tls.trust_certificates_file) == (token.auth, "/a.pem")
+    (cluster,) = options.failover.secondaries
+    assert (cluster.auth.method, cluster.tls.trust_certificates_file) == ("none", "/b.pem")
+    assert options.tls.verify_hostname
+    assert cluster.tls.verify_hostname
+    client.close()
+
+
+def test_refused_policies() -> None:
+    with pytest.raises(ValueError, match="range"):
+        stand_in.ConsumerKeySharedPolicy(stand_in.KeySharedMode.Sticky, sticky_ranges=[(5, 1)])
 
 
 def test_lines_of_the_log_go_to_the_clients_logger(tmp_path: Path) -> None:

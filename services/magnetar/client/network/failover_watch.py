@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,9 +14,9 @@ from magnetar.client.failover import (
     FailoverState,
     check_same_protocol,
 )
+from magnetar.client.network.access import Access, Target
 from magnetar.client.network.pool import ConnectionPool
-from magnetar.client.network.service_urls import Address, ServiceUrls, parse_service_url
-from magnetar.client.network.tls import Tls
+from magnetar.client.network.service_urls import ServiceUrls, parse_service_url
 from magnetar.core.log import get_logger
 
 log = get_logger("magnetar.client.failover")
@@ -29,31 +30,32 @@ class Switch:
         self._pool = pool
         self._moved = moved
 
-    def to(self, addresses: list[Address]) -> None:
+    def to(self, target: Target) -> None:
         """Uses another cluster from now on, and closes the connections to the previous one."""
-        log.warning("client switches to another cluster", service=str(addresses[0]))
-        self._urls.replace(addresses)
+        log.warning("client switches to another cluster", service=str(target.addresses[0]))
+        # Both before any await: no cluster gets the credentials of another.
+        self._urls.replace(target.addresses)
+        self._pool.access = target.access
         self._moved()
         self._pool.drop("The client has switched to another cluster")
 
 
 async def watch(
     options: AutoFailover | ControlledFailover,
-    clusters: list[list[Address]],
+    clusters: list[Target],
     switch: Switch,
     pool: ConnectionPool,
-    tls: Tls,
 ) -> None:
     """Switches the client until it is cancelled."""
     if isinstance(options, AutoFailover):
         await watch_clusters(options, clusters, switch, pool)
     else:
-        await follow_control(options, clusters[0], switch, tls)
+        await follow_control(options, clusters[0], switch)
 
 
 async def watch_clusters(
     options: AutoFailover,
-    clusters: list[list[Address]],
+    clusters: list[Target],
     switch: Switch,
     pool: ConnectionPool,
 ) -> None:
@@ -62,8 +64,8 @@ async def watch_clusters(
     now = asyncio.get_running_loop().time
 
     async def answers(index: int) -> bool:
-        for address in clusters[index]:
-            if await pool.answers(address):
+        for address in clusters[index].addresses:
+            if await pool.answers(address, clusters[index].access):
                 return True
         return False
 
@@ -84,39 +86,46 @@ class _Answer(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     auth_params_string: str | None = None
 
 
-async def follow_control(
-    options: ControlledFailover,
-    primary: list[Address],
-    switch: Switch,
-    tls: Tls,
-) -> None:
+async def follow_control(options: ControlledFailover, primary: Target, switch: Switch) -> None:
     """Asks the control service until it is cancelled; what is refused is logged."""
-    current = primary
+    current: _Answer | None = None
+    target = primary
     while True:
         await asyncio.sleep(options.check_s)
         try:
-            addresses = await _controlled(options, tls)
-            check_same_protocol(primary, addresses, options.url)
+            answer = await _controlled(options, primary.access)
+            if answer == current:
+                continue
+            named = _target(answer, primary.access)
+            check_same_protocol(primary.addresses, named.addresses, options.url)
         except (ClientError, msgspec.MsgspecError) as error:
             log.warning("no service URL of the control service", url=options.url, error=str(error))
             continue
-        if addresses != current:
-            current = addresses
-            switch.to(addresses)
+        current = answer
+        if named != target:
+            target = named
+            switch.to(named)
 
 
-async def _controlled(options: ControlledFailover, tls: Tls) -> list[Address]:
+async def _controlled(options: ControlledFailover, access: Access) -> _Answer:
     from magnetar.client.network.http import request
 
-    context: Any = tls.context() if options.url.startswith("https") else None
+    context: Any = access.tls.context() if options.url.startswith("https") else None
     answer = await request(
         "GET", options.url, headers=options.headers, tls=context, timeout_s=options.timeout_s
     )
     if answer.status != 200:
         raise ClientError(f"The control service answered {answer.status}")
-    document = msgspec.json.decode(answer.body, type=_Answer)
-    if document.auth_plugin_class_name or document.tls_trust_certs_file_path:
-        raise ClientError(
-            "The control service names other credentials or TLS files, which are not supported"
-        )
-    return parse_service_url(document.service_url)
+    return msgspec.json.decode(answer.body, type=_Answer)
+
+
+def _target(answer: _Answer, own: Access) -> Target:
+    """Returns the cluster of an answer; what it does not name is the client's own."""
+    from magnetar.client.auth.plugin import authentication_of
+
+    tls, auth = own.tls, own.auth
+    if answer.tls_trust_certs_file_path:
+        tls = replace(tls, trust_certificates_file=answer.tls_trust_certs_file_path)
+    if answer.auth_plugin_class_name:
+        auth = authentication_of(answer.auth_plugin_class_name, answer.auth_params_string or "")
+    return Target(parse_service_url(answer.service_url), Access(tls, auth))

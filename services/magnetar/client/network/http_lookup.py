@@ -10,7 +10,6 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 
 import msgspec
 
-from magnetar.client.auth.api import Authentication
 from magnetar.client.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -28,7 +27,6 @@ from magnetar.client.network.lookup import REDIRECTS_MAX, LookupSettings, TopicL
 from magnetar.client.network.pool import ConnectionPool
 from magnetar.client.network.retry import retrying
 from magnetar.client.network.service_urls import ServiceUrls, parse_address
-from magnetar.client.network.tls import Tls
 from magnetar.core.names import parse_topic
 from magnetar.schemas import key_value_text
 from magnetar.schemas.model import SchemaInfo, SchemaType, version_from_bytes
@@ -56,14 +54,10 @@ class HttpLookup:
         urls: ServiceUrls,
         pool: ConnectionPool,
         settings: LookupSettings,
-        tls: Tls,
-        auth: Authentication,
     ) -> None:
         self._urls = urls
         self._pool = pool
         self._settings = settings
-        self._tls = tls
-        self._auth = auth
 
     async def any_connection(self) -> Connection:
         raise UnsupportedVersion("HTTP service URLs have no watches: topics are polled")
@@ -75,8 +69,9 @@ class HttpLookup:
 
         async def once() -> Connection:
             path = f"/lookup/v2/topic/{_path(topic)}?{urlencode(query)}"
+            cluster, tls = self._urls.cluster(), self._urls.first.tls
             document = await self._get(path, topic)
-            tls = self._urls.first.tls
+            self._urls.check_cluster(cluster)
             url = document.get("brokerUrlTls" if tls else "brokerUrl")
             if not url or not isinstance(url, str):
                 raise LookupFailed(
@@ -138,12 +133,13 @@ class HttpLookup:
 
     async def _answered(self, path: str, topic: str) -> HttpAnswer:
         """Returns a successful answer, of the broker to which others redirect."""
-        service = self._urls.take()
+        # Both before any await: a failover may change them.
+        service, access = self._urls.take(), self._pool.access
         url = f"{service}{path}"
-        headers = await self._auth.http_headers()
-        if self._auth.method != "none":
-            headers["X-Pulsar-Auth-Method-Name"] = self._auth.method
-        tls = self._tls.context(self._auth.certificate) if service.tls else None
+        headers = await access.auth.http_headers()
+        if access.auth.method != "none":
+            headers["X-Pulsar-Auth-Method-Name"] = access.auth.method
+        tls = access.tls.context(access.auth.certificate) if service.tls else None
         for _ in range(REDIRECTS_MAX):
             answer = await request(
                 "GET", url, headers=headers, tls=tls, timeout_s=self._settings.timeout_s

@@ -85,7 +85,7 @@ class BinaryLookup:
         )  # fmt: skip
 
     async def _located(self, topic: str) -> Connection:
-        service = self._urls.take()
+        service, cluster = self._urls.take(), self._urls.cluster()
         connection = await self._pool.get(service)
         authoritative = False
         for _ in range(REDIRECTS_MAX):
@@ -108,6 +108,7 @@ class BinaryLookup:
                 )
             broker = parse_address(url)
             through = service if answer.proxy_through_service_url else None
+            self._urls.check_cluster(cluster)
             connection = await self._pool.get(broker, through)
             if answer.response == _Lookup.Connect:
                 return connection

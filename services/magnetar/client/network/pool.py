@@ -19,9 +19,10 @@ from magnetar.client.errors import (
     Disconnected,
     OperationTimeout,
 )
+from magnetar.client.network.access import Access
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.service_urls import Address
-from magnetar.client.network.tls import Tls, connect_failed
+from magnetar.client.network.tls import connect_failed
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
 from magnetar.wire._pb import PulsarApi_pb2 as pb
@@ -40,8 +41,6 @@ CLOSE_TIMEOUT_S: Final = 2.0
 class PoolSettings:
     """The settings of all connections of a client."""
 
-    tls: Tls
-    auth: Authentication
     connect_timeout_s: float
     keep_alive_s: float
     per_broker: int
@@ -53,8 +52,10 @@ _Key = tuple[Address, Address, int]
 class ConnectionPool:
     """Opens, shares and closes connections."""
 
-    def __init__(self, settings: PoolSettings, tasks: TaskSet) -> None:
+    def __init__(self, settings: PoolSettings, access: Access, tasks: TaskSet) -> None:
         self._settings = settings
+        self.access = access
+        """Of the cluster that the client uses."""
         self._tasks = tasks
         self._connections: dict[_Key, Connection] = {}
         self._attempts: dict[_Key, asyncio.Task[Connection]] = {}
@@ -93,7 +94,7 @@ class ConnectionPool:
 
     async def _connect(self, key: _Key) -> "Connection | ClientError":
         try:
-            connection = await self._opened(key)
+            connection = await self._opened(key, self.access)
         except ClientError as error:
             return error
         if self._closed:
@@ -107,14 +108,14 @@ class ConnectionPool:
         if self._connections.get(key) is connection:
             del self._connections[key]
 
-    async def _opened(self, key: _Key) -> Connection:
+    async def _opened(self, key: _Key, access: Access) -> Connection:
         broker, through, _ = key
         settings = self._settings
         loop = asyncio.get_running_loop()
         connection = Connection(loop, str(broker), settings.keep_alive_s)
         try:
             async with asyncio.timeout(settings.connect_timeout_s):
-                tls = settings.tls.context(settings.auth.certificate) if through.tls else None
+                tls = access.tls.context(access.auth.certificate) if through.tls else None
                 await loop.create_connection(
                     lambda: connection,
                     through.host,
@@ -122,7 +123,7 @@ class ConnectionPool:
                     ssl=tls,
                     server_hostname=through.host if tls is not None else None,
                 )
-                await self._greet(connection, broker, through)
+                await self._greet(connection, access.auth, broker, through)
         except BaseException as error:
             connection.abort("The connection could not be opened")
             if isinstance(error, TimeoutError) and not isinstance(error, ClientError):
@@ -135,11 +136,11 @@ class ConnectionPool:
             if isinstance(error, Disconnected):
                 raise ConnectFailed(error.message, broker=str(broker)) from error
             raise
-        connection.on_challenge = lambda _: self._answer_challenge(connection)
         return connection
 
-    async def _greet(self, connection: Connection, broker: Address, through: Address) -> None:
-        auth = self._settings.auth
+    async def _greet(
+        self, connection: Connection, auth: Authentication, broker: Address, through: Address
+    ) -> None:
         connect = pb.CommandConnect(
             client_version=CLIENT_VERSION,
             protocol_version=PROTOCOL_VERSION,
@@ -156,15 +157,15 @@ class ConnectionPool:
             connect.auth_data = credentials
         if through != broker:
             connect.proxy_to_broker_url = broker.host_port
-        connection.on_challenge = lambda _: self._answer_challenge(connection)
+        connection.on_challenge = lambda _: self._answer_challenge(connection, auth)
         connection.write(encode_command(CommandType.CONNECT, connect))
         await asyncio.shield(connection.greeting)
 
-    def _answer_challenge(self, connection: Connection) -> None:
-        self._tasks.start(self._refresh(connection), f"credentials for {connection.address}")
+    def _answer_challenge(self, connection: Connection, auth: Authentication) -> None:
+        refreshing = self._refresh(connection, auth)
+        self._tasks.start(refreshing, f"credentials for {connection.address}")
 
-    async def _refresh(self, connection: Connection) -> None:
-        auth = self._settings.auth
+    async def _refresh(self, connection: Connection, auth: Authentication) -> None:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
                 credentials = await auth.credentials()
@@ -183,7 +184,7 @@ class ConnectionPool:
         )
         connection.write(encode_command(CommandType.AUTH_RESPONSE, response))
 
-    async def answers(self, address: Address) -> bool:
+    async def answers(self, address: Address, access: Access) -> bool:
         """Whether a service accepts a new connection, and a broker greets this client."""
         try:
             if address.http:
@@ -191,7 +192,7 @@ class ConnectionPool:
                     _, writer = await asyncio.open_connection(address.host, address.port)
                 writer.transport.abort()
             else:
-                connection = await self._opened((address, address, 0))
+                connection = await self._opened((address, address, 0), access)
                 connection.close()
         except (ClientError, OSError, TimeoutError) as error:
             log.info("cluster does not answer", service=str(address), error=str(error))

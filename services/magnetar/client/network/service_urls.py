@@ -9,7 +9,7 @@ from random import Random
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from magnetar.client.errors import InvalidConfiguration
+from magnetar.client.errors import Disconnected, InvalidConfiguration
 
 DEFAULT_PORTS: Final = {"pulsar": 6650, "pulsar+ssl": 6651, "http": 8080, "https": 8443}
 
@@ -69,6 +69,7 @@ class ServiceUrls:
     def __init__(self, addresses: Sequence[Address], random: Random) -> None:
         self._addresses = list(addresses)
         self._next = random.randrange(len(self._addresses))
+        self._clusters = 0
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -88,3 +89,17 @@ class ServiceUrls:
         """Uses other addresses from now on."""
         self._addresses = list(addresses)
         self._next = 0
+        self._clusters += 1
+
+    def cluster(self) -> int:
+        """Returns a number of the cluster that is used now, for `check_cluster`."""
+        return self._clusters
+
+    def check_cluster(self, number: int) -> None:
+        """Raises Disconnected if the client has left the cluster.
+
+        A lookup that was answered by the cluster before would otherwise connect to its brokers,
+        with the credentials of another.
+        """
+        if number != self._clusters:
+            raise Disconnected("The client has switched to another cluster")

@@ -28,7 +28,7 @@ class Field:
     """The Python types of its values."""
 
     def __init__(
-        self, default: Any = None, *, required: bool = False, required_default: bool = False
+        self, default: Any = None, required: bool = False, required_default: bool = False
     ) -> None:
         # A required field refuses None, also as its default.
         self._required = required
@@ -153,7 +153,6 @@ class CustomEnum(Field):
         self,
         enum_type: type[Enum],
         default: Any = None,
-        *,
         required: bool = False,
         required_default: bool = False,
     ) -> None:
@@ -161,7 +160,7 @@ class CustomEnum(Field):
             raise TypeError(f"{_shown(enum_type)} is not an enumeration")
         self.enum_type = enum_type
         self.values = {member.value: member for member in enum_type.__members__.values()}
-        super().__init__(default, required=required, required_default=required_default)
+        super().__init__(default, required, required_default)
 
     def python_type(self) -> Any:
         return self.enum_type
@@ -193,20 +192,13 @@ class _Items(Field):
     key: ClassVar[str] = ""
     """Avro's name of the type of items."""
 
-    def __init__(
-        self,
-        item: Any,
-        default: Any = None,
-        *,
-        required: bool = False,
-        required_default: bool = False,
-    ) -> None:
+    def __init__(self, item: Any, default: Any, required: bool, required_default: bool) -> None:
         if isinstance(item, type) and issubclass(item, Record):
             item = item()
         if not isinstance(item, Field | Record):
             raise TypeError(f"Argument {_shown(item)} is not a Record or a Field")
         self._item = item
-        super().__init__(default, required=required, required_default=required_default)
+        super().__init__(default, required, required_default)
 
     def validate_type(self, name: str, val: Any) -> Any:
         if val is None:
@@ -237,6 +229,15 @@ class Array(_Items):
     accepted = (list,)
     key = "items"
 
+    def __init__(
+        self,
+        array_type: Any,
+        default: Any = None,
+        required: bool = False,
+        required_default: bool = False,
+    ) -> None:
+        super().__init__(array_type, default, required, required_default)
+
     @property
     def array_type(self) -> Any:
         """The type of items."""
@@ -253,6 +254,15 @@ class Map(_Items):
     avro_type = "map"
     accepted = (dict,)
     key = "values"
+
+    def __init__(
+        self,
+        value_type: Any,
+        default: Any = None,
+        required: bool = False,
+        required_default: bool = False,
+    ) -> None:
+        super().__init__(value_type, default, required, required_default)
 
     @property
     def value_type(self) -> Any:

@@ -93,9 +93,8 @@ class BytesSchema(Schema):
     def __init__(self) -> None:
         super().__init__(bytes, SchemaType.BYTES, None, "BYTES")
 
-    def encode(self, obj: Any) -> bytes:
-        self._validate_object_type(obj)
-        data: bytes = obj
+    def encode(self, data: bytes) -> bytes:
+        self._validate_object_type(data)
         return data
 
     def decode(self, data: bytes) -> bytes:
@@ -163,6 +162,10 @@ class AvroSchema(Schema):
         elif not isinstance(obj, dict):
             raise ValueError("With schema_definition, a value is a dictionary")
         return self._codec.encode(_avro_value(obj))
+
+    def encode_dict(self, d: dict[str, Any]) -> dict[str, Any]:
+        """Returns a dictionary with what Avro encodes in the place of records and enumerations."""
+        return {name: _avro_value(field) for name, field in d.items()}
 
     def decode(self, data: bytes) -> Any:
         return self._value(self._codec.decode(data))
