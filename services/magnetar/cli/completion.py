@@ -29,6 +29,8 @@ class Words(NamedTuple):
     """The commands before, such as `perf`, `produce`."""
     commands: tuple[str, ...]
     options: tuple[str, ...]
+    values: tuple[str, ...]
+    """What an argument may be, if it has a fixed set."""
     choices: dict[str, tuple[str, ...]]
     """The values of options that have a fixed set."""
     topics: bool
@@ -75,6 +77,7 @@ def all_words() -> Iterator[Words]:
 def _words(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[Words]:
     commands: dict[str, argparse.ArgumentParser] = {}
     options: list[str] = []
+    arguments: list[str] = []
     choices: dict[str, tuple[str, ...]] = {}
     topics = False
     for action in parser._actions:
@@ -82,12 +85,13 @@ def _words(parser: argparse.ArgumentParser, path: tuple[str, ...]) -> Iterator[W
             commands |= action.choices
         elif not action.option_strings:
             topics = topics or action.dest in TOPIC_ARGUMENTS
+            arguments += map(str, action.choices or ())
         elif action.help is not argparse.SUPPRESS:
             options += action.option_strings
             if action.choices is not None:
                 values = tuple(map(str, action.choices))
                 choices |= dict.fromkeys(action.option_strings, values)
-    yield Words(path, tuple(commands), tuple(options), choices, topics)
+    yield Words(path, tuple(commands), tuple(options), tuple(arguments), choices, topics)
     for name, command in commands.items():
         yield from _words(command, (*path, name))
 
@@ -128,7 +132,7 @@ def bash(words: list[Words]) -> str:
     ]
     cases = []
     for item in words:
-        text = " ".join((*item.commands, *item.options))
+        text = " ".join((*item.commands, *item.values, *item.options))
         topics = " $(_magnetar_topics)" if item.topics else ""
         cases.append(f'      "{_key(item)}") words="{text}{topics}" ;;')
     script = _BASH.format(paths=paths, choices="\n".join(choices), words="\n".join(cases))
@@ -150,11 +154,12 @@ def fish(words: list[Words]) -> str:
         "function __magnetar_at",
         "  set -l path",
         "  for word in (commandline -opc)[2..-1]",
-        "    if contains -- (string join / $path $word) $__magnetar_paths",
+        "    if contains -- (string join -- / $path $word) $__magnetar_paths",
         "      set -a path $word",
         "    end",
         "  end",
-        '  test (string join / $path) = "$argv[1]"',
+        "  set -l at (string join -- / $path)",
+        '  test "$at" = "$argv[1]"  # quoted: without commands it has no words',
         "end",
         "function __magnetar_topics",
         '  test -n "$MAGNETAR_COMPLETE_TOPICS"; or return 0',
@@ -167,8 +172,8 @@ def fish(words: list[Words]) -> str:
     ]
     for item in words:
         at = f"complete -c magnetar -n '__magnetar_at \"{'/'.join(item.path)}\"'"
-        if item.commands:
-            lines.append(f"{at} -f -a '{' '.join(item.commands)}'")
+        if item.commands or item.values:
+            lines.append(f"{at} -f -a '{' '.join((*item.commands, *item.values))}'")
         if item.topics:
             lines.append(f"{at} -a '(__magnetar_topics)'")
         for option in item.options:

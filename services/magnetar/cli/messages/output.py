@@ -10,6 +10,7 @@ from magnetar.cli.messages import texts
 from magnetar.cli.messages.blocking import write_all
 from magnetar.cli.messages.errors import UsageFailed
 from magnetar.cli.messages.render import OUTPUTS, Renderer, parse_format
+from magnetar.core.tasks import TaskScope
 
 if TYPE_CHECKING:
     from magnetar.cli.messages.summary import Summary
@@ -131,16 +132,16 @@ async def _write(descriptor: int, data: bytes) -> bool:
 
     A cancellation waits for WRITE_GRACE_S, so that what is written is also acknowledged.
     """
-    writing = asyncio.ensure_future(write_all(descriptor, data))
-    try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        done, _ = await asyncio.wait({writing}, timeout=WRITE_GRACE_S)
-        if not done:
-            writing.cancel()
-            raise
-        writing.result()
-        return True
+    async with TaskScope("output") as tasks:
+        writing = tasks.start(write_all(descriptor, data), "write")
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            done, _ = await asyncio.wait({writing}, timeout=WRITE_GRACE_S)
+            if not done:
+                raise
+            writing.result()
+            return True
     return False
 
 

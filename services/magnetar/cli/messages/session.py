@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from magnetar.cli.messages.errors import FAILED, INTERRUPTED, USAGE, InputFailed, UsageFailed
 from magnetar.core.errors import MagnetarError
+from magnetar.core.tasks import TaskScope
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -25,7 +26,7 @@ def run(command: str, work: Callable[[], Coroutine[Any, Any, int]]) -> int:
     from magnetar.client.errors import ClientError, InvalidConfiguration, InvalidTopicName
 
     try:
-        return asyncio.run(_interruptible(work()))
+        return asyncio.run(_interruptible(command, work()))
     except BrokenPipeError:
         raise
     except (UsageFailed, InvalidConfiguration, InvalidTopicName) as error:
@@ -39,7 +40,7 @@ def _failed(command: str, error: Exception, code: int) -> int:
     return code
 
 
-async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
+async def _interruptible(command: str, work: Coroutine[Any, Any, int]) -> int:
     loop = asyncio.get_running_loop()
     interrupted = asyncio.Event()
 
@@ -50,15 +51,15 @@ async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
 
     for number in _SIGNALS:
         loop.add_signal_handler(number, on_signal, number)
-    working = asyncio.ensure_future(work)
-    waiting = asyncio.ensure_future(interrupted.wait())
     try:
-        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            working.cancel()
-            await asyncio.wait({working})
+        async with TaskScope(command) as tasks:
+            working = tasks.start(work, "work")
+            waiting = tasks.start(interrupted.wait(), "signal")
+            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                working.cancel()
+                await asyncio.wait({working})  # a second signal ends the process
     finally:
-        waiting.cancel()
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
     return INTERRUPTED if working.cancelled() else working.result()

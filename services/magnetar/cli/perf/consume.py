@@ -15,6 +15,7 @@ from magnetar.cli.messages.errors import UsageFailed
 from magnetar.cli.messages.pacing import Pacer
 from magnetar.cli.perf import flags, lines
 from magnetar.cli.perf.meter import Meter
+from magnetar.cli.perf.tasks import until_over
 
 if TYPE_CHECKING:
     from magnetar.client.client import Client
@@ -204,22 +205,12 @@ async def _measure(
 ) -> None:
     """Receives from all sources until the run is over or a signal ends it."""
     pacer = Pacer(args.rate) if args.rate else None
-    tasks = [asyncio.ensure_future(_receive(source, meter, pacer)) for source in sources]
-    reporting = asyncio.ensure_future(meter.report(args.interval, line))
-    try:
-        async with asyncio.timeout(args.test_time or None):
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    except TimeoutError as error:
-        if not (args.test_time and type(error) is TimeoutError):
-            raise
-    except asyncio.CancelledError:
-        pass  # a signal: the run ends with its totals
-    finally:
-        for task in (*tasks, reporting):
-            task.cancel()
-        await asyncio.wait({*tasks, reporting})
+    await until_over(
+        [_receive(source, meter, pacer) for source in sources],
+        meter.report(args.interval, line),
+        duration_s=args.test_time,
+        first=True,
+    )
 
 
 async def _receive(source: Source, meter: Meter, pacer: Pacer | None) -> None:

@@ -16,6 +16,7 @@ from magnetar.cli.messages import connection
 from magnetar.cli.messages.errors import FAILED, UsageFailed
 from magnetar.cli.perf import flags, lines
 from magnetar.cli.perf.meter import Meter
+from magnetar.cli.perf.tasks import until_over
 
 if TYPE_CHECKING:
     from magnetar.client.producer.producer import Producer
@@ -209,14 +210,8 @@ async def work(args: argparse.Namespace) -> int:
 async def _measure(
     args: argparse.Namespace, load: "_Load", meter: Meter, producers: list["Producer[bytes]"]
 ) -> int:
-    reporting = asyncio.ensure_future(meter.report(args.interval, lines.produced_line))
-    try:
-        await load.run()
-    except asyncio.CancelledError:
+    if not await until_over([load.run()], meter.report(args.interval, lines.produced_line)):
         await load.settle()
-    finally:
-        reporting.cancel()
-        await asyncio.wait({reporting})
     advice = [item for producer in producers for item in producer.advise()] if args.advise else []
     elapsed_s = meter.elapsed_s
     mbit = lines.megabits(meter.bytes) / elapsed_s

@@ -13,6 +13,7 @@ from magnetar.cli.messages.pacing import Pacer
 from magnetar.cli.perf import flags, lines
 from magnetar.cli.perf.histogram import Histogram
 from magnetar.cli.perf.meter import Meter, latency_document
+from magnetar.cli.perf.tasks import until_over
 
 if TYPE_CHECKING:
     from magnetar.client.client import Client
@@ -179,20 +180,11 @@ class _Run:
 
     async def measure(self) -> None:
         """Returns when the run is over or a signal has ended it."""
-        tasks = [asyncio.ensure_future(self._loop(*lane)) for lane in self.lanes]
-        reporting = asyncio.ensure_future(self._meter.report(self._args.interval, self._line))
-        try:
-            async with asyncio.timeout(self._args.test_time or None):
-                await asyncio.gather(*tasks)
-        except TimeoutError as error:
-            if type(error) is not TimeoutError:
-                raise
-        except asyncio.CancelledError:
-            pass  # a signal: the run ends with its totals
-        finally:
-            for task in (*tasks, reporting):
-                task.cancel()
-            await asyncio.wait({*tasks, reporting})
+        await until_over(
+            [self._loop(*lane) for lane in self.lanes],
+            self._meter.report(self._args.interval, self._line),
+            duration_s=self._args.test_time,
+        )
 
     def _line(self, total: int, rate: float, *_: object) -> str:
         sends, acks = self.outcomes.roll()
