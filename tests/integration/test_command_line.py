@@ -168,6 +168,38 @@ def test_topics_of_an_expression_and_records_of_schemas(
     assert raw.lines == ["0e"]
 
 
+def test_records_of_a_definition(magnetar: Run, topic: str, tmp_path: Path) -> None:
+    definition = tmp_path / "order.avsc"
+    definition.write_text(
+        json.dumps(
+            {
+                "type": "record",
+                "name": "Order",
+                "fields": [
+                    {"name": "number", "type": "long"},
+                    {"name": "note", "type": ["null", "string"], "default": None},
+                ],
+            }
+        )
+    )
+    for kind in ("avro", "json"):
+        name = f"{topic}-{kind}"
+        value = '{"number": 7, "note": "x"}'
+        declared = ("--schema", kind, "--schema-file", str(definition))
+        done = magnetar("produce", name, *declared, "-m", value)
+        assert done.code == 0, done.err
+        documents = magnetar("read", name, "--json").documents
+        assert [line["value"] for line in documents] == [{"number": 7, "note": "x"}]
+        assert documents[0]["schemaVersion"] == 0
+    inline = f"avro:{definition.read_text()}"
+    done = magnetar("produce", f"{topic}-avro", "-vs", inline, "-m", '{"number": "x"}')
+    assert (done.code, "the value" in done.err) == (1, True), done.err
+    done = magnetar("produce", f"{topic}-avro", "-vs", "avro:5", "-m", "{}")
+    assert (done.code, "no Avro schema" in done.err) == (2, True), done.err
+    done = magnetar("produce", f"{topic}-json", "-vs", "string", "-m", "x")
+    assert (done.code, "schema" in done.err) == (1, True), done.err
+
+
 def test_copies_of_topics_are_equal(magnetar: Run, server: ServerProcess, topic: str) -> None:
     magnetar("produce", topic, "-m", "a", "-m", "b", "-k", "k", "-p", "x=y")
     copied = magnetar("read", topic, "--json").out.encode()

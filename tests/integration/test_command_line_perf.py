@@ -91,6 +91,28 @@ def test_counts_of_all_commands_add_up(
     assert (code, document(out)["messages"]) == (0, 20)
 
 
+def test_advice_for_the_producers_of_a_topic(
+    server: ServerProcess, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = ("-u", server.service_url)
+    compressible = ("-m", "x" * 2000, "-n", "400")
+    assert main(["produce", topic, *compressible, "--no-batching", "--name", "single", *url]) == 0
+    sent = ("-m", str(COUNT), "-s", "100", "-r", "0", "-b", "20", "-pn", "batched", topic)
+    code, out = perf(server, capfd, "produce", *sent)
+    assert code == 0, out
+    capfd.readouterr()
+    assert main(["advise", topic, "--json", *url]) == 0
+    batched, single = json.loads(capfd.readouterr().out)
+    assert (single["producer"], single["entries"], single["messages"]) == ("single", 400, 400)
+    assert (single["messagesPerEntry"], single["bytesPerMessage"]) == (1, 2000)
+    advice = {item["setting"]: item for item in single["advice"]}
+    assert "zlib would leave" in advice["compression"]["reason"]
+    assert (batched["producer"], batched["messages"]) == ("batched", COUNT)
+    assert batched["messagesPerEntry"] > 1
+    assert main(["advise", topic, *url]) == 0
+    assert "producer single" in capfd.readouterr().out
+
+
 def test_a_terminal_shows_a_live_line_and_ctrl_c_the_totals(
     server: ServerProcess, topic: str
 ) -> None:

@@ -29,7 +29,9 @@ URL = "http://127.0.0.1:9"
 
 
 def of_commands(file: Path) -> None:
-    admin_rest.get(argparse.Namespace(admin_url=URL, token_file=str(file), ca_file=None), "/x")
+    parser = argparse.ArgumentParser()
+    admin_rest.add_flags(parser)
+    admin_rest.get(parser.parse_args(["--admin-url", URL, "--token-file", str(file)]), "/x")
 
 
 def of_brokers(file: Path) -> None:

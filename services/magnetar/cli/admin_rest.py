@@ -1,21 +1,25 @@
 """Requests of commands to a cluster's admin REST.
 
-Redirects to the broker that owns a topic are followed. The token goes to the first address and to
+Redirects to the broker that owns a topic are followed. Credentials go to the first address and to
 brokers that it redirects to, and never from TLS to plain HTTP.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import ssl
 from collections.abc import Mapping
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
+from magnetar.cli.messages import connection
+from magnetar.cli.messages.errors import UsageFailed
 from magnetar.core.errors import MagnetarError
-from magnetar.core.header_text import NO_HEADER_TEXT, is_header_text
+
+if TYPE_CHECKING:
+    from magnetar.client.options import ClientKeywords
 
 ADMIN_URL_DEFAULT: Final = "http://localhost:8080"
 TIMEOUT_S: Final = 60.0
@@ -38,22 +42,14 @@ class AdminFailed(MagnetarError):
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that locate the cluster and give it a token."""
+    """Adds the flags that locate the cluster, authenticate, and configure TLS."""
     parser.add_argument(
         "--admin-url",
         metavar="URL",
         default=url_default(),
         help=f"the cluster's admin REST (MAGNETAR_ADMIN_URL; {ADMIN_URL_DEFAULT})",
     )
-    parser.add_argument(
-        "--token-file",
-        metavar="FILE",
-        default=os.environ.get("MAGNETAR_TOKEN_FILE"),
-        help="a file with the token to send (MAGNETAR_TOKEN_FILE)",
-    )
-    parser.add_argument(
-        "--ca-file", metavar="FILE", help="the authorities that sign the cluster's certificates"
-    )
+    connection.add_access_flags(parser)
 
 
 def url_default() -> str:
@@ -92,23 +88,15 @@ def exchange(
 ) -> Answer:
     """Sends a request as `send`; returns the whole answer."""
     url = args.admin_url.rstrip("/") + path
-    try:
-        token = Path(args.token_file).read_text().strip() if args.token_file else ""
-        # Reading the authorities takes longer than a request, so only for TLS.
-        tls = urlsplit(url).scheme == "https" or args.ca_file
-        context = ssl.create_default_context(cafile=args.ca_file) if tls else None
-    except (OSError, ValueError) as error:
-        raise AdminFailed(str(error)) from None
-    if not is_header_text(token):
-        raise AdminFailed(f"{args.token_file}: {NO_HEADER_TEXT}")
     secure = urlsplit(url).scheme == "https"
+    credentials, context = _access(args, secure=secure)
     for _ in range(REDIRECTS_MAX + 1):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise AdminFailed(f"{url} is not an address such as {ADMIN_URL_DEFAULT}")
         if secure and parts.scheme != "https":
             raise AdminFailed(f"the cluster redirects to {url}, which is not encrypted")
-        status, headers, body = _request(method, url, content, token, context)
+        status, headers, body = _request(method, url, content, credentials, context)
         if status in _DONE:
             return Answer(body, headers)
         location = headers.get("location", "")
@@ -118,8 +106,38 @@ def exchange(
     raise AdminFailed(f"{args.admin_url} redirects more than {REDIRECTS_MAX} times")
 
 
+def _access(
+    args: argparse.Namespace, *, secure: bool
+) -> tuple[Mapping[str, str], ssl.SSLContext | None]:
+    """Returns the headers that authenticate, and the context of TLS; raises AdminFailed."""
+    from magnetar.client.errors import ClientError
+    from magnetar.client.network.tls import Tls
+
+    try:
+        # Kept: the token of OAuth 2.0 serves all requests of a command.
+        if not hasattr(args, "access"):
+            args.access = connection.access_of(args, os.environ)
+        access: ClientKeywords = args.access
+        auth, tls = access.get("auth"), access.get("tls")
+        certificate = None if auth is None else auth.certificate
+        context = None
+        # Reading the authorities takes longer than a request, so only if something needs them.
+        if secure or tls is not None or certificate is not None:
+            context = (tls or Tls()).context(certificate)
+        if auth is None:
+            return {}, context
+        headers = asyncio.run(auth.http_headers())
+        return {**headers, "x-pulsar-auth-method-name": auth.method}, context
+    except (ClientError, UsageFailed) as error:
+        raise AdminFailed(str(error)) from None
+
+
 def _request(
-    method: str, url: str, content: bytes | None, token: str, context: ssl.SSLContext | None
+    method: str,
+    url: str,
+    content: bytes | None,
+    credentials: Mapping[str, str],
+    context: ssl.SSLContext | None,
 ) -> tuple[int, Mapping[str, str], bytes]:
     parts = urlsplit(url)
     connection: HTTPConnection
@@ -129,9 +147,7 @@ def _request(
         )
     else:
         connection = HTTPConnection(parts.hostname or "", parts.port, timeout=TIMEOUT_S)
-    headers = {"accept": "application/json"}
-    if token:
-        headers["authorization"] = f"Bearer {token}"
+    headers = {"accept": "application/json", **credentials}
     if content is not None:
         headers["content-type"] = "application/json"
     target = parts.path + (f"?{parts.query}" if parts.query else "")

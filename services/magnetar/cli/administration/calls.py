@@ -15,8 +15,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 _REMEDIES: Final = {
     0: "check --admin-url, or MAGNETAR_ADMIN_URL",
-    401: "give a token: --token-file, or MAGNETAR_TOKEN_FILE",
-    403: "the role of the token lacks this right",
+    401: "authenticate: --token-file, --oauth2-file, --user or --cert-file, or their variables",
+    403: "the role lacks this right",
     404: "list what exists with the action `list`",
 }
 

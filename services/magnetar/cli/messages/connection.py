@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 URL_DEFAULT: Final = "pulsar://localhost:6650"
 TOKEN_FILE_VARIABLE: Final = "MAGNETAR_TOKEN_FILE"  # noqa: S105  # a name, not a token
 _AUTH: Final = frozenset({"token", "oauth2", "user", "password", "certificate", "key"})
+_TLS: Final = frozenset({"trust", "verify_hostname", "insecure"})
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +32,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-u", "--url", metavar="URL", help=f"service URL (MAGNETAR_URL; {URL_DEFAULT})"
     )
+    add_access_flags(group)
+    group.add_argument("--listener", metavar="NAME", help="the advertised listener to use")
+    group.add_argument(
+        "--operation-timeout",
+        metavar="S",
+        type=float,
+        help="seconds until a request fails (30)",
+    )
+
+
+def add_access_flags(group: "argparse._ActionsContainer") -> None:
+    """Adds the options that authenticate and configure TLS."""
     group.add_argument(
         "--token-file", metavar="FILE", help=f"a file with the token ({TOKEN_FILE_VARIABLE})"
     )
@@ -50,13 +63,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--insecure", action="store_true", help="accept any certificate; only for tests"
     )
-    group.add_argument("--listener", metavar="NAME", help="the advertised listener to use")
-    group.add_argument(
-        "--operation-timeout",
-        metavar="S",
-        type=float,
-        help="seconds until a request fails (30)",
-    )
 
 
 def client_of(args: argparse.Namespace, **options: object) -> "Client":
@@ -72,13 +78,29 @@ def arguments(
     args: argparse.Namespace, environment: Mapping[str, str]
 ) -> "tuple[str, ClientKeywords]":
     """Returns the service URL and the options of the client."""
-    from magnetar.client.environment import OPTION_NAMES, PREFIX, URL_VARIABLES, options_of
+    from magnetar.client.environment import URL_VARIABLES, options_of
 
     url = args.url or next((environment[key] for key in URL_VARIABLES if environment.get(key)), "")
     service_url, _, query = (url or URL_DEFAULT).partition("?")
     in_url = dict(parse_qsl(query, keep_blank_values=True))
     if args.url:
         _check_no_secret(in_url)
+    named = _named(environment, in_url, _flags(args))
+    return service_url.rstrip("/"), options_of(named)
+
+
+def access_of(args: argparse.Namespace, environment: Mapping[str, str]) -> "ClientKeywords":
+    """Returns the credentials and TLS settings alone, as options of the client."""
+    from magnetar.client.environment import options_of
+
+    named = _named(environment, _access(args))
+    return options_of({name: text for name, text in named.items() if name in _AUTH | _TLS})
+
+
+def _named(environment: Mapping[str, str], *more: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options by name: those of the environment, then what wins over them."""
+    from magnetar.client.environment import OPTION_NAMES, PREFIX
+
     named = {
         name: environment[f"{PREFIX}{name.upper()}"]
         for name in OPTION_NAMES
@@ -86,14 +108,23 @@ def arguments(
     }
     if environment.get(TOKEN_FILE_VARIABLE) and not named.keys() & _AUTH:
         named["token"] = f"file:{environment[TOKEN_FILE_VARIABLE]}"
-    for given in (in_url, _flags(args)):
+    for given in more:
         if given.keys() & _AUTH:
             named = {name: text for name, text in named.items() if name not in _AUTH}
         named.update(given)
-    return service_url.rstrip("/"), options_of(named)
+    return named
 
 
 def _flags(args: argparse.Namespace) -> dict[str, str]:
+    given = _access(args)
+    if args.listener:
+        given["listener"] = args.listener
+    if args.operation_timeout is not None:
+        given["operation_timeout_s"] = str(args.operation_timeout)
+    return given
+
+
+def _access(args: argparse.Namespace) -> dict[str, str]:
     given: dict[str, str] = {}
     if args.token_file:
         given["token"] = f"file:{args.token_file}"
@@ -114,10 +145,6 @@ def _flags(args: argparse.Namespace) -> dict[str, str]:
         given["verify_hostname"] = "false"
     if args.insecure:
         given["insecure"] = "true"
-    if args.listener:
-        given["listener"] = args.listener
-    if args.operation_timeout is not None:
-        given["operation_timeout_s"] = str(args.operation_timeout)
     return given
 
 

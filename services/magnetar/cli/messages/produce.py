@@ -7,8 +7,8 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from magnetar.cli.messages import connection, texts
-from magnetar.cli.messages.errors import FAILED, INTERRUPTED, UsageFailed
+from magnetar.cli.messages import connection, schema, texts
+from magnetar.cli.messages.errors import FAILED, INTERRUPTED, InputFailed, UsageFailed
 
 if TYPE_CHECKING:
     from magnetar.cli.messages.input import Item
@@ -47,6 +47,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser.add_argument("topic")
     _add_input(parser)
     _add_fields(parser)
+    schema.add_flags(parser)
     _add_producer(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="print no summary")
     parser.add_argument(
@@ -147,7 +148,7 @@ def _add_producer(parser: argparse.ArgumentParser) -> None:
         "--encrypt-key", metavar="NAME", action="append", default=[],
         help="encrypt for this key; repeatable, needs --public-key",
     )  # fmt: skip
-    group.add_argument("--public-key", metavar="FILE", help="the public key, RSA in PEM")
+    group.add_argument("--public-key", metavar="FILE", help="the public key, in PEM")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -161,14 +162,14 @@ async def _work(args: argparse.Namespace) -> int:
     from magnetar.cli.messages.summary import Summary
 
     _check(args)
-    options = producer_options(args)
+    declared, options = schema.schema_of(args), producer_options(args)
     summary = Summary("sent", args.quiet)
     sender = Sender(args, summary)
     code = 0
     try:
         async with (
             connection.client_of(args) as client,
-            client.producer(args.topic, **options) as producer,
+            client.producer(args.topic, schema=declared, **options) as producer,
         ):
             try:
                 await sender.send_all(producer)
@@ -278,7 +279,7 @@ class Sender:
         self.collect()
 
     async def _send(self, producer: "Producer[bytes]", item: "Item") -> None:
-        from magnetar.client.errors import MemoryBufferIsFull, ProducerQueueIsFull
+        from magnetar.client.errors import MemoryBufferIsFull, ProducerQueueIsFull, SchemaFailed
 
         fields = self._fields(item)
         while True:
@@ -288,6 +289,9 @@ class Sender:
                 except (MemoryBufferIsFull, ProducerQueueIsFull):
                     if not self._flying:
                         raise  # the message alone exceeds the limit
+                except SchemaFailed as error:
+                    where = f"line {item.line}" if item.line else "the value"
+                    raise InputFailed(f"{where}: {error}") from None
                 else:
                     self._flying.append((future, len(item.value or b"")))
                     return
