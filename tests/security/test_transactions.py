@@ -1,7 +1,7 @@
-"""Transactions of other principals, as raw frames: nobody adds to them, ends them or uses them."""
+"""Transactions of other principals, as raw frames: nobody adds to them, or ends them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ MINE = "persistent://public/default/mine"
 """OWNER and RIVAL may use it."""
 OTHER = "persistent://public/default/other"
 """Only RIVAL may use it."""
-OWNER, RIVAL = "owner", "rival"
+OWNER, RIVAL, TENANT_ADMIN = "owner", "rival", "tenant-admin"
 WAIT_S = 60.0
 COMMIT, ABORT = pb.TxnAction.COMMIT, pb.TxnAction.ABORT
 
@@ -209,6 +209,119 @@ async def test_an_end_at_a_participant_comes_from_coordinators_only() -> None:
         ):
             answer = await owner.request(kind, command)
             assert answer.error == ServerError.AUTHORIZATION_ERROR
+
+
+OK = None
+NOT_FOUND, DENIED = ServerError.TRANSACTION_NOT_FOUND, ServerError.AUTHORIZATION_ERROR
+Codes = dict[str, int | None]
+_OWN: Codes = {
+    "connect": OK, "begin": OK, "add topic": OK, "add subscription": OK, "send": OK, "ack": OK,
+    "end on topic": DENIED, "end on subscription": DENIED, "end": OK,
+}  # fmt: skip
+_OF_ANOTHER: Codes = {
+    **_OWN, "add topic": NOT_FOUND, "add subscription": NOT_FOUND, "end": NOT_FOUND,
+}  # fmt: skip
+"""SEND and ACK need the rights on the topic, as in Pulsar: whoever has them could do without the
+transaction, too."""
+_WITHOUT_RIGHTS: Codes = {
+    **_OF_ANOTHER, "add topic": DENIED, "add subscription": DENIED, "send": DENIED, "ack": DENIED,
+}  # fmt: skip
+TABLE: dict[tuple[str, str | None], Codes] = {
+    (OWNER, None): _OWN,
+    (PROXY, OWNER): _OWN,
+    (ADMIN, None): {**_OWN, "end on topic": OK, "end on subscription": OK},
+    (RIVAL, None): _OF_ANOTHER,
+    (PROXY, RIVAL): _OF_ANOTHER,
+    (TENANT_ADMIN, None): _OF_ANOTHER,
+    ("nobody", None): _WITHOUT_RIGHTS,
+    (PROXY, "nobody"): _WITHOUT_RIGHTS,
+}
+"""What each role gets for each command, in a transaction of OWNER."""
+
+
+async def refused_code(attaching: Awaitable[int]) -> tuple[int, int | None]:
+    """The id of what attaches, or the error."""
+    try:
+        return await attaching, None
+    except Refused as refused:
+        return 0, refused.code
+
+
+async def sent(client: RawClient, txn: Any) -> int | None:
+    """The error of a message in the transaction."""
+    producer, error = await refused_code(client.producer(MINE))
+    if error is not None:
+        return error
+    command = pb.CommandSend(producer_id=producer, sequence_id=1, **bits(txn))
+    metadata = pb.MessageMetadata(producer_name="raw", sequence_id=1, publish_time=1)
+    client.write(encode_send(command, metadata, b"m"))
+    async with asyncio.timeout(WAIT_S):
+        while not client.receipts[producer] and not client.send_errors[producer]:
+            client.on_receipt.clear()
+            await client.on_receipt.wait()
+    errors = [code for code, _ in client.send_errors[producer]]
+    return errors[0] if errors else None
+
+
+async def acked(client: RawClient, txn: Any, at: tuple[int, int]) -> int | None:
+    """The error of an ack in the transaction."""
+    consumer, error = await refused_code(client.consumer(MINE, "s"))
+    if error is not None:
+        return error
+    ack = pb.CommandAck(consumer_id=consumer, ack_type=pb.CommandAck.Individual, **bits(txn))
+    ack.message_id.add(ledgerId=at[0], entryId=at[1])
+    return error_of(await client.request(CommandType.ACK, ack))
+
+
+async def results(on: Stage, role: str, original: str | None) -> Codes:
+    """What the role gets for each command, in a new transaction of OWNER."""
+    owner = await on.client(OWNER)
+    client = await on.client(role, **({"original_principal": original} if original else {}))
+    txn = await begun(owner)
+    assert await add_topic(owner, txn, MINE) is None
+    assert await add_subscription(owner, txn, MINE, "s") is None
+    producer = await owner.producer(MINE)
+    owner.send(producer, 1, b"to be acked")
+    await owner.receipted(producer, 1)
+    at = owner.receipts[producer][1]
+    connect = pb.CommandTcClientConnectRequest(tc_id=0)
+    subscription = pb.Subscription(topic=MINE, subscription="s")
+    on_topic = pb.CommandEndTxnOnPartition(**bits(txn), topic=MINE, txn_action=ABORT)
+    on_subscription = pb.CommandEndTxnOnSubscription(
+        **bits(txn), subscription=subscription, txn_action=ABORT
+    )
+    codes: Codes = {
+        "connect": error_of(await client.request(CommandType.TC_CLIENT_CONNECT_REQUEST, connect)),
+        "begin": error_of(await begun(client)),
+        "add topic": await add_topic(client, txn, MINE),
+        "add subscription": await add_subscription(client, txn, MINE, "s"),
+        "send": await sent(client, txn),
+        "ack": await acked(client, txn, at),
+        "end on topic": error_of(await client.request(CommandType.END_TXN_ON_PARTITION, on_topic)),
+        "end on subscription": error_of(
+            await client.request(CommandType.END_TXN_ON_SUBSCRIPTION, on_subscription)
+        ),
+        "end": await end(client, txn, ABORT),
+    }
+    if codes["end"] is not None:
+        assert await end(owner, txn, ABORT) is None
+    for each in (client, owner):
+        await each.close()
+    return codes
+
+
+async def test_every_command_of_transactions_for_every_kind_of_role() -> None:
+    async with stage() as on:
+        resources, security = on.service.resources, on.service.security
+        assert security is not None
+        assert security.authorizer is not None
+        tenant = await resources.tenant("public")
+        await resources.update_tenant("public", {**tenant, "adminRoles": [TENANT_ADMIN]})
+        need = TopicNeed(parse_topic(MINE), TopicOperation.PRODUCE)
+        async with asyncio.timeout(WAIT_S):
+            while not security.authorizer.allowed_now(Principal(TENANT_ADMIN), need):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert {roles: await results(on, *roles) for roles in TABLE} == TABLE
 
 
 async def test_a_subscription_has_a_name() -> None:

@@ -49,6 +49,11 @@ _TRACKERS: Final = "tuning of Pulsar's trackers of delayed messages"
 _ONE_INDEX: Final = (
     "remove the key, or leave it empty or at Pulsar's default: a topic has one index"
 )
+_TXN_PLUGINS: Final = "plugins for transactions"
+_ONE_STORE: Final = (
+    "remove the key, or leave it empty or at Pulsar's default: transactions are recorded in the "
+    "metadata store and with their topics"
+)
 _OWN_OPTIONS: Final = "ciphers and protocols of single ports"
 _CONVERT: Final = (
     "remove the key or leave it empty, and use PEM files (tlsCertificateFilePath, tlsKeyFilePath, "
@@ -135,6 +140,27 @@ SWITCHES: Final[dict[str, Switch]] = {
         _is_unknown_tracker,
         "remove the key or leave it empty: a topic has one index of its own form",
         delayedDeliveryTrackerFactoryClassName="plugins for delayed delivery",
+    ),
+    **_switches(
+        _is_other_than(
+            "org.apache.pulsar.transaction.coordinator.impl.MLTransactionMetadataStoreProvider"
+        ),
+        _ONE_STORE,
+        transactionMetadataStoreProviderClassName=_TXN_PLUGINS,
+    ),
+    **_switches(
+        _is_other_than(
+            "org.apache.pulsar.broker.transaction.buffer.impl.TopicTransactionBufferProvider"
+        ),
+        _ONE_STORE,
+        transactionBufferProviderClassName=_TXN_PLUGINS,
+    ),
+    **_switches(
+        _is_other_than(
+            "org.apache.pulsar.broker.transaction.pendingack.impl.MLPendingAckStoreProvider"
+        ),
+        _ONE_STORE,
+        transactionPendingAckStoreProviderClassName=_TXN_PLUGINS,
     ),
     **_switches(
         _is_other_than("50000"),
