@@ -1,7 +1,9 @@
 """`make soak`: a standalone under churn for an hour; its memory is sampled, judged and drawn.
 
 Each round connects a client, attaches producers, consumers and readers of all types over many
-topics, and disconnects (`tests.support.churn`). The exit code is 1 if memory grew after the
+topics, and disconnects (`tests.support.churn`). With --own-client, a program of our client runs
+instead, in a process of its own (`application.py`), whose memory is judged; the server is killed
+and started again every --restart-every minutes. The exit code is 1 if memory grew after the
 warm-up, or if a round failed. `soak.svg` and `soak.jsonl` go to --output.
 """
 
@@ -19,7 +21,8 @@ from pathlib import Path
 from typing import Final
 
 import httpx
-from tests.soak.memory import Sample, judge, write_picture
+from tests.soak.memory import Sample, Verdict, judge, judge_client, write_picture
+from tests.soak.own_client import KEPT_S, OwnClient
 from tests.support.churn import churn_round
 from tests.support.server_process import ServerProcess
 
@@ -29,6 +32,9 @@ ENVIRONMENT: Final = {
     # Small, so that it is full before the warm-up ends: what grows then is no cache.
     "MAGNETAR_CACHE_SIZE_MB": "4",
 }
+TRANSACTIONS: Final = {"MAGNETAR_TRANSACTIONS": "true"}
+OWN_RATE: Final = 2.0
+"""Rounds per second of --own-client without --rate."""
 CACHES: Final = (
     "bookie_index_memory_bytes",
     "bookie_read_cache_size",
@@ -88,28 +94,88 @@ async def _soak(server: ServerProcess, options: argparse.Namespace) -> list[Samp
     return samples
 
 
+async def _soak_own_client(
+    server: ServerProcess, options: argparse.Namespace
+) -> tuple[list[Sample], list[str]]:
+    samples: list[Sample] = []
+    began = time.monotonic()
+    restart_s = options.restart_every * 60 or float("inf")
+    next_restart_s = restart_s
+    with (options.output / "soak.jsonl").open("w") as lines:
+        client = await OwnClient.start(server.service_url, options.rate or OWN_RATE, lines)
+        try:
+            while (at_s := time.monotonic() - began) < options.minutes * 60 and client.runs:
+                if at_s >= next_restart_s:
+                    next_restart_s += restart_s
+                    await asyncio.to_thread(server.kill)
+                    await asyncio.to_thread(server.start)
+                cached_mib = await asyncio.to_thread(_cached_mib, server)
+                sample = Sample(
+                    at_s, server.resident_bytes() / (1 << 20), cached_mib,
+                    client.rounds, client.resident_mib(),
+                )  # fmt: skip
+                samples.append(sample)
+                print(json.dumps(asdict(sample)), file=lines, flush=True)
+                if len(samples) % PROGRESS_EVERY == 1:
+                    print(
+                        f"{at_s / 60:5.1f} min  client {sample.client_mib:6.1f} MiB, server "
+                        f"{sample.resident_mib:6.1f} MiB  {sample.rounds:8,} rounds",
+                        flush=True,
+                    )
+                await asyncio.sleep(SAMPLE_EVERY_S)
+        finally:
+            faults = await client.stop()
+    return samples, faults
+
+
+def _keep_briefly(server: ServerProcess) -> None:
+    """Lets messages that no subscription takes expire, so that backlogs stay bounded."""
+    url = f"{server.http_url}/admin/v2/namespaces/public/default/messageTTL"
+    httpx.post(url, json=KEPT_S, timeout=METRICS_TIMEOUT_S).raise_for_status()
+
+
+def _print(name: str, verdict: Verdict, output: Path) -> None:
+    print(
+        f"{name} {verdict.before_mib:.1f} MiB after the warm-up, {verdict.after_mib:.1f} MiB at "
+        f"the end: {verdict.bytes_per_round:.0f} bytes a round over {verdict.rounds:,} rounds; "
+        f"{output}"
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make soak ARGS=...", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--topics", type=int, default=500)
     parser.add_argument("--clients", type=int, default=8, help="rounds under way at once")
     parser.add_argument("--rate", type=float, default=0.0, help="rounds per second; 0: flat out")
+    parser.add_argument("--own-client", action="store_true", help="a program of our own client")
+    parser.add_argument(
+        "--restart-every", type=float, default=10.0, help="minutes, with --own-client; 0: never"
+    )
     parser.add_argument("--output", type=Path, default=Path("soak"))
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
+    environment = ENVIRONMENT | (TRANSACTIONS if options.own_client else {})
     with contextlib.ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(ServerProcess(root, environment=ENVIRONMENT))
-        samples = asyncio.run(_soak(server, options))
-    verdict = judge(samples)
+        server = stack.enter_context(ServerProcess(root, environment=environment))
+        if options.own_client:
+            _keep_briefly(server)
+            samples, faults = asyncio.run(_soak_own_client(server, options))
+        else:
+            samples, faults = asyncio.run(_soak(server, options)), []
     picture = options.output / "soak.svg"
-    write_picture(samples, picture, f"magnetar standalone, {options.topics} topics under churn")
-    print(
-        f"without caches {verdict.before_mib:.1f} MiB after the warm-up, "
-        f"{verdict.after_mib:.1f} MiB at the end: "
-        f"{verdict.bytes_per_round:.0f} bytes a round over {verdict.rounds:,} rounds; {picture}"
-    )
-    return 0 if verdict.flat else 1
+    for fault in faults:
+        print(fault)
+    if options.own_client:
+        verdict = judge_client(samples)
+        write_picture(samples, picture, "a program of our client under churn", client=True)
+        _print("the client", verdict, picture)
+    else:
+        verdict = judge(samples)
+        write_picture(samples, picture, f"magnetar standalone, {options.topics} topics under churn")
+        _print("without caches", verdict, picture)
+    return 0 if verdict.flat and not faults else 1
 
 
 sys.exit(main())

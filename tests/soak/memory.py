@@ -1,7 +1,9 @@
-"""The memory of a server over time: samples, their verdict, and their picture."""
+"""The memory of a server, or of a client, over time: samples, their verdict, and their picture."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 WARM_UP_SHARE: Final = 1 / 3
@@ -22,6 +24,8 @@ class Sample:
     cached_mib: float
     """Of that in caches, which have bounds of their own and fill up slowly."""
     rounds: int
+    client_mib: float = 0.0
+    """Of the program of our client, where there is one."""
 
     @property
     def kept_mib(self) -> float:
@@ -48,18 +52,30 @@ class Verdict:
 
 def judge(samples: list[Sample]) -> Verdict:
     """Compares both ends of what follows the warm-up; needs some thirty samples."""
+    return _judge(samples, lambda each: each.kept_mib)
+
+
+def judge_client(samples: list[Sample]) -> Verdict:
+    """Judges the memory of the client instead of the server's."""
+    return _judge(samples, lambda each: each.client_mib)
+
+
+def _judge(samples: list[Sample], size_mib: Callable[[Sample], float]) -> Verdict:
     steady = samples[int(len(samples) * WARM_UP_SHARE) :]
     tenth = max(len(steady) // 10, 1)
     first, last = steady[:tenth], steady[-tenth:]
-    return Verdict(_median(first), _median(last), last[-1].rounds - first[0].rounds)
+    return Verdict(
+        median(size_mib(each) for each in first),
+        median(size_mib(each) for each in last),
+        last[-1].rounds - first[0].rounds,
+    )
 
 
-def _median(samples: list[Sample]) -> float:
-    return sorted(each.kept_mib for each in samples)[len(samples) // 2]
+def write_picture(samples: list[Sample], path: Path, title: str, *, client: bool = False) -> None:
+    """Writes an SVG of resident memory over minutes, and of its part that is not in caches.
 
-
-def write_picture(samples: list[Sample], path: Path, title: str) -> None:
-    """An SVG: resident memory over minutes, and below it what of it is not in caches."""
+    With `client`, the second line is the client's memory.
+    """
     width, height = WIDTH_PX - 2 * MARGIN_PX, HEIGHT_PX - 2 * MARGIN_PX
     end_s = max(samples[-1].at_s, 1.0)
     top_mib = max(each.resident_mib for each in samples) * 1.1
@@ -72,9 +88,10 @@ def write_picture(samples: list[Sample], path: Path, title: str) -> None:
         )
         return f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>'
 
+    dark = "the client, light: the server" if client else "without caches"
     labels = [
         _text(MARGIN_PX, MARGIN_PX / 2, title),
-        _text(MARGIN_PX, MARGIN_PX - 6, f"{top_mib:.0f} MiB; dark: without caches"),
+        _text(MARGIN_PX, MARGIN_PX - 6, f"{top_mib:.0f} MiB; dark: {dark}"),
         _text(MARGIN_PX, HEIGHT_PX - MARGIN_PX / 2, "0 min"),
         _text(
             WIDTH_PX - MARGIN_PX * 3,
@@ -89,7 +106,7 @@ def write_picture(samples: list[Sample], path: Path, title: str) -> None:
         f'<path d="M{MARGIN_PX},{MARGIN_PX} V{bottom} H{WIDTH_PX - MARGIN_PX}" '
         'fill="none" stroke="#888"/>'
         + line([each.resident_mib for each in samples], "#a0b0d0")
-        + line([each.kept_mib for each in samples], "#2060c0")
+        + line([each.client_mib if client else each.kept_mib for each in samples], "#2060c0")
         + "".join(labels)
         + "</svg>\n"
     )

@@ -382,7 +382,7 @@ class Acks:
         )
         connection.write(encode_command(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
         if removed:
-            source.permits.consumed(len(removed))
+            source.permits.dropped(len(removed))
 
     # -- dead letters --------------------------------------------------------------------------
 

@@ -90,7 +90,6 @@ class Consumer(Generic[T]):
             self._letters = LetterTopics(context, self._shared, single)
             if options.dead_letter is not None:
                 self._shared.letters = self._letters
-        self._zero_granted = False
         self.refusal: ClientError | None = None
         """Why nothing can be received any more; None while the consumer is usable."""
         self.on_close: Callable[[Consumer[T]], object] | None = None
@@ -155,9 +154,6 @@ class Consumer(Generic[T]):
         context = self._context
         for source in self._topics.sources.values():
             source.permits.ran_empty(context.received_bytes, context.options.memory_limit_bytes)
-            if not source.permits.size and not self._zero_granted:
-                self._zero_granted = True
-                source.permits.one()
         try:
             message = await self._queue.take(timeout_s)
         except TimeoutError as error:
@@ -166,7 +162,6 @@ class Consumer(Generic[T]):
             raise OperationTimeout(
                 f"No message in {timeout_s:g} s", topic=", ".join(self._names)
             ) from None
-        self._zero_granted = False
         return message
 
     async def receive_many(self, policy: BatchReceive | None = None) -> list[Message[T]]:
@@ -484,6 +479,7 @@ class Consumer(Generic[T]):
                 await self._pattern.stop()
             await self._topics.close()
         finally:
+            self._topics.give_up()
             self._queue.clear()
             if self._letters is not None:
                 await self._letters.close()

@@ -5,6 +5,7 @@ was not acknowledged, so everything that was received and not taken by the user 
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 from magnetar.client.attachment import ends_attachment
@@ -20,7 +21,7 @@ from magnetar.client.consumer.entry import (
     read_entry,
     split,
 )
-from magnetar.client.consumer.permits import ReceivePermits
+from magnetar.client.consumer.permits import ReceivePermits, UnqueuedPermits
 from magnetar.client.consumer.subscription import Shared, StartPosition, subscribe_command
 from magnetar.client.consumer.writer_schemas import WriterSchemas
 from magnetar.client.context import Context
@@ -74,10 +75,12 @@ class PartitionConsumer:
         self.epoch = 0
         """Raised with each redelivery of everything; older deliveries are dropped."""
         self.connection: Connection | None = None
-        self.permits = ReceivePermits(
-            queue_size,
-            self._grant,
-            auto_scale=shared.options.auto_scale_receiver_queue,
+        self.permits = (
+            ReceivePermits(
+                queue_size, self._grant, auto_scale=shared.options.auto_scale_receiver_queue
+            )
+            if queue_size
+            else UnqueuedPermits(self._grant, lambda: shared.queue.waiting)
         )
         self.permits.paused = shared.options.start_paused
         self.acks = Acks(context, shared, self)
@@ -144,10 +147,7 @@ class PartitionConsumer:
         except BaseException as error:
             connection.detach_consumer(self.consumer_id)
             if not isinstance(error, ClientError) or isinstance(error, TimeoutError):
-                closing = pb.CommandCloseConsumer(
-                    consumer_id=self.consumer_id, request_id=connection.next_request_id()
-                )
-                connection.write(encode_command(CommandType.CLOSE_CONSUMER, closing))
+                self._close_on(connection)
             raise
         if connection.closed or self._lost_while_attaching:
             raise Disconnected(
@@ -242,13 +242,14 @@ class PartitionConsumer:
     def on_delivery(self, delivery: Delivery) -> None:
         shared = self._shared
         if -1 < delivery.epoch < self.epoch and not shared.acks_single:
-            return  # sent before the broker read the redelivery of everything
+            self._drop_stale(delivery)
+            return
         place = (delivery.ledger_id, delivery.entry_id)
         try:
             entry, payload = read_entry(self, delivery)
             if self._has_ids and self.acks.group.covers(place):
                 shared.stats.duplicates_dropped += 1
-                self.permits.consumed(entry.metadata.num_messages_in_batch)
+                self.permits.dropped(entry.metadata.num_messages_in_batch)
                 return
             if entry.metadata.encryption_keys:
                 decrypted = self._decrypted(entry, payload)
@@ -271,6 +272,13 @@ class PartitionConsumer:
             shared.queue.fail(error)
             return
         self._take(entry, messages, left_out)
+
+    def _drop_stale(self, delivery: Delivery) -> None:
+        """Drops what was sent before the broker read the redelivery of everything."""
+        count = 1
+        with contextlib.suppress(BadEntry):
+            count = read_entry(self, delivery)[0].metadata.num_messages_in_batch
+        self.permits.dropped(count)
 
     def _decrypted(self, entry: ReceivedEntry, payload: bytes) -> bytes | None:
         """Returns a payload decrypted, None to deliver it as it is; raises BadEntry."""
@@ -298,7 +306,7 @@ class PartitionConsumer:
             left_out += len(messages) - len(kept)
             messages = kept
         if left_out:
-            self.permits.consumed(left_out)
+            self.permits.dropped(left_out)
         self._shared.stats.entries_received += 1
         if messages:
             self._writers.deliver(entry, messages)
@@ -307,7 +315,7 @@ class PartitionConsumer:
         """Puts messages into the queue; their writer's schema is known."""
         shared = self._shared
         if shared.letters is not None and self.acks.take_dead(entry, messages):
-            self.permits.consumed(len(messages))
+            self.permits.dropped(len(messages))
             return
         for interceptor in shared.options.interceptors:
             messages = [_intercepted(interceptor, message) for message in messages]
@@ -351,7 +359,7 @@ class PartitionConsumer:
         metadata = entry.metadata
         assembled = self._chunks.add(metadata, payload, entry.place)
         if assembled is None:
-            self.permits.consumed()
+            self.permits.dropped()
             return
         plain = decompressed(metadata, assembled.payload)
         entry.chunk_ids = assembled.places
@@ -379,7 +387,7 @@ class PartitionConsumer:
             entry_id=place[1],
             error=str(error),
         )
-        self.permits.consumed()
+        self.permits.dropped()
         if error.fault != STAYS_UNREAD and self.connection is not None:
             self.acks.refuse(place, error.fault, self.connection)
 
@@ -450,6 +458,8 @@ class PartitionConsumer:
         """Ends the consumer; callers that wait for its connection get the error."""
         if self.refusal is None:
             self.refusal = error
+        if self._reconnect is not None and self._reconnect is not asyncio.current_task():
+            self._reconnect.cancel()
         self._attached_event.set()
         self._forget_received()
         self.acks.end(error)
@@ -458,13 +468,18 @@ class PartitionConsumer:
             self.connection = None
 
     async def close(self) -> None:
-        """Sends what is acknowledged and closes the consumer at the broker."""
-        if self.refusal is None:
-            await self.acks.finish()
+        """Sends what is acknowledged and closes the consumer at the broker.
+
+        A cancelled call also closes it, without waiting for the broker.
+        """
+        try:
+            if self.refusal is None:
+                await self.acks.finish()
+        except BaseException:
+            self.give_up()
+            raise
         connection = self.connection
         self.end(AlreadyClosed("The consumer is closed", topic=self.topic))
-        if self._reconnect is not None and not self._reconnect.done():
-            self._reconnect.cancel()
         if connection is None or connection.closed:
             return
         closing = pb.CommandCloseConsumer(consumer_id=self.consumer_id, request_id=0)
@@ -477,6 +492,19 @@ class PartitionConsumer:
             )
         except ClientError as error:
             log.info("consumer was not closed in order", topic=self.topic, error=str(error))
+
+    def give_up(self) -> None:
+        """Closes the consumer without waiting for anything; does nothing if it is closed."""
+        connection = self.connection
+        self.end(AlreadyClosed("The consumer is closed", topic=self.topic))
+        if connection is not None:
+            self._close_on(connection)
+
+    def _close_on(self, connection: Connection) -> None:
+        closing = pb.CommandCloseConsumer(
+            consumer_id=self.consumer_id, request_id=connection.next_request_id()
+        )
+        connection.write(encode_command(CommandType.CLOSE_CONSUMER, closing))
 
 
 def _intercepted(interceptor: Any, message: Message[Any]) -> Message[Any]:

@@ -3,6 +3,7 @@
 The consumer grants as many as its receiver queue is long, and grants again when the user has taken
 half of it. An auto-scaled queue begins at one message. It doubles when the queue is empty although
 the user waits, and halves when the received messages of the client exceed its memory limit.
+Without a queue, a permit is granted when a user waits.
 """
 
 from collections.abc import Callable
@@ -36,20 +37,19 @@ class ReceivePermits:
             self._owed = self.size
 
     def consumed(self, count: int = 1) -> None:
-        """Records messages that the user took, or that were dropped."""
+        """Records messages that the user took."""
         self._owed += count
         if self._owed * 2 >= self.size and self.size and not self.paused:
             owed, self._owed = self._owed, 0
             self._grant(owed)
 
+    def dropped(self, count: int = 1) -> None:
+        """Records messages that were received, and that no user gets."""
+        self.consumed(count)
+
     def unconsumed(self) -> None:
         """Records that a message went back into the queue."""
         self._owed -= 1
-
-    def one(self) -> None:
-        """Grants a single message, for consumers without a queue."""
-        if not self.paused:
-            self._grant(1)
 
     def resume(self) -> None:
         """Grants what was withheld while paused."""
@@ -78,3 +78,59 @@ class ReceivePermits:
             half = self.size // 2
             self._owed -= self.size - half
             self.size = half
+
+
+class UnqueuedPermits(ReceivePermits):
+    """Grants an entry at a time, when a user waits and has taken the messages of the last one.
+
+    The broker counts a batch of n as n permits although it had one, so n are granted for the next
+    entry.
+    """
+
+    __slots__ = ("_awaited", "_waiting", "_withheld")
+
+    def __init__(self, grant: Callable[[int], None], waiting: Callable[[], int]) -> None:
+        """`waiting` returns the number of users that wait for a message."""
+        super().__init__(0, grant, auto_scale=False)
+        self._waiting = waiting
+        self._awaited = False
+        """Whether a permit is out for which no message was taken."""
+        self._withheld = 0
+        """Permits that are granted at the end of the pause."""
+
+    def _give(self, count: int) -> None:
+        if self.paused:
+            self._withheld += count
+        else:
+            self._grant(count)
+
+    def start(self) -> None:
+        """Grants again what the users of the lost connection still wait for."""
+        self._owed = self._withheld = 0
+        if self._awaited:
+            self._give(1)
+
+    def consumed(self, count: int = 1) -> None:
+        """Records messages that the user took; others may wait for the next entry."""
+        self._owed += count
+        self._awaited = False
+        if self._waiting():
+            self.ran_empty(0, 0)
+
+    def dropped(self, count: int = 1) -> None:
+        """Replaces the permits of messages that no user gets, so that a user does not wait."""
+        self._give(count)
+
+    def resume(self) -> None:
+        """Grants what was withheld while paused."""
+        self.paused = False
+        if self._withheld:
+            withheld, self._withheld = self._withheld, 0
+            self._grant(withheld)
+
+    def ran_empty(self, used_bytes: int, limit_bytes: int) -> None:
+        """Grants the next entry to a user that waits."""
+        if not self._awaited:
+            self._awaited = True
+            owed, self._owed = self._owed, 0
+            self._give(max(owed, 1))

@@ -66,6 +66,8 @@ class TableView(Generic[T]):
         except ClientError as error:
             self.failure = error
             log.error("table view ended", topic=self.topic, error=str(error))
+        finally:
+            self._changed.set()  # `refresh` finds out that nothing more comes
 
     def _apply(self, message: Message[T]) -> None:
         key = message.key

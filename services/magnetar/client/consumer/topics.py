@@ -33,9 +33,15 @@ class Topics:
         self.partitions: dict[str, int] = {}
         """The number of partitions of each topic; 0 for one without."""
         self._growth: asyncio.Task[Any] | None = None
+        self._changes = asyncio.Lock()
+        """Held while sources are added: a topic that two tasks find is attached to once."""
 
     async def add(self, topics: Iterable[str]) -> None:
         """Attaches to topics and all their partitions; to none of them if one fails."""
+        async with self._changes:
+            await self._add(topics)
+
+    async def _add(self, topics: Iterable[str]) -> None:
         added = [topic for topic in topics if topic not in self.partitions]
         wanted: list[tuple[str, int]] = []
         counts = {}
@@ -51,13 +57,13 @@ class Topics:
 
     async def remove(self, topics: Iterable[str]) -> None:
         """Closes the consumers of topics."""
+        closing = []
         for topic in topics:
             count = self.partitions.pop(topic, None)
             if count is not None:
-                for name, _ in _sources_of(topic, 0, count):
-                    source = self.sources.pop(name, None)
-                    if source is not None:
-                        await source.close()
+                names = [name for name, _ in _sources_of(topic, 0, count)]
+                closing += [self.sources.pop(name) for name in names if name in self.sources]
+        await _close_all(closing)
 
     async def _open(self, wanted: list[tuple[str, int]]) -> None:
         options = self._shared.options
@@ -95,12 +101,11 @@ class Topics:
                 for source in sources:
                     group.create_task(open_one(source), name=f"subscribe to {source.topic}")
         except BaseExceptionGroup as failures:
-            for source in sources:
-                await source.close()
+            await _close_all(sources)
             raise failures.exceptions[0] from None
         except BaseException:
-            for source in sources:
-                source.end(ClientError("The consumer was given up"))
+            # Some may be attached: the broker would send them messages that nobody takes.
+            _give_up(sources)
             raise
         for source in sources:
             self.sources[source.topic] = source
@@ -111,9 +116,12 @@ class Topics:
             for topic, known in list(self.partitions.items()):
                 try:
                     count = await self._context.lookup.partitions(topic, create=False)
-                    if count > known > 0 and topic in self.partitions:
-                        await self._open(_sources_of(topic, known, count))
-                        self.partitions[topic] = count
+                    if count > known > 0:
+                        async with self._changes:
+                            if self.partitions.get(topic) != known:
+                                continue  # removed meanwhile
+                            await self._open(_sources_of(topic, known, count))
+                            self.partitions[topic] = count
                         log.info("topic has more partitions", topic=topic, partitions=count)
                 except ClientError as error:
                     log.info("partitions not checked", topic=topic, error=str(error))
@@ -139,8 +147,24 @@ class Topics:
         """Closes all sources."""
         if self._growth is not None:
             self._growth.cancel()
-        sources = list(self.sources.values())
+        await _close_all(list(self.sources.values()))
+
+    def give_up(self) -> None:
+        """Closes the sources that `close` has not closed, because it was cancelled."""
+        _give_up(self.sources.values())
+
+
+async def _close_all(sources: list[PartitionConsumer]) -> None:
+    try:
         await asyncio.gather(*(source.close() for source in sources))
+    except BaseException:
+        _give_up(sources)
+        raise
+
+
+def _give_up(sources: Iterable[PartitionConsumer]) -> None:
+    for source in sources:
+        source.give_up()
 
 
 def _sources_of(topic: str, first: int, count: int) -> list[tuple[str, int]]:

@@ -1,9 +1,12 @@
-"""The PRODUCER command of one topic or partition."""
+"""The commands that open and close the producer of one topic or partition."""
 
+from magnetar.client.network.connection import Connection
 from magnetar.client.network.lookup import schema_to_wire
 from magnetar.client.options import ProducerOptions
 from magnetar.schemas.model import SchemaInfo
 from magnetar.wire._pb import PulsarApi_pb2 as pb
+from magnetar.wire.commands import CommandType
+from magnetar.wire.encoder import encode_command
 
 
 def producer_command(
@@ -33,3 +36,11 @@ def producer_command(
     if options.initial_subscription:
         command.initial_subscription_name = options.initial_subscription
     return command
+
+
+def close_unanswered(connection: Connection, producer_id: int) -> None:
+    """Closes a producer without waiting for the broker's answer."""
+    closing = pb.CommandCloseProducer(
+        producer_id=producer_id, request_id=connection.next_request_id()
+    )
+    connection.write(encode_command(CommandType.CLOSE_PRODUCER, closing))

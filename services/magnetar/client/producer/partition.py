@@ -32,7 +32,7 @@ from magnetar.client.network.service_urls import parse_address
 from magnetar.client.options import AccessMode, ProducerOptions
 from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch, size_in_batch
 from magnetar.client.producer.chunks import Chunker
-from magnetar.client.producer.command import producer_command
+from magnetar.client.producer.command import close_unanswered, producer_command
 from magnetar.client.producer.encode import FrameEncoder, single_head
 from magnetar.client.producer.outgoing import OutgoingMessage
 from magnetar.client.producer.pending import (
@@ -50,7 +50,6 @@ from magnetar.schemas.model import SchemaInfo
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.client_decoder import Receipt
 from magnetar.wire.commands import CommandType
-from magnetar.wire.encoder import encode_command
 
 if TYPE_CHECKING:
     from magnetar.client.crypto.cipher import ProducerCipher
@@ -186,7 +185,7 @@ class PartitionProducer:
         except BaseException as error:
             connection.detach_producer(self._producer_id)
             if not isinstance(error, ClientError):
-                self._close_on(connection)
+                close_unanswered(connection, self._producer_id)
             if isinstance(error, TimeoutError) and not isinstance(error, ClientError):
                 raise OperationTimeout(
                     f"PRODUCER was not answered in {timeout_s} s",
@@ -288,13 +287,6 @@ class PartitionProducer:
                 log.info("producer could not attach", topic=self.topic, error=str(error))
             redirect = ""
             await asyncio.sleep(backoff.failed_s())
-
-    def _close_on(self, connection: Connection) -> None:
-        """Closes the producer on a connection without waiting for the answer."""
-        closing = pb.CommandCloseProducer(
-            producer_id=self._producer_id, request_id=connection.next_request_id()
-        )
-        connection.write(encode_command(CommandType.CLOSE_PRODUCER, closing))
 
     # -- send ----------------------------------------------------------------------------------
 
@@ -566,6 +558,8 @@ class PartitionProducer:
         if self.refusal is None:
             self.refusal = error
             log.info("producer ended", topic=self.topic, error=str(error))
+        if self._reconnect is not None and self._reconnect is not asyncio.current_task():
+            self._reconnect.cancel()
         self.permits.fail_waiters(error)
         if self._connection is not None:
             self._connection.detach_producer(self._producer_id)
@@ -585,8 +579,6 @@ class PartitionProducer:
         """Closes the producer at the broker; messages without a receipt fail."""
         connection = self._connection
         self.end(AlreadyClosed("The producer is closed", topic=self.topic))
-        if self._reconnect is not None and not self._reconnect.done():
-            self._reconnect.cancel()
         if connection is None or connection.closed:
             return
         closing = pb.CommandCloseProducer(producer_id=self._producer_id, request_id=0)
@@ -595,3 +587,10 @@ class PartitionProducer:
             await connection.request(CommandType.CLOSE_PRODUCER, closing, timeout_s, self.topic)
         except ClientError as error:
             log.info("producer was not closed in order", topic=self.topic, error=str(error))
+
+    def give_up(self) -> None:
+        """Closes the producer without waiting for the broker; does nothing if it is closed."""
+        connection = self._connection
+        self.end(AlreadyClosed("The producer is closed", topic=self.topic))
+        if connection is not None:
+            close_unanswered(connection, self._producer_id)

@@ -140,9 +140,12 @@ class Producer(Generic[T]):
                 for lane in lanes:
                     group.create_task(lane.open(), name=f"attach producer to {lane.topic}")
         except BaseExceptionGroup as failures:
-            for lane in lanes:
-                await lane.close()
+            await _close_all(lanes)
             raise failures.exceptions[0] from None
+        except BaseException:
+            # Some may be attached: the broker would refuse others of the same name.
+            _give_up(lanes)
+            raise
 
     async def _watch_partitions(self) -> None:
         while self.refusal is None:
@@ -447,10 +450,11 @@ class Producer(Generic[T]):
                 await _flush_all(attached, flush_timeout_s)
         finally:
             self._lanes = []
-            for lane in lanes:
-                await lane.close()
-            for interceptor in self.options.interceptors:
-                interceptor.close()
+            try:
+                await _close_all(lanes)
+            finally:
+                for interceptor in self.options.interceptors:
+                    interceptor.close()
 
     def moved(self) -> None:
         """Forgets the cluster that the client leaves."""
@@ -473,6 +477,19 @@ class Producer(Generic[T]):
         traceback: "TracebackType | None",
     ) -> None:
         await self.close()
+
+
+async def _close_all(lanes: list[PartitionProducer]) -> None:
+    try:
+        await asyncio.gather(*(lane.close() for lane in lanes))
+    except BaseException:
+        _give_up(lanes)
+        raise
+
+
+def _give_up(lanes: list[PartitionProducer]) -> None:
+    for lane in lanes:
+        lane.give_up()
 
 
 async def _flush_all(lanes: list[PartitionProducer], timeout_s: float) -> None:
