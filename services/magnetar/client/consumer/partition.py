@@ -462,6 +462,7 @@ class PartitionConsumer:
             self._reconnect.cancel()
         self._attached_event.set()
         self._forget_received()
+        self.last_taken = self.given_back = None  # they refer to their entry, and it to this
         self.acks.end(error)
         if self.connection is not None:
             self.connection.detach_consumer(self.consumer_id)

@@ -52,6 +52,12 @@ class StartPosition(msgspec.Struct):
     inclusive: bool = False
     rollback_s: int = 0
 
+    def __post_init__(self) -> None:
+        # A received id refers to its entry, and so to the consumer that keeps this position:
+        # messages are not seen by the garbage collector, so such a cycle would stay for ever.
+        if self.message_id is not None and self.message_id.entry is not None:
+            self.message_id = msgspec.structs.replace(self.message_id, entry=None)
+
     def skips(self, place: tuple[int, int], batch_index: int) -> bool:
         """Whether a delivered message lies before the start."""
         start = self.message_id
