@@ -137,7 +137,7 @@ async def consume(args: argparse.Namespace) -> int:
     rate, mbit = meter.messages / elapsed_s, lines.megabits(meter.bytes) / elapsed_s
     meter.total(
         lines.total_received(meter.messages, rate, mbit, meter.messages, elapsed_s),
-        lines.total_latency(meter.whole),
+        lines.total_latency(meter.whole, whole=True),
     )
     return 0
 
@@ -182,7 +182,9 @@ async def read(args: argparse.Namespace) -> int:
         await _measure(args, sources, meter, lines.read_line)
     elapsed_s = meter.elapsed_s
     rate, mbit = meter.messages / elapsed_s, lines.megabits(meter.bytes) / elapsed_s
-    meter.total(lines.total_read(meter.messages, rate, mbit), lines.total_latency(meter.whole))
+    meter.total(
+        lines.total_read(meter.messages, rate, mbit), lines.total_latency(meter.whole, whole=True)
+    )
     return 0
 
 

@@ -28,6 +28,7 @@ _THREADS: Final = "a process has one event loop: start several processes"
 REFUSED: Final = (
     Refused(("--auth-plugin",), _AUTH),
     Refused(("--auth-params",), _AUTH),
+    Refused(("-V", "--version"), "use `magnetar version`", takes_value=False),
     Refused(("-bw", "--busy-wait"), "the event loop waits for the system", takes_value=False),
     Refused(("-ioThreads", "--num-io-threads"), _THREADS),
     Refused(("-lt", "--num-listener-threads"), _THREADS),

@@ -30,13 +30,27 @@ def megabits(size: float) -> float:
     return size * 8 / BITS_PER_MEGABIT
 
 
-def latency(histogram: Histogram, *, total: bool = False) -> str:
-    """Returns the latencies of a histogram of microseconds, in milliseconds."""
+def exact_text(rate: float) -> str:
+    """Returns a number per second as totals, and all lines of consumers and readers, have it."""
+    return f"{rate:.3f}"
+
+
+def latency(histogram: Histogram, *, total: bool = False, whole: bool = False) -> str:
+    """Returns the latencies of a histogram of microseconds, in milliseconds.
+
+    `whole` is the form of consumers and readers: whole numbers, except for the mean.
+    """
     percents = PERCENTS_TOTAL if total else PERCENTS
     values = histogram.percentiles(*percents)
-    shown = [f"Latency: mean: {_ms(histogram.mean)} ms"]
-    shown += [f"{name}: {_ms(value)}" for name, value in zip(_NAMES, values, strict=False)]
-    return " - ".join([*shown, f"Max: {_ms(histogram.maximum)}"])
+    text = _whole_ms if whole else _ms
+    mean = exact_text(histogram.mean / 1000) if whole else _ms(histogram.mean)
+    shown = [f"Latency: mean: {mean} ms"]
+    shown += [f"{name}: {text(value)}" for name, value in zip(_NAMES, values, strict=False)]
+    return " - ".join([*shown, f"Max: {text(histogram.maximum)}"])
+
+
+def _whole_ms(microseconds: float) -> str:
+    return str(round(microseconds / 1000))
 
 
 def _ms(microseconds: float) -> str:
@@ -60,8 +74,8 @@ def received_line(
     """The line of an interval of `perf consume`; it has no failures."""
     del failures
     return (
-        f"Throughput received: {count_text(total)} msg --- {rate_text(rate)}  msg/s --- "
-        f"{rate_text(mbit)} Mbit/s  --- {latency(latencies)}"
+        f"Throughput received: {count_text(total)} msg --- {exact_text(rate)}  msg/s --- "
+        f"{exact_text(mbit)} Mbit/s  --- {latency(latencies, whole=True)}"
     )
 
 
@@ -69,24 +83,24 @@ def read_line(total: int, rate: float, mbit: float, failures: float, latencies: 
     """The line of an interval of `perf read`; it has no failures."""
     del failures
     return (
-        f"Read throughput: {count_text(total)} msg --- {rate_text(rate)}  msg/s -- "
-        f"{rate_text(mbit)} Mbit/s --- {latency(latencies)}"
+        f"Read throughput: {count_text(total)} msg --- {exact_text(rate)}  msg/s -- "
+        f"{exact_text(mbit)} Mbit/s --- {latency(latencies, whole=True)}"
     )
 
 
 def total_sent(total: int, rate: float, mbit: float) -> str:
     """The total of `perf produce`."""
     return (
-        f"Aggregated throughput stats --- {total} records sent --- {rate_text(rate)} msg/s --- "
-        f"{rate_text(mbit)} Mbit/s "
+        f"Aggregated throughput stats --- {total} records sent --- {exact_text(rate)} msg/s"
+        f" --- {exact_text(mbit)} Mbit/s "
     )
 
 
 def total_received(total: int, rate: float, mbit: float, acked: int, elapsed_s: float) -> str:
     """The total of `perf consume`. Grouped acks do not fail one by one: theirs is 0."""
     return (
-        f"Aggregated throughput stats --- {total} records received --- {rate_text(rate)} msg/s"
-        f" --- {rate_text(mbit)} Mbit/s --- AckRate: {acked / elapsed_s:.1f}  msg/s"
+        f"Aggregated throughput stats --- {total} records received --- {exact_text(rate)} msg/s"
+        f" --- {exact_text(mbit)} Mbit/s --- AckRate: {exact_text(acked / elapsed_s)}  msg/s"
         " --- ack failed 0 msg"
     )
 
@@ -94,14 +108,14 @@ def total_received(total: int, rate: float, mbit: float, acked: int, elapsed_s: 
 def total_read(total: int, rate: float, mbit: float) -> str:
     """The total of `perf read`."""
     return (
-        f"Aggregated throughput stats --- {total} records received --- {rate_text(rate)} msg/s"
-        f" --- {rate_text(mbit)} Mbit/s"
+        f"Aggregated throughput stats --- {total} records received --- {exact_text(rate)} msg/s"
+        f" --- {exact_text(mbit)} Mbit/s"
     )
 
 
-def total_latency(latencies: Histogram, prefix: str = "Aggregated") -> str:
+def total_latency(latencies: Histogram, prefix: str = "Aggregated", *, whole: bool = False) -> str:
     """The latencies of the whole run."""
-    return f"{prefix} latency stats --- {latency(latencies, total=True)}"
+    return f"{prefix} latency stats --- {latency(latencies, total=True, whole=whole)}"
 
 
 def transactions(
@@ -109,9 +123,10 @@ def transactions(
 ) -> str:
     """The line of an interval of `perf transaction`."""
     head = (
-        f"Throughput transaction: {total} transaction executes --- {rate_text(rate)} transaction/s"
+        f"Throughput transaction: {count_text(total)} transaction executes --- "
+        f"{rate:{_MS_WIDTH}.3f} transaction/s"
         if enabled
-        else f"Throughput task: {total} task executes --- {rate_text(rate)} task/s"
+        else f"Throughput task: {count_text(total)} task executes --- {rate:{_MS_WIDTH}.3f} task/s"
     )
     return f"{head}  --- send {latency(sends)} --- ack {latency(acks)}"
 
@@ -125,7 +140,10 @@ def total_transactions(
     sends.
     """
     kind = "transaction" if enabled else "task"
-    parts = [f"Aggregated throughput stats --- {total} {kind} executed", f"{rate:.3f} {kind}/s"]
+    parts = [
+        f"Aggregated throughput stats --- {total} {kind} executed",
+        f"{rate:{_MS_WIDTH}.3f} {kind}/s",
+    ]
     if enabled:
         parts[-1] += " "
         names = ("open successfully", "open failed", "end successfully", "end failed")
@@ -134,4 +152,4 @@ def total_transactions(
         ]
     names = ("ack failed", "send failed", "ack success", "send success")
     parts += [f"{count} message {name}" for count, name in zip(messages, names, strict=True)]
-    return " --- ".join(parts)
+    return " --- ".join(parts) + " "

@@ -10,7 +10,7 @@ import pytest
 
 from magnetar.cli.main import main
 from magnetar.cli.messages.errors import UsageFailed
-from magnetar.cli.perf import flags, lines, produce
+from magnetar.cli.perf import add_parser, flags, lines, produce
 from magnetar.cli.perf.histogram import Histogram
 from magnetar.cli.perf.live import LiveLine, progress_bar, rate_bars
 
@@ -18,6 +18,10 @@ TAIL = (
     "Latency: mean:   1.500 ms - med:   1.000 - 95pct:   2.000 - 99pct:   2.000 - "
     "99.9pct:   2.000 - 99.99pct:   2.000 - Max:   2.000"
 )
+
+WHOLE = "Latency: mean: 1.500 ms - med: 1 - 95pct: 2 - 99pct: 2 - 99.9pct: 2 - 99.99pct: 2 - Max: 2"
+FLAGS = Path(__file__).parent / "pulsar_perf_flags.txt"
+"""Of each command of pulsar-perf 4.0.8, from its help: the command, then its flags."""
 
 
 def latencies() -> Histogram:
@@ -34,25 +38,40 @@ def test_lines_are_those_of_pulsar_perf() -> None:
         f"failure      0.0 msg/s --- {TAIL}"
     )
     assert lines.received_line(12, 3.0, 0.5, 0.0, latencies()) == (
-        f"Throughput received:      12 msg ---      3.0  msg/s ---      0.5 Mbit/s  --- {TAIL}"
+        f"Throughput received:      12 msg --- 3.000  msg/s --- 0.500 Mbit/s  --- {WHOLE}"
     )
     assert lines.read_line(12, 3.0, 0.5, 0.0, latencies()) == (
-        f"Read throughput:      12 msg ---      3.0  msg/s --      0.5 Mbit/s --- {TAIL}"
+        f"Read throughput:      12 msg --- 3.000  msg/s -- 0.500 Mbit/s --- {WHOLE}"
     )
     assert lines.total_sent(12, 3.0, 0.5) == (
-        "Aggregated throughput stats --- 12 records sent ---      3.0 msg/s ---      0.5 Mbit/s "
+        "Aggregated throughput stats --- 12 records sent --- 3.000 msg/s --- 0.500 Mbit/s "
     )
     assert lines.total_latency(latencies()) == (
         f"Aggregated latency stats --- {TAIL.replace(' - Max', ' - 99.999pct:   2.000 - Max')}"
     )
-    assert lines.total_received(12, 3.0, 0.5, 6, 2.0).endswith(
-        "--- AckRate: 3.0  msg/s --- ack failed 0 msg"
+    assert lines.total_latency(latencies(), whole=True) == (
+        f"Aggregated latency stats --- {WHOLE.replace(' - Max', ' - 99.999pct: 2 - Max')}"
+    )
+    assert lines.total_received(12, 3.0, 0.5, 6, 2.0) == (
+        "Aggregated throughput stats --- 12 records received --- 3.000 msg/s --- 0.500 Mbit/s"
+        " --- AckRate: 3.000  msg/s --- ack failed 0 msg"
     )
     assert lines.transactions(1, 1.0, latencies(), latencies(), enabled=True) == (
-        "Throughput transaction: 1 transaction executes ---      1.0 transaction/s  --- "
+        "Throughput transaction:       1 transaction executes ---   1.000 transaction/s  --- "
         f"send {TAIL} --- ack {TAIL}"
     )
     assert lines.megabits(131_072) == 1.0
+
+
+@pytest.mark.parametrize("line", FLAGS.read_text().splitlines())
+def test_each_flag_of_pulsar_perf_works_or_is_refused(line: str) -> None:
+    command, *theirs = line.split()
+    subparsers = argparse.ArgumentParser().add_subparsers()
+    add_parser(subparsers)
+    actions = subparsers.choices["perf"]._actions
+    (commands,) = (action for action in actions if action.dest == "kind")
+    assert isinstance(commands, argparse._SubParsersAction)
+    assert set(theirs) <= commands.choices[command]._option_string_actions.keys()
 
 
 def test_the_live_line() -> None:
