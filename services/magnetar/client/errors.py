@@ -267,7 +267,7 @@ class TransactionNotFound(TransactionError):
 
 
 class TransactionOutcomeUnknown(TransactionError):
-    """The end of a transaction was requested twice, and only the second request was answered.
+    """The end of a transaction was requested twice, and the first request had no final answer.
 
     The coordinator no longer knows the transaction, so the first request may have succeeded: read
     the results before the work is repeated.

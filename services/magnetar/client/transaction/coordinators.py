@@ -65,26 +65,27 @@ class Coordinators:
 
     async def _request(self, coordinator: int, command_type: int, message: Any, what: str) -> Any:
         options = self._context.options
-        unanswered = False
+        sent = False
 
         async def once() -> Any:
-            nonlocal unanswered
+            nonlocal sent
             connection = await self._connection(coordinator)
-            repeated, unanswered = unanswered, True
+            repeated, sent = sent, True
             try:
                 answer = await connection.request(
                     command_type, message, options.operation_timeout_s
                 )
                 _check(answer, connection)
             except CoordinatorNotFound:
+                # Also the answer of a coordinator that has failed, or took too long, after it has
+                # written the end. So it does not say that the request had no effect.
                 self._connections.pop(coordinator, None)
-                unanswered = repeated
                 raise
             except TransactionNotFound as error:
                 if repeated and command_type == CommandType.END_TXN:
                     raise TransactionOutcomeUnknown(
-                        f"{what} was requested before and not answered, and the transaction is not "
-                        "known any more: it may have succeeded"
+                        f"{what} was requested before without a final answer, and the transaction "
+                        "is not known any more: it may have succeeded"
                     ) from error
                 raise
             return answer
