@@ -6,7 +6,7 @@ import pytest
 from tests.support.server_process import ServerProcess
 
 from .admin_table import table
-from .admin_table.runner import answers, catalog
+from .admin_table.runner import ENVIRONMENT, answers, catalog
 from .java_programs import JAVA_TEST_TIMEOUT_S, JavaPrograms
 from .support import ServerAddress
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(JAVA_TEST_TIMEOUT_S)
 
 def test_answers_are_those_of_pulsar_or_listed(java: JavaPrograms, tmp_path: Path) -> None:
     """On a server of its own: the lines start from an empty one."""
-    with ServerProcess(tmp_path) as process:
+    with ServerProcess(tmp_path, environment=ENVIRONMENT) as process:
         address = ServerAddress(process.service_url, process.http_url)
         ours = answers(java, address, tmp_path)
     recorded = table.recorded()

@@ -27,8 +27,8 @@ from magnetar_operator.models.base import (
 PARTITIONS_MAX: Final = 100_000
 BUNDLES_MAX: Final = 65_536
 ONE_CLUSTER: Final = (
-    "allowedClusters is not supported beyond the local cluster: brokers send nothing to other "
-    "clusters; leave it out or name the local cluster only"
+    "allowedClusters is not supported beyond the local cluster: there is no geo-replication yet; "
+    "leave it out or name the local cluster only"
 )
 POLICIES_LEVEL: Final = "policiesLevel"
 """In `Meta(extra=…)`: the schema comes from the registry, for that level."""

@@ -266,8 +266,8 @@ REPLICATION: Final = Policy(
     text="The clusters to which messages are replicated.",
     limitation=Unsupported(
         replicates,
-        "replicationClusters is not supported beyond the local cluster: brokers send nothing to "
-        "other clusters; leave it out or name the local cluster only",
+        "replicationClusters is not supported beyond the local cluster: there is no "
+        "geo-replication yet; leave it out or name the local cluster only",
         "self.size() <= 1",
     ),
     document="replication_clusters",

@@ -247,6 +247,9 @@ PERSISTENCE: Final = Policy(
                 "({bookkeeperWriteQuorum}) >= AckQuorum ({bookkeeperAckQuorum})",
             ),
         ),
+        refused=(
+            ("managedLedgerStorageClassName", "there is one class of storage; leave it out"),
+        ),
     ),
     default=None,
     text="How many copies new ledgers have, and how many a receipt requires.",

@@ -63,7 +63,7 @@ REPLICATOR_DISPATCH_RATE: Final = Policy(
         lambda value, _cluster: (
             value["dispatchThrottlingRateInMsg"] > 0 or value["dispatchThrottlingRateInByte"] > 0
         ),
-        "replicatorDispatchRate is not supported: brokers send nothing to other clusters; leave it "
+        "replicatorDispatchRate is not supported: there is no geo-replication yet; leave it "
         "out or set both rates to -1",
         "self.?messages.orValue(-1) <= 0 && "
         "(!has(self.bytes) || string(self.bytes).matches('^(-1|0[a-zA-Z]*)$'))",

@@ -233,11 +233,20 @@ class Record:
 
     fields: tuple[Field, ...]
     rules: tuple[Rule, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+    """Names of Pulsar's fields that have no effect here, each with what to do instead.
+
+    A value other than null is invalid, so that nobody relies on it.
+    """
 
     def check(self, value: object, where: str = "") -> dict[str, Any]:
         """Returns the object as stored, with defaults; raises PolicyInvalid."""
         if not isinstance(value, dict):
             raise PolicyMalformed(where, f"must be an object, and is {value!r}")
+        for name, remedy in self.refused:
+            if value.get(name) is not None:
+                text = f"is not supported: {remedy}"
+                raise PolicyInvalid(below(where, name), text, f"{name} {text}")
         checked: dict[str, Any] = {}
         for item in self.fields:
             given = value.get(item.name)

@@ -1,7 +1,9 @@
 """`python -m tests.interop.admin_table`: the commands of `pulsar-admin` beside Pulsar's answers.
 
 compare                      ours against the recorded answers; exit code 1 if one differs
-record SERVICE_URL HTTP_URL  runs them on a fresh Pulsar and records its answers
+record SERVICE_URL HTTP_URL  runs them on a fresh Pulsar and records its answers; its settings are
+                             those of its standalone.conf, with transactionCoordinatorEnabled=true
+                             and backlogQuotaDefaultLimitGB=-1, which is Magnetar's default
 page                         writes docs/run/pulsar-admin.md from what is recorded
 """
 
@@ -15,7 +17,7 @@ from tests.interop.support import ServerAddress
 from tests.support.server_process import ServerProcess
 
 from . import table
-from .runner import answers, catalog
+from .runner import ENVIRONMENT, answers, catalog
 
 
 def main() -> int:
@@ -40,7 +42,7 @@ def main() -> int:
 
 
 def _compare(directory: Path) -> int:
-    with ServerProcess(directory) as process:
+    with ServerProcess(directory, environment=ENVIRONMENT) as process:
         server = ServerAddress(process.service_url, process.http_url)
         ours = answers(prepare(), server, directory)
     found = table.mismatches(ours, table.recorded())

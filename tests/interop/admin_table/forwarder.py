@@ -25,15 +25,19 @@ class Forwarder:
     def __init__(self, url: str, target: str) -> None:
         self.url = url
         self.target = target
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._statuses: list[int] = []
 
     def note(self, status: int) -> None:
-        with self._lock:
+        with self._changed:
             self._statuses.append(status)
+            self._changed.notify_all()
 
-    def take(self) -> list[int]:
-        with self._lock:
+    def take(self, *, awaited: bool = False) -> list[int]:
+        """Returns the statuses since the last call; `awaited`: there is at least one to come."""
+        with self._changed:
+            if awaited:
+                self._changed.wait_for(lambda: self._statuses, REQUEST_TIMEOUT_S)
             taken, self._statuses = self._statuses, []
         return taken
 

@@ -71,7 +71,13 @@ async def test_granted_on_a_subscription(admin: Admin, prefix: str) -> None:
         ("POST", f"{TOPIC}-no/permissions/r", ["produce"], 404, f"Topic {FULL}-no not found"),
         ("GET", f"{TOPIC}-no/permissions", None, 404, f"Topic {FULL}-no not found"),
         ("GET", "~/namespaces/t1/no/permissions", None, 404, "Namespace does not exist"),
-        ("POST", "~/namespaces/t1/no/permissions/r", ["produce"], 404, "Namespace does not exist"),
+        (
+            "POST",
+            "~/namespaces/t1/no/permissions/r",
+            ["produce"],
+            404,
+            "Topic's namespace does not exist",
+        ),
     ],
 )
 async def test_invalid_permissions_are_refused(

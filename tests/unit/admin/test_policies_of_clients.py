@@ -18,6 +18,10 @@ NEITHER = (
     "limits has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. To "
     "disable retention both limits must be set to 0."
 )
+ONE_CLASS = (
+    "managedLedgerStorageClassName is not supported: there is one class of storage; leave it out"
+)
+QUORUMS = {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 1, "bookkeeperAckQuorum": 1}
 S3 = {"managedLedgerOffloadDriver": "aws-s3"}
 
 
@@ -207,6 +211,13 @@ async def test_invalid_automatic_creation_is_refused_with_pulsars_text(
         (
             *(NAMESPACE + "/retention", {"retentionTimeInMinutes": 0, "retentionSizeInMB": 1}, 400),
             NEITHER,
+        ),
+        *(
+            (
+                *(path + "/persistence", {**QUORUMS, "managedLedgerStorageClassName": "fast"}, 400),
+                ONE_CLASS,
+            )
+            for path in (NAMESPACE, TOPIC)
         ),
     ],
 )

@@ -42,7 +42,7 @@ READ_BYTES: Final = 4 << 20
 
 @router.put(
     TOPIC_PATH + "/backlogSize",
-    summary="Bytes from a message to the end",
+    summary="Bytes behind a message; all bytes before the first one",
     openapi_extra=described(body="Message id", example={"ledgerId": -1, "entryId": -1}),
 )
 async def backlog_size(request: Request) -> Response:
@@ -53,7 +53,7 @@ async def backlog_size(request: Request) -> Response:
     for info in ledger.ledgers:
         if info.ledger_id < start.ledger_id or not info.entries:
             continue
-        before = max(start.entry_id, 0) if info.ledger_id == start.ledger_id else 0
+        before = start.entry_id + 1 if info.ledger_id == start.ledger_id else 0
         kept = max(info.entries - before, 0)
         total += info.size_bytes * kept // info.entries
     return answer(total)

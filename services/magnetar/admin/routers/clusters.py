@@ -87,7 +87,7 @@ _URLS: Final = {
 
 
 _NO_PEERS: Final = (
-    "peerClusterNames is not supported: brokers do not redirect to other clusters; leave it out"
+    "peerClusterNames is not supported: there is no geo-replication yet; leave it out"
 )
 
 SECRET_FIELDS: Final = (

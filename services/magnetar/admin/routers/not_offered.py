@@ -58,7 +58,7 @@ async def set_replicated_subscription(request: Request) -> Response:
     await get_replicated_subscription(request)  # raises if the subscription does not exist
     if wanted:
         raise NotAllowed(
-            "Replicated subscriptions are not supported: brokers send nothing to other clusters"
+            "Replicated subscriptions are not supported: there is no geo-replication yet"
         )
     return done()
 
@@ -179,8 +179,8 @@ async def set_cluster_migration(request: Request) -> Response:
 
 def _no_migration(thing: str) -> str:
     return (
-        f"Migration of a {thing} to another cluster is not supported: brokers do not redirect "
-        "clients to other clusters"
+        f"Migration of a {thing} to another cluster is not supported: there is no geo-replication "
+        "yet"
     )
 
 

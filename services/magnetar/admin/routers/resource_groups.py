@@ -145,7 +145,7 @@ def _rates(body: dict[str, Any]) -> dict[str, int]:
     changes: dict[str, int] = {}
     for key, value in body.items():
         if key.startswith(_NOT_OFFERED) and value is not None:
-            raise NotAllowed(f"{key} is not supported: brokers send nothing to other clusters")
+            raise NotAllowed(f"{key} is not supported: there is no geo-replication yet")
         if key not in _RATES:
             continue
         field, most = _RATES[key]

@@ -1,6 +1,6 @@
 """`…/stats` and other routes that show the state of a topic."""
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -35,6 +35,7 @@ from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import as_persistent
 from magnetar.core.errors import NotAllowed, NotFound
 from magnetar.core.names import TopicName
+from magnetar.ledger.metadata import ledger_key
 
 router = Routes(prefix="/admin/v2", tags=("topics",), placement=at_owner)
 
@@ -68,10 +69,27 @@ async def stats(request: Request) -> Response:
     return answer(document)
 
 
-@router.get(TOPIC_PATH + "/internalStats", summary="A topic's ledgers and cursors")
+@router.get(
+    TOPIC_PATH + "/internalStats",
+    summary="A topic's ledgers and cursors",
+    openapi_extra=described(
+        query("metadata", "boolean", "Include the metadata store's record of each ledger")
+    ),
+)
 async def get_internal_stats(request: Request) -> Response:
     service = service_of(request)
-    return answer(await _internal(service, await loaded_topic(service, topic_of(request))))
+    document = await _internal(service, await loaded_topic(service, topic_of(request)))
+    if bodies.flag(request, "metadata"):
+        await _add_records(service, document)
+    return answer(document)
+
+
+async def _add_records(service: BrokerService, document: dict[str, Any]) -> None:
+    """Adds the record of each ledger as a text; an offloaded ledger may have none any more."""
+    for ledger in document.get("ledgers", ()):
+        record = await service.store.get(ledger_key(ledger["ledgerId"]))
+        if record is not None:
+            ledger["metadata"] = record.value.decode()
 
 
 @router.get(TOPIC_PATH + "/internal-info", summary="A topic's records in the metadata store")

@@ -83,7 +83,7 @@ async def _at_coordinator(peers: Peers, request: Request, handler: Handler) -> R
 async def _check_exists(request: Request, id_: int) -> None:
     count = await transactions_of(request).coordinator_count()
     if not 0 <= id_ < count:
-        raise NotFound(f"Transaction coordinator with id {id_} not found")
+        raise NotFound(f"Transaction coordinator not found! coordinator id : {id_}")
 
 
 async def _coordinator(request: Request, id_: int) -> Coordinator:

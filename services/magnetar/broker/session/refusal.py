@@ -13,8 +13,8 @@ from magnetar.wire.events import SendRun
 from magnetar.wire.framing import MalformedEntry
 
 NO_REPLICATED_SUBSCRIPTIONS: Final = (
-    "Replicated subscriptions are not supported by this broker: subscribe without "
-    "replicateSubscriptionState"
+    "Replicated subscriptions are not supported: there is no geo-replication yet; subscribe "
+    "without replicateSubscriptionState"
 )
 
 

@@ -101,8 +101,8 @@ async def set_allowed_clusters(request: Request) -> Response:
             )
     if any(cluster != service.cluster for cluster in clusters):
         raise NotAllowed(
-            "allowedClusters is not supported beyond the local cluster: brokers send nothing to "
-            "other clusters; name the local cluster only"
+            "allowedClusters is not supported beyond the local cluster: there is no "
+            "geo-replication yet; name the local cluster only"
         )
 
     def change(policies: Document) -> Document:

@@ -97,6 +97,8 @@ def coerced(kind: Type, value: object) -> object:
     if isinstance(kind, Record) and isinstance(value, dict):
         types = {field.name: field.type for field in kind.fields}
         types |= {field.alias: field.type for field in kind.fields if field.alias}
+        # The check refuses these by name, so they must reach it.
+        types |= {name: Text() for name, _ in kind.refused}
         return {
             name: coerced(types[name], entry)
             for name, entry in value.items()

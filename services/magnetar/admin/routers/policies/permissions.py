@@ -40,6 +40,8 @@ router = Routes(prefix="/admin/v2", placement=at_owner)
 
 _NAMESPACE: Final = "/namespaces/{tenant:name}/{namespace:name}/permissions"
 _TOPIC: Final = TOPIC_PATH + "/permissions"
+_NO_NAMESPACE: Final = "Topic's namespace does not exist"
+"""Pulsar's text when actions are granted on a namespace."""
 _ACTIONS: Final = tuple(sorted(Action))
 _BODY: Final = described(body="The role's actions", example=["produce", "consume"])
 
@@ -60,6 +62,7 @@ async def get_of_namespace(request: Request) -> Response:
 )
 async def grant_on_namespace(request: Request) -> Response:
     role, actions = text_of(request, "role"), await _actions(request)
+    await require_namespace(service_of(request), namespace_of(request), _NO_NAMESPACE)
     return await _change(request, NAMESPACE_AUTH, lambda roles: {**roles, role: actions})
 
 
