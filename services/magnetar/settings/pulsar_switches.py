@@ -9,7 +9,10 @@ feature, and Magnetar refuses each use of it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
+
+from magnetar.settings.pulsar_behavior import is_other, rows
 
 
 def _is_true(value: object) -> bool:
@@ -182,6 +185,10 @@ SWITCHES: Final[dict[str, Switch]] = {
         _ONE_INDEX,
         delayedDeliveryMaxNumBuckets=_TRACKERS,
     ),
+    **{
+        key: Switch(partial(is_other, accepted=accepted), behavior.feature, behavior.way_out)
+        for key, accepted, behavior in rows()
+    },
 }
 
 

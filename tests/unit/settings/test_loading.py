@@ -89,7 +89,9 @@ def test_a_key_without_effect_causes_one_warning(tmp_path: Path) -> None:
     assert "tlsEnabled" not in warning
 
 
-REQUIRING = dict.fromkeys(SWITCHES, "true") | {
+REQUIRING = {
+    key: next(v for v in ("true", "false") if SWITCHES[key].requires(v)) for key in SWITCHES
+} | {
     "brokerServicePortTls": "6651",
     "webServicePortTls": "8443",
 }

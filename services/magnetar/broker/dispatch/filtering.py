@@ -103,14 +103,15 @@ def judge(data: bytes, predicate: Predicate) -> Judgement:
         bits = 0
         for index, message in enumerate(messages):
             single = message.metadata
-            if single is not None and predicate(_message(single)):
+            if single is not None and predicate(as_filters_see(single)):
                 bits |= 1 << index
         return len(messages), bits
     count = max(count, 1)
-    return count, (1 << count) - 1 if predicate(_message(metadata)) else 0
+    return count, (1 << count) - 1 if predicate(as_filters_see(metadata)) else 0
 
 
-def _message(metadata: MessageMetadata | SingleMessageMetadata) -> Message:
+def as_filters_see(metadata: MessageMetadata | SingleMessageMetadata) -> Message:
+    """Returns the key and the properties of a message."""
     return Message(
         {item.key: item.value for item in metadata.properties},
         metadata.partition_key if metadata.HasField("partition_key") else None,

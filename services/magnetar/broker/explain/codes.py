@@ -41,6 +41,7 @@ class Code(StrEnum):
     EXPIRED = "expired"
     EVICTED = "evicted_by_quota"
     SKIPPED = "skipped"
+    FILTERED = "filtered"
     ACKNOWLEDGED = "already_acknowledged"
     TRIMMED = "trimmed"
     COMPACTED_AWAY = "compacted_away"
@@ -119,6 +120,8 @@ MEANINGS: Final[dict[Code, str]] = {
     Code.EXPIRED: "The message was older than the TTL, which acknowledged it.",
     Code.EVICTED: "A backlog quota with consumer_backlog_eviction has skipped the message.",
     Code.SKIPPED: "An administrator or a seek has moved the subscription past the message.",
+    Code.FILTERED: "Entry filters reject the message: the subscription acknowledges it without "
+    "delivering it.",
     Code.ACKNOWLEDGED: "The subscription has acknowledged the message.",
     Code.TRIMMED: "The message was deleted: every subscription had acknowledged it, and retention "
     "does not keep it.",

@@ -115,6 +115,21 @@ class RateState:
     """How many subscriptions or producers wait for it."""
 
 
+@dataclass(frozen=True, slots=True)
+class FilterState:
+    """The entry filters of a subscription."""
+
+    names: tuple[str, ...]
+    policy: PolicyValue
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Those of the policy."""
+    properties: tuple[tuple[str, str], ...] = ()
+    """The parameters that are properties of the subscription."""
+    accepted: int = 0
+    """Messages since the topic was opened here."""
+    rejected: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionState:
     """A subscription of a persistent topic."""
@@ -177,6 +192,8 @@ class SubscriptionState:
     """The search of the log for open transactions; None if none is under way."""
     ack_transactions: tuple[TxnState, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    filters: FilterState | None = None
+    """None if every message passes."""
     consumers_max: PolicyValue | None = None
     dump: dict[str, object] = field(default_factory=dict)
     """The dispatcher's state, for a report of a stall."""
@@ -230,6 +247,11 @@ class MessageState:
     move: Move | None = None
     retention: PolicyValue | None = None
     ttl: PolicyValue | None = None
+    filtered: bool = False
+    """Whether the filters, as they are now, reject it."""
+    key: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    """Key and properties, gathered for a filtered message only."""
     compacted_consumer: str = ""
     """The consumer that reads compacted, and whose artifact lacks the message."""
     compaction_horizon: Position | None = None

@@ -18,11 +18,13 @@ _POLICY_COMMANDS: Final = {
     "max_producers": "max-producers",
     "max_consumers": "max-consumers",
     "max_consumers_per_subscription": "max-consumers-per-subscription",
+    "entry_filters": "entry-filters-per-topic",
 }
 """The part of a policy's commands after `set-` and `remove-`, in `pulsar-admin topicPolicies`."""
 _ON_NAMESPACES: Final = {
     "max_producers": "max-producers-per-topic",
     "max_consumers": "max-consumers-per-topic",
+    "entry_filters": "entry-filters",
 }
 """The same in `pulsar-admin namespaces`, where it differs."""
 

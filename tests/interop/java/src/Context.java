@@ -24,7 +24,8 @@ final class Context {
     static final int SILENCE_MILLIS = 300;
     /** A batch that waits so long is sent by flush, however slow the machine is. */
     static final int UNTIL_FLUSH_SECONDS = 600;
-    private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+    private static final HttpClient HTTP = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1)
+            .followRedirects(HttpClient.Redirect.NORMAL).build();
 
     final String serviceUrl;
     final String adminUrl;

@@ -1,6 +1,9 @@
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.pulsar.client.api.BatchReceivePolicy;
@@ -30,6 +33,8 @@ final class SubscriptionScenarios {
         suite.add("shared-priority-levels", SubscriptionScenarios::sharedPriority);
         suite.add("non-durable-subscription", SubscriptionScenarios::nonDurable);
         suite.add("subscription-properties", SubscriptionScenarios::subscriptionProperties);
+        suite.add("stream-over-moves", SubscriptionScenarios::streamOverMoves);
+        suite.add("entry-filters", SubscriptionScenarios::entryFilters);
         suite.add("unsubscribe-by-force", SubscriptionScenarios::unsubscribeByForce);
         suite.add("batch-receive", SubscriptionScenarios::batchReceive);
         suite.add("pause-and-start-paused", SubscriptionScenarios::pause);
@@ -155,6 +160,70 @@ final class SubscriptionScenarios {
         builder(c, SubscriptionType.Shared).subscriptionProperties(Map.of("a", "1", "b", "2")).subscribe().close();
         String stats = c.http("GET", "/admin/v2/" + c.topic().replace("://", "/") + "/stats", "");
         Context.check(stats.contains("\"a\":\"1\"") && stats.contains("\"b\":\"2\""), stats);
+    }
+
+    /**
+     * Sends in order while the test moves the topics. Messages may come again after a move; none is missing, and the
+     * first arrivals of each topic are in order.
+     */
+    private static void streamOverMoves(Context c) throws Exception {
+        int count = 100;
+        List<String> topics = List.of(c.topic("t-0"), c.topic("t-1"), c.topic("t-2"), c.topic("t-3"));
+        Consumer<String> consumer = c.client.newConsumer(Schema.STRING).topics(topics).subscriptionName("sub")
+                .subscribe();
+        List<CompletableFuture<Void>> sending = new ArrayList<>();
+        for (String topic : topics) {
+            Producer<String> producer = c.producer(topic);
+            sending.add(CompletableFuture.runAsync(() -> sendInOrder(producer, count)));
+        }
+        Map<String, Integer> next = new HashMap<>();
+        topics.forEach(topic -> next.put(topic, 0));
+        while (next.values().stream().anyMatch(each -> each < count)) {
+            Message<String> message = Context.take(consumer, 1).get(0);
+            consumer.acknowledge(message);
+            int number = Integer.parseInt(message.getValue());
+            int expected = next.get(message.getTopicName());
+            Context.check(number <= expected, message.getTopicName() + ": " + number + " came before " + expected);
+            next.put(message.getTopicName(), Math.max(expected, number + 1));
+        }
+        for (CompletableFuture<Void> each : sending) {
+            each.get(Context.PATIENCE_SECONDS, TimeUnit.SECONDS);
+        }
+    }
+
+    private static void sendInOrder(Producer<String> producer, int count) {
+        try {
+            for (int i = 0; i < count; i++) {
+                producer.send("" + i);
+            }
+        } catch (PulsarClientException failure) {
+            throw new CompletionException(failure);
+        }
+    }
+
+    /** The filters are the topic's; the parameters of one subscription are its properties. */
+    private static void entryFilters(Context c) throws Exception {
+        Producer<String> producer = c.producer(c.topic());
+        String path = "/admin/v2/" + c.topic().replace("://", "/");
+        c.http("POST", path + "/entryFilters", "{\"entryFilterNames\": \"expression\"}");
+        Consumer<String> some = builder(c, SubscriptionType.Shared)
+                .subscriptionProperties(Map.of("filter.expression", "region = 'eu' OR region IS NULL")).subscribe();
+        Consumer<String> all = c.client.newConsumer(Schema.STRING).topic(c.topic()).subscriptionName("all")
+                .subscribe();
+        for (String region : List.of("eu", "us", "")) {
+            producer.newMessage().value(region).properties(region.isEmpty() ? Map.of() : Map.of("region", region))
+                    .send();
+        }
+        Context.same(List.of("eu", "us", ""), Context.values(Context.take(all, 3)));
+        List<Message<String>> taken = Context.take(some, 2);
+        Context.same(List.of("eu", ""), Context.values(taken));
+        Context.silent(some);
+        for (Message<String> message : taken) {
+            some.acknowledge(message);
+        }
+        c.awaitBacklog(c.topic(), "sub", 0);
+        String explained = c.http("GET", path + "/subscription/sub/explain", "");
+        Context.check(explained.contains("\"filtered\""), explained);
     }
 
     private static void unsubscribeByForce(Context c) throws Exception {

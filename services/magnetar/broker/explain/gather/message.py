@@ -6,6 +6,7 @@ from typing import Final
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.metadata import sticky_key_of
+from magnetar.broker.explain.gather.filters import rejected_message
 from magnetar.broker.explain.gather.parts import Parts
 from magnetar.broker.explain.gather.subscription import (
     open_in,
@@ -221,6 +222,10 @@ def _from_entry(
         if metadata.HasField("txnid_most_bits")
         else None,
     )
+    rejected = rejected_message(subscription, entry, message.batch_index)
+    if rejected is not None:
+        properties = tuple(sorted(rejected.properties.items()))
+        message = replace(message, filtered=True, key=rejected.key, properties=properties)
     dispatcher = subscription.dispatcher
     if isinstance(dispatcher, KeySharedDispatcher):
         sticky_hash = dispatcher.selector.hash_of(sticky_key_of(entry))

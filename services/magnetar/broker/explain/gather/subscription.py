@@ -10,6 +10,7 @@ from typing import Final
 
 from magnetar.broker.dispatch.facts import DispatchFacts
 from magnetar.broker.dispatch.reader import ReadFailure
+from magnetar.broker.explain.gather.filters import filter_state
 from magnetar.broker.explain.gather.parts import Parts
 from magnetar.broker.explain.state import (
     BROKER_CAP,
@@ -93,6 +94,7 @@ def snapshot(
         recovery=_scan(topic),
         ack_transactions=_acking(subscription),
         refusals=parts.refusals.of(topic.full_name),
+        filters=filter_state(parts, topic, subscription),
         dump=subscription.state(),
     )
 

@@ -18,7 +18,7 @@ from magnetar.broker.explain.finding import (
     refused,
     time,
 )
-from magnetar.broker.explain.judge import delays, keys, transactions
+from magnetar.broker.explain.judge import delays, filters, keys, transactions
 from magnetar.broker.explain.judge.readers import unreadable
 from magnetar.broker.explain.state import (
     BROKER_CAP,
@@ -99,7 +99,13 @@ def _nothing_to_deliver(state: SubscriptionState) -> Iterator[Finding]:
             steps.advise("Publish to another topic: a terminated one never takes messages again."),
         )
         return
-    yield finding(
+    yield from filters.rejected_all(state)
+    yield _caught_up(state)
+    yield from filters.rejected_some(state)
+
+
+def _caught_up(state: SubscriptionState) -> Finding:
+    return finding(
         Code.CAUGHT_UP,
         f"Subscription {state.name} has acknowledged every message up to {state.last_confirmed}.",
         {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from magnetar.broker.explain import steps
 from magnetar.broker.explain.codes import Code
 from magnetar.broker.explain.finding import finding, policy_evidence, time
-from magnetar.broker.explain.judge import delays, keys, transactions
+from magnetar.broker.explain.judge import delays, filters, keys, transactions
 from magnetar.broker.explain.judge.delivery import judge_subscription, wrong_position
 from magnetar.broker.explain.judge.readers import unreadable
 from magnetar.broker.explain.state import MessageState, SubscriptionState
@@ -112,6 +112,13 @@ def _passed(state: SubscriptionState, message: MessageState) -> Iterator[Finding
         )
     elif message.acked:
         yield _acknowledged(state, message)
+    elif state.filters is not None and message.filtered and _is_to_be_judged(message):
+        yield filters.rejected(state, message, state.filters, _name(message))
+
+
+def _is_to_be_judged(message: MessageState) -> bool:
+    """Whether entry filters will judge the message; one that has passed is not judged again."""
+    return not (message.holder or message.waits or message.redeliveries)
 
 
 def _acknowledged(state: SubscriptionState, message: MessageState) -> Finding:
@@ -141,6 +148,8 @@ def _acknowledged(state: SubscriptionState, message: MessageState) -> Finding:
         before.evidence |= _basics(message)
         before.next_step = again
         return before
+    if message.filtered and state.filters is not None:
+        return filters.rejected(state, message, state.filters, _name(message))
     return finding(
         Code.ACKNOWLEDGED,
         f"Subscription {state.name} has acknowledged message {_name(message)}.",

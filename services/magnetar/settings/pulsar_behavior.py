@@ -1,0 +1,300 @@
+"""Pulsar keys for which Magnetar has one behavior: any other value stops the start.
+
+An operator who sets `subscriptionTypesEnabled=Exclusive` and sees the server start believes that
+it refuses other types. Each row has the values that describe what Magnetar does, among them those
+that Pulsar ships, so that Pulsar's own files load; with all others the process does not start.
+
+Keys that only tune Pulsar's threads, buffers, intervals and caches are not here: they may be set,
+and cause a warning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+NONE: Final = ("",)
+OFF: Final = ("false",)
+ON: Final = ("true",)
+ZERO: Final = ("0",)
+TYPES: Final = ("exclusive", "shared", "failover", "key_shared")
+
+
+@dataclass(frozen=True, slots=True)
+class Behavior:
+    """The values of some keys that Magnetar accepts, what others require, and how to avoid that."""
+
+    feature: str
+    way_out: str
+    accepted: dict[str, tuple[str, ...]]
+    """Values by key, in lower case; an empty value is accepted for all."""
+
+
+def _keys(values: tuple[str, ...], *keys: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(keys, values)
+
+
+_PULSAR: Final = "org.apache.pulsar."
+_DEFAULT: Final = "remove the key, leave it empty, or set it to Pulsar's default"
+
+BEHAVIORS: Final[tuple[Behavior, ...]] = (
+    Behavior(
+        "geo-replication",
+        _DEFAULT,
+        {
+            **_keys(
+                ZERO,
+                "clusterMigrationCheckDurationSeconds",
+                "dispatchThrottlingRatePerReplicatorInByte",
+                "dispatchThrottlingRatePerReplicatorInMsg",
+            ),
+            **_keys(OFF, "clusterMigrationAutoResourceCreation"),
+            **_keys(ON, "createTopicToRemoteClusterForReplication", "replicationMetricsEnabled"),
+            **_keys(NONE, "configurationMetadataSyncEventTopic", "metadataSyncEventTopic"),
+            "brokerReplicationInactiveThresholdSeconds": ("86400",),
+            "replicatedSubscriptionsSnapshotFrequencyMillis": ("1000",),
+            "replicatedSubscriptionsSnapshotMaxCachedPerSubscription": ("10", "30"),
+            "replicatedSubscriptionsSnapshotTimeoutSeconds": ("30",),
+            "replicationConnectionsPerBroker": ("16",),
+            "replicationPolicyCheckDurationSeconds": ("600",),
+            "replicationProducerQueueSize": ("1000",),
+            "replicationStartAt": ("latest",),
+            "replicatorPrefix": ("pulsar.repl",),
+        },
+    ),
+    Behavior(
+        "plugins in Java",
+        "remove the key or leave it empty",
+        {
+            **_keys(
+                NONE,
+                "additionalServlets",
+                "brokerEntryPayloadProcessors",
+                "brokerInterceptors",
+                "extraServerComponents",
+                "messagingProtocols",
+                "topicFactoryClassName",
+            ),
+            "compactionServiceFactoryClassName": (
+                f"{_PULSAR}compaction.PulsarCompactionServiceFactory",
+            ),
+            "dispatchRateLimiterFactoryClassName": (
+                f"{_PULSAR}broker.service.persistent.DispatchRateLimiterFactoryAsyncTokenBucket",
+                f"{_PULSAR}broker.service.persistent.DispatchRateLimiterFactoryClassic",
+            ),
+            "managedLedgerStorageClassName": (f"{_PULSAR}broker.ManagedLedgerClientFactory",),
+            "pulsarResourcesExtendedClassName": (
+                f"{_PULSAR}broker.DefaultPulsarResourcesExtended",
+            ),
+            "schemaRegistryStorageClassName": (
+                f"{_PULSAR}broker.service.schema.BookkeeperSchemaStorageFactory",
+            ),
+            "topicBundleAssignmentStrategy": (
+                f"{_PULSAR}common.naming.ConsistentHashingTopicBundleAssigner",
+            ),
+            "topicPoliciesServiceClassName": (
+                f"{_PULSAR}broker.service.SystemTopicBasedTopicPoliciesService",
+            ),
+            "transactionBufferProviderClassName": (
+                f"{_PULSAR}broker.transaction.buffer.impl.TopicTransactionBufferProvider",
+            ),
+            "transactionMetadataStoreProviderClassName": (
+                f"{_PULSAR}transaction.coordinator.impl.MLTransactionMetadataStoreProvider",
+                f"{_PULSAR}transaction.coordinator.impl.InMemTransactionMetadataStoreProvider",
+            ),
+            "transactionPendingAckStoreProviderClassName": (
+                f"{_PULSAR}broker.transaction.pendingack.impl.MLPendingAckStoreProvider",
+            ),
+        },
+    ),
+    Behavior(
+        "functions and packages in the broker",
+        "remove the key or set it to false",
+        _keys(
+            OFF,
+            "enablePackagesManagement",
+            "functionsWorkerEnabled",
+            "functionsWorkerEnablePackageManagement",
+        ),
+    ),
+    Behavior(
+        "a bookie inside of the broker",
+        "remove the key or set it to false, and start `magnetar bookie` and `magnetar autorecovery`"
+        ", or `magnetar standalone`",
+        _keys(OFF, "enableRunBookieAutoRecoveryTogether", "enableRunBookieTogether"),
+    ),
+    Behavior(
+        "SASL and plugins for authentication",
+        "remove the key or leave it empty, and use tokens, OpenID Connect, passwords or TLS",
+        {
+            **_keys(
+                NONE,
+                "bookkeeperClientAuthenticationParameters",
+                "bookkeeperClientAuthenticationParametersName",
+                "brokerClientSslFactoryPluginParams",
+                "httpServerKeyStorePassword",
+                "httpServerKeyStorePath",
+                "httpServerTrustStorePassword",
+                "httpServerTrustStorePath",
+                "permittedStartupUsers",
+                "saslJaasServerRoleTokenSignerSecretPath",
+                "sslFactoryPluginParams",
+            ),
+            "saslJaasClientAllowedIds": (".*pulsar.*",),
+            "saslJaasServerSectionName": ("pulsarbroker",),
+        },
+    ),
+    Behavior(
+        "the PROXY protocol and X-Forwarded-For",
+        "remove the key or set it to false, and have the load balancer forward TCP as it is",
+        _keys(
+            OFF,
+            "haProxyProtocolEnabled",
+            "webServiceHaProxyProtocolEnabled",
+            "webServiceTrustXForwardedFor",
+        ),
+    ),
+    Behavior(
+        "other addresses to listen on",
+        "remove the key or leave it empty, and set bindAddress, the ports and advertisedListeners",
+        # Pulsar's standalone.conf has "lo"; the bookie of a standalone listens on no address.
+        {"bindAddresses": NONE, "listeningInterface": ("lo",)},
+    ),
+    Behavior(
+        "passwords and other checksums of ledgers than CRC32C",
+        "remove the key or leave it empty",
+        {"managedLedgerDigestType": ("crc32c",), "managedLedgerPassword": NONE},
+    ),
+    Behavior(
+        "skipping what cannot be read",
+        "remove the key or set it to false: entries are read again until bookies have them; to "
+        "give some up: pulsar-admin topics skip",
+        _keys(
+            OFF,
+            "autoSkipNonRecoverableData",
+            "managedLedgerForceRecovery",
+            "schemaLedgerForceRecovery",
+        ),
+    ),
+    Behavior(
+        "switching off a domain of topics, types of subscriptions or policies for all namespaces",
+        _DEFAULT + "; pulsar-admin namespaces set-subscription-types-enabled does it for one",
+        {
+            **_keys(
+                ON,
+                "enableNonPersistentTopics",
+                "enablePersistentTopics",
+                "subscriptionKeySharedEnable",
+                "subscriptionKeySharedUseConsistentHashing",
+                "topicLevelPoliciesEnabled",
+            ),
+            "subscriptionTypesEnabled": TYPES,
+        },
+    ),
+    Behavior(
+        "this limit for all of the broker",
+        _DEFAULT + ", and grant the right to create tenants and namespaces to few roles",
+        {
+            **_keys(
+                ZERO,
+                "maxNamespacesPerTenant",
+                "maxSameAddressConsumersPerTopic",
+                "maxSameAddressProducersPerTopic",
+                "maxTenants",
+            ),
+            "httpMaxRequestSize": ("-1", "0"),
+            "maxConsumerMetadataSize": ("1024",),
+            **_keys(
+                ("5",),
+                "managedLedgerMaxAckQuorum",
+                "managedLedgerMaxEnsembleSize",
+                "managedLedgerMaxWriteQuorum",
+            ),
+        },
+    ),
+    Behavior(
+        "this check of names, clients and schemas for all namespaces",
+        "remove the key or set it to false; pulsar-admin namespaces "
+        "set-schema-validation-enforce enforces schemas in one",
+        _keys(
+            OFF,
+            "clientLibraryVersionCheckEnabled",
+            "isSchemaValidationEnforced",
+            "strictTopicNameEnabled",
+            "strictlyVerifySubscriptionName",
+        ),
+    ),
+    Behavior(
+        "quotas in GB",
+        "remove the key or leave it empty, and set backlogQuotaDefaultLimitBytes: 10 GB are "
+        "10737418240",
+        {"backlogQuotaDefaultLimitGB": ("-1", "0", "-1.0", "0.0")},
+    ),
+    Behavior(
+        "this default of new namespaces",
+        _DEFAULT + "; give the value when the namespace is created, or set its policy "
+        "(pulsar-admin namespaces create --bundles, set-compaction-threshold)",
+        {
+            "bootstrapNamespaces": NONE,
+            "brokerServiceCompactionThresholdInBytes": ZERO,
+            "defaultNumberOfNamespaceBundles": ("4",),
+        },
+    ),
+    Behavior(
+        "this behavior of topics and subscriptions",
+        "remove the key or set it to false",
+        _keys(
+            OFF,
+            "activeConsumerFailoverConsistentHashing",
+            "allowAclChangesOnNonExistentTopics",
+            "brokerDeleteInactivePartitionedTopicMetadataEnabled",
+            "dispatchThrottlingForFilteredEntriesEnabled",
+            "schemaJsonAllowLegacyJacksonFormat",
+            "topicCompactionRetainNullKey",
+            "triggerOffloadOnTopicLoad",
+        ),
+    ),
+    Behavior(
+        "placement of ledgers by zones, fault domains and groups of bookies from settings",
+        _DEFAULT + "; pulsar-admin namespaces set-bookie-affinity-group and pulsar-admin bookies "
+        "set-bookie-rack place ledgers",
+        {
+            **_keys(
+                OFF,
+                "bookkeeperClientEnforceMinNumRacksPerWriteQuorum",
+                "enforceMinNumFaultDomainsForWrite",
+                "enforceMinNumRacksPerWriteQuorum",
+                "enforceStrictZoneawarePlacement",
+            ),
+            **_keys(
+                NONE, "bookkeeperClientIsolationGroups", "bookkeeperClientSecondaryIsolationGroups"
+            ),
+            **_keys(ON, "bookkeeperClientRackawarePolicyEnabled"),
+        },
+    ),
+    Behavior(
+        "a bookie that is started read-only",
+        "remove the key or set it to false, and run `magnetar bookie drain`",
+        _keys(OFF, "forceReadOnlyBookie"),
+    ),
+)
+
+
+def rows() -> Iterator[tuple[str, tuple[str, ...], Behavior]]:
+    """Yields each key with its accepted values and its behavior."""
+    for behavior in BEHAVIORS:
+        for key, accepted in behavior.accepted.items():
+            yield key, accepted, behavior
+
+
+def is_other(value: object, accepted: tuple[str, ...]) -> bool:
+    """Whether a value is none of the accepted ones; an empty one always is.
+
+    A list is accepted if it has all values of TYPES in any order, or is empty.
+    """
+    items = value if isinstance(value, list | tuple) else str(value).split(",")
+    texts = {str(item).strip().lower() for item in items} - {""}
+    if not texts:
+        return False
+    if accepted == TYPES:
+        return texts != set(TYPES)
+    return len(texts) > 1 or texts.isdisjoint(each.lower() for each in accepted)
