@@ -2,8 +2,9 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.pulsar.client.api.BatchReceivePolicy;
@@ -171,11 +172,16 @@ final class SubscriptionScenarios {
         List<String> topics = List.of(c.topic("t-0"), c.topic("t-1"), c.topic("t-2"), c.topic("t-3"));
         Consumer<String> consumer = c.client.newConsumer(Schema.STRING).topics(topics).subscriptionName("sub")
                 .subscribe();
-        List<CompletableFuture<Void>> sending = new ArrayList<>();
+        ExecutorService senders = Executors.newFixedThreadPool(topics.size());
+        List<Future<?>> sending = new ArrayList<>();
         for (String topic : topics) {
             Producer<String> producer = c.producer(topic);
-            sending.add(CompletableFuture.runAsync(() -> sendInOrder(producer, count)));
+            sending.add(senders.submit(() -> {
+                Context.send(producer, "", count);
+                return null;
+            }));
         }
+        senders.shutdown();
         Map<String, Integer> next = new HashMap<>();
         topics.forEach(topic -> next.put(topic, 0));
         while (next.values().stream().anyMatch(each -> each < count)) {
@@ -186,18 +192,8 @@ final class SubscriptionScenarios {
             Context.check(number <= expected, message.getTopicName() + ": " + number + " came before " + expected);
             next.put(message.getTopicName(), Math.max(expected, number + 1));
         }
-        for (CompletableFuture<Void> each : sending) {
+        for (Future<?> each : sending) {
             each.get(Context.PATIENCE_SECONDS, TimeUnit.SECONDS);
-        }
-    }
-
-    private static void sendInOrder(Producer<String> producer, int count) {
-        try {
-            for (int i = 0; i < count; i++) {
-                producer.send("" + i);
-            }
-        } catch (PulsarClientException failure) {
-            throw new CompletionException(failure);
         }
     }
 
