@@ -94,16 +94,6 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
             "topicPoliciesServiceClassName": (
                 f"{_PULSAR}broker.service.SystemTopicBasedTopicPoliciesService",
             ),
-            "transactionBufferProviderClassName": (
-                f"{_PULSAR}broker.transaction.buffer.impl.TopicTransactionBufferProvider",
-            ),
-            "transactionMetadataStoreProviderClassName": (
-                f"{_PULSAR}transaction.coordinator.impl.MLTransactionMetadataStoreProvider",
-                f"{_PULSAR}transaction.coordinator.impl.InMemTransactionMetadataStoreProvider",
-            ),
-            "transactionPendingAckStoreProviderClassName": (
-                f"{_PULSAR}broker.transaction.pendingack.impl.MLPendingAckStoreProvider",
-            ),
         },
     ),
     Behavior(
