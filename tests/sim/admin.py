@@ -5,8 +5,10 @@ from typing import Final
 
 from magnetar.admin.deletion import LocalRemover, delete_namespace, delete_topic
 from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.topic_names import ledger_name
 from magnetar.broker.ownership.ownership import ClusterOwnership
 from magnetar.broker.ownership.split_algorithms import RANGE, TOPIC_COUNT
+from magnetar.broker.redrive.progress import Order
 from magnetar.broker.service import BrokerService
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import MagnetarError, NotFound, SubscriptionNotFound
@@ -61,6 +63,14 @@ class Admin:
         name, policies = NamespaceName.parse(namespace), default_policies(self._service.cluster)
         return await _answer(self._service.resources.create_namespace(name, policies))
 
+    async def compact(self, topic: str) -> MagnetarError | None:
+        """Requests the compaction of a topic that this broker serves."""
+        return await _answer(self._compact(topic))
+
+    async def redrive(self, topic: str, subscription: str) -> MagnetarError | None:
+        """Starts to move all letters of a subscription to their origins."""
+        return await _answer(self._redrive(topic, subscription))
+
     # -- the handlers ----------------------------------------------------------------------
 
     def _ownership(self) -> ClusterOwnership:
@@ -82,6 +92,21 @@ class Admin:
         for part in await ownership.split(bundle, algorithm):
             if unload:
                 await ownership.unload(part)
+
+    async def _compact(self, topic: str) -> None:
+        logs = [ledger_name(parse_topic(topic))]
+        await self._service.topics.get_or_open(parse_topic(topic), create=False)
+        try:
+            await self._service.compaction.request(logs)
+        finally:
+            self._service.compactor.requested(logs)
+
+    async def _redrive(self, topic: str, subscription: str) -> None:
+        found = await self._service.topics.get_or_open(parse_topic(topic), create=False)
+        if not isinstance(found, PersistentTopic):
+            raise NotFound(topic)
+        order = Order(to=None, accepts=None, rate=None, limit=None, dry_run=False)
+        await self._service.redrives.start(found, subscription, order, None)
 
     async def _delete_subscription(self, topic: str, subscription: str, force: bool) -> None:
         found = await self._service.topics.get_or_open(parse_topic(topic), create=False)

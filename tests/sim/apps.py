@@ -67,7 +67,7 @@ class Subscription(ConsumerInterceptor):
 
     def before_consume(self, message: Message[Any]) -> Message[Any]:
         """A message has arrived."""
-        place = _place(message.id)
+        place = place_of(message.id)
         if place in self.acked:
             self._violated(
                 f"{TOPIC}/{self.name}: {message.data.decode()} at {place} arrived at the app after "
@@ -93,10 +93,9 @@ class App:
         """The names of subscriptions that exist."""
         self._client: Client | None = None
         self._closed = False
-        setattr(assemble, "random", SimpleNamespace(Random=lambda: self._rng))  # noqa: B010
-        setattr(assemble, "SystemClock", lambda: SimClock(world.loop))  # noqa: B010
+        simulate_clients(world, self._rng)
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begins to work."""
         self.process.start(self._run(), "app")
 
@@ -162,12 +161,12 @@ class App:
             except AlreadyClosed:
                 return  # the run is over
             for message in messages:
-                self._received(subscription, int(message.data), _place(message.id))
+                self._received(subscription, int(message.data), place_of(message.id))
             try:
                 await consumer.ack_many(messages)
             except (ClientError, TimeoutError):
                 continue  # they come again, unless the broker has the acks
-            subscription.acked.update(_place(message.id) for message in messages)
+            subscription.acked.update(place_of(message.id) for message in messages)
 
     def _received(self, subscription: Subscription, number: int, place: Place) -> None:
         violated = self._world.history.violated
@@ -181,5 +180,12 @@ class App:
         self._world.watching.counts["the app got a message"] += 1
 
 
-def _place(message_id: MessageId) -> Place:
+def simulate_clients(world: "World", rng: Random) -> None:
+    """Clients draw from `rng`, and have the clock of the run."""
+    setattr(assemble, "random", SimpleNamespace(Random=lambda: rng))  # noqa: B010
+    setattr(assemble, "SystemClock", lambda: SimClock(world.loop))  # noqa: B010
+
+
+def place_of(message_id: MessageId) -> Place:
+    """The place of a message in its topic."""
     return message_id.ledger_id, message_id.entry_id, message_id.batch_index

@@ -8,6 +8,7 @@ from tests.sim.bookies import SESSION_TTL_S, registered_bookies
 from tests.sim.clocks import SimClock
 from tests.sim.metadata import MetadataClient, MetadataServer
 from tests.sim.nodes import Node
+from tests.sim.object_store import SPEC
 from tests.sim.transport import SimSocket
 from tests.support.settings import changed
 
@@ -84,6 +85,8 @@ async def broker_main(node: Node, world: "World") -> None:
             delayed_delivery_strict=plan.delays.strict,
             delayed_delivery_tick_ms=plan.delays.tick_ms,
         )
+    if plan.table.messages:
+        settings = changed(settings, compaction_check_interval_s=plan.table.check_s)
     if plan.txn.messages:
         settings = changed(
             settings, transactions=True, transaction_outcome_retention_s=plan.txn.retention_s
@@ -110,6 +113,8 @@ async def broker_main(node: Node, world: "World") -> None:
             cache_bytes_max=CACHE_BYTES,
         ),
     )
+    if plan.table.messages:
+        service.compactor.artifacts = SPEC
     await service.start(listener)
     node.service, node.store, node.ledgers = service, store, service.ledgers
 

@@ -14,6 +14,7 @@ from tests.sim.metadata import MetadataClient
 from tests.sim.offloads import prepare_offloads
 from tests.sim.plan import TopicPlan
 from tests.sim.quorum_watch import watch_quorums
+from tests.sim.tables import prepare_tables
 
 from magnetar.broker.catalog.namespace_policies import default_policies
 from magnetar.broker.catalog.resources import Resources
@@ -34,6 +35,7 @@ def prepare(world: "World") -> None:
     watch_quorums(world)
     prepare_offloads(world)
     prepare_delays(world)
+    prepare_tables(world)
     world.watching.watch_steps()
     if size_bytes := world.plan.churn.cursor_bytes:
         cursor_log.LEDGER_BYTES_MIN  # noqa: B018  # it must be there

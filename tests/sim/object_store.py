@@ -7,7 +7,7 @@ fields of `ObjectStore` say. It reports a deletion of a live file at once.
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.abc import MetaPathFinder
@@ -21,6 +21,7 @@ import pyarrow.parquet
 from tests.sim.clocks import SimClock
 from tests.sim.loop import PROCESS, SimLoop
 
+from magnetar.compaction.records import COMPACTIONS_PREFIX, decode_compaction
 from magnetar.offload import file_decode, stores
 from magnetar.offload.records import OFFLOADS_PREFIX, decode_offload
 from magnetar.offload.store_threads import StoreThreads
@@ -81,6 +82,11 @@ class ObjectStore:
             decode_offload(key, one.value).path
             for key, one in self._metadata.store._records.items()
             if key.startswith(OFFLOADS_PREFIX)
+        } | {
+            file.path
+            for key, one in self._metadata.store._records.items()
+            if key.startswith(COMPACTIONS_PREFIX)
+            for file in decode_compaction(key, one.value).files
         }
 
     def heal(self) -> None:
@@ -130,6 +136,9 @@ class ObjectStore:
 
     async def head(self, path: str) -> dict[str, object]:
         await self.asked()
+        return self.described(path)
+
+    def described(self, path: str) -> dict[str, object]:
         found = self.stored(path)
         written = datetime.fromtimestamp(found.written_ms / 1000, UTC)
         return {"path": path, "size": len(found.data), "last_modified": written}
@@ -140,6 +149,11 @@ class Listing:
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         self._store, self._prefix = store, prefix
+
+    def __iter__(self) -> Iterator[list[dict[str, object]]]:
+        """One page, for a thread that may block."""
+        names = [path for path in sorted(self._store.files) if path.startswith(self._prefix)]
+        yield [self._store.described(path) for path in names]
 
     async def collect_async(self) -> list[dict[str, object]]:
         paths = [path for path in sorted(self._store.files) if path.startswith(self._prefix)]

@@ -91,6 +91,11 @@ STRIKES_CHANCE: Final = 0.5
 """Of the runs with transactions."""
 DELAYS: Final = 0xDE1A
 DELAYS_CHANCE: Final = 0.35
+TABLE: Final = 0x7AB1
+TABLE_CHANCE: Final = 0.08
+LETTERS: Final = 0x1E77
+LETTERS_CHANCE: Final = 0.2
+"""Of the runs with transactions."""
 APP: Final = 0xA4B
 APP_CHANCE: Final = 0.3
 DEDUPLICATION: Final = 0xDED0
@@ -214,6 +219,39 @@ class AppPlan:
 
 
 @dataclass(slots=True)
+class TablePlan:
+    """A topic that brokers compact while it is written and read (`tables.py`); none by default."""
+
+    messages: int = 0
+    """How many are sent; 0: there is no such topic."""
+    keys: int = 5
+    pace_s: float = 0.05
+    tombstone_chance: float = 0.2
+    threshold_bytes: int = 1
+    check_s: float = 1.0
+    """Between a broker's checks of thresholds; 0: only requests compact."""
+    request_s: float = 2.0
+    """The mean time between two requests of an operator."""
+    strike_chance: float = 0.0
+    """That an event hits the owner of the topic at a record of a compaction."""
+    bad_store_chance: float = 0.0
+    """That the object store refuses a request, or damages an upload."""
+
+
+@dataclass(slots=True)
+class LettersPlan:
+    """Dead letters that brokers move back to their origin (`dead_letters.py`); none by default."""
+
+    messages: int = 0
+    """How many are sent; 0: there are none."""
+    pace_s: float = 0.1
+    redrive_s: float = 2.0
+    """The mean time between two requests of an operator."""
+    strike_chance: float = 0.0
+    """That an event hits the owner of the letters at a record of a transaction."""
+
+
+@dataclass(slots=True)
 class Plan:
     """One run."""
 
@@ -237,6 +275,8 @@ class Plan:
     txn: TxnPlan = field(default_factory=TxnPlan)
     delays: DelayPlan = field(default_factory=DelayPlan)
     app: AppPlan = field(default_factory=AppPlan)
+    table: TablePlan = field(default_factory=TablePlan)
+    letters: LettersPlan = field(default_factory=LettersPlan)
     deduplicates: int = 0
     """Topics deduplicate, and store their ids after this number of entries; 0: they do not."""
 
@@ -379,6 +419,35 @@ def add_app(plan: Plan, *, always: bool = False) -> None:
     rng = Random(plan.seed ^ APP)
     if plan.world == "topics" and (rng.random() < APP_CHANCE or always):
         plan.app = AppPlan(rng.choice((40, 100)), rng.choice((0.01, 0.05, 0.2)))
+
+
+def add_table(plan: Plan, *, always: bool = False) -> None:
+    """Adds a compacted topic to some runs of topics, drawn independently."""
+    rng = Random(plan.seed ^ TABLE)
+    if plan.world == "topics" and (rng.random() < TABLE_CHANCE or always):
+        plan.table = TablePlan(
+            messages=rng.choice((60, 120)),
+            keys=rng.choice((2, 5, 20)),
+            pace_s=rng.choice((0.02, 0.08, 0.2)),
+            tombstone_chance=rng.choice((0.0, 0.2, 0.5)),
+            threshold_bytes=rng.choice((1, 500, 5_000)),
+            check_s=rng.choice((0.0, 0.5, 2.0)),
+            request_s=rng.choice((0.5, 2.0, 6.0)),
+            strike_chance=rng.choice((0.0, 0.1, 0.3)),
+            bad_store_chance=rng.choice((0.0, 0.0, 0.05, 0.2)),
+        )
+
+
+def add_letters(plan: Plan, *, always: bool = False) -> None:
+    """Adds dead letters to some runs with transactions, drawn independently."""
+    rng = Random(plan.seed ^ LETTERS)
+    if plan.txn.messages and (rng.random() < LETTERS_CHANCE or always):
+        plan.letters = LettersPlan(
+            messages=rng.choice((20, 60)),
+            pace_s=rng.choice((0.02, 0.1, 0.3)),
+            redrive_s=rng.choice((0.5, 2.0, 5.0)),
+            strike_chance=rng.choice((0.0, 0.1, 0.3)),
+        )
 
 
 def add_transactions(plan: Plan, *, always: bool = False) -> None:

@@ -16,7 +16,9 @@ from tests.sim.plan import (
     add_deduplication,
     add_delays,
     add_hazards,
+    add_letters,
     add_strikes,
+    add_table,
     add_transactions,
     draw_plan,
 )
@@ -68,6 +70,8 @@ def simulate(
         add_deduplication(plan)
         add_delays(plan)
         add_app(plan)
+        add_table(plan)
+        add_letters(plan)
     else:
         plan.ages = plan.tells = False  # its seeds were found without, unless it leans to that
     if bug is not None and bug.lean is not None:

@@ -16,6 +16,7 @@ from tests.sim.brokers import BROKER_PORT, broker_main, prepare_cluster
 from tests.sim.checker import check
 from tests.sim.churning import reload_topics, start_churn
 from tests.sim.client import Client
+from tests.sim.dead_letters import DeadLetters
 from tests.sim.delays import Delays
 from tests.sim.faults import play
 from tests.sim.history import History
@@ -27,6 +28,7 @@ from tests.sim.object_store import ObjectStore
 from tests.sim.offloads import missing_files, stop_offloads
 from tests.sim.plan import Plan, TopicPlan
 from tests.sim.records import disagreement, trimmed_early
+from tests.sim.tables import Table
 from tests.sim.transactions import Transactions
 from tests.sim.watching import Watching
 from tests.sim.workload import Consumer, Habits, Producer
@@ -82,6 +84,8 @@ class World:
         """The bookie that an operator takes away, if there is one."""
         self.transactions = Transactions(self) if plan.txn.messages else None
         self.app = App(self) if plan.app.messages else None
+        self.table = Table(self) if plan.table.messages else None
+        self.letters = DeadLetters(self) if plan.letters.messages else None
         self.started_at = 0.0
         self.healed_at = 0.0
 
@@ -95,11 +99,11 @@ class World:
     def processes(self) -> list[Process]:
         """Every life there was."""
         lives = [process for node in self.nodes.values() for process in node.processes]
-        apps = () if self.app is None else (self.app.process,)
+        apps = [one.process for one in (self.app, self.table, self.letters) if one is not None]
         return [*lives, *self.clients, *apps, self.metadata.process, self.loop.world]
 
     def hosts(self) -> list[str]:
-        apps = () if self.app is None else (self.app.process.host,)
+        apps = [one.process.host for one in (self.app, self.table, self.letters) if one is not None]
         return [*self.nodes, "metadata", *(client.host for client in self.clients), *apps]
 
     async def run_all(self) -> None:
@@ -113,8 +117,13 @@ class World:
             if consumer.subscription != AUDIT:
                 self.history.recording.drained(consumer.topic, consumer.subscription)
         stop_offloads(self)
-        if self.app is not None:
-            await self.app.close()
+        if self.table is not None:
+            await self.table.check()
+        if self.letters is not None:
+            await self.letters.check()
+        for of_client in (self.app, self.table, self.letters):
+            if of_client is not None:
+                await of_client.close()
         if ended := self.metadata.watching.ended:
             self.watching.counts["a lease ran out under a living holder"] = ended
         if self.transactions is not None:
@@ -157,8 +166,9 @@ class World:
                 self.produce(topic, f"p{number}", rng)
         if self.transactions is not None:
             await self.transactions.start()
-        if self.app is not None:
-            self.app.start()
+        for of_client in (self.app, self.table, self.letters):
+            if of_client is not None:
+                await of_client.start()
         self.started_at = self.loop.now
         await start_churn(self)
 
@@ -293,6 +303,7 @@ class World:
                             f"{topic.name}/{subscription.name}: {key}, receipted as {sent.receipt} "
                             f"at {sent.receipted_at:.3f}, was not delivered"
                         )
-        if self.app is not None and (lack := self.app.missing()):
-            return lack
+        for of_client in (self.app, self.table, self.letters):
+            if of_client is not None and (lack := of_client.missing()):
+                return lack
         return "" if self.transactions is None else self.transactions.missing()

@@ -22,6 +22,7 @@ def all_bugs() -> dict[str, Bug]:
         hazards,
         instances,
         ledger,
+        tables,
         topics,
         transactions,
     )
@@ -36,6 +37,7 @@ def all_bugs() -> dict[str, Bug]:
         *transactions.BUGS,
         *deduplication.BUGS,
         *delays.BUGS,
+        *tables.BUGS,
         *client.BUGS,
     )
     return {bug.name: bug for bug in found}

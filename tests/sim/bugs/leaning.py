@@ -8,7 +8,9 @@ from tests.sim.plan import (
     AppPlan,
     DelayPlan,
     FaultPlan,
+    LettersPlan,
     Plan,
+    TablePlan,
     add_churn,
     add_transactions,
     draw_topic,
@@ -105,6 +107,30 @@ def app() -> Lean:
 
     def lean(plan: Plan) -> None:
         plan.app = AppPlan(messages=150, pace_s=0.02)
+
+    return lean
+
+
+def table(**more: float) -> Lean:
+    """A compacted topic, with `more` of what `TablePlan` has."""
+
+    def lean(plan: Plan) -> None:
+        plan.table = TablePlan(messages=80, pace_s=0.05, check_s=0.5, request_s=1.0)
+        for name, value in more.items():
+            getattr(plan.table, name)  # it must be there
+            setattr(plan.table, name, value)
+
+    return lean
+
+
+def letters(**more: float) -> Lean:
+    """Dead letters that are moved back, with `more` of what `LettersPlan` has."""
+
+    def lean(plan: Plan) -> None:
+        plan.letters = LettersPlan(messages=40, pace_s=0.2, redrive_s=0.5, strike_chance=0.4)
+        for name, value in more.items():
+            getattr(plan.letters, name)  # it must be there
+            setattr(plan.letters, name, value)
 
     return lean
 
