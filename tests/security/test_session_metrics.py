@@ -24,6 +24,10 @@ async def test_connections_and_denials_are_counted() -> None:
         assert of(series, *connections, 'result="unavailable"') == 1
         assert of(series, *connections, 'result="refreshed"') == 0
         assert of(series, *connections, 'result="expired"') == 0
+        assert of(series, "pulsar_authentication_success_total", 'of="connection"') == 2
+        refused = ("pulsar_authentication_failures_total", 'of="connection"')
+        assert of(series, *refused, 'reason="refused"') == 3
+        assert of(series, *refused, 'reason="unavailable"') == 1
         assert of(series, "magnetar_authorization_denied_total", 'right="topic"') == 1
         assert security_of(w).counts.accepted == 2
 

@@ -11,7 +11,11 @@ from magnetar.admin.metrics.page import MetricsPage
 from magnetar.admin.metrics.topic_series import bucket_families
 from magnetar.bookie.api import BookieIdentity
 from magnetar.bookie.stats import LATENCY_BUCKETS_MS, BookieStats, Latencies
+from magnetar.broker.schema.registry import CompatibilityStrategy
 from magnetar.broker.subscription.spec import SubType
+from magnetar.core.errors import IncompatibleSchema
+from magnetar.core.names import parse_topic
+from magnetar.schemas.model import SchemaInfo, SchemaType
 from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
 
@@ -114,6 +118,57 @@ async def test_buckets_are_those_of_the_last_minute(admin: Admin) -> None:
     await admin.publish([b"x" * 200], producer=producer)
     admin.page.turn()
     assert await sizes() == (1, 0, 1)
+
+
+async def test_managed_ledgers_are_summed_by_namespace(admin: Admin) -> None:
+    for local in ("a", "b"):
+        producer = await admin.producer(local)
+        await admin.publish([b"x" * 200] * 3, local, producer=producer)
+    admin.page.turn()
+    series = await scrape(admin.page)
+    namespace = 'namespace="t1/n1/persistent"'
+    assert of(series, "pulsar_ml_AddEntrySucceed", namespace) == 6
+    assert of(series, "pulsar_ml_AddEntryMessagesRate", namespace) == pytest.approx(6 / 60)
+    stored = [value for (name, _), value in series.items() if name == "pulsar_storage_size"]
+    assert of(series, "pulsar_ml_StoredMessagesSize", namespace) == sum(stored) > 0
+    sizes = ("pulsar_ml_EntrySizeBuckets", namespace)
+    assert of(series, *sizes, 'quantile="128.0_512.0"') == pytest.approx(6 / 60)
+    assert of(series, *sizes, 'quantile="0.0_128.0"') == 0
+    assert of(series, "pulsar_ml_EntrySizeBuckets_OVERFLOW", namespace) == 0
+    latencies = [v for (name, _), v in series.items() if name.startswith("pulsar_ml_AddEntryLat")]
+    assert len(latencies) == 10
+    assert sum(latencies) == pytest.approx(6 / 60)
+
+
+async def test_schemas_are_counted_by_namespace(admin: Admin) -> None:
+    schemas = admin.service.schemas
+    text = '{"type":"record","name":"R","fields":[{"name":"a","type":"%s"}]}'
+    kept, other = (
+        SchemaInfo(SchemaType.AVRO, (text % kind).encode()) for kind in ("int", "string")
+    )
+    topic = parse_topic("persistent://t1/n1/a")
+    await schemas.put(topic, kept, CompatibilityStrategy.FULL)
+    with pytest.raises(IncompatibleSchema):
+        await schemas.put(topic, other, CompatibilityStrategy.FULL)
+    await schemas.get(topic)
+    await schemas.delete(topic)
+    series = await scrape(admin.page)
+    counts = {
+        name.removeprefix("pulsar_schema_"): value
+        for (name, labels), value in series.items()
+        if name.startswith("pulsar_schema_") and 'namespace="t1/n1"' in labels
+    }
+    assert counts.pop("put_ops_latency_sum") > 0
+    counts = {name: count for name, count in counts.items() if not name.endswith("_sum")}
+    assert counts == {
+        **dict.fromkeys(("get_ops_latency_count", "put_ops_latency_count"), 1),
+        "del_ops_latency_count": 1,
+        "put_ops_failed_total": 1,
+        "compatible_total": 1,
+        "incompatible_total": 1,
+        "get_ops_failed_total": 0,
+        "del_ops_failed_total": 0,
+    }
 
 
 LABELS = 'cluster="standalone",namespace="t1/n1",topic="persistent://t1/n1/a"}'

@@ -14,9 +14,11 @@ from magnetar.admin.metrics.balance_series import balance_families
 from magnetar.admin.metrics.bookie_series import BookieSeries, BookieWithStats
 from magnetar.admin.metrics.broker_series import CacheRates, broker_families
 from magnetar.admin.metrics.cold_series import ColdSeries
+from magnetar.admin.metrics.ledger_series import ledger_families
 from magnetar.admin.metrics.network_usage import NetworkUsage
 from magnetar.admin.metrics.participant_series import ParticipantSeries
 from magnetar.admin.metrics.quota_series import QuotaSeries
+from magnetar.admin.metrics.schema_series import schema_families
 from magnetar.admin.metrics.security_series import security_families
 from magnetar.admin.metrics.subscription_series import NO_SUBSCRIPTIONS, SubscriptionSeries
 from magnetar.admin.metrics.topic_series import (
@@ -104,6 +106,7 @@ class MetricsPage:
             self._cold.families(service),
             _compaction_families(service),
             security_families(service),
+            schema_families(service),
             balance_families(service, self._balance, self._network),
             transaction_families(service),
         ):
@@ -128,6 +131,8 @@ class MetricsPage:
         for piece in pieces:
             yield piece
             await asyncio.sleep(0)
+        for piece in ledger_families(topics, namespaces, cluster):
+            yield piece
         for piece in quotas.families(cluster, topics=settings.operation.topic_metrics):
             yield piece
         for piece in chain(participants.families(), () if delays is None else delays.families()):

@@ -85,8 +85,10 @@ class TopicSeries:
         self._windows = windows
         self.labels: list[str] = []
         self.rows: list[Row] = []
-        self._bucket_labels: list[str] = []
-        self._buckets: list[Counts] = []
+        self.persistent: list[bool] = []
+        """Of each row, whether its topic is persistent."""
+        self.buckets: list[tuple[int, Counts]] = []
+        """The index of a row with traffic, and its counts as `bucket_families` names them."""
         self._deduplicated: list[str] = []
         self._duplicates: list[int] = []
         self._forgotten: list[int] = []
@@ -122,9 +124,9 @@ class TopicSeries:
             self._deduplicated.append(labels)
             self._duplicates.append(deduplication.duplicates)
             self._forgotten.append(deduplication.forgotten)
+        self.persistent.append(topic.name.persistent)
         if window is not NO_TRAFFIC and topic.name.persistent:
-            self._bucket_labels.append(labels)
-            self._buckets.append((*window, sum(window[:LATENCIES])))
+            self.buckets.append((len(self.rows) - 1, (*window, sum(window[:LATENCIES]))))
 
     def families(self) -> Iterator[str]:
         """Yields the text of each family."""
@@ -140,8 +142,10 @@ class TopicSeries:
             for rate, bytes_in in zip(columns[_RATE_IN], columns[_THROUGHPUT_IN], strict=True)
         ]
         yield family(AVERAGE_SIZE, self.labels, averages)
-        for name, column in zip(bucket_families(), zip(*self._buckets, strict=True), strict=False):
-            yield family(name, self._bucket_labels, column)
+        labels = [self.labels[index] for index, _ in self.buckets]
+        counts = zip(*(counts for _, counts in self.buckets), strict=True)
+        for name, column in zip(bucket_families(), counts, strict=False):
+            yield family(name, labels, column)
 
 
 def by_namespace(

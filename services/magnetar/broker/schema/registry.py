@@ -24,6 +24,7 @@ from typing import Final
 
 import msgspec
 
+from magnetar.broker.schema.counts import DELETE, GET, PUT, SchemaCounts
 from magnetar.core.clock import Clock
 from magnetar.core.errors import IncompatibleSchema, MetadataError
 from magnetar.core.names import NamespaceName, TopicName
@@ -125,6 +126,7 @@ class SchemaRegistry:
         self._store = store
         self._clock = clock
         self._cache: OrderedDict[str, _Versions] = OrderedDict()
+        self.counts = SchemaCounts(clock)
 
     async def for_producer(
         self, topic: TopicName, schema: SchemaInfo | None, policy: SchemaPolicy
@@ -199,7 +201,8 @@ class SchemaRegistry:
         self, topic: TopicName, version: bytes | int | None = None
     ) -> VersionedSchema | None:
         """Returns a version, or the latest; None if it does not exist or is deleted."""
-        live = (await self._versions(topic)).live
+        with self.counts.counted(topic, GET):
+            live = (await self._versions(topic)).live
         if version is None:
             return live[-1] if live else None
         number = version_from_bytes(version) if isinstance(version, bytes) else version
@@ -226,7 +229,23 @@ class SchemaRegistry:
     ) -> None:
         """Raises IncompatibleSchema if `schema` could not be registered; writes nothing."""
         _check_valid(schema)
-        _check_against((await self._versions(topic)).live, schema, strategy)
+        self._check_against(topic, (await self._versions(topic)).live, schema, strategy)
+
+    def _check_against(
+        self,
+        topic: TopicName,
+        live: Sequence[VersionedSchema],
+        schema: SchemaInfo,
+        strategy: CompatibilityStrategy,
+    ) -> None:
+        """Raises IncompatibleSchema if the schema may not follow the live versions."""
+        counts = self.counts.of(topic)
+        try:
+            _check_against(live, schema, strategy)
+        except IncompatibleSchema:
+            counts.incompatible += 1
+            raise
+        counts.compatible += 1
 
     async def put(
         self,
@@ -237,6 +256,12 @@ class SchemaRegistry:
         user: str = "",
     ) -> int:
         """Returns the version of `schema`; registers it if it is new and compatible."""
+        with self.counts.counted(topic, PUT):
+            return await self._put(topic, schema, strategy, user)
+
+    async def _put(
+        self, topic: TopicName, schema: SchemaInfo, strategy: CompatibilityStrategy, user: str
+    ) -> int:
         from magnetar.broker.schema.compatibility import same_schema
 
         _check_valid(schema)
@@ -245,7 +270,7 @@ class SchemaRegistry:
             for registered in versions.live:
                 if same_schema(registered.schema, schema):
                     return registered.version
-            _check_against(versions.live, schema, strategy)
+            self._check_against(topic, versions.live, schema, strategy)
             version = await self._append(topic, versions, schema, user=user, deleted=False)
             if version is not None:
                 return version
@@ -253,6 +278,10 @@ class SchemaRegistry:
 
     async def delete(self, topic: TopicName, *, user: str = "") -> int:
         """Appends a tombstone and returns its version."""
+        with self.counts.counted(topic, DELETE):
+            return await self._delete(topic, user)
+
+    async def _delete(self, topic: TopicName, user: str) -> int:
         for _ in range(CAS_ATTEMPTS_MAX):
             versions = await self._versions(topic)
             tombstone = SchemaInfo(SchemaType.NONE, b"")
