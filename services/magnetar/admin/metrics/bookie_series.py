@@ -103,7 +103,7 @@ class BookieSeries:
 class RecentCounts:
     """Quantiles of a histogram over the last whole window and the current one.
 
-    A window ends with the first call after WINDOW_S: a histogram that nobody reads costs nothing.
+    A window ends with the first call after WINDOW_S: a histogram that is not read costs nothing.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
