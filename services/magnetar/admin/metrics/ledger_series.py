@@ -70,7 +70,7 @@ def _buckets(
     name: str, ranges: list[str], labels: list[str], rates: list[list[float]]
 ) -> Iterator[str]:
     """Yields a family with a series for each bucket, and that of what is above all bounds."""
-    named = [f'{label[:-1]},quantile="{each}"}}' for label in labels for each in ranges]
+    named = [f'{label[:-1]},quantile="{limits}"}}' for label in labels for limits in ranges]
     values = [rate for row in rates for rate in row[: len(ranges)]]
     yield family(f"pulsar_ml_{name}", named, values)
     yield family(f"pulsar_ml_{name}_OVERFLOW", labels, [row[-1] for row in rates])

@@ -19,13 +19,13 @@ def schema_families(service: BrokerService) -> Iterator[str]:
     counts = list(by_namespace.values())
     for operation in OPERATIONS:
         prefix = f"pulsar_schema_{operation}_ops_"
-        sums = [round(each.seconds[operation] * MS_PER_S, 3) for each in counts]
-        succeeded = [each.succeeded[operation] for each in counts]
-        failed = [each.failed[operation] for each in counts]
+        sums = [round(namespace.seconds[operation] * MS_PER_S, 3) for namespace in counts]
+        succeeded = [namespace.succeeded[operation] for namespace in counts]
+        failed = [namespace.failed[operation] for namespace in counts]
         yield family(prefix + "latency_count", labels, succeeded, "counter")
         yield family(prefix + "latency_sum", labels, sums, "counter")
         yield family(prefix + "failed_total", labels, failed, "counter")
-    compatible = [each.compatible for each in counts]
-    incompatible = [each.incompatible for each in counts]
+    compatible = [namespace.compatible for namespace in counts]
+    incompatible = [namespace.incompatible for namespace in counts]
     yield family("pulsar_schema_compatible_total", labels, compatible, "counter")
     yield family("pulsar_schema_incompatible_total", labels, incompatible, "counter")
