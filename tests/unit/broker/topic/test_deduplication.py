@@ -306,6 +306,34 @@ async def test_messages_in_flight_when_it_is_switched_on_are_recorded() -> None:
         assert [number for _, number, _ in await stored(topic)] == [0, 1, 2, 3]
 
 
+async def test_messages_in_flight_when_it_is_switched_off_get_their_answers_in_order() -> None:
+    async with stage(**ON) as s:
+        topic = await s.topic()
+        producer, sink = await attach(topic, "a")
+        await send(topic, producer, *ids("a", 0))
+        s.bookie.hold = True
+        topic.publish(producer, run_of_entries(producer, ids("a", 1, 2)))
+        topic.publish(producer, run_of_entries(producer, ids("a", 0)))  # stored
+        topic.publish(producer, run_of_entries(producer, ids("a", 2)))  # in flight
+        await s.set(DEDUPLICATION, False, topic)
+        while topic.deduplication is not None:
+            await turns(1)
+        topic.publish(producer, run_of_entries(producer, ids("a", 2)))  # off: stored again
+        await turns(60)
+        assert producer.pending_runs == 4
+        s.bookie.release()
+        while producer.pending_runs or topic.deduplication_switch.status != "Disabled":
+            await turns(1)
+        assert [numbers for numbers, _, _ in sink.receipts] == [[0], [1, 2], [0], [2]]
+        assert sink.receipts[2][1:] == (-1, -1)
+        assert [numbers for numbers, _ in sink.errors] == [[2]]
+        assert sink.told == ["receipts", "receipts", "receipts", "errors", "receipts"]
+        assert [number for _, number, _ in await stored(topic)] == [0, 1, 2, 2]
+        topic = await crashed(s, topic)
+        producer, _ = await attach(topic, "a")
+        assert producer.last_sequence_id == -1
+
+
 async def test_a_topic_whose_producers_never_came_has_no_cursor() -> None:
     async with stage(**ON) as s:
         topic = await s.topic()

@@ -9,6 +9,7 @@ from tests.unit.ledger.stage import turns
 
 from magnetar.broker.subscription.spec import SubType
 from magnetar.broker.topic.persistent import PersistentTopic
+from magnetar.broker.topic.transactions import expiry
 from magnetar.core.errors import MagnetarError, TransactionConflict, TransactionNotFound
 from magnetar.core.ids import EARLIEST
 from magnetar.transactions.model import Outcome, TxnId, TxnState
@@ -282,6 +283,26 @@ async def test_an_abort_of_acks_from_before_a_restart_redelivers_to_whom_the_key
         await two[0].end(T1, Outcome.ABORT)
         await turns(100)
         assert sorted([*two[0].sink.take(), *two[1].sink.take()]) == [*"aceg"]
+
+
+async def test_recovered_transactions_that_are_open_do_not_delay_the_look_up_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expiry, "LOOKED_UP_AT_ONCE_MAX", 1)
+    async with txn_stage() as t:
+        topic = await t.topic()
+        acks = await attached(t, topic, SubType.Shared)
+        positions = await t.s.publish(topic, "a", "b")
+        await turns(50)
+        for txn, position in zip((T1, T2), positions, strict=True):
+            t.records.open(txn, topic)
+            assert await acks.ack(txn, position) is None
+        topic = await t.reopened(topic, crash=True)
+        subscription = topic.subscriptions["s"]
+        t.records.asked.clear()
+        await turns(100)  # no time passes
+        assert t.records.asked == [T1, T2]
+        assert all(map(subscription.transactions.is_looked_up, (T1, T2)))
 
 
 async def test_a_seek_drops_the_pending_acks() -> None:
