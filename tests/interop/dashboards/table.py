@@ -20,7 +20,16 @@ listed below. *In part*: at least one has.
 
 The boards of the first kind choose by the labels `cluster`, `job` and `instance`, those of the
 second also by `kubernetes_pod_name`; the chart's PodMonitors set all of them, with the jobs
-`broker`, `bookie` and `recovery`. The chart's own dashboards and alerts are evaluated as well.
+`broker`, `bookie` and `recovery`. Without the chart, Prometheus' configuration sets them:
+
+    scrape_configs:
+      - job_name: broker
+        honor_labels: true
+        static_configs:
+          - targets: ["127.0.0.1:8080"]
+            labels: {cluster: orders, kubernetes_pod_name: broker-1}
+
+The chart's own dashboards and alerts are evaluated as well.
 """
 Judged = tuple[Panel, list[Reason | None]]
 """A panel, and why each of its queries has no data."""
