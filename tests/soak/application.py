@@ -90,13 +90,15 @@ class Application:
         stop_blocking = threading.Event()
         thread = threading.Thread(target=self._blocking_rounds, args=(stop_blocking,))
         thread.start()
-        async with Client(self._url) as client:
-            rounds = Rounds(client, self._url, self._rng)
-            while not self._stop.is_set():
-                await self._work(rounds, loop.time() + self._report_every_s)
-                await self._rest(client)
-        stop_blocking.set()
-        await asyncio.to_thread(thread.join)
+        try:
+            async with Client(self._url) as client:
+                rounds = Rounds(client, self._url, self._rng)
+                while not self._stop.is_set():
+                    await self._work(rounds, loop.time() + self._report_every_s)
+                    await self._rest(client)
+        finally:
+            stop_blocking.set()
+            await asyncio.to_thread(thread.join)
         await asyncio.gather(watching)
         await self._check_end()
         return self._report

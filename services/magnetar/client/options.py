@@ -93,7 +93,8 @@ class RoundRobin:
     """Messages without a key go to one partition for a while, then to the next.
 
     With batching, the partition changes when its batch is sent; without, with each message.
-    Partitions that are disconnected, or have too many unanswered messages, are left out.
+    Partitions that are disconnected, have not answered for a second, or have too many unanswered
+    messages are left out.
     """
 
 

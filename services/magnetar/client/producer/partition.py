@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 log = get_logger("magnetar.client.producer")
 
+STALLED_S: Final = 1.0
+"""A partition that has not answered for so long is left out by round robin."""
 CHECKSUM_ATTEMPTS_MAX: Final = 3
 """How often an entry is sent again after the broker received other bytes."""
 MESSAGE_OVERHEAD_BYTES: Final = 256
@@ -135,6 +137,9 @@ class PartitionProducer:
             return self._was_attached
         limit = self.permits.limit
         if limit and self.permits.taken >= limit:
+            return True
+        oldest = self._pending.oldest
+        if oldest is not None and self._loop.time() - oldest.created_at > STALLED_S:
             return True
         share = self._context.memory.limit // 8
         return bool(share) and self._pending.size_bytes > share
@@ -475,8 +480,7 @@ class PartitionProducer:
             self._reset(f"Receipt {receipt.sequence_id} came before {entry.sequence_id}")
             return
         pending.pop()
-        stats = self._stats
-        elapsed_s = self._loop.time() - entry.created_at
+        stats, elapsed_s = self._stats, self._loop.time() - entry.created_at
         stats.entries_sent += 1
         stats.messages_sent += entry.permits
         stats.bytes_sent += entry.size_bytes - MESSAGE_OVERHEAD_BYTES * entry.permits

@@ -88,5 +88,7 @@ class Router:
             if not lanes[candidate].blocked:
                 self._at = candidate
                 return candidate
+        if self._sticky and lanes[at].batch_is_open:
+            return at  # all are blocked: batches fill up as if none was
         self._at = (at + 1) % count
         return self._at
