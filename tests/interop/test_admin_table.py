@@ -21,6 +21,7 @@ def test_answers_are_those_of_pulsar_or_listed(java: JavaPrograms, tmp_path: Pat
     recorded = table.recorded()
     assert [answer.command for answer in ours] == [answer.command for answer in recorded]
     assert table.mismatches(ours, recorded) == []
+    assert table.needless(ours, recorded) == []
 
 
 def test_the_catalog_is_that_of_the_tool(java: JavaPrograms, tmp_path: Path) -> None:

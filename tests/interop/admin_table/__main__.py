@@ -45,11 +45,15 @@ def _compare(directory: Path) -> int:
     with ServerProcess(directory, environment=ENVIRONMENT) as process:
         server = ServerAddress(process.service_url, process.http_url)
         ours = answers(prepare(), server, directory)
-    found = table.mismatches(ours, table.recorded())
+    recorded = table.recorded()
+    found = table.mismatches(ours, recorded)
     for our, pulsar in found:
         print(f"{our.command}\n  ours:   {our}\n  Pulsar: {pulsar}")
+    needless = table.needless(ours, recorded)
+    for command in needless:
+        print(f"{command}\n  is listed as a difference, and there is none")
     print(f"{len(ours)} lines, {len(found)} differ from what is recorded or listed")
-    return 1 if found else 0
+    return 1 if found or needless else 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ GOLDEN = ROOT / "tests" / "golden" / "pulsar_admin"
 ANSWERS = GOLDEN / "answers_of_pulsar_4_2_4.jsonl"
 CATALOG = GOLDEN / "commands_of_pulsar_admin_4_0_8.json"
 PAGE = ROOT / "docs" / "run" / "pulsar-admin.md"
-# From the mildest to the one that a command with several lines is listed under.
+# From the mildest on; a command with several lines may have several.
 VERDICTS = ("same", "better", "different", "absent")
 NOT_COMPARED = "not compared yet"
 HEAD = """# The commands of pulsar-admin
@@ -24,9 +24,7 @@ HEAD = """# The commands of pulsar-admin
 Made by `python -m tests.interop.admin_table page`; do not edit. It lists all commands of
 `pulsar-admin` 4.0.8. *Same*: status, exit code and normalized output are those of Pulsar 4.2.4, for
 the arguments in `tests/interop/admin_table/commands`. *Better*, *different* and *absent* have the
-reason. *Not compared yet*: the table has no line for the command; other tests in
-`tests/interop` use
-many of these commands.
+reason; *in part* is for some of the arguments.
 """
 
 
@@ -93,6 +91,12 @@ def _as_listed(our: Answer, pulsar: Answer, listed: Difference | None) -> bool:
     return listed.answer in f"{our.status} {json.dumps(our.output)}"
 
 
+def needless(ours: list[Answer], pulsars: list[Answer]) -> list[str]:
+    """Listed differences that no line shows any more: they would hide the next one."""
+    pairs = zip(ours, pulsars, strict=True)
+    return sorted(differences().keys() - {our.command for our, pulsar in pairs if our != pulsar})
+
+
 def page() -> str:
     """The page's text."""
     known, groups = differences(), absent_groups()
@@ -117,9 +121,11 @@ def page() -> str:
 def _cell(rows: list[tuple[str, str]]) -> str:
     if not rows:
         return NOT_COMPARED
-    worst = max((verdict for verdict, _ in rows), key=VERDICTS.index)
-    reasons = dict.fromkeys(reason for _, reason in rows if reason)
-    return f"{worst}: {' '.join(reasons)}" if reasons else worst
+    parts = []
+    for verdict in sorted({verdict for verdict, _ in rows}, key=VERDICTS.index):
+        reasons = dict.fromkeys(reason for found, reason in rows if found == verdict and reason)
+        parts.append(f"{verdict}: {' '.join(reasons)}" if reasons else verdict)
+    return " In part ".join(part if part.endswith(".") else f"{part}." for part in parts)
 
 
 def unknown_lines() -> list[str]:

@@ -86,7 +86,7 @@ async def test_a_deletion_starts_over_only_if_its_own_mark_has_changed(
 @pytest.mark.parametrize(
     ("field", "value", "reason"),
     [
-        *((field, "x", f"{text}, and leave it out") for field, text in _ELSEWHERE.items()),
+        *((field, "x", f"{text}; leave it out") for field, text in _ELSEWHERE.items()),
         ("offloadersDirectory", "/x", "leave it out"),
         ("managedLedgerOffloadMaxThreads", 3, "leave it out"),
     ],

@@ -115,4 +115,4 @@ def _no_effect(name: str, driver: object) -> str:
             f"{_DRIVER} is {driver or 'not set'}"
         )
     instead = _ELSEWHERE.get(name)
-    return f"{name} has no effect here: {instead + ', and ' if instead else ''}leave it out"
+    return f"{name} has no effect here: {instead + '; ' if instead else ''}leave it out"
