@@ -1,6 +1,7 @@
 """The threads in which users' callbacks and listeners run, so that those may call the client."""
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -9,7 +10,11 @@ log = logging.getLogger("magnetar.pulsar")
 
 
 class CallbackThread:
-    """Runs functions one after the other, in a thread that starts with the first."""
+    """Runs functions one after the other, in a thread that starts with the first.
+
+    A forked child has no such thread, and perhaps a lock that nobody releases: there, nothing
+    waits for either.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -17,9 +22,13 @@ class CallbackThread:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     def post(self, function: Callable[[], object]) -> None:
-        """Runs a function soon; after `close`, in the calling thread."""
+        """Runs a function soon; after `close`, and in a forked child, in the calling thread."""
+        if self._pid != os.getpid():
+            _run(function)
+            return
         with self._lock:
             if not self._closed:
                 if self._thread is None:
@@ -40,6 +49,8 @@ class CallbackThread:
 
     def end(self) -> None:
         """Ends the thread once it has run what was posted; does not wait for that."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             self._closed = True
             self._queue.put(None)
@@ -47,7 +58,7 @@ class CallbackThread:
     def close(self) -> None:
         """Runs what was posted and ends the thread; the thread itself does not wait for it."""
         self.end()
-        thread = self._thread
+        thread = self._thread if self._pid == os.getpid() else None
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 

@@ -2,6 +2,8 @@
 
 import gc
 import logging
+import os
+import signal
 import threading
 import warnings
 from enum import Enum
@@ -298,6 +300,32 @@ def test_an_exit_in_a_callback_leaves_the_others() -> None:
     thread.post(exits)
     thread.post(heard.set)
     assert heard.wait(DEADLINE_S)
+    thread.close()
+
+
+def test_a_forked_child_does_not_wait_for_the_threads_of_its_parent() -> None:
+    thread = CallbackThread("test")
+    started, ended = threading.Event(), threading.Event()
+
+    def holds_the_lock() -> None:
+        with thread._lock:
+            started.set()
+            ended.wait(DEADLINE_S)
+
+    holder = threading.Thread(target=holds_the_lock)
+    holder.start()
+    assert started.wait(DEADLINE_S)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(DEADLINE_S / 2))  # a child that waits is killed
+        ran: list[int] = []
+        thread.post(lambda: ran.append(1))
+        thread.close()
+        os._exit(0 if ran else 1)
+    _, status = os.waitpid(child, 0)
+    ended.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(status) == 0
     thread.close()
 
 

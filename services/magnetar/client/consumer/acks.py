@@ -79,6 +79,8 @@ class Acks:
         """Whether the commands of a flush with receipts are recorded, and their answers."""
         self._soon: asyncio.Handle | None = None
         """A flush at the end of this turn of the loop."""
+        self.held = False
+        """Whether a seek is under way: an ack that arrives after it would count after it."""
         self._retired = False
         """Whether the client has left the cluster of these messages."""
         self._ended: ClientError | None = None
@@ -164,12 +166,12 @@ class Acks:
     # -- send ----------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Sends everything that is grouped; it stays grouped while there is no connection."""
+        """Sends everything that is grouped; it stays grouped without a connection, and if held."""
         if self._retired:
             self.end(_left_cluster(self._source.topic))
             return
         connection = self._source.connection
-        if connection is None or not self.group:
+        if connection is None or self.held or not self.group:
             return
         individual, cumulative, waiters = self.group.take()
         consumer_id = self._source.consumer_id
@@ -429,6 +431,16 @@ class Acks:
         self._dying.clear()
         if self.unacked is not None:
             self.unacked.clear()
+
+    def undo(self) -> None:
+        """Drops what is acknowledged in part or not sent: a seek has undone all acknowledgments.
+
+        It would otherwise complete batches, and drop messages, that are delivered after the seek.
+        """
+        self._partial.clear()
+        _, _, waiters = self.group.take()
+        topic = self._source.topic
+        _settle(waiters, AckFailed("A seek moved the subscription meanwhile", topic=topic))
 
     def retire(self) -> None:
         """Drops everything: the ids of these messages mean others in the next cluster."""

@@ -163,6 +163,8 @@ class PartitionConsumer:
         self.connection = connection
         self._attached_event.set()
         self.permits.start()
+        if self.acks.held:
+            self.acks.undo()
         self.acks.flush()
 
     def _forget_received(self) -> None:
@@ -431,26 +433,46 @@ class PartitionConsumer:
             seek.message_publish_time = time_ms
         elif (wire := start.to_wire()) is not None:
             seek.message_id.CopyFrom(wire)
-        self.acks.flush()
         self._at_once = True
         previous, self.start = self.start, StartPosition(message_id, inclusive=inclusive)
         taken, self.last_taken = (self.last_taken, self.given_back), None
         self.given_back = None
-        attachments = self._attachments
         try:
-            await self.request(CommandType.SEEK, seek)
+            attachments = await retrying(
+                lambda: self._seek_once(seek),
+                what="The seek",
+                timeout_s=self._context.options.operation_timeout_s,
+                random=self._context.random,
+                topic=self.topic,
+                backoff_max_s=self._context.options.backoff_max_s,
+            )
         except BaseException:
             self.start, (self.last_taken, self.given_back) = previous, taken
+            self.acks.held = False
+            self.acks.flush()
             raise
         finally:
-            self._at_once = False
+            self._at_once = self.acks.held = False
         self.ended = False
         if self._attachments == attachments:
-            # Else the messages that are here were delivered after the seek.
+            self.acks.undo()
             self._forget_received()
             self.last_taken = self.given_back = None
+        else:
+            # The messages that are here were delivered after the seek, and acknowledged so.
+            self.acks.flush()
         async with asyncio.timeout(self._context.options.operation_timeout_s):
             await self.attached()
+
+    async def _seek_once(self, seek: pb.CommandSeek) -> int:
+        """Returns the attachment to which the seek was sent."""
+        connection = await self.attached()
+        self.acks.flush()  # what was acknowledged before the seek is so at the broker
+        self.acks.held = True
+        timeout_s = self._context.options.operation_timeout_s
+        attachment = self._attachments
+        await connection.request(CommandType.SEEK, seek, timeout_s, self.topic)
+        return attachment
 
     # -- end -----------------------------------------------------------------------------------
 

@@ -1,0 +1,77 @@
+"""A seek undoes acknowledgments: what was acknowledged before it must not count after it."""
+
+import asyncio
+
+import pytest
+from tests.support.broker import running_broker
+from tests.unit.client.test_attached import drop_connections
+
+from magnetar.client import EARLIEST, Batching, Client, Consumer, InitialPosition, MessageId
+from magnetar.client.errors import AckFailed
+
+PATIENCE_S = 60.0
+START = InitialPosition.EARLIEST
+
+
+async def taken(consumer: Consumer[bytes], count: int) -> list[tuple[bytes, MessageId]]:
+    """Messages, and their ids as programs store them."""
+    messages = [await consumer.receive(PATIENCE_S) for _ in range(count)]
+    return [(m.value, MessageId.deserialize(m.id.serialize(), m.topic)) for m in messages]
+
+
+async def test_acks_by_id_of_a_batch_before_a_seek_do_not_complete_it_after() -> None:
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=Batching(delay_s=10)) as producer:
+            futures = [producer.send_nowait(b"%d" % n) for n in range(3)]
+            await producer.flush()
+            assert all(future.done() for future in futures)
+        async with client.consumer("orders", "s", initial_position=START) as consumer:
+            (_, first), (_, second), _ = await taken(consumer, 3)
+            await consumer.ack(first)
+            await consumer.ack(second)
+            await consumer.seek(EARLIEST)
+            *_, (value, third) = await taken(consumer, 3)
+            assert value == b"2"
+            await consumer.ack(third)
+        async with client.consumer("orders", "s") as consumer:
+            assert [value for value, _ in await taken(consumer, 3)] == [b"0", b"1", b"2"]
+
+
+async def test_acks_that_were_not_sent_before_a_seek_drop_nothing_after_it() -> None:
+    """One waits for its group during the seek; one was made while there was no connection."""
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=None) as producer:
+            for n in range(2):
+                await producer.send(b"%d" % n)
+        async with client.consumer("orders", "s", initial_position=START) as consumer:
+            first, second = [await consumer.receive(PATIENCE_S) for _ in range(2)]
+            drop_connections(client)
+            await asyncio.sleep(0)
+            await consumer.ack(first)
+            seeking = asyncio.create_task(consumer.seek(EARLIEST))
+            (source,) = consumer._topics.sources.values()
+            async with asyncio.timeout(PATIENCE_S):
+                while not source.acks.held:  # noqa: ASYNC110  # no event says so
+                    await asyncio.sleep(0)
+            await consumer.ack(second)
+            await seeking
+            assert [value for value, _ in await taken(consumer, 2)] == [b"0", b"1"]
+        async with client.consumer("orders", "s") as consumer:
+            assert [value for value, _ in await taken(consumer, 2)] == [b"0", b"1"]
+
+
+async def test_a_caller_that_waits_for_the_receipt_learns_of_the_seek() -> None:
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=None) as producer:
+            await producer.send(b"0")
+        async with client.consumer(
+            "orders", "s", initial_position=START, ack_receipt=True
+        ) as consumer:
+            message = await consumer.receive(PATIENCE_S)
+            (source,) = consumer._topics.sources.values()
+            source.acks.ack(message.entry, -1)
+            waiting = asyncio.create_task(source.acks.receipt())
+            await asyncio.sleep(0)
+            source.acks.undo()
+            with pytest.raises(AckFailed, match="seek"):
+                await waiting
