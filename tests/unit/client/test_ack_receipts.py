@@ -302,3 +302,20 @@ def test_interceptors_hear_of_a_cancelled_ack() -> None:
         assert [type(error) for error in heard] == [ClientError]
 
     virtually(scenario)
+
+
+def test_callers_that_gave_up_during_an_outage_leave_nothing() -> None:
+    """A program that retries its ack with a timeout would otherwise fill the memory."""
+
+    async def scenario() -> None:
+        broker = Broker()
+        broker.acks._source.connection = None
+        for _ in range(100):
+            giving_up = broker.ack(1)
+            await _turns()
+            giving_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await giving_up
+        assert len(broker.acks.group.waiters) == 0
+
+    virtually(scenario)

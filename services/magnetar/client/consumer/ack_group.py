@@ -43,7 +43,7 @@ class AckGroup:
         self.individual: dict[Place, int] = {}
         """The bits that are left of each entry; 0 acknowledges the whole entry."""
         self.cumulative: CumulativeAck | None = None
-        self.waiters: list[asyncio.Future[None]] = []
+        self.waiters: set[asyncio.Future[None]] = set()
         """Callers that wait for the broker's answer."""
 
     def __len__(self) -> int:
@@ -82,11 +82,11 @@ class AckGroup:
 
     def take(
         self,
-    ) -> tuple[dict[Place, int], CumulativeAck | None, list[asyncio.Future[None]]]:
+    ) -> tuple[dict[Place, int], CumulativeAck | None, set[asyncio.Future[None]]]:
         """Removes and returns everything."""
         self.stop()
         taken = self.individual, self.cumulative, self.waiters
-        self.individual, self.cumulative, self.waiters = {}, None, []
+        self.individual, self.cumulative, self.waiters = {}, None, set()
         return taken
 
     def stop(self) -> None:

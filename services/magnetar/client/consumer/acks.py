@@ -6,6 +6,7 @@ subscription; otherwise everything that is not acknowledged is redelivered, unde
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from magnetar.client.consumer.ack_group import (
@@ -218,7 +219,7 @@ class Acks:
         self,
         recorded: "asyncio.Future[None]",
         error: BaseException | None,
-        waiters: list["asyncio.Future[None]"],
+        waiters: "set[asyncio.Future[None]]",
     ) -> None:
         del self._pending[recorded]
         if error is not None and not waiters:
@@ -259,14 +260,16 @@ class Acks:
         answers: list[asyncio.Future[None]] = list(self._pending)
         waiter: asyncio.Future[None] = self._context.loop.create_future()
         if self.group:
-            self.group.waiters.append(waiter)
+            self.group.waiters.add(waiter)
             answers.append(waiter)
             self._flush_soon()
         try:
             if answers:
                 await asyncio.wait(answers)
         finally:
-            waiter.cancel()  # unless it is done: nothing waits for it any more
+            # Unless it is done: nothing waits for it any more, and an outage may last.
+            waiter.cancel()
+            self.group.waiters.discard(waiter)
         for answer in answers:
             if not answer.cancelled() and (error := answer.exception()) is not None:
                 raise error
@@ -472,7 +475,7 @@ def _fail(answers: list["asyncio.Future[Any]"], error: ClientError) -> None:
             answer.set_exception(error)
 
 
-def _settle(waiters: list["asyncio.Future[None]"], error: BaseException | None) -> None:
+def _settle(waiters: "Iterable[asyncio.Future[None]]", error: BaseException | None) -> None:
     for waiter in waiters:
         if waiter.done():
             continue
