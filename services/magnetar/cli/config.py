@@ -8,6 +8,7 @@ per variant.
 
 import argparse
 import sys
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import get_args, get_origin
@@ -178,4 +179,16 @@ def markdown() -> str:
             f"| {', '.join(f'`{key}`' for key in item.foreign_keys)} | {item.help} |"
             for item in members
         ]
-    return "\n".join(parts) + "\n"
+    return "\n".join([*parts, *_stopping()]) + "\n"
+
+
+def _stopping() -> Iterator[str]:
+    """Yields the section of the page about keys whose values may stop the start."""
+    yield "\n## Keys of Pulsar that may stop the start\n"
+    yield "Values that ask for the feature stop it; an empty value never does."
+    yield "\n| Keys | Feature | Instead |\n|---|---|---|"
+    keys: dict[tuple[str, str], list[str]] = {}
+    for key, switch in SWITCHES.items():
+        keys.setdefault((switch.feature, switch.way_out), []).append(f"`{key}`")
+    for (feature, way_out), names in sorted(keys.items()):
+        yield f"| {', '.join(sorted(names))} | {feature} | {way_out} |"

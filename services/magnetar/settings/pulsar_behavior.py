@@ -182,7 +182,7 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
     ),
     Behavior(
         "this limit for all of the broker",
-        _DEFAULT + ", and grant the right to create tenants and namespaces to few roles",
+        _DEFAULT + "; docs/understand/bounds.md lists the broker's own",
         {
             **_keys(
                 ZERO,

@@ -9,6 +9,7 @@ from magnetar.broker.explain.state import (
     BROKER_CAP,
     SHARED_RATE,
     ConsumerState,
+    FilterState,
     PolicyValue,
     RateState,
     ReadFailureState,
@@ -44,6 +45,15 @@ hashes = st.builds(
     waiting=SMALL,
     owner=st.none() | NAMES,
     holder=st.none() | NAMES,
+)
+filters = st.builds(
+    FilterState,
+    names=st.just(("properties",)),
+    policy=st.builds(
+        PolicyValue, name=st.just("entry_filters"), value=st.none(), level=st.just("namespace")
+    ),
+    accepted=SMALL,
+    rejected=SMALL,
 )
 recoveries = st.builds(
     RecoveryState,
@@ -114,6 +124,7 @@ states = st.builds(
     rate=rates,
     transactions=st.lists(transactions, max_size=2).map(tuple),
     ack_transactions=st.lists(transactions, max_size=2).map(tuple),
+    filters=st.none() | filters,
     recovery=st.none() | recoveries,
 )
 
