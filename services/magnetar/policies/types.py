@@ -236,7 +236,7 @@ class Record:
     refused: tuple[tuple[str, str], ...] = ()
     """Names of Pulsar's fields that have no effect here, each with what to do instead.
 
-    A value other than null is invalid, so that nobody relies on it.
+    A value other than null is invalid, so that no user relies on it.
     """
 
     def check(self, value: object, where: str = "") -> dict[str, Any]:

@@ -287,4 +287,4 @@ def is_other(value: object, accepted: tuple[str, ...]) -> bool:
         return False
     if accepted == TYPES:
         return texts != set(TYPES)
-    return len(texts) > 1 or texts.isdisjoint(each.lower() for each in accepted)
+    return len(texts) > 1 or texts.isdisjoint(choice.lower() for choice in accepted)

@@ -17,7 +17,7 @@ async def until_over(
     """Runs works until all have ended, or with `first` until one has; returns whether they have.
 
     They have not if the duration (0: none) or a signal ended the run. A failure of a work ends the
-    run and is raised, and so is one of the report: nobody reads its lines any more.
+    run and is raised, and so is one of the report: no process reads its lines any more.
     """
     async with TaskScope("perf") as tasks:
         working = {tasks.start(work, f"work {index}") for index, work in enumerate(works)}

@@ -104,7 +104,7 @@ class Topics:
             await _close_all(sources)
             raise failures.exceptions[0] from None
         except BaseException:
-            # Some may be attached: the broker would send them messages that nobody takes.
+            # Some may be attached: the broker would send them messages that no call takes.
             _give_up(sources)
             raise
         for source in sources:
