@@ -7,10 +7,10 @@ without control characters: a producer chooses the text of a key, which must not
 """
 
 import base64
+import json
 from collections.abc import Callable, Iterator
-from typing import Protocol, cast
+from typing import Final, Protocol, cast
 
-import msgspec
 from starlette.responses import Response
 
 from magnetar.admin.http.answers import JSON
@@ -48,6 +48,9 @@ _BASE64 = (
     ("Base64-ordering-key", "ordering_key"),
     ("Base64-schema-version-b64encoded", "schema_version"),
 )
+
+_FRAME_BYTES: Final = 10
+"""The magic number, the checksum and the metadata's size, which Pulsar counts in a batch's size."""
 
 
 class TransactedLog(Protocol):
@@ -107,7 +110,8 @@ def _headers(
     # The generated signature lists every field name; here they come from the tables above.
     has = cast("Callable[[str], bool]", metadata.HasField)
     properties = {pair.key: pair.value for pair in metadata.properties}
-    yield "PROPERTY", msgspec.json.encode(properties)
+    # ASCII: Java's client reads headers as ISO 8859-1, others as UTF-8.
+    yield "PROPERTY", json.dumps(properties, separators=(",", ":"))
     if broker_metadata is not None:
         if broker_metadata.HasField("broker_timestamp"):
             yield "Broker-Entry-METADATA-timestamp", iso(broker_metadata.broker_timestamp)
@@ -122,7 +126,7 @@ def _headers(
             yield name, iso(getattr(metadata, field))
     if has("num_messages_in_batch"):
         yield "num-batch-message", metadata.num_messages_in_batch
-        yield "batch-size", payload_bytes
+        yield "batch-size", payload_bytes + _FRAME_BYTES
     for name, field in _PLAIN:
         if has(field):
             yield name, getattr(metadata, field)

@@ -3,9 +3,15 @@
 Unknown fields are ignored, as in Pulsar.
 """
 
+from typing import Self
+
 import msgspec
 
 from magnetar.core.ids import EARLIEST, ID_MAX, LATEST, Position
+
+
+class InvalidMessageId(ValueError):
+    """A text that stands for no message id."""
 
 
 class TenantInfo(msgspec.Struct, rename="camel"):
@@ -28,6 +34,15 @@ class MessageId(msgspec.Struct, rename="camel"):
     is_excluded: bool = False
     excluded: bool = False
     properties: dict[str, str] | None = None
+
+    @classmethod
+    def of_text(cls, text: str) -> Self:
+        """Returns the id of `earliest` or `latest`; raises InvalidMessageId for another text."""
+        if text == "earliest":
+            return cls(EARLIEST.ledger_id, EARLIEST.entry_id)
+        if text != "latest":
+            raise InvalidMessageId(f"`{text}` is neither `earliest` nor `latest`")
+        return cls(LATEST.ledger_id, LATEST.entry_id)
 
     @property
     def after(self) -> bool:

@@ -61,7 +61,13 @@ class Peer:
     def resume_reading(self) -> None: ...
 
     def send_receipts(
-        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
+        self,
+        producer: Producer,
+        run: SendRun,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        stored: bool = True,
     ) -> None:
         self.receipted.set()
 

@@ -45,7 +45,13 @@ class RecordingSink:
         raise AssertionError("the registry holds nothing")
 
     def send_receipts(
-        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
+        self,
+        producer: Producer,
+        run: SendRun,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        stored: bool = True,
     ) -> None:
         raise AssertionError("the registry publishes nothing")
 

@@ -11,6 +11,8 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from magnetar.documents.resources import InvalidMessageId, MessageId
+
 T = TypeVar("T")
 
 BODY_BYTES_MAX: Final = 4 << 20
@@ -46,8 +48,10 @@ async def parse(request: Request, kind: type[T], *, plain: bool = False) -> T | 
         given = msgspec.json.decode(body)
         if isinstance(given, dict):
             given = {key: value for key, value in given.items() if value is not None}
+        elif isinstance(given, str) and issubclass(kind, MessageId):
+            return kind.of_text(given)
         return msgspec.convert(given, type=kind, strict=False)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, InvalidMessageId) as error:
         raise HTTPException(400, f"The body does not fit: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPException(400, f"The body is not valid JSON: {error}") from error

@@ -11,6 +11,7 @@ its tenant's record, so that a concurrent deletion of the tenant, which found no
 Creating a topic checks its namespace, and creating a partition checks its topic (`deletion_mark`).
 """
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -56,6 +57,9 @@ class Resources:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        # All creations write the record of their tenant: without a turn each, they would fail
+        # one another's transaction more often than CAS_ATTEMPTS_MAX.
+        self._creation = asyncio.Lock()
         self._followed: FollowedNamespaces | None = None
 
     def follow(self, namespaces: FollowedNamespaces) -> None:
@@ -109,6 +113,10 @@ class Resources:
     async def create_namespace(self, namespace: NamespaceName, policies: Document) -> None:
         """Creates the namespace; raises Conflict if it exists, NotFound without its tenant."""
         check_entity_name(namespace.local, "namespace")
+        async with self._creation:
+            await self._create_namespace(namespace, policies)
+
+    async def _create_namespace(self, namespace: NamespaceName, policies: Document) -> None:
         key, value = f"{NAMESPACES_PREFIX}{namespace}", encode(policies)
         for _ in range(CAS_ATTEMPTS_MAX):
             tenant = await self._store.get(TENANTS_PREFIX + namespace.tenant)

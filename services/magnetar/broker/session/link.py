@@ -204,20 +204,27 @@ class Link:
             self._wire.resume_reading()
 
     def send_receipts(
-        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
+        self,
+        producer: Producer,
+        run: SendRun,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        stored: bool = True,
     ) -> None:
         """See `ProducerSink.send_receipts`."""
         self.published(run.size_bytes)
         if producer.closed:
             return  # the client has recreated the producer, and resends to the new one
         sequence_ids, highest_ids = run.sequence_ids, run.highest_sequence_ids
-        if ledger_id >= 0:
+        if stored:
             receipts = encode_receipts(
                 producer.producer_id, sequence_ids, highest_ids, ledger_id, first_entry_id
             )
-        else:  # a non-persistent topic has no positions: every message is -1:-1
+        else:
+            ids, number = (ledger_id, first_entry_id), producer.producer_id
             receipts = b"".join(
-                encode_receipts(producer.producer_id, [sequence_id], [highest_id], -1, -1)
+                encode_receipts(number, [sequence_id], [highest_id], *ids)
                 for sequence_id, highest_id in zip(sequence_ids, highest_ids, strict=True)
             )
         self._wire.send(receipts)

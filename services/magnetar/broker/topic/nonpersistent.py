@@ -34,7 +34,8 @@ from magnetar.core.names import TopicName
 from magnetar.schemas.model import SchemaInfo
 from magnetar.wire.events import SendRun
 
-NO_POSITION: Final = -1
+RECEIPT_ID: Final = (0, 0)
+"""Pulsar's. Java's client would take -1:-1 for a message that the broker has dropped."""
 
 
 class NonPersistentTopic(GovernedTopic):
@@ -102,7 +103,7 @@ class NonPersistentTopic(GovernedTopic):
         self.counters.published(run.entries, messages, run.size_bytes, 0.0)
         for subscription in self.subscriptions.values():
             subscription.publish(run.entries)
-        producer.sink.send_receipts(producer, run, NO_POSITION, NO_POSITION)
+        producer.sink.send_receipts(producer, run, *RECEIPT_ID, stored=False)
 
     def admission(self, run: SendRun) -> Admission:
         """Refuses transactions: there is no log that could hide a message until the commit.
@@ -117,11 +118,11 @@ class NonPersistentTopic(GovernedTopic):
         """Attaches the consumer; the subscription ends with its last consumer."""
         self._check_serving()
         self.check_subscriber(request, consumer)
+        self.check_consumers_cap()  # before: a refused consumer leaves no subscription
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
             self.check_new_subscription(request.subscription)
             subscription = await self.create_subscription(request.subscription)
-        self.check_consumers_cap()
         try:
             await subscription.add_consumer(consumer)
         except BaseException:

@@ -219,6 +219,7 @@ class PersistentTopic(DelayingTopic):
         self.check_subscriber(request, consumer)
         subscription = self.subscriptions.get(request.subscription)
         if subscription is None:
+            self.check_consumers_cap()  # a refused consumer leaves no subscription
             subscription = await self._new_subscription(request)
         elif request.durable != subscription.cursor.durable:
             raise NotAllowed(

@@ -42,9 +42,18 @@ class ProducerSink(Protocol):
         """Whether the peer sent something recently or answers a ping."""
 
     def send_receipts(
-        self, producer: "Producer", run: SendRun, ledger_id: int, first_entry_id: int
+        self,
+        producer: "Producer",
+        run: SendRun,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        stored: bool = True,
     ) -> None:
-        """Answers every message of the run with its id."""
+        """Answers every message of the run with its id.
+
+        Messages that are not `stored` have no ids of their own: all get the given one.
+        """
 
     def send_errors(self, producer: "Producer", run: SendRun, error: MagnetarError) -> None:
         """Answers every message of the run with the error."""

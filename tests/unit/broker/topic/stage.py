@@ -60,7 +60,13 @@ class ProducerSink:
         return self.alive
 
     def send_receipts(
-        self, producer: Producer, run: SendRun, ledger_id: int, first_entry_id: int
+        self,
+        producer: Producer,
+        run: SendRun,
+        ledger_id: int,
+        first_entry_id: int,
+        *,
+        stored: bool = True,
     ) -> None:
         self.told.append("receipts")
         self.receipts.append((run.sequence_ids, ledger_id, first_entry_id))

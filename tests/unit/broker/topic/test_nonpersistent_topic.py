@@ -30,7 +30,7 @@ async def test_a_run_is_answered_at_once_with_and_without_consumers() -> None:
         producer, sink = await s.producer(topic)
         s.clock.advance(3)
         topic.publish(producer, run_of(producer, "nobody", first=4, batch=2))
-        assert sink.receipts == [([4], -1, -1)]
+        assert sink.receipts == [([4], 0, 0)]
         _, _, one = await s.attach(topic, request("a"))
         _, _, two = await s.attach(topic, request("b"))
         topic.publish(producer, run_of(producer, "x", "y", first=5))

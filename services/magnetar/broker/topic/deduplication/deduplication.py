@@ -273,7 +273,7 @@ class Deduplication:
 def _send_answer(producer: Producer, run: SendRun, error: MagnetarError | None) -> None:
     """Sends receipts without a position, as Pulsar does for duplicates, or the refusal."""
     if error is None:
-        producer.sink.send_receipts(producer, run, -1, -1)
+        producer.sink.send_receipts(producer, run, -1, -1, stored=False)
     else:
         producer.sink.send_errors(producer, run, error)
 

@@ -1,0 +1,177 @@
+"""Runs the steps of one scenario on one server and returns what it observed of each.
+
+Two servers need different times for the same thing, so no step depends on time: if the observation
+to be compared with is known, the driver waits for it, up to a deadline, and returns what it has
+then. If it is not known, it waits until nothing has changed for `QUIET_S`.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pulsar
+
+from . import messages, rest, stats
+from .clients import Clients
+from .steps import Scenario, Step
+
+# While recording: nothing comes any more, nothing changes any more.
+QUIET_S = 3.5
+# While comparing: what must come, and what must not.
+PATIENCE_S = 15.0
+SILENCE_S = 0.15
+POLL_S = 0.02
+READER = re.compile(r"(multiTopicsReader|reader)-[0-9a-f]{8,}")
+TOKEN = re.compile(r"\{(ledger|entry|time):([^}]+)\}")
+
+
+class Run:
+    """One scenario on one server, in a namespace of its own."""
+
+    def __init__(self, client: pulsar.Client, requests: rest.Rest, namespace: str) -> None:
+        self._rest, self._namespace = requests, namespace
+        self._ids = messages.Ids()
+        self._clients = Clients(client, namespace, self._ids)
+        self._expected: Any = None
+
+    def observations(
+        self,
+        scenario: Scenario,
+        expected: list[Any] | None,
+        go_on: Callable[[Step, Any, Any], bool],
+    ) -> list[Any]:
+        """Runs the steps; ends after one whose observation is not as `go_on` wants it."""
+        found: list[Any] = []
+        try:
+            for index, each in enumerate(scenario.steps):
+                self._expected = None if expected is None else expected[index]
+                found.append(self._observed(each))
+                if expected is not None and not go_on(each, expected[index], found[-1]):
+                    break
+        finally:
+            self._clients.close_all()
+        return found
+
+    def _observed(self, each: Step) -> Any:
+        action = getattr(self, f"_{each.op}", None) or getattr(self._clients, each.op)
+        try:
+            return action(each.on, **self._filled(each.arguments))
+        except pulsar.PulsarException as error:
+            return {"error": type(error).__name__}
+        except KeyError as error:
+            # An earlier step could not open or send it, as its own observation says.
+            return {"absent": str(error)}
+
+    def _receive(
+        self, on: str, count: int, together: list[str] | None = None, unordered: bool = False
+    ) -> Any:
+        """Receives up to `count` messages; of several consumers, as a sorted list of all."""
+        names = [on, *(together or [])]
+        wanted = None if self._expected is None else _length(self._expected)
+        found: list[Any] = []
+        patience = QUIET_S if wanted is None else PATIENCE_S
+        deadline = time.monotonic() + patience
+        for name in names:
+            self._clients.forget_received(name)
+        while len(found) < count:
+            if wanted is not None and len(found) == wanted:
+                deadline = time.monotonic() + SILENCE_S
+            came = self._one(names, deadline)
+            if came is None:
+                break
+            found.append(came)
+            deadline = time.monotonic() + patience
+        return sorted(found, key=json.dumps) if together or unordered else found
+
+    def _one(self, names: list[str], deadline: float) -> Any:
+        """The next message of any of the consumers."""
+        while (left_s := deadline - time.monotonic()) > 0:
+            slice_s = left_s if len(names) == 1 else min(left_s, POLL_S)
+            for name in names:
+                came = self._clients.receive_one(name, max(int(slice_s * 1000), 1))
+                if came is not None:
+                    return came
+        return None
+
+    def _admin(
+        self,
+        on: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        keep: list[str] | None = None,
+        eventually: bool = False,
+    ) -> Any:
+        def ask() -> Any:
+            answer = self._rest.ask(method, path, body)
+            return json.loads(self._stable(json.dumps(rest.observed(answer, {}, keep))))
+
+        return self._settled(ask) if eventually else ask()
+
+    def _stats(self, on: str) -> Any:
+        """The figures of the topic `on`, once they are settled."""
+        path = f"{self._clients.path(on)}/stats?getPreciseBacklog=true"
+
+        def ask() -> Any:
+            answer = self._rest.ask("GET", path)
+            if answer.status != 200:
+                return [answer.status]
+            document: Any = answer.document()
+            return json.loads(self._stable(json.dumps(stats.of_topic(document))))
+
+        return self._settled(ask)
+
+    def _settled(self, ask: Callable[[], Any]) -> Any:
+        """Asks until the answer is the expected one, or, if none is known, until it is stable."""
+        found, since = ask(), time.monotonic()
+        limit = QUIET_S if self._expected is None else PATIENCE_S
+        pause = POLL_S
+        while found != self._expected and time.monotonic() - since < limit:
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.2)
+            again = ask()
+            if again != found and self._expected is None:
+                since = time.monotonic()
+            found = again
+        return found
+
+    def _stable(self, text: str) -> str:
+        tenant = self._namespace.partition("/")[0]
+        names = {
+            self._namespace: "$N",
+            f"{tenant}/": "$T/",
+            self._namespace.partition("/")[2]: "$n",
+        }
+        return READER.sub(r"\1", self._ids.replaced(rest.replaced(text, names)))
+
+    def _filled(self, value: Any) -> Any:
+        """Fills in the scenario's names and what earlier steps have seen."""
+        if isinstance(value, dict):
+            if "$id" in value:
+                found = self._ids.by_payload[value["$id"]]
+                position = {"ledgerId": found.ledger_id(), "entryId": found.entry_id()}
+                return {**position, "partitionIndex": -1, "batchIndex": found.batch_index()} | {
+                    name: self._filled(each) for name, each in value.items() if name != "$id"
+                }
+            return {name: self._filled(each) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self._filled(each) for each in value]
+        if isinstance(value, str) and ("$" in value or "{" in value):
+            tenant = self._namespace.partition("/")[0]
+            text = value.replace("$N", self._namespace).replace("$T", tenant)
+            filled = TOKEN.sub(self._token, text)
+            return int(filled) if value.startswith("{time:") and filled.isdigit() else filled
+        return value
+
+    def _token(self, found: re.Match[str]) -> str:
+        kind, payload = found[1], found[2]
+        if kind == "time":
+            return str(self._ids.sent_at_ms[payload])
+        message_id = self._ids.by_payload[payload]
+        return str(message_id.ledger_id() if kind == "ledger" else message_id.entry_id())
+
+
+def _length(expected: Any) -> int:
+    return len(expected) if isinstance(expected, list) else 0

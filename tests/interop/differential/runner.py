@@ -1,0 +1,117 @@
+"""Runs many scenarios at once on one server, each in a namespace of its own."""
+
+import contextlib
+import http.client
+import itertools
+import queue
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pulsar
+from tests.interop.support import ServerAddress
+
+from .driver import Run
+from .rest import Rest
+from .steps import Scenario, Step
+
+WORKERS = 24
+TENANT = "differential"
+OPERATION_TIMEOUT_S = 60
+
+GoOn = Callable[[Step, Any, Any], bool]
+Outcome = list[Any] | BaseException
+
+
+def outcomes(
+    server: ServerAddress,
+    scenarios: Iterable[Scenario],
+    log: Path,
+    *,
+    expected: dict[int, list[Any]] | None = None,
+    go_on: Callable[[Scenario], GoOn] | None = None,
+    workers: int = WORKERS,
+) -> dict[int, Outcome]:
+    """Returns the observations of each seed, or the error that ended its scenario."""
+    waiting: queue.SimpleQueue[Scenario] = queue.SimpleQueue()
+    for scenario in scenarios:
+        waiting.put(scenario)
+    requests = Rest(server.http_url)
+    clusters = requests.ask("GET", "clusters").document()
+    requests.ask("PUT", f"tenants/{TENANT}", {"adminRoles": [], "allowedClusters": clusters})
+    requests.close()
+    found: dict[int, Outcome] = {}
+    prefix, numbers = uuid.uuid4().hex[:8], itertools.count()
+
+    def work() -> None:
+        with _connected(server, log) as (client, rest):
+            while True:
+                try:
+                    scenario = waiting.get_nowait()
+                except queue.Empty:
+                    return
+                namespace = f"{TENANT}/s{scenario.seed}-{prefix}{next(numbers)}"
+                wanted = None if expected is None else expected[scenario.seed]
+                judge = go_on(scenario) if go_on else _always
+                try:
+                    found[scenario.seed] = _run(client, rest, namespace, scenario, wanted, judge)
+                except Exception as error:  # noqa: BLE001 - the outcome of this seed
+                    found[scenario.seed] = error
+
+    threads = [threading.Thread(target=work, name=f"worker-{n}") for n in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return dict(sorted(found.items()))
+
+
+def _always(*_: object) -> bool:
+    return True
+
+
+@contextmanager
+def _connected(server: ServerAddress, log: Path) -> Iterator[tuple[pulsar.Client, Rest]]:
+    rest = Rest(server.http_url)
+    client = pulsar.Client(
+        server.service_url,
+        operation_timeout_seconds=OPERATION_TIMEOUT_S,
+        logger=pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log)),
+    )
+    try:
+        yield client, rest
+    finally:
+        client.close()
+        rest.close()
+
+
+def _run(
+    client: pulsar.Client,
+    rest: Rest,
+    namespace: str,
+    scenario: Scenario,
+    expected: list[Any] | None,
+    go_on: GoOn,
+) -> list[Any]:
+    made = rest.ask("PUT", f"namespaces/{namespace}", {"bundles": {"numBundles": 1}})
+    if made.status != 204:
+        raise RuntimeError(f"namespace {namespace}: {made.status} {made.body!r}")
+    try:
+        return Run(client, rest, namespace).observations(scenario, expected, go_on)
+    finally:
+        # What stays is in the way of nobody, and no part of what was observed.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            _cleared(rest, namespace)
+
+
+def _cleared(rest: Rest, namespace: str) -> None:
+    """Deletes what the scenario left, so that a shared server keeps nothing of it."""
+    for domain, kind in itertools.product(("persistent", "non-persistent"), ("/partitioned", "")):
+        topics = rest.ask("GET", f"{domain}/{namespace}{kind}").document()
+        for topic in topics if isinstance(topics, list) else []:
+            path = topic.replace("://", "/") + ("/partitions" if kind else "")
+            rest.ask("DELETE", f"{path}?force=true")
+    rest.ask("DELETE", f"namespaces/{namespace}")
