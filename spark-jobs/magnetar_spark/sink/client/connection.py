@@ -27,6 +27,8 @@ from magnetar_spark.sink.client.errors import Refused, Unavailable
 CLIENT_VERSION: Final = "magnetar-spark"
 PING_INTERVAL_S: Final = 10.0
 CLOSE_TIMEOUT_S: Final = 1.0
+REQUEST_TIMEOUT_S: Final = 35.0
+"""For one answer, also while the broker answers PING; callers that repeat a request wait less."""
 SILENCE_S_MAX: Final = 25.0
 """A connection without a byte for so long is closed: the broker answers PING."""
 
@@ -137,21 +139,31 @@ class Connection(asyncio.Protocol):
         self._tasks.start(self._keep_alive(), "keep alive")
 
     async def request(self, kind: int, command: Any) -> Any:
-        """Sends a command with a new request id and returns its answer; the caller has a deadline.
+        """Sends a command with a new request id and returns its answer.
 
-        Raises Refused, also for an answer that has an error in it, and Unavailable.
+        Raises Refused, also for an answer that has an error in it, and Unavailable, also if no
+        answer comes within REQUEST_TIMEOUT_S.
         """
         command.request_id = next(self._ids)
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._pending[command.request_id] = future
         try:
             self._write(encode_command(kind, command))
-            answer: Any = await future
+            answer: Any = await self._answer(future)
         finally:
             self._pending.pop(command.request_id, None)
         if isinstance(answer, pb.CommandError) or _has_error(answer):
             raise Refused(answer.error, answer.message)
         return answer
+
+    async def _answer(self, future: "asyncio.Future[Message]") -> Message:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                return await future
+        except TimeoutError:
+            raise Unavailable(
+                f"broker {self.address} has not answered in {REQUEST_TIMEOUT_S:g} s"
+            ) from None
 
     def new_id(self) -> int:
         """Returns an id for a producer or reader."""
