@@ -29,6 +29,7 @@ from magnetar_spark.jobs.backlog.scan.plan import ScanRange, View
 from magnetar_spark.jobs.backlog.scan.scan import RangeScan
 
 TOPIC = "persistent://a/b/c"
+NOW_MS = 1_795_300_000_000
 LZ4 = CompressionType.Value("LZ4")
 VALUE = b"some value " * 20
 SECRET = [EncryptionKeys(key="k", value=b"v")]
@@ -42,7 +43,7 @@ def metadata(**fields: Any) -> MessageMetadata:
 def scanned(*entries: bytes, views: tuple[View, ...] = ()) -> list[Row]:
     whole = Range(TOPIC, -1, LedgerMetadata(7, (), 1), 3, 2 + len(entries), 1)
     keys = KeySums()
-    scan = RangeScan(ScanRange(whole, views), keys)
+    scan = RangeScan(ScanRange(whole, views), keys, NOW_MS)
     for number, entry in enumerate(entries, 3):
         scan.add(number, entry)
     return [row for batch in (*scan.finish(), *keys.take()) for row in batch.to_pylist()]
@@ -165,7 +166,7 @@ def test_messages_that_come_again_are_known_inside_of_what_is_compressed() -> No
 def test_what_is_taken_on_the_way_is_counted_once() -> None:
     whole = Range(TOPIC, -1, LedgerMetadata(7, (), 1), 0, 9, 1)
     sums = KeySums()
-    scan = RangeScan(ScanRange(whole, (View("s", -1, b"", {}),)), sums)
+    scan = RangeScan(ScanRange(whole, (View("s", -1, b"", {}),)), sums, NOW_MS)
     rows: list[Row] = []
     for number in range(10):
         scan.add(number, build_entry(metadata(partition_key="a"), VALUE))
@@ -187,7 +188,7 @@ def test_sums_by_key_are_handed_on_before_they_are_too_many(
     monkeypatch.setattr(partials, "KEYS_PENDING_MAX", 3)
     whole = Range(TOPIC, -1, LedgerMetadata(7, (), 1), 0, 9, 1)
     sums = KeySums()
-    scan = RangeScan(ScanRange(whole, ()), sums)
+    scan = RangeScan(ScanRange(whole, ()), sums, NOW_MS)
     handed: list[int] = []
     for number in range(8):
         scan.add(number, build_entry(metadata(partition_key=f"k{number}"), VALUE))

@@ -199,6 +199,8 @@ def test_the_furthest_behind_are_named_first() -> None:
         "subscription": "large",
         "entries": 2,
         "bytes": 50,
+        "delayedMessages": None,
+        "nextDeliveryMs": None,
         "ageSeconds": 7.0,
         "trend": "growing",
         "growthPerSecond": 1.0,
@@ -266,7 +268,7 @@ def test_every_figure_is_a_series_of_its_subscription_or_topic() -> None:
     rows.subscriptions = [
         subscription("s", A, entries=3, messages=4, bytes=30, age_s=1.5, expires_in_s=7.0,
                      growth_per_s=-0.5, consumed_per_s=2.0, drains_in_s=6.0, acked_ranges=2,
-                     holds_bytes=11, trend="draining"),
+                     holds_bytes=11, delayed_messages=2, trend="draining"),
         subscription("lost", A, entries=None, messages=None, bytes=None, error="gone",
                      bytes_exact=None, messages_exact=False),
     ]  # fmt: skip
@@ -286,6 +288,7 @@ def test_every_figure_is_a_series_of_its_subscription_or_topic() -> None:
     expected = {
         "entries": [f"{s} 3"],
         "messages": [f"{s} 4"],
+        "delayed_messages": [f"{s} 2"],
         "bytes": [f"{s} 30"],
         "oldest_age_seconds": [f"{s} 1.5"],
         "expires_seconds": [f"{s} 7"],

@@ -21,6 +21,7 @@ from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
+    DELAYED,
     SCANNED,
     SCHEMA,
     UNREAD,
@@ -33,6 +34,7 @@ from magnetar_spark.jobs.backlog.scan.scan import RangeScan
 FIRST = 3
 KEYS = ("", "a", "b")
 MARKER = 10
+NOW_MS = 1_795_300_000_000
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,24 @@ def test_what_is_left_is_counted(log: list[Made], data: st.DataObject) -> None:
     assert {row["number"]: row["messages"] for row in rows if row["kind"] == BY_SIZE} == sizes
 
 
+@given(st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=12))
+def test_messages_that_are_not_due_are_counted_with_the_next_of_their_times(
+    log: list[tuple[int, bool]],
+) -> None:
+    """Each entry: its delivery time beside now in s (0: none), and whether it is acknowledged."""
+    acked = {FIRST + at for at, (_, is_acked) in enumerate(log) if is_acked}
+    scan = _range_scan(len(log), View("sub", -1, BitMap(acked).serialize(), {}), KeySums())
+    for at, (after_s, _) in enumerate(log):
+        metadata = MessageMetadata(producer_name="p", sequence_id=1, publish_time=5)
+        if after_s:
+            metadata.deliver_at_time = NOW_MS + after_s * 1_000
+        scan.add(FIRST + at, build_entry(metadata, b"x"))
+    rows = [row for batch in scan.finish() for row in batch.to_pylist()]
+    found = [(row["messages"], row["oldest_ms"]) for row in rows if row["kind"] == DELAYED]
+    later = [after_s for after_s, is_acked in log if after_s > 0 and not is_acked]
+    assert found == ([(len(later), NOW_MS + min(later) * 1_000)] if later else [])
+
+
 @pytest.mark.parametrize("beyond", [2**63, 2**64 - 1])
 def test_a_number_that_is_no_time_is_counted_as_the_newest(beyond: int) -> None:
     log = [Made((Message("a", b"x"),), False)] * 3
@@ -131,10 +151,8 @@ def test_a_number_that_is_no_time_is_counted_as_the_newest(beyond: int) -> None:
 def _scanned(
     log: list[Made], view: View, times: Sequence[int] = range(1_000_000, 2_000_000)
 ) -> list[dict[str, Any]]:
-    metadata = LedgerMetadata(7, (), 1)
-    ranged = Range("persistent://a/b/c", -1, metadata, FIRST, FIRST + len(log) - 1, 1)
     keys = KeySums()
-    scan = RangeScan(ScanRange(ranged, (view,)), keys)
+    scan = _range_scan(len(log), view, keys)
     for number, (made, time_ms) in enumerate(zip(log, times, strict=False)):
         scan.add(FIRST + number, made.data(time_ms))
     rows: list[dict[str, Any]] = []
@@ -142,6 +160,12 @@ def _scanned(
         assert batch.schema.equals(SCHEMA)
         rows += batch.to_pylist()
     return rows
+
+
+def _range_scan(count: int, view: View, keys: KeySums) -> RangeScan:
+    metadata = LedgerMetadata(7, (), 1)
+    ranged = Range("persistent://a/b/c", -1, metadata, FIRST, FIRST + count - 1, 1)
+    return RangeScan(ScanRange(ranged, (view,)), keys, NOW_MS)
 
 
 def _by_key(rows: list[dict[str, Any]], kind: int) -> Counter[bytes | None]:

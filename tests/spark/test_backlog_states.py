@@ -15,7 +15,7 @@ from tests.spark.backlog_stage import (
     nothing,
     policies,
 )
-from tests.spark.job_stage import COPIES
+from tests.spark.job_stage import COPIES, entry
 from tests.support.offload_files import move
 
 from magnetar.compaction import records as compaction
@@ -32,6 +32,7 @@ from magnetar.metadata.records import encode
 from magnetar.offload.cold_files import ColdFiles
 from magnetar.offload.records import OffloadRecord
 from magnetar_spark.jobs.backlog.gather import cursors
+from magnetar_spark.jobs.backlog.report.numbers import time_text
 from magnetar_spark.jobs.backlog.scan.entry_times import EntryTimes
 
 
@@ -335,3 +336,23 @@ def test_a_range_that_cannot_be_read_to_its_end_is_reported(backlogs: Backlogs) 
     row = backlogs.row("subscriptions")
     assert (row["entries"], row["messages"], row["messages_exact"]) == (10, 10, False)
     assert backlogs.row("topics")["messages_per_s"] is None
+
+
+def test_delayed_messages_are_counted_for_each_subscription(backlogs: Backlogs) -> None:
+    later_ms = SystemClock().now_ms() + 3_600_000
+    data = [entry(number, deliver_at_time=later_ms + number) for number in range(6)]
+    data += [entry(6, deliver_at_time=1), *messages(backlogs, 3, 7)]
+    backlogs.topic(TOPIC, data, {"all": nothing, "five": acked(2, 0), "none": acked(3, 1)})
+    found = backlogs.run()
+    for name, count, first in (("all", 6, 0), ("five", 1, 5), ("none", 0, None)):
+        row = backlogs.row("subscriptions", subscription=name)
+        next_ms = None if first is None else later_ms + first
+        at = row["next_delivery"]
+        assert (row["delayed_messages"], row["messages_exact"]) == (count, True)
+        assert (None if at is None else round(at.timestamp() * 1000)) == next_ms
+        details = [each for each in found["details"] if each.get("subscription") == name]
+        assert [each["nextDeliveryMs"] for each in details] == ([] if first is None else [next_ms])
+    assert found["metrics"]["delayedMessages"] == 7
+    page = (backlogs.output / "report.html").read_text()
+    assert "Next delivery" in page
+    assert time_text(later_ms) in page

@@ -173,6 +173,8 @@ def _count(summary: Summary, rows: Rows, findings: list[Finding]) -> None:
     messages = total([row.messages for row in readable])
     if messages is not None:
         exact = all(row.messages_exact for row in readable)
+        delayed = sum(row.delayed_messages or 0 for row in readable)
+        summary.metrics["delayedMessages"] = delayed
         summary.metrics |= {"backlogMessages": messages, "backlogMessagesExact": int(exact)}
     for row in worst(rows, WORST):
         summary.detail(**row)

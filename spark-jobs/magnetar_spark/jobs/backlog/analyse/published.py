@@ -24,6 +24,8 @@ def worst(rows: Rows, count: int) -> list[dict[str, Any]]:
             "subscription": row.subscription,
             "entries": row.entries,
             "bytes": row.bytes,
+            "delayedMessages": row.delayed_messages,
+            "nextDeliveryMs": row.next_delivery,
             "ageSeconds": row.age_s,
             "trend": row.trend,
             "growthPerSecond": row.growth_per_s,

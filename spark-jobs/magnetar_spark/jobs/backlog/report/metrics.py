@@ -24,6 +24,11 @@ _ESCAPES: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
 _BY_SUBSCRIPTION: Final = (
     ("entries", "entries", "Unacknowledged entries (brokers' msgBacklog)."),
     ("messages", "messages", "Unacknowledged messages: see messages_exact."),
+    (
+        "delayed_messages",
+        "delayed_messages",
+        "Unacknowledged messages whose delivery time has not come: see messages_exact.",
+    ),
     ("bytes", "bytes", "Bytes of the unacknowledged entries: see bytes_exact."),
     ("oldest_age_seconds", "age_s", "Age of the oldest unacknowledged message."),
     ("expires_seconds", "expires_in_s", "Time until the oldest message expires by TTL."),

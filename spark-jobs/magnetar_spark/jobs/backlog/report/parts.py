@@ -12,6 +12,7 @@ from magnetar_spark.jobs.backlog.report.numbers import (
     duration_text,
     rate_text,
     short_topic,
+    time_text,
 )
 from magnetar_spark.jobs.backlog.report.page import Cell, section, table
 from magnetar_spark.jobs.backlog.tables.tables import (
@@ -82,6 +83,8 @@ def backlogs(rows: Rows, top: int) -> str:
         bars.append(Bar(f"{others} others", text, (Segment("other", rest, text),)))
     heads: list[Cell] = ["Topic", "Subscription"]
     heads += [("n", name) for name in ("Entries", "Messages", "Bytes", "Oldest", "Unacked")]
+    with_delays = any(row.delayed_messages for row in shown)
+    heads += [("n", "Delayed"), "Next delivery"] if with_delays else []
     heads += ["Type", "Held by"]
     cells: list[list[Cell]] = [
         [
@@ -92,6 +95,7 @@ def backlogs(rows: Rows, top: int) -> str:
             ("n", approximately(bytes_text(row.bytes), row.bytes_exact)),
             ("n", duration_text(row.age_s)),
             ("n", count_text(row.unacked_messages) if row.asked else "not asked"),
+            *(_delays(row) if with_delays else ()),
             row.type or UNKNOWN,
             ("name", row.held_by),
         ]
@@ -103,6 +107,12 @@ def backlogs(rows: Rows, top: int) -> str:
         rows_chart(bars, "Unacknowledged bytes by subscription"),
         table(heads, cells),
     )
+
+
+def _delays(row: SubscriptionRow) -> tuple[Cell, Cell]:
+    """The messages that are not due, and when the first of them is."""
+    count = approximately(count_text(row.delayed_messages), row.messages_exact)
+    return ("n", count), time_text(row.next_delivery) if row.next_delivery else "-"
 
 
 def movement(rows: Rows, top: int) -> str:

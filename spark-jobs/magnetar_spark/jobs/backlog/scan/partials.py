@@ -21,6 +21,10 @@ FLOW: Final = 7
 FAILED: Final = 8
 """`key`: why a range could not be read completely."""
 
+DELAYED: Final = 9
+"""Of a subscription: unread messages with a delivery time that has not come; `oldest_ms`: the next
+of these times."""
+
 KEYS_PENDING_MAX: Final = 1 << 18
 
 SCHEMA: Final = pa.schema(

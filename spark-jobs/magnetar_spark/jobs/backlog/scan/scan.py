@@ -20,6 +20,7 @@ from pyroaring import BitMap
 
 from magnetar.bookie.api import BookieError, NoSuchLedger
 from magnetar.bookie.registration import BookieRegistration
+from magnetar.core.clock import SystemClock
 from magnetar.core.errors import MagnetarError, PersistenceError
 from magnetar.offload.file_layout import TIME_MS_MAX
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
@@ -34,6 +35,7 @@ from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
+    DELAYED,
     FAILED,
     SCANNED,
     UNREAD,
@@ -68,10 +70,11 @@ def scan_ranges(
     bookies: tuple[BookieRegistration, ...],
 ) -> Iterator[pa.RecordBatch]:
     """Yields the sums of a task's ranges. Parts that cannot be read are reported as FAILED."""
+    now_ms = SystemClock().now_ms()
     with EntryReader(settings, bookies) as reader:
         keys = KeySums()
         for scan_range in ranges:
-            scan = RangeScan(scan_range, keys)
+            scan = RangeScan(scan_range, keys, now_ms)
             error = ""
             try:
                 for group in reader.read(scan_range.ranged):
@@ -94,11 +97,13 @@ def scan_ranges(
 class RangeScan:
     """The scan of one range: `add` its entries in order, `take` sums in between, then `finish`."""
 
-    def __init__(self, scan: ScanRange, keys: KeySums) -> None:
+    def __init__(self, scan: ScanRange, keys: KeySums, now_ms: int) -> None:
+        """`now_ms`: messages with a later delivery time count as delayed."""
         ranged = scan.ranged
         self._topic, self._ledger_id = ranged.topic, ranged.ledger_id
         self._first, self._last = ranged.first, ranged.last
         self._keys = keys
+        self._now_ms = now_ms
         self._views = [(view, self._acked(view)) for view in scan.views]
         self.rows = Rows(ranged.topic, ranged.partition, _SCHEMA, Values())
         self._flow_rows = Rows(ranged.topic, ranged.partition, _FLOW_SCHEMA, Values())
@@ -106,6 +111,7 @@ class RangeScan:
         self._messages = np.zeros(count, np.int64)
         self._bytes = np.zeros(count, np.int64)
         self._publish_ms = np.zeros(count, np.int64)
+        self._deliver_ms = np.zeros(count, np.int64)
         self._markers = 0
 
     def _acked(self, view: View) -> Mask:
@@ -134,6 +140,7 @@ class RangeScan:
         if metadata.HasField("marker_type"):
             self._markers += 1
             return
+        self._deliver_ms[at] = min(max(metadata.deliver_at_time, 0), TIME_MS_MAX)
         self._messages[at] = max(1, metadata.num_messages_in_batch)
         encrypted = bool(metadata.encryption_keys)
         whole = encrypted or metadata.num_chunks_from_msg > 1
@@ -246,15 +253,7 @@ class RangeScan:
             entries = int(left.sum())
             if not entries:
                 continue
-            remains = {
-                at: bits
-                for entry_id, bits in view.remains.items()
-                if left[at := entry_id - self._first]
-            }
-            in_batches = sum(
-                int(self._messages[at]) - (bits & ((1 << int(self._messages[at])) - 1)).bit_count()
-                for at, bits in remains.items()
-            )
+            in_batches = self._acked_in_batches(view, left)
             yield partial(
                 UNREAD,
                 self._topic,
@@ -266,6 +265,36 @@ class RangeScan:
                 bytes=[int(self._bytes[left].sum())],
                 oldest_ms=[int(self._publish_ms[left].min())],
             )
+            yield from self._delayed(view, left & (self._deliver_ms > self._now_ms))
+
+    def _delayed(self, view: View, left: Mask) -> Iterator[pa.RecordBatch]:
+        """Yields the sum of unread messages that are not due; nothing if there are none."""
+        if not left.any():
+            return
+        in_batches = self._acked_in_batches(view, left)
+        yield partial(
+            DELAYED,
+            self._topic,
+            1,
+            subscription=[view.subscription],
+            number=[0],
+            entries=[int(left.sum())],
+            messages=[int(self._messages[left].sum()) - in_batches],
+            bytes=[int(self._bytes[left].sum())],
+            oldest_ms=[int(self._deliver_ms[left].min())],
+        )
+
+    def _acked_in_batches(self, view: View, left: Mask) -> int:
+        """The acknowledged messages of these entries, which are not acknowledged as a whole."""
+        remains = {
+            at: bits
+            for entry_id, bits in view.remains.items()
+            if left[at := entry_id - self._first]
+        }
+        return sum(
+            int(self._messages[at]) - (bits & ((1 << int(self._messages[at])) - 1)).bit_count()
+            for at, bits in remains.items()
+        )
 
 
 def _buckets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

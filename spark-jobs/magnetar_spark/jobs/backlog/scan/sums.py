@@ -19,6 +19,7 @@ from magnetar_spark.jobs.backlog.scan.partials import (
     BY_KEY,
     BY_MINUTE,
     BY_SIZE,
+    DELAYED,
     FAILED,
     FLOW,
     SCANNED,
@@ -65,6 +66,8 @@ class Scanned:
     topics: dict[str, SumRow] = field(default_factory=dict)
     unread: dict[tuple[str, str], SumRow] = field(default_factory=dict)
     """The unread messages by topic and subscription."""
+    delayed: dict[tuple[str, str], SumRow] = field(default_factory=dict)
+    """Those of them that are not due, by topic and subscription."""
     minutes: dict[str, list[SumRow]] = field(default_factory=dict)
     """The messages of each minute by topic."""
     sizes: list[SumRow] = field(default_factory=list)
@@ -193,6 +196,8 @@ def grouped_by_kind(rows: Iterable[SumRow]) -> Scanned:
             scanned.topics[topic] = row
         elif kind == UNREAD:
             scanned.unread[topic, row.subscription] = row
+        elif kind == DELAYED:
+            scanned.delayed[topic, row.subscription] = row
         elif kind == BY_KEY:
             scanned.keys.append(row)
         elif kind == UNREAD_BY_KEY:

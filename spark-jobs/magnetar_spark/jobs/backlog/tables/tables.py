@@ -90,6 +90,15 @@ class SubscriptionRow(msgspec.Struct, kw_only=True):
     entries: Annotated[int | None, LONG, "unacknowledged entries: the broker's msgBacklog"]
     messages: Annotated[int | None, LONG, "unacknowledged messages; null: none of them were read"]
     messages_exact: Annotated[bool, FLAG, "false: `messages` is estimated from a sample"]
+    delayed_messages: Annotated[
+        int | None,
+        LONG,
+        "unacknowledged messages whose delivery time has not come, exact as `messages`; "
+        "subscriptions that are not shared get them at once; null: none were read",
+    ]
+    next_delivery: Annotated[
+        int | None, TIME, "the earliest of these delivery times that was read; null: none"
+    ]
     bytes: Annotated[
         int | None, LONG, "size of the unacknowledged entries: the broker's backlogSize"
     ]

@@ -228,6 +228,7 @@ class TopicTables:
         by_broker = None if seen is None else seen.subscriptions.get(subscription.name)
         oldest, oldest_ms = subscription.oldest, subscription.oldest_ms
         messages = self._messages(subscription.name, entries)
+        delayed = self._scanned.delayed.get((state.name, subscription.name))
         return SubscriptionRow(
             topic=state.name,
             parent=str(topic.base),
@@ -238,6 +239,8 @@ class TopicTables:
             entries=entries,
             messages=messages.messages,
             messages_exact=messages.exact,
+            delayed_messages=self._delayed(subscription.name, entries),
+            next_delivery=None if delayed is None else delayed.oldest_ms,
             bytes=None if acks is None else acks.backlog_bytes_estimate,
             bytes_exact=state.sizes_exact,
             bytes_scanned=messages.bytes_scanned,
@@ -286,6 +289,17 @@ class TopicTables:
             return _Messages(unread.messages, True, bytes_scanned, unread.number)
         messages = round(unread.messages * entries / unread.entries)
         return _Messages(messages, False, bytes_scanned, None)
+
+    def _delayed(self, subscription: str, entries: int | None) -> int | None:
+        """The unread messages that are not due: exact or extrapolated as `_messages`."""
+        unread = self._scanned.unread.get((self._state.name, subscription))
+        delayed = self._scanned.delayed.get((self._state.name, subscription))
+        if entries == 0:
+            return 0
+        if unread is None or entries is None:
+            return None
+        count = 0 if delayed is None else delayed.messages
+        return round(count * entries / unread.entries)
 
     def _holes(self, subscription: Subscription) -> list[AckHoleRow]:
         if subscription.acks is None:
