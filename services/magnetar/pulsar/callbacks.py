@@ -12,8 +12,8 @@ log = logging.getLogger("magnetar.pulsar")
 class CallbackThread:
     """Runs functions one after the other, in a thread that starts with the first.
 
-    A forked child has no such thread, and perhaps a lock that nobody releases: there, nothing
-    waits for either.
+    A forked child has no such thread, and perhaps a lock that stays taken: there, no call waits for
+    either.
     """
 
     def __init__(self, name: str) -> None:

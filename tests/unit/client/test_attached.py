@@ -12,6 +12,7 @@ import pytest
 from tests.support.broker import running_broker
 
 from magnetar.client import (
+    BytesSchema,
     Client,
     ClientOptions,
     Compression,
@@ -28,6 +29,7 @@ from magnetar.client.errors import (
     InvalidConfiguration,
     OperationTimeout,
     ProducerQueueIsFull,
+    SchemaFailed,
     UsedAfterFork,
 )
 from magnetar.client.options import (
@@ -256,3 +258,21 @@ def test_importing_the_client_is_cheap() -> None:
         [sys.executable, "-c", code], check=True, capture_output=True, text=True
     ).stdout
     assert output.strip() == "[]"
+
+
+class Undecodable(BytesSchema):
+    """A schema of users whose `decode` fails."""
+
+    def decode(self, data: bytes, version: bytes | None) -> bytes:
+        raise ValueError("not mine")
+
+
+async def test_a_table_view_whose_schema_fails_ends(client: Client) -> None:
+    async with (
+        client.table_view("t", schema=Undecodable()) as view,
+        client.producer("t") as producer,
+    ):
+        await producer.send(b"x", key="k")
+        with pytest.raises(SchemaFailed, match="not mine"):
+            async with asyncio.timeout(PATIENCE_S):
+                await view.refresh()

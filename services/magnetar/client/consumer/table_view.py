@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from magnetar.client.consumer.reader import Reader
 from magnetar.client.consumer.subscription import StartPosition
 from magnetar.client.context import Context
-from magnetar.client.errors import ClientError
+from magnetar.client.errors import ClientError, SchemaFailed
 from magnetar.client.message import Message
 from magnetar.client.message_id import EARLIEST
 from magnetar.client.options import ReaderOptions
@@ -66,6 +66,9 @@ class TableView(Generic[T]):
         except ClientError as error:
             self.failure = error
             log.error("table view ended", topic=self.topic, error=str(error))
+        except Exception as error:  # noqa: BLE001  # a schema of users may raise anything
+            self.failure = SchemaFailed(f"A value cannot be decoded: {error!r}", topic=self.topic)
+            log.error("table view ended", topic=self.topic, error=repr(error))
         finally:
             self._changed.set()  # `refresh` finds out that nothing more comes
 
