@@ -1,7 +1,7 @@
 """Series of the load balance: this broker's usage, and its decisions while it was the leader.
 
 Usages are in percent, as in Pulsar. There are no series for values that are not measured. The
-counters have Pulsar's names of today, which end in `_total`, and those of before, in `_count`.
+counters have two names, with `_total` and `_count`: public dashboards for Pulsar ask for both.
 """
 
 from collections.abc import Iterator

@@ -38,7 +38,7 @@ def transaction_families(service: BrokerService) -> Iterator[str]:
     for name, values, kind in columns:
         yield family(f"pulsar_txn_{name}", labels, values, kind)
         if name.endswith("_total"):
-            # The name of before Pulsar 2.10, which public dashboards still ask for.
+            # An older name of Pulsar's, which public dashboards still ask for.
             yield family(f"pulsar_txn_{name.removesuffix('_total')}_count", labels, values, kind)
     for index, bound_ms in enumerate((*LATENCY_BOUNDS_MS, None)):
         name = LATENCY + ("overflow" if bound_ms is None else str(bound_ms))
