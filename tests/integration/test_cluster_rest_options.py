@@ -324,6 +324,10 @@ async def test_a_bundle_is_split_as_it_is_requested_and_unloaded_where_it_is_req
     left = {str(each) for each in owner.ownership.owned()}
     for edges in pairwise(inside):
         assert f"public/default/{'_'.join(edges)}" not in left
+    for member in (owner, other):  # neither has to own the bundle that is chosen
+        await member.done("PUT", NAMESPACE + "/LARGEST/split")
+    split = (await other.done("GET", NAMESPACE + "/bundles")).json()["boundaries"]
+    assert len(split) == len(boundaries) + 2
 
 
 async def test_a_broker_that_is_sent_requests_takes_every_bundle_that_nobody_has(

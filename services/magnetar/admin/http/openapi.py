@@ -33,6 +33,7 @@ PATH_PARAMETERS: Final[dict[str, tuple[str, str]]] = {
     "broker": ("string", "Broker as host:port"),
     "bookie": ("string", "Bookie's id"),
     "bundle": ("string", "Hash range such as 0x00000000_0x40000000"),
+    "choice": ("string", "Which bundle"),
     "policy": ("string", "Policy"),
     "position": ("integer", "Index of an unacknowledged message, from 1"),
     "count": ("integer", "Number of messages"),

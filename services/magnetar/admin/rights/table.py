@@ -153,6 +153,7 @@ _NAMESPACES: Final[dict[Route, Right]] = {
     ("PUT", _B + "/unload"): _SUPER,
     ("PUT", _N + "/unload"): _SUPER,
     ("PUT", _B + "/split"): _SUPER,
+    ("PUT", _N + "/{choice:chosen_bundle}/split"): _SUPER,
     ("POST", _B + "/clearBacklog/{subscription:name}"): _CLEAR_BACKLOG,
     ("POST", _B + "/clearBacklog"): _CLEAR_BACKLOG,
     ("POST", _N + "/clearBacklog/{subscription:name}"): _CLEAR_BACKLOG,
