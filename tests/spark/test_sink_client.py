@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ async def mute_broker() -> AsyncIterator[tuple[Brokers, list[int]]]:
         while data := await reader.read(1 << 16):
             for event in decoder.feed(data):
                 assert isinstance(event, Command)
+                message: Any = event.message
                 if event.type == CommandType.CONNECT:
                     answer = pb.CommandConnected(server_version="mute", protocol_version=20)
                     writer.write(encode_command(CommandType.CONNECTED, answer))
@@ -42,7 +44,7 @@ async def mute_broker() -> AsyncIterator[tuple[Brokers, list[int]]]:
                     writer.write(PONG_FRAME)
                 elif event.type == CommandType.LOOKUP:
                     found = pb.CommandLookupTopicResponse(
-                        request_id=event.message.request_id,
+                        request_id=message.request_id,
                         response=pb.CommandLookupTopicResponse.Connect,
                         brokerServiceUrl=f"pulsar://{HOST}:{port}",
                         authoritative=True,
