@@ -39,7 +39,7 @@ SCENARIO_TIMEOUT_S: Final = 120.0
 HTTP_TIMEOUT_S: Final = 30.0
 STREAM: Final = "stream-over-moves"
 WHOLE_TIMEOUT_S: Final = 1_800
-SCENARIOS: Final = ("test_java_client.py", "test_go_client.py", "test_rust_client.py")
+SCENARIOS: Final = tuple(f"test_{name}_client.py" for name in ("java", "go", "rust", "node"))
 
 pytestmark = pytest.mark.timeout(JAVA_TEST_TIMEOUT_S)
 

@@ -1,7 +1,8 @@
 """Scenarios of the official Java client (`java/src`), each of them a test here.
 
-All share one JVM; each has its own clients and its own namespace. A scenario that does not answer
-costs only its own test: the JVM is then replaced.
+The client of Pulsar 4.2 runs always, that of 4.0 in the long form. All scenarios share one JVM;
+each has its own clients and its own namespace. A scenario that does not answer costs only its own
+test: the JVM is then replaced.
 """
 
 import json
@@ -10,7 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from .java_programs import JAVA_TEST_TIMEOUT_S, JavaPrograms, LineProcess, scenario_names
+from .java_programs import (
+    HERE,
+    JAVA_TEST_TIMEOUT_S,
+    JavaPrograms,
+    LineProcess,
+    compiled,
+    jars,
+    scenario_names,
+)
 from .support import Names, ServerAddress
 
 SCENARIO_TIMEOUT_S = 150.0
@@ -43,11 +52,17 @@ class Suite:
         return self._process.close() if self._process else 0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["4.2", pytest.param("4.0", marks=pytest.mark.long)])
 def suite(
-    java: JavaPrograms, server: ServerAddress, tmp_path_factory: pytest.TempPathFactory
+    java: JavaPrograms,
+    server: ServerAddress,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Suite]:
-    command = java.command(java.client, "InteropSuite", server.service_url, server.http_url)
+    client = java.client
+    if request.param == "4.0":
+        client = compiled(HERE / "src", jars("tools"), request.param)
+    command = java.command(client, "InteropSuite", server.service_url, server.http_url)
     running = Suite(command, tmp_path_factory.mktemp("java"))
     yield running
     assert running.close() == 0

@@ -63,8 +63,8 @@ def test_other_values_stop_the_start(
     for value in values_that_stop(accepted):
         reason = refusal(key, value)
         assert reason == f"Magnetar does not support {behavior.feature}; {behavior.way_out}"
-    for nothing in ("", []):
-        assert refusal(key, nothing) is None
+    assert refusal(key, "") is None
+    assert refusal(key, []) is None
 
 
 def test_a_file_with_the_accepted_values_loads(tmp_path: Path) -> None:
