@@ -12,7 +12,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,8 @@ MOVES_MAX: Final = 4
 """Moves that a stream lives through: all bundles go to and fro, once or twice."""
 SCENARIO_TIMEOUT_S: Final = 120.0
 HTTP_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.05
+"""Between questions about the stream, which cost the client its processor."""
 STREAM: Final = "stream-over-moves"
 WHOLE_TIMEOUT_S: Final = 1_800
 SCENARIOS: Final = tuple(f"test_{name}_client.py" for name in ("java", "go", "rust", "node"))
@@ -189,6 +191,7 @@ def move(admin: httpx.Client, namespace: str, until: Future[str]) -> int:
                 query = {"destinationBroker": ids[moves % 2]}
                 admin.put(path, params=query).raise_for_status()
             moves += 1
+        wait([until], POLL_S)
     return moves
 
 
