@@ -1,6 +1,8 @@
 """A seek undoes acknowledgments: what was acknowledged before it must not count after it."""
 
 import asyncio
+import random
+from contextlib import suppress
 
 import pytest
 from tests.support.broker import running_broker
@@ -75,3 +77,28 @@ async def test_a_caller_that_waits_for_the_receipt_learns_of_the_seek() -> None:
             source.acks.undo()
             with pytest.raises(AckFailed, match="seek"):
                 await waiting
+
+
+async def test_cancelled_seeks_leave_the_consumer_as_it_was() -> None:
+    generator = random.Random(5)
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=None) as producer:
+            for n in range(5):
+                await producer.send(b"%d" % n)
+        async with client.consumer("orders", "s", initial_position=START) as consumer:
+            tasks = len(asyncio.all_tasks())
+            for _ in range(50):
+                seeking = asyncio.create_task(consumer.seek(EARLIEST))
+                for _ in range(generator.randrange(40)):
+                    await asyncio.sleep(0)
+                seeking.cancel()
+                with suppress(asyncio.CancelledError):
+                    await seeking
+            await consumer.seek(EARLIEST)
+            for n in range(5):
+                message = await consumer.receive(PATIENCE_S)
+                assert message.value == b"%d" % n
+                await consumer.ack(message)
+            assert len(asyncio.all_tasks()) == tasks
+        async with client.consumer("orders", "s") as consumer:
+            assert not await consumer.has_message_available()
