@@ -51,12 +51,7 @@ def normalized(text: str, names: dict[str, str]) -> str:
 def document(value: object, names: dict[str, str]) -> object:
     """Returns a parsed document, normalized; lists of texts are sets in Java, without an order."""
     if isinstance(value, dict):
-        return {
-            normalized(key, names): "$LEDGER"
-            if key == "ledgerId" and value[key] >= 0
-            else document(value[key], names)
-            for key in value
-        }
+        return {normalized(key, names): _field(key, value[key], names) for key in value}
     if isinstance(value, list):
         found = [document(each, names) for each in value]
         texts = [each for each in found if isinstance(each, str)]
@@ -65,6 +60,13 @@ def document(value: object, names: dict[str, str]) -> object:
         return value
     text = normalized(str(value), names)
     return value if text == str(value) else text
+
+
+def _field(key: str, value: object, names: dict[str, str]) -> object:
+    """Returns a field's value; servers number their ledgers, and only -1 means something."""
+    if key == "ledgerId" and isinstance(value, int) and value >= 0:
+        return "$LEDGER"
+    return document(value, names)
 
 
 def shape(value: object) -> object:
