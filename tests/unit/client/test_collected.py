@@ -61,3 +61,11 @@ async def test_what_was_closed_is_freed(client: Client, use: object) -> None:
     gc.collect()
     assert used() is None
     assert not [source() for source in sources if source() is not None]
+
+
+async def test_a_refresh_that_waits_for_a_message_without_a_key(client: Client) -> None:
+    async with client.table_view("t") as view, client.producer("t") as producer:
+        await producer.send(b"no key")
+        async with asyncio.timeout(PATIENCE_S):
+            await view.refresh()
+        assert view["k"] == b"4"

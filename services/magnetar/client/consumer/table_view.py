@@ -5,13 +5,14 @@ everything that was there. A message without a value deletes its key; one withou
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from magnetar.client.consumer.reader import Reader
 from magnetar.client.consumer.subscription import StartPosition
 from magnetar.client.context import Context
-from magnetar.client.errors import ClientError, SchemaFailed
+from magnetar.client.errors import ClientError, OperationTimeout, SchemaFailed
 from magnetar.client.message import Message
 from magnetar.client.message_id import EARLIEST
 from magnetar.client.options import ReaderOptions
@@ -26,6 +27,10 @@ log = get_logger("magnetar.client.table_view")
 
 T = TypeVar("T")
 Listener = Callable[[str, Any], object]
+
+RECHECK_S: Final = 1.0
+"""After that without a message, the view asks again whether there is one: the last one may have
+been deleted since, or may have no key."""
 
 
 class TableView(Generic[T]):
@@ -53,7 +58,8 @@ class TableView(Generic[T]):
         await self._reader.open()
         try:
             while await self._reader.has_message_available():
-                self._apply(await self._reader.read())
+                with contextlib.suppress(OperationTimeout):  # it was deleted meanwhile
+                    self._apply(await self._reader.read(RECHECK_S))
         except BaseException:
             await self._reader.close()
             raise
@@ -133,7 +139,9 @@ class TableView(Generic[T]):
         """Waits until everything that the topic has now is in the view."""
         while self.failure is None and await self._reader.has_message_available():
             self._changed.clear()
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECHECK_S):
+                    await self._changed.wait()
         if self.failure is not None:
             raise self.failure
 
