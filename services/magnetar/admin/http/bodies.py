@@ -48,8 +48,8 @@ async def parse(request: Request, kind: type[T], *, plain: bool = False) -> T | 
         given = msgspec.json.decode(body)
         if isinstance(given, dict):
             given = {key: value for key, value in given.items() if value is not None}
-        elif isinstance(given, str) and issubclass(kind, MessageId):
-            return kind.of_text(given)
+        elif isinstance(given, str) and isinstance(kind, type) and issubclass(kind, MessageId):
+            return kind.of_text(given)  # a union is no class
         return msgspec.convert(given, type=kind, strict=False)
     except (msgspec.ValidationError, InvalidMessageId) as error:
         raise HTTPException(400, f"The body does not fit: {error}") from error
