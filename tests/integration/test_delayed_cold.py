@@ -104,7 +104,7 @@ async def test_messages_that_are_compacted_before_their_time_come_at_it(
         initial_position=pulsar.InitialPosition.Earliest,
     )
     with contextlib.closing(view):
-        table = {}
+        table: dict[str, bytes] = {}
         while len(table) < 5:  # an exclusive subscription gets them at once, as in Pulsar
             message = view.receive(PATIENCE_MS)
             assert message.partition_key() not in table, "of each key, only the last is left"
