@@ -22,7 +22,7 @@ from .steps import Scenario
 
 RUNS = 3
 """Observations are recorded if two successive runs on Pulsar agree; so many runs are tried."""
-WORKERS = 16
+WORKERS = 20
 RECORDED_VERSION = "4.2.4"
 
 

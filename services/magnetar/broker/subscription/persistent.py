@@ -23,6 +23,7 @@ from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
+from magnetar.broker.subscription.detachment import closed_afterwards
 from magnetar.broker.subscription.history import History
 from magnetar.broker.subscription.limits import SubscriptionLimits
 from magnetar.broker.subscription.spec import SubType
@@ -438,12 +439,12 @@ class PersistentSubscription:
     async def _seek(self, position: Position, ack_set: int | None, batch_size: int) -> None:
         async with self._moving:
             compacted = any(consumer.compacted for consumer in self.consumers)
-            self._disconnect()
-            before = self.cursor.mark_delete
-            await self.cursor.reset(position, before_kept=compacted)
-            self._passed("seek", before)
-            if ack_set:
-                self.cursor.ack_batch(position.ledger_id, position.entry_id, ack_set, batch_size)
+            with closed_afterwards(self.consumers, self.remove_consumer):
+                before = self.cursor.mark_delete
+                await self.cursor.reset(position, before_kept=compacted)
+                self._passed("seek", before)
+                if ack_set:
+                    self.cursor.ack_batch(*position, ack_set, batch_size)
 
     async def seek_to_time(self, publish_time_ms: int) -> None:
         """See `Subscription.seek_to_time`."""
@@ -451,8 +452,7 @@ class PersistentSubscription:
 
     async def skip(self, entries: int) -> None:
         """Acknowledges the oldest `entries` unacknowledged entries."""
-        target = await cursor_moves.nth_unacked(self.ledger, self.cursor, entries)
-        if target is not None:
+        if target := await cursor_moves.nth_unacked(self.ledger, self.cursor, entries):
             self._ack_up_to(target, "skipped")
 
     async def clear_backlog(self) -> None:
