@@ -23,6 +23,7 @@ from magnetar.settings.broker import BrokerSettings
 from magnetar.settings.field import compose
 
 if TYPE_CHECKING:
+    from tests.sim.plan import Plan
     from tests.sim.world import World
 
 BROKER_PORT: Final = 6650
@@ -61,36 +62,7 @@ async def broker_main(node: Node, world: "World") -> None:
     bookies = registered_bookies(node, store)
     ledgers = LedgerClient(store, bookies, clock, ledger_settings(world), rng=node.rng)
     session = MetadataSession(store, SESSION_TTL_S, clock, node.name)
-    settings = SETTINGS
-    if plan.ages:
-        every = AGES_EVERY_S / 60
-        settings = changed(SETTINGS, message_ttl_s=MESSAGE_TTL_S, ttl_check_interval_minutes=every)
-    if plan.hazards.retention_s:
-        kept = round(plan.hazards.retention_s / 60)
-        settings = changed(settings, retention_minutes=kept, retention_size_mb=-1)
-    if plan.hazards.quota_s:
-        settings = changed(
-            settings,
-            backlog_quota_s=plan.hazards.quota_s,
-            backlog_quota_action="consumer_backlog_eviction",
-            backlog_quota_check_interval_s=AGES_EVERY_S,
-        )
-    if plan.deduplicates:
-        settings = changed(
-            settings, deduplication=True, deduplication_snapshot_entries=plan.deduplicates
-        )
-    if plan.delays.chance:
-        settings = changed(
-            settings,
-            delayed_delivery_strict=plan.delays.strict,
-            delayed_delivery_tick_ms=plan.delays.tick_ms,
-        )
-    if plan.table.messages:
-        settings = changed(settings, compaction_check_interval_s=plan.table.check_s)
-    if plan.txn.messages:
-        settings = changed(
-            settings, transactions=True, transaction_outcome_retention_s=plan.txn.retention_s
-        )
+    settings = _settings(plan)
     listener = cast("socket.socket", SimSocket(node.name, BROKER_PORT))
     await bookies.start()
     record = await describe_broker(
@@ -126,6 +98,41 @@ async def broker_main(node: Node, world: "World") -> None:
 
     node.stop, node.admin = stop, Admin(service)
     node.ready = True
+
+
+def _settings(plan: "Plan") -> BrokerSettings:
+    """The settings of a broker that the plan needs."""
+    settings = SETTINGS
+    if plan.ages:
+        every = AGES_EVERY_S / 60
+        settings = changed(SETTINGS, message_ttl_s=MESSAGE_TTL_S, ttl_check_interval_minutes=every)
+    if plan.hazards.retention_s:
+        kept = round(plan.hazards.retention_s / 60)
+        settings = changed(settings, retention_minutes=kept, retention_size_mb=-1)
+    if plan.hazards.quota_s:
+        settings = changed(
+            settings,
+            backlog_quota_s=plan.hazards.quota_s,
+            backlog_quota_action="consumer_backlog_eviction",
+            backlog_quota_check_interval_s=AGES_EVERY_S,
+        )
+    if plan.deduplicates:
+        settings = changed(
+            settings, deduplication=True, deduplication_snapshot_entries=plan.deduplicates
+        )
+    if plan.delays.chance:
+        settings = changed(
+            settings,
+            delayed_delivery_strict=plan.delays.strict,
+            delayed_delivery_tick_ms=plan.delays.tick_ms,
+        )
+    if plan.table.messages:
+        settings = changed(settings, compaction_check_interval_s=plan.table.check_s)
+    if plan.txn.messages:
+        settings = changed(
+            settings, transactions=True, transaction_outcome_retention_s=plan.txn.retention_s
+        )
+    return settings
 
 
 def ledger_settings(world: "World") -> LedgerSettings:
