@@ -311,7 +311,17 @@ async def test_a_name_has_one_holder(registry: ProducerRegistry, sink: Recording
     await registry.add(new_producer(sink, "n"))
     with pytest.raises(ProducerBusy, match="'n' is already connected to topic 'persistent://"):
         await registry.add(new_producer(sink, "n"))
+    with pytest.raises(ProducerFenced, match="existing shared producers"):  # as in Pulsar
+        await registry.add(new_producer(sink, "n", mode=EXCLUSIVE))
     assert sink.pings == []  # the same connection is alive: it is talking to us
+
+
+async def test_a_name_of_an_exclusive_producer_is_no_reason_to_try_again(
+    registry: ProducerRegistry, sink: RecordingSink
+) -> None:
+    await registry.add(new_producer(sink, "n", mode=EXCLUSIVE))
+    with pytest.raises(ProducerFenced, match="existing exclusive producer"):
+        await registry.add(new_producer(sink, "n", mode=EXCLUSIVE))
 
 
 @pytest.mark.parametrize("alive", [True, False])

@@ -210,6 +210,8 @@ class ProducerRegistry:
                 if self._by_name.get(producer.name) is not holder:
                     continue
                 if alive:
+                    if producer.access_mode is AccessMode.EXCLUSIVE:
+                        return  # `add` refuses it: the topic is taken, whatever the name
                     raise ProducerBusy(
                         f"Producer with name '{producer.name}' is already connected to topic "
                         f"'{self._topic}'"
