@@ -1,4 +1,4 @@
-"""Consumers that leave while their cursor moves, and are told of it afterwards.
+"""Detaches the consumers of a cursor while it moves, and closes them afterwards.
 
 A client attaches again a tenth of a second after CLOSE_CONSUMER. If the answer to its SEEK came
 later than that, clients in C++ would drop the messages that the new attachment has brought.
