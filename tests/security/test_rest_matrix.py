@@ -76,6 +76,7 @@ IN_PATHS: Final = {
     "topic": "a",
     "subscription": "s",
     "bundle": "0x00000000_0xffffffff",
+    "choice": "LARGEST",
     "cluster": "standalone",
     "role": "r",
     "broker": "127.0.0.1:8080",

@@ -95,6 +95,7 @@ def test_every_count_is_the_brokers_own(backlogs: Backlogs) -> None:
         "deadLetters": 0,
         "scannedBytes": 10 * size,
         "findings": 0,
+        "delayedMessages": 0,
         "backlogMessages": backlog,
         "backlogMessagesExact": 1,
     }
@@ -318,6 +319,8 @@ def test_the_next_run_tells_how_backlogs_moved(backlogs: Backlogs) -> None:
         "subscription": "stalls",
         "entries": 10,
         "bytes": told["stalls"]["bytes"],
+        "delayedMessages": 0,
+        "nextDeliveryMs": None,
         "ageSeconds": 18.0,
         "trend": "stalled",
         "growthPerSecond": 0.2,

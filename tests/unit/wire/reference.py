@@ -13,16 +13,7 @@ from google_crc32c import value as crc32c
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.decoder import FrameDecoder
-from magnetar.wire.events import (
-    AckOne,
-    BadSend,
-    Command,
-    Event,
-    Flow,
-    Send,
-    SendRun,
-    UncheckedSends,
-)
+from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun, TxnSends
 from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 
 Flat = tuple[object, ...]
@@ -50,7 +41,7 @@ def flatten(events: list[Event]) -> list[Flat]:
                 strict=True,
             )
             flat += [("send", event.producer_id, *item) for item in items]
-        elif isinstance(event, UncheckedSends):
+        elif isinstance(event, TxnSends):
             run = event.run
             items = zip(
                 run.sequence_ids,
@@ -59,7 +50,7 @@ def flatten(events: list[Event]) -> list[Flat]:
                 run.entries,
                 strict=True,
             )
-            flat += [("unchecked send", run.producer_id, run.txn, *item) for item in items]
+            flat += [("txn send", run.producer_id, run.txn, *item) for item in items]
         elif isinstance(event, Send):
             flat.append(("odd send", event.command.SerializeToString(), event.entry))
         elif isinstance(event, BadSend):
@@ -73,7 +64,7 @@ def flatten(events: list[Event]) -> list[Flat]:
     return by_producer(flat)
 
 
-_STRETCHES = {"send": "send", "bad send": "send", "unchecked send": "unchecked send"}
+_STRETCHES = {"send": "send", "bad send": "send", "txn send": "txn send"}
 
 
 def by_producer(flat: list[Flat]) -> list[Flat]:
@@ -174,11 +165,10 @@ def _send(send: pb.CommandSend, entry: bytes) -> Flat:
         highest = max(highest, send.sequence_id)
         txn = (send.txnid_most_bits, send.txnid_least_bits)
         numbers = (send.sequence_id, highest, send.num_messages)
-        return ("unchecked send", send.producer_id, txn, *numbers, entry)
-    highest = max(highest, send.sequence_id)
+        return ("txn send", send.producer_id, txn, *numbers, entry)
     if has_delivery_time_bytes(entry):
-        numbers = (send.sequence_id, highest, send.num_messages)
-        return ("unchecked send", send.producer_id, None, *numbers, entry)
+        return ("odd send", send.SerializeToString(), entry)
+    highest = max(highest, send.sequence_id)
     return ("send", send.producer_id, send.sequence_id, highest, send.num_messages, entry)
 
 
