@@ -29,7 +29,7 @@ from magnetar.wire.events import (
     Flow,
     Send,
     SendRun,
-    TxnSends,
+    UncheckedSends,
 )
 from magnetar.wire.framing import (
     CHECKED_ENTRY_HEADER,
@@ -139,7 +139,7 @@ class FrameDecoder:
         buffer = self._buffer
         data, end = buffer.data, buffer.end
         total_bytes_max = self._total_bytes_max
-        txn_runs: dict[int, SendRun] = {}
+        unchecked: dict[int, SendRun] = {}
         while end - buffer.start >= 8:
             position = buffer.start
             total, size, start, _, _ = _head_at(data, position)
@@ -151,9 +151,9 @@ class FrameDecoder:
             if start >> 8 == _SEND_START:
                 self._take_sends(events)
                 if buffer.start > position:
-                    txn_runs.clear()
+                    unchecked.clear()
                     continue
-            self._command(position, events, txn_runs)
+            self._command(position, events, unchecked)
             buffer.start = frame_end
 
     def _take_sends(self, events: list[Event]) -> None:  # noqa: C901  # calls would dominate the cost
@@ -225,11 +225,11 @@ class FrameDecoder:
             run.entries.append(entry)
         buffer.start = position
 
-    def _command(self, frame_at: int, events: list[Event], txn_runs: dict[int, SendRun]) -> None:
+    def _command(self, frame_at: int, events: list[Event], unchecked: dict[int, SendRun]) -> None:
         """Decodes one complete frame with consistent sizes, of any command.
 
-        `txn_runs` has the newest run of each producer among the SENDs in transactions that came
-        just before.
+        `unchecked` has the newest run of each producer among the SENDs with unread metadata that
+        came just before.
         """
         data, view = self._buffer.data, self._buffer.view
         total, size = FRAME_HEADER.unpack_from(data, frame_at)
@@ -237,19 +237,19 @@ class FrameDecoder:
         frame_end = frame_at + 4 + total
         command = view[frame_at + 8 : command_end].tobytes()
         if command[:2] == _ACK_START and (ack := scan_ack(command)):
-            txn_runs.clear()
+            unchecked.clear()
             events.append(ack)
             return
         if command[:2] == _FLOW_START and (flow := scan_flow(command)):
-            txn_runs.clear()
+            unchecked.clear()
             events.append(flow)
             return
         number, message = parse_command(command)
         payload = view[command_end:frame_end].tobytes() if frame_end > command_end else None
         if number == _SEND:
-            _take_send(cast("CommandSend", message), payload or b"", events, txn_runs)
+            _take_send(cast("CommandSend", message), payload or b"", events, unchecked)
             return
-        txn_runs.clear()
+        unchecked.clear()
         if number == _ACK:
             events.append(plain_ack(cast("CommandAck", message)) or Command(number, message))
         elif number == _FLOW:
@@ -284,25 +284,28 @@ def _run_of(producer_id: int, events: list[Event]) -> SendRun:
 
 
 def _take_send(
-    command: CommandSend, entry: bytes, events: list[Event], txn_runs: dict[int, SendRun]
+    command: CommandSend, entry: bytes, events: list[Event], unchecked: dict[int, SendRun]
 ) -> None:
     """Appends the event of a SEND that protobuf has parsed, or extends the producer's last one."""
     fault = entry_fault(entry)
-    if fault is None and (txn := txn_send(command)) is not None:
-        run = txn_runs.get(command.producer_id)
-        if run is None or run.txn != txn:
-            run = SendRun(command.producer_id, [], [], [], [], 0, txn)
-            txn_runs[command.producer_id] = run
-            events.append(TxnSends(run))
-        _extend(run, command, entry)
-        return
-    txn_runs.clear()
+    if fault is None:
+        txn = txn_send(command)
+        plain = txn is None and plain_send(command) is not None
+        if txn is not None or (plain and may_be_delayed(entry)):
+            run = unchecked.get(command.producer_id)
+            if run is None or run.txn != txn:
+                run = SendRun(command.producer_id, [], [], [], [], 0, txn)
+                unchecked[command.producer_id] = run
+                events.append(UncheckedSends(run))
+            _extend(run, command, entry)
+            return
+    unchecked.clear()
     if fault is not None:
         events.append(BadSend(command.producer_id, command.sequence_id, *fault))
-    elif plain_send(command) is None or may_be_delayed(entry):
-        events.append(Send(command, entry))
-    else:
+    elif plain:
         _extend(_run_of(command.producer_id, events), command, entry)
+    else:
+        events.append(Send(command, entry))
 
 
 def _extend(run: SendRun, command: CommandSend, entry: bytes) -> None:

@@ -31,15 +31,15 @@ class SendRun(msgspec.Struct, gc=False):
     """The size of all entries together."""
     txn: tuple[int, int] | None = None
     """The transaction (most bits, least bits) of all entries; None outside of transactions."""
-    deliver_at_ms: int = 0
-    """The delivery time of the one entry, 0 without one."""
-    published_ms: int = 0
-    """The publish time of an entry with a delivery time, by its producer's clock."""
+    deliver_at_ms: tuple[int, ...] = ()
+    """The delivery times, one per entry; empty if none of the entries has one."""
+    delays_ms: tuple[int, ...] = ()
+    """The delivery time of each entry less its publish time, which is by its producer's clock."""
 
     @property
     def special(self) -> bool:
-        """Whether the topic must admit the run: it has a transaction or a delivery time."""
-        return self.txn is not None or self.deliver_at_ms > 0
+        """Whether the topic must admit the run: it has a transaction or delivery times."""
+        return self.txn is not None or bool(self.deliver_at_ms)
 
     def part(self, start: int, end: int | None = None) -> "SendRun":
         """Returns the messages `start` to `end` (exclusive) as a run of their own."""
@@ -52,15 +52,16 @@ class SendRun(msgspec.Struct, gc=False):
             entries,
             sum(map(len, entries)),
             self.txn,
-            self.deliver_at_ms,
-            self.published_ms,
+            self.deliver_at_ms[start:end],
+            self.delays_ms[start:end],
         )
 
 
-class TxnSends(msgspec.Struct, gc=False):
-    """SENDs of one producer in one transaction, in order: a run with `txn`.
+class UncheckedSends(msgspec.Struct, gc=False):
+    """SENDs of one producer, in order, whose metadata the broker must read.
 
-    Their checksums are verified; whether the metadata of the entries names the transaction is not.
+    Either all are of one transaction (`run.txn`), or each may have a delivery time. Their checksums
+    are verified; whether the metadata of the entries names the transaction is not.
     `run.size_bytes` is not set.
     """
 
@@ -68,10 +69,7 @@ class TxnSends(msgspec.Struct, gc=False):
 
 
 class Send(msgspec.Struct, gc=False):
-    """A SEND with a marker, message id, unusual numbers or perhaps a delivery time.
-
-    Its checksum is verified.
-    """
+    """A SEND with a marker, message id or unusual numbers. Its checksum is verified."""
 
     command: CommandSend
     entry: bytes
@@ -109,4 +107,4 @@ class Command(msgspec.Struct, gc=False):
     payload: bytes | None = None
 
 
-Event = SendRun | TxnSends | Send | BadSend | AckOne | Flow | Command
+Event = SendRun | UncheckedSends | Send | BadSend | AckOne | Flow | Command

@@ -212,7 +212,7 @@ async def test_delayed_messages_say_until_when(admin: Admin) -> None:
     topic, producer = await admin.topic(), await admin.producer()
     at_ms = admin.service.clock.now_ms() + 3_600_000
     data = entry(b"late", 0, deliver_at_time=at_ms)
-    run = SendRun(producer.producer_id, [0], [0], [1], [data], len(data), None, at_ms, at_ms)
+    run = SendRun(producer.producer_id, [0], [0], [1], [data], len(data), None, (at_ms,), (0,))
     gate = topic.gate_of(run)
     assert gate is not None
     assert isinstance(producer.sink, Peer)

@@ -13,7 +13,16 @@ from google_crc32c import value as crc32c
 
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.decoder import FrameDecoder
-from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun, TxnSends
+from magnetar.wire.events import (
+    AckOne,
+    BadSend,
+    Command,
+    Event,
+    Flow,
+    Send,
+    SendRun,
+    UncheckedSends,
+)
 from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 
 Flat = tuple[object, ...]
@@ -41,7 +50,7 @@ def flatten(events: list[Event]) -> list[Flat]:
                 strict=True,
             )
             flat += [("send", event.producer_id, *item) for item in items]
-        elif isinstance(event, TxnSends):
+        elif isinstance(event, UncheckedSends):
             run = event.run
             items = zip(
                 run.sequence_ids,
@@ -50,7 +59,7 @@ def flatten(events: list[Event]) -> list[Flat]:
                 run.entries,
                 strict=True,
             )
-            flat += [("txn send", run.producer_id, run.txn, *item) for item in items]
+            flat += [("unchecked send", run.producer_id, run.txn, *item) for item in items]
         elif isinstance(event, Send):
             flat.append(("odd send", event.command.SerializeToString(), event.entry))
         elif isinstance(event, BadSend):
@@ -64,7 +73,7 @@ def flatten(events: list[Event]) -> list[Flat]:
     return by_producer(flat)
 
 
-_STRETCHES = {"send": "send", "bad send": "send", "txn send": "txn send"}
+_STRETCHES = {"send": "send", "bad send": "send", "unchecked send": "unchecked send"}
 
 
 def by_producer(flat: list[Flat]) -> list[Flat]:
@@ -165,10 +174,11 @@ def _send(send: pb.CommandSend, entry: bytes) -> Flat:
         highest = max(highest, send.sequence_id)
         txn = (send.txnid_most_bits, send.txnid_least_bits)
         numbers = (send.sequence_id, highest, send.num_messages)
-        return ("txn send", send.producer_id, txn, *numbers, entry)
-    if has_delivery_time_bytes(entry):
-        return ("odd send", send.SerializeToString(), entry)
+        return ("unchecked send", send.producer_id, txn, *numbers, entry)
     highest = max(highest, send.sequence_id)
+    if has_delivery_time_bytes(entry):
+        numbers = (send.sequence_id, highest, send.num_messages)
+        return ("unchecked send", send.producer_id, None, *numbers, entry)
     return ("send", send.producer_id, send.sequence_id, highest, send.num_messages, entry)
 
 

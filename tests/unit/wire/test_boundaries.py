@@ -23,7 +23,7 @@ from magnetar.wire.entry import (
     with_broker_entry_metadata,
     without_broker_entry_metadata,
 )
-from magnetar.wire.events import BadSend, Flow, Send, SendRun
+from magnetar.wire.events import BadSend, Flow, Send, SendRun, UncheckedSends
 from magnetar.wire.framing import MalformedEntry, ProtocolError
 from magnetar.wire.hot import (
     MESSAGE_COUNT_MAX,
@@ -151,14 +151,14 @@ def test_a_delayed_send_is_distinguished_from_a_plain_one(checksum: bool) -> Non
         producer_name="p", sequence_id=0, publish_time=1, deliver_at_time=99
     ).SerializeToString()
     (event,) = FrameDecoder().feed(send(1, 5, forged(len(delayed), delayed, checksum=checksum)))
-    assert isinstance(event, Send)
+    assert isinstance(event, UncheckedSends)
     payload = forged(len(HEAD), HEAD + b"\x98\x01\x05", checksum=checksum)
     (event,) = FrameDecoder().feed(send(1, 5, payload))
     assert isinstance(event, SendRun)
     (event,) = FrameDecoder().feed(
         send(1, 5, forged(len(delayed), delayed, checksum=checksum), num_messages=2)
     )
-    assert isinstance(event, Send), "a batch may be delayed as a whole"
+    assert isinstance(event, UncheckedSends), "a batch may be delayed as a whole"
 
 
 # -- numbers --------------------------------------------------------------------------------------

@@ -12,7 +12,16 @@ from magnetar.core.errors import ServerError
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import FIELD_OF_TYPE, CommandType
 from magnetar.wire.decoder import FrameDecoder
-from magnetar.wire.events import AckOne, BadSend, Command, Event, Flow, Send, SendRun, TxnSends
+from magnetar.wire.events import (
+    AckOne,
+    BadSend,
+    Command,
+    Event,
+    Flow,
+    Send,
+    SendRun,
+    UncheckedSends,
+)
 from magnetar.wire.framing import FRAME_BYTES_MAX_DEFAULT, ProtocolError
 from magnetar.wire.receive_buffer import SLACK_BYTES, SMALL_BUFFER_BYTES
 
@@ -52,7 +61,7 @@ def test_consecutive_sends_of_a_producer_are_one_run() -> None:
 def test_what_ends_a_run() -> None:
     kinds = [type(event) for event in decode(MIXED)]
     assert kinds == [
-        SendRun, SendRun, AckOne, Command, Flow, TxnSends, Send, BadSend, SendRun,
+        SendRun, SendRun, AckOne, Command, Flow, UncheckedSends, Send, BadSend, SendRun,
     ]  # fmt: skip
     first = decode(MIXED)[0]
     assert isinstance(first, SendRun)
@@ -76,7 +85,7 @@ def test_sends_of_a_transaction_are_runs_of_their_own_by_producer() -> None:
     )
     found = [
         (event.run.producer_id, event.run.txn, event.run.sequence_ids)
-        if isinstance(event, TxnSends)
+        if isinstance(event, UncheckedSends)
         else type(event)
         for event in decode(stream)
     ]
@@ -89,6 +98,34 @@ def test_sends_of_a_transaction_are_runs_of_their_own_by_producer() -> None:
         (7, (2, 5), [6]),
         Command,
         (7, (2, 5), [7]),
+    ]
+
+
+def test_sends_with_delivery_times_are_runs_of_their_own_by_producer() -> None:
+    def sent(producer: int, sequence_id: int) -> bytes:
+        return frames.send(producer, sequence_id)
+
+    def late(producer: int, sequence_id: int) -> bytes:
+        entry = frames.entry(sequence_id, deliver_at_time=2)
+        return frames.send(producer, sequence_id, entry)
+
+    stream = b"".join(
+        (
+            *(sent(7, 1), late(7, 2), late(8, 1), late(7, 3)),
+            *(sent(7, 4), late(7, 5)),  # the producer's order stays
+        )
+    )
+    found: list[tuple[type[Event], int, list[int]]] = []
+    for event in decode(stream):
+        assert isinstance(event, SendRun | UncheckedSends)
+        run = event if isinstance(event, SendRun) else event.run
+        found.append((type(event), run.producer_id, run.sequence_ids))
+    assert found == [
+        (SendRun, 7, [1]),
+        (UncheckedSends, 7, [2, 3]),
+        (UncheckedSends, 8, [1]),
+        (SendRun, 7, [4]),
+        (UncheckedSends, 7, [5]),
     ]
 
 

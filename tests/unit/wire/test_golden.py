@@ -17,7 +17,7 @@ from magnetar.wire.batch import messages_of
 from magnetar.wire.commands import CommandType
 from magnetar.wire.decoder import FrameDecoder
 from magnetar.wire.encoder import encode_command, encode_error, encode_receipts
-from magnetar.wire.events import AckOne, Command, Event, Flow, Send, SendRun
+from magnetar.wire.events import AckOne, Command, Event, Flow, SendRun, UncheckedSends
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "wire"
 CLIENTS = ["python_client_3_13_0", "java_client_4_0_8"]
@@ -28,23 +28,16 @@ def described(events: list[Event]) -> list[str]:
     """One line for each command and message."""
     lines = []
     for event in events:
-        if isinstance(event, SendRun):
+        if isinstance(event, SendRun | UncheckedSends):  # the latter with a delivery time
+            run = event if isinstance(event, SendRun) else event.run
             for numbers in zip(
-                event.sequence_ids,
-                event.highest_sequence_ids,
-                event.message_counts,
-                event.entries,
+                run.sequence_ids,
+                run.highest_sequence_ids,
+                run.message_counts,
+                run.entries,
                 strict=True,
             ):
-                lines += _send(event.producer_id, *numbers)
-        elif isinstance(event, Send):  # with a delivery time
-            lines += _send(
-                event.command.producer_id,
-                event.command.sequence_id,
-                max(event.command.highest_sequence_id, event.command.sequence_id),
-                event.command.num_messages,
-                event.entry,
-            )
+                lines += _send(run.producer_id, *numbers)
         elif isinstance(event, Command):
             name = CommandType.Name(event.type)  # type: ignore[arg-type]
             lines.append(f"{name} {one_line(event.message)}".rstrip())

@@ -258,6 +258,9 @@ class HeldSends:
                 admission = self._topic.admission(run)
                 if isinstance(admission, Undecided):
                     return  # `resume` calls it again
+                if admission is not None and len(run.entries) > 1:
+                    self._split()
+                    continue
                 if (error := admission) is not None:
                     self._queue[0] = (run, error)
             if error is not None:
@@ -286,6 +289,12 @@ class HeldSends:
         self._queue.clear()
         self._count(-self._bytes, -self._entries)
         self._end()
+
+    def _split(self) -> None:
+        """Judges the messages of the first run one by one: some may be acceptable."""
+        run, error = self._queue.popleft()
+        singles = [run.part(index, index + 1) for index in range(len(run.entries))]
+        self._queue.extendleft((single, error) for single in reversed(singles))
 
     def _take(self, count: int) -> SendRun:
         """Removes and returns the first messages of the queue."""

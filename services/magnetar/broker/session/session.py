@@ -20,7 +20,7 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.broker.session.attachment import Attaching, Attachment, Key
 from magnetar.broker.session.budget import PublishBudget
 from magnetar.broker.session.link import DISCONNECTED, SERVER_REQUEST_ID, Link, Wire
-from magnetar.broker.session.refusal import checked_entry, transaction_of
+from magnetar.broker.session.refusal import checked_parts, transaction_of
 from magnetar.broker.session.topic_watcher import TopicListWatcher
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.topic.api import Topic
@@ -52,7 +52,7 @@ from magnetar.wire.events import (
     Flow,
     Send,
     SendRun,
-    TxnSends,
+    UncheckedSends,
 )
 from magnetar.wire.framing import ProtocolError
 
@@ -207,7 +207,7 @@ class Session:
                         self.state.received(CommandType.FLOW)
                 elif type(event) is Command:
                     self._command(event)
-                elif type(event) is TxnSends:
+                elif type(event) is UncheckedSends:
                     self._checked_sends(event.run)
                 elif type(event) is Send:
                     self._single_send(event)
@@ -325,31 +325,12 @@ class Session:
 
     def _checked_sends(self, run: SendRun) -> None:
         """Publishes messages whose metadata the broker must read, or refuses them one by one."""
-        start = 0
-        for index, entry in enumerate(run.entries):
-            try:
-                checked, deliver_at_ms, published_ms = checked_entry(entry, run.txn)
-                run.entries[index] = checked
-                if deliver_at_ms:  # a delayed message is a run of its own
-                    if index > start:
-                        self._send(run.part(start, index))
-                    delayed = run.part(index, index + 1)
-                    delayed.deliver_at_ms, delayed.published_ms = deliver_at_ms, published_ms
-                    self._send(delayed)
-                    start = index + 1
-            except MagnetarError as error:
-                if index > start:
-                    self._send(run.part(start, index))
-                if (attached := self._ready_producer(run.producer_id)) is not None:
-                    producer, topic = attached
-                    topic.refuse(producer, run.part(index, index + 1), error)
-                drop_frames(error)
-                start = index + 1
-        if start:
-            run = run.part(start)
-        if run.entries:
-            run.size_bytes = sum(map(len, run.entries))
-            self._send(run)
+        for part, error in checked_parts(run):
+            if error is None:
+                self._send(part)
+            elif (attached := self._ready_producer(run.producer_id)) is not None:
+                producer, topic = attached
+                topic.refuse(producer, part, error)
 
     def _ready_producer(self, producer_id: int) -> tuple[Producer, Topic] | None:
         """Returns the producer and its topic, None if the broker drops its messages."""

@@ -335,6 +335,7 @@ class PersistentSubscription:
         try:
             if not consumer.attached:
                 raise ConsumerNotFound("Consumer not found")
+            self._check_stored(positions)
             if cumulative:
                 self._ack_cumulative(positions)
             else:
@@ -381,6 +382,20 @@ class PersistentSubscription:
     async def end_transaction(self, txn: TxnId, outcome: Outcome) -> None:
         """See `Participant.end_transaction`."""
         await self.transactions.end_transaction(txn, outcome)
+
+    def _check_stored(self, positions: Sequence[AckPosition]) -> None:
+        """Raises ServiceNotReady for an entry behind the last one that this broker knows.
+
+        A broker that has lost the topic without knowing it gets such acks: their message ids are
+        those of its successor. The cursor ignores them, so they must get no receipt.
+        """
+        last = self.ledger.last_confirmed
+        for ledger_id, entry_id, _, _ in positions:
+            if (ledger_id, entry_id) > last:
+                raise ServiceNotReady(
+                    f"{ledger_id}:{entry_id} is behind the last message {last} of {self.name}: "
+                    "attach again and repeat the acknowledgment"
+                )
 
     def _ack_individually(self, consumer: Consumer, positions: Sequence[AckPosition]) -> None:
         dispatcher, cursor = self.dispatcher, self.cursor

@@ -15,13 +15,11 @@ from tests.unit.broker.session.test_subscribing import (
 )
 from tests.unit.ledger.stage import turns
 
-from magnetar.broker.session.refusal import checked_entry
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import ServerError
 from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, AUTO_TOPIC_CREATION
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
-from magnetar.wire.entry import build_entry
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -123,15 +121,6 @@ async def test_a_refused_consumer_leaves_nothing_in_the_session() -> None:
         wanted.consumer_id = 2
         await client.ask(SUBSCRIBE, wanted, ERROR)
         assert list(client.session.link._framers) == [1]
-
-
-@pytest.mark.parametrize(("deliver_at_ms", "told"), [(0, (0, 0)), (-5, (0, 0)), (7, (7, 3))])
-def test_a_send_tells_its_delivery_time(deliver_at_ms: int, told: tuple[int, int]) -> None:
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=3)
-    if deliver_at_ms:
-        metadata.deliver_at_time = deliver_at_ms
-    entry = build_entry(metadata, b"")
-    assert checked_entry(entry, None) == (entry, *told)
 
 
 async def test_the_end_of_a_connection_is_no_use_of_a_topic_that_had_sent_its_producer_away() -> (

@@ -10,6 +10,7 @@ from tests.unit.broker.session.stage import TOPIC, Client, broker, client_of, lo
 from tests.unit.wire import frames
 
 from magnetar.broker.lifecycle.quota import PULSAR_TEXT
+from magnetar.broker.session.refusal import checked_parts
 from magnetar.broker.topic.producer import AccessMode
 from magnetar.broker.topic.producers import ProducerRegistry
 from magnetar.core.errors import ServerError
@@ -19,6 +20,7 @@ from magnetar.policies.admission import AUTO_SUBSCRIPTION_CREATION, ENCRYPTION_R
 from magnetar.policies.lifecycle import BACKLOG_QUOTA
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 from magnetar.wire.commands import CommandType
+from magnetar.wire.events import SendRun
 
 PRODUCER, READY = CommandType.PRODUCER, CommandType.PRODUCER_SUCCESS
 SUCCESS, ERROR = CommandType.SUCCESS, CommandType.ERROR
@@ -472,3 +474,29 @@ async def test_a_broker_that_requires_encryption_stores_nothing_plain() -> None:
         error = await client.hears(CommandType.SEND_ERROR)
         assert error.message == "Messages must be encrypted"
         assert topic.managed_ledger.entries_total == 0
+
+
+def checked(*entries: bytes) -> list[tuple[list[int], tuple[int, ...], tuple[int, ...], bool]]:
+    """Each part's sequence ids, delivery times and delays, and whether it is refused."""
+    count = len(entries)
+    ids = list(range(count))
+    run = SendRun(1, ids, ids, [1] * count, list(entries))
+    return [
+        (part.sequence_ids, part.deliver_at_ms, part.delays_ms, error is not None)
+        for part, error in checked_parts(run)
+    ]
+
+
+def test_sends_are_split_by_their_delivery_times_and_unreadable_ones_refused() -> None:
+    plain = [frames.entry(), frames.entry(deliver_at_time=-5)]
+    late = [frames.entry(deliver_at_time=7), frames.entry(deliver_at_time=9)]
+    unreadable = b"\x00\x00\x00\x02\xff\xff"
+    assert checked(*plain) == [([0, 1], (), (), False)]
+    assert checked(*late) == [([0, 1], (7, 9), (6, 8), False)]
+    assert checked(*late, *plain, unreadable, unreadable, *late) == [
+        ([0, 1], (7, 9), (6, 8), False),
+        ([2, 3], (), (), False),
+        ([4], (), (), True),
+        ([5], (), (), True),
+        ([6, 7], (7, 9), (6, 8), False),
+    ]

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.unit.broker.topic.stage import Sink, Stage, request, stage
-from tests.unit.broker.topic.txn_stage import told
+from tests.unit.broker.topic.stage import ProducerSink, Sink, Stage, request, stage
 from tests.unit.ledger.stage import turns
 
+from magnetar.broker.session.refusal import checked_parts
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.subscription.spec import SubType
@@ -18,7 +18,7 @@ from magnetar.core.names import parse_topic
 from magnetar.policies.admission import DELAYED_DELIVERY
 from magnetar.transactions.model import TxnId
 from magnetar.wire._pb.PulsarApi_pb2 import MessageMetadata
-from magnetar.wire.entry import build_entry, in_transaction, parse_metadata, payload_of
+from magnetar.wire.entry import build_entry, payload_of
 from magnetar.wire.events import SendRun
 
 HOUR_MS = 3_600_000
@@ -32,6 +32,16 @@ def delayed_entry(text: str, deliver_at_ms: int, published_ms: int, *, batch: in
     if batch:
         metadata.num_messages_in_batch = batch
     return build_entry(metadata, text.encode())
+
+
+async def answered(sink: ProducerSink, messages: int) -> None:
+    """Waits until that many messages have a receipt or an error."""
+    for _ in range(2_000):
+        receipts = sum(len(ids) for ids, *_ in sink.receipts)
+        if receipts + sum(len(ids) for ids, _ in sink.errors) >= messages:
+            return
+        await turns(1)
+    raise AssertionError(f"{messages} answers did not come: {sink.told}")
 
 
 class DelayStage:
@@ -50,31 +60,34 @@ class DelayStage:
         txn: TxnId | None = None,
         batch: int = 0,
     ) -> list[tuple[int, int]]:
-        """Sends each text with its delay in ms, as the session does; returns the positions."""
+        """Sends texts with their delays in ms, as the session does; returns the positions."""
         producer, sink = await self.s.producer(topic)
         now_ms = self.s.clock.now_ms()
-        for text, delay_ms in messages:
+        run = SendRun(producer.producer_id, [], [], [], [], 0, txn)
+        for number, (text, delay_ms) in enumerate(messages):
             deliver_at_ms = now_ms + delay_ms if delay_ms else 0
-            entry = delayed_entry(text, deliver_at_ms, now_ms, batch=batch)
-            if txn is not None:
-                entry = in_transaction(entry, parse_metadata(entry), *txn)
-            run = SendRun(
-                producer.producer_id, [1], [1], [max(batch, 1)], [entry], len(entry), txn,
-                deliver_at_ms, now_ms,
-            )  # fmt: skip
+            run.entries.append(delayed_entry(text, deliver_at_ms, now_ms, batch=batch))
+            run.sequence_ids.append(number)
+            run.highest_sequence_ids.append(number)
+            run.message_counts.append(max(batch, 1))
+        for part, _ in checked_parts(run):
             gate = topic.gate
-            if gate is None and run.special:
-                gate = topic.gate_of(run)
+            if gate is None and part.special:
+                gate = topic.gate_of(part)
             if gate is None:
-                topic.publish(producer, run)
+                topic.publish(producer, part)
             else:
-                gate.publish(producer, run)
-        await told(sink, len(messages))
+                gate.publish(producer, part)
+        await answered(sink, len(messages))
         topic.remove_producer(producer)
         if sink.errors:
             raise sink.errors[0][1]
         await turns(20)
-        return [(ledger_id, entry_id) for _, ledger_id, entry_id in sink.receipts]
+        return [
+            (ledger_id, first_entry_id + index)
+            for ids, ledger_id, first_entry_id in sink.receipts
+            for index in range(len(ids))
+        ]
 
     async def consume(
         self,

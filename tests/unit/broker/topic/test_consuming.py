@@ -14,7 +14,7 @@ from magnetar.broker.subscription import cursor_moves
 from magnetar.broker.subscription.consumer import Consumer
 from magnetar.broker.subscription.spec import KeySharedMode, KeySharedSpec, SubType
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.core.errors import ConsumerBusy, MagnetarError, NotAllowed
+from magnetar.core.errors import ConsumerBusy, MagnetarError, NotAllowed, ServiceNotReady
 from magnetar.core.ids import EARLIEST, Position
 from magnetar.policies.rates import DISPATCH_RATE, SUBSCRIPTION_DISPATCH_RATE
 
@@ -193,6 +193,24 @@ async def test_an_ack_after_all_consumers_left_is_refused(kept: bool) -> None:
         assert len(answers) == 1
         assert answers != [None]
         assert subscription.cursor.backlog == 2
+
+
+@pytest.mark.parametrize("ahead", [(0, 1), (1, 0)])
+async def test_an_ack_of_an_entry_that_the_broker_does_not_know_gets_no_receipt(
+    ahead: tuple[int, int],
+) -> None:
+    async with stage() as s:
+        topic = await s.topic()
+        (place,) = await stored(topic, s, "a")
+        subscription, consumer, _ = await s.attach(topic)
+        answers: list[MagnetarError | None] = []
+        unknown = (place[0] + ahead[0], ahead[1])
+        for cumulative in (False, True):
+            subscription.ack(consumer, [(*unknown, None, 0)], cumulative, answers.append)
+        assert [type(answer) for answer in answers] == [ServiceNotReady] * 2
+        subscription.ack(consumer, [(*place, None, 0)], False, answers.append)
+        await turns(20)
+        assert answers[2:] == [None]
 
 
 async def test_acks_before_the_first_consumer_of_a_type_need_no_dispatcher() -> None:

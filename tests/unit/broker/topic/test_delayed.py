@@ -220,6 +220,10 @@ async def test_the_longest_delay_of_a_policy_is_enforced() -> None:
         with pytest.raises(NotAllowed) as refused:
             await s.send(topic, ("too late", 10_001))
         assert str(refused.value) == "Exceeds max allowed delivery delay of 10000 milliseconds"
+        with pytest.raises(NotAllowed):
+            await s.send(topic, ("first", 10_000), ("too late", 10_001), ("last", 9_000))
+        assert topic.delays is not None
+        assert len(topic.delays.delayed or ()) == 3, "its neighbors are stored"
         await s.policy(topic, active=False, maxDeliveryDelayInMillis=10_000)
         await s.send(topic, ("unlimited", 10_001))
 

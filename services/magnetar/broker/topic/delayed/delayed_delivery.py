@@ -155,14 +155,14 @@ class DelayedDelivery:
     # -- messages
 
     def admission(self, run: SendRun) -> Admission:
-        """Returns whether a message with a delivery time may be stored now."""
+        """Returns whether messages with delivery times may be stored now."""
         policy = self._policy()
         if not policy["active"]:
             return None
         longest_ms = int(policy.get("maxDeliveryDelayInMillis") or 0)
-        if 0 < longest_ms < run.deliver_at_ms - run.published_ms:
+        if 0 < longest_ms < max(run.delays_ms):
             return NotAllowed(f"Exceeds max allowed delivery delay of {longest_ms} milliseconds")
-        if run.deliver_at_ms <= self._cutoff_ms():
+        if max(run.deliver_at_ms) <= self._cutoff_ms():
             return None
         schedule = self.schedule
         if schedule is not None:
@@ -204,17 +204,19 @@ class DelayedDelivery:
                 self._failure = None
 
     def appending(self, run: SendRun, on_appended: OnAppended) -> OnAppended:
-        """Returns the callback for the log, which adds the message to the index."""
+        """Returns the callback for the log, which adds the messages to the index."""
 
         def appended(ledger_id: int, first_entry: int, error: MagnetarError | None) -> None:
             # The log calls back in the turn that confirms the entry, before any read.
-            if (
-                error is None
-                and self.schedule is not None
-                and self.active
-                and self.schedule.add(run.deliver_at_ms, ledger_id, first_entry)
-            ):
-                self._added(run.deliver_at_ms)
+            schedule = self.schedule
+            if error is None and schedule is not None and self.active:
+                added_ms = [
+                    at_ms
+                    for entry_id, at_ms in enumerate(run.deliver_at_ms, first_entry)
+                    if schedule.add(at_ms, ledger_id, entry_id)
+                ]
+                if added_ms:
+                    self._added(min(added_ms))
             on_appended(ledger_id, first_entry, error)
 
         return appended
