@@ -20,6 +20,7 @@ from magnetar.broker.lifecycle.expiry import older_end
 from magnetar.broker.ownership.records import BrokerRecord
 from magnetar.broker.rates.dispatch_rate import DispatchThrottle
 from magnetar.broker.subscription import cursor_moves
+from magnetar.broker.subscription.ack_admission import check_stored
 from magnetar.broker.subscription.admission import check_type
 from magnetar.broker.subscription.api import AckPosition, OnDone
 from magnetar.broker.subscription.consumer import Consumer
@@ -335,7 +336,7 @@ class PersistentSubscription:
         try:
             if not consumer.attached:
                 raise ConsumerNotFound("Consumer not found")
-            self._check_stored(positions)
+            check_stored(positions, self.ledger.last_confirmed, self.name)
             if cumulative:
                 self._ack_cumulative(positions)
             else:
@@ -382,20 +383,6 @@ class PersistentSubscription:
     async def end_transaction(self, txn: TxnId, outcome: Outcome) -> None:
         """See `Participant.end_transaction`."""
         await self.transactions.end_transaction(txn, outcome)
-
-    def _check_stored(self, positions: Sequence[AckPosition]) -> None:
-        """Raises ServiceNotReady for an entry behind the last one that this broker knows.
-
-        A broker that has lost the topic without knowing it gets such acks: their message ids are
-        those of its successor. The cursor ignores them, so they must get no receipt.
-        """
-        last = self.ledger.last_confirmed
-        for ledger_id, entry_id, _, _ in positions:
-            if (ledger_id, entry_id) > last:
-                raise ServiceNotReady(
-                    f"{ledger_id}:{entry_id} is behind the last message {last} of {self.name}: "
-                    "attach again and repeat the acknowledgment"
-                )
 
     def _ack_individually(self, consumer: Consumer, positions: Sequence[AckPosition]) -> None:
         dispatcher, cursor = self.dispatcher, self.cursor
