@@ -343,16 +343,14 @@ class PersistentSubscription:
                 self._ack_individually(consumer, positions)
         except MagnetarError as refused:
             error = refused
-        dispatcher = self.dispatcher
-        if dispatcher is not None:
+        if (dispatcher := self.dispatcher) is not None:
             dispatcher.woken()
             if self.ledger.terminated_at is not None:
                 dispatcher.announce_end()
-        if on_done is not None:
-            if error is not None:
-                on_done(error)
-            else:
-                self.cursor.when_durable(on_done)
+        if error is not None and on_done is not None:
+            on_done(error)
+        elif on_done is not None:
+            self.cursor.when_durable(on_done)
 
     @property
     def transactions(self) -> SubscriptionTransactions:
