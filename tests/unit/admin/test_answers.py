@@ -176,6 +176,10 @@ TOPICS: list[Case] = [
     ("PUT", "@/nope/unload", NO_BODY, 404, "Topic persistent://t1/n1/nope not found"),
     ("PUT", "@/pt/unload", NO_BODY, 204, ""),
     ("POST", "@/nope/createMissedPartitions", NO_BODY, 404, None),
+    (
+        *("POST", "@/x-partition-1/createMissedPartitions", NO_BODY, 412),
+        "Partitioned Topic Name should not contain '-partition-'",
+    ),
     ("POST", "@/pt/createMissedPartitions", NO_BODY, 204, ""),
     ("DELETE", "@/a", NO_BODY, 204, ""),
     ("DELETE", "@/pt/partitions", NO_BODY, 204, ""),

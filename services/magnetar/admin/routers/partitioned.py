@@ -173,6 +173,7 @@ async def remove_partitioned(request: Request) -> Response:
 )
 async def create_missed(request: Request) -> Response:
     service, name = service_of(request), topic_of(request)
+    refuse_partition_name(name)
     partitions = await service.resources.partitions(name)
     if not partitions:
         raise NotFound(f"Topic {name} does not exist")
