@@ -32,12 +32,13 @@ def main() -> int:
     recording = actions.add_parser("record", help="record what is missing or has other steps now")
     recording.add_argument("service_url")
     recording.add_argument("http_url")
-    comparing = actions.add_parser("compare", help="run on a standalone of ours")
+    comparing = actions.add_parser("compare", help="run what is recorded on a standalone of ours")
     showing = actions.add_parser("show", help="print steps and recorded observations")
     for each in (recording, comparing, showing):
         each.add_argument("seeds", nargs="*", type=int, default=[])
     arguments = parser.parse_args()
-    seeds = arguments.seeds or list(range(COUNT))
+    recorded = arguments.action == "compare"
+    seeds = arguments.seeds or list(golden.recorded() if recorded else range(COUNT))
     with tempfile.TemporaryDirectory(prefix="differential-") as directory:
         if arguments.action == "record":
             server = ServerAddress(arguments.service_url, arguments.http_url)

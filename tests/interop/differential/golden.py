@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,19 @@ DIFFERENCES = HERE / "differences.toml"
 class Difference:
     """Observations that differ from Pulsar's on purpose.
 
-    The three expressions match the JSON of the step, of Pulsar's observation and of ours.
+    Three expressions match the JSON of the step, of Pulsar's observation and of ours; `scenario`
+    matches the seed and the theme.
     """
 
     reason: str
     step: str
     pulsar: str
     ours: str
+    scenario: str = ""
 
-    def covers(self, step: Step, pulsar: Any, ours: Any) -> bool:
+    def covers(self, scenario: Scenario, step: Step, pulsar: Any, ours: Any) -> bool:
+        if not re.search(self.scenario, f"{scenario.seed} {scenario.theme}"):
+            return False
         pairs = ((self.step, step.document()), (self.pulsar, pulsar), (self.ours, ours))
         return all(re.search(pattern, dumped(document)) for pattern, document in pairs)
 
@@ -87,14 +92,14 @@ class Comparison:
     seen: set[int] = field(default_factory=set)
 
     def go_on(self, scenario: Scenario) -> GoOn:
-        return self.accepted
+        return partial(self.accepted, scenario)
 
-    def accepted(self, step: Step, pulsar: Any, ours: Any) -> bool:
+    def accepted(self, scenario: Scenario, step: Step, pulsar: Any, ours: Any) -> bool:
         """Tells whether an observation is Pulsar's or listed."""
         if pulsar == ours:
             return True
         for index, each in enumerate(self.listed):
-            if each.covers(step, pulsar, ours):
+            if each.covers(scenario, step, pulsar, ours):
                 self.seen.add(index)
                 return True
         return False
@@ -112,7 +117,7 @@ class Comparison:
                 result.append(Mismatch(scenario, len(scenario.steps) - 1, "no error", repr(ours)))
                 continue
             last = len(ours) - 1
-            if not self.accepted(scenario.steps[last], pulsar[last], ours[last]):
+            if not self.accepted(scenario, scenario.steps[last], pulsar[last], ours[last]):
                 result.append(Mismatch(scenario, last, pulsar[last], ours[last]))
         return result
 
