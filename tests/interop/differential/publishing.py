@@ -117,7 +117,8 @@ def ended(random: Random) -> Iterator[Step]:
     yield admin("POST", f"{T}/terminate")
     yield step("producer", "q", topic="t")
     yield step("receive", "c", count=ALL)
-    yield step("ack", "c", which=[0])
+    # A ledger whose messages are all consumed is deleted, now or later: one message has to stay.
+    yield step("ack", "c", which=[] if count == 1 else [0])
     yield admin("GET", f"{T}/lastMessageId")
     yield admin("GET", f"{T}/internalStats", keep=["state", "numberOfEntries"])
     yield step("reader", "r", topic="t", start="earliest")
@@ -133,6 +134,8 @@ def ended(random: Random) -> Iterator[Step]:
 
 def compacted(random: Random) -> Iterator[Step]:
     """Compaction, of keys, batches and removed keys, and readers of the compacted topic."""
+    # Of a topic of batches, Pulsar 4.2.4 at times reports SUCCESS without having compacted it: its
+    # internalStats have no compacted ledger. Such a record says nothing, and is not kept.
     batched = random.random() < 0.4
     yield step("producer", "p", topic="t", **(batches(3) if batched else {}))
     op = "produce_batch" if batched else "produce"
