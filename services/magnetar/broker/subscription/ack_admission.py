@@ -8,7 +8,7 @@ from magnetar.core.ids import Position
 
 
 def check_stored(positions: Sequence[AckPosition], last: Position, subscription: str) -> None:
-    """Raises ServiceNotReady for an entry behind `last`, the last one that this broker knows.
+    """Raises ServiceNotReady for an entry beyond `last`, the last one that this broker knows.
 
     A broker that has lost the topic without knowing it gets such acks: their message ids are those
     of its successor. The cursor ignores them, so they must get no receipt.
@@ -16,6 +16,6 @@ def check_stored(positions: Sequence[AckPosition], last: Position, subscription:
     for ledger_id, entry_id, _, _ in positions:
         if (ledger_id, entry_id) > last:
             raise ServiceNotReady(
-                f"{ledger_id}:{entry_id} is behind the last message {last} of {subscription}: "
+                f"{ledger_id}:{entry_id} is beyond the last message {last} of {subscription}: "
                 "attach again and repeat the acknowledgment"
             )
