@@ -143,7 +143,8 @@ class NamespaceSpec(Placed, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=BUNDLES_MAX)] | None,
         Meta(
             description="The number of bundles when the namespace is created. It cannot be "
-            "changed; brokers split bundles by load. Default: the broker's (4)."
+            "changed; brokers split bundles by load. Default: the broker's "
+            "default_namespace_bundles."
         ),
     ] = None
     properties: Properties = {}

@@ -424,4 +424,6 @@ def _transactions(
     coordinators = Coordinators(
         store, topics.ownership, broker, notifier, context.clock, rng, limits
     )
-    return Transactions(resources, settings.cluster_name, coordinators, notifier, local, peers)
+    bundles = settings.topics.default_namespace_bundles
+    name = settings.cluster_name
+    return Transactions(resources, name, coordinators, notifier, local, peers, bundles)

@@ -206,13 +206,13 @@ async def _serve(
     )
     opened.push_async_callback(service.ledgers.close)
     await ensure_defaults(
-        service.resources,
-        service.cluster,
+        *(service.resources, service.cluster),
         service_url=urls.service_url,
         http_url=urls.http_url,
         service_url_tls=urls.service_url_tls,
         http_url_tls=urls.http_url_tls,
         only_broker=False,
+        bundles=settings.topics.default_namespace_bundles,
     )
     assert service.cluster_ownership is not None  # noqa: S101 - it has a session
     work = BrokerWork(service, service.cluster_ownership)

@@ -214,6 +214,36 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
         ),
     ),
     Behavior(
+        "other labels and series of metrics",
+        "remove the key or set it to false; docs/run/dashboards.md names the series",
+        _keys(
+            OFF,
+            "exposeBundlesMetricsInPrometheus",
+            "exposeCustomTopicMetricLabelsEnabled",
+            "exposeManagedCursorMetricsInPrometheus",
+            "exposeProducerLevelMetricsInPrometheus",
+            "splitTopicAndPartitionLabelInPrometheus",
+        ),
+    ),
+    Behavior(
+        "another form of statistics and redelivery counts",
+        _DEFAULT + ": stats have each producer, and consumers get the redelivery count",
+        {
+            **_keys(OFF, "aggregatePublisherStatsByProducerName"),
+            **_keys(ON, "exposePublisherStats", "subscriptionRedeliveryTrackerEnabled"),
+        },
+    ),
+    Behavior(
+        "dispatch rates that count a batch as one message",
+        "remove the key or set it to false, and set rates in messages",
+        _keys(OFF, "dispatchThrottlingOnBatchMessageEnabled"),
+    ),
+    Behavior(
+        "another address of a bookie's HTTP port",
+        "remove the key or leave it empty, and set bindAddress, which is that of all its ports",
+        {"httpServerHost": ("0.0.0.0",)},  # noqa: S104 - a value of a file, no listener
+    ),
+    Behavior(
         "quotas in GB",
         "remove the key or leave it empty, and set backlogQuotaDefaultLimitBytes: 10 GB are "
         "10737418240",
@@ -222,11 +252,10 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
     Behavior(
         "this default of new namespaces",
         _DEFAULT + "; give the value when the namespace is created, or set its policy "
-        "(pulsar-admin namespaces create --bundles, set-compaction-threshold)",
+        "(pulsar-admin namespaces set-compaction-threshold)",
         {
             "bootstrapNamespaces": NONE,
             "brokerServiceCompactionThresholdInBytes": ZERO,
-            "defaultNumberOfNamespaceBundles": ("4",),
         },
     ),
     Behavior(

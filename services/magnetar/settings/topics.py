@@ -14,7 +14,7 @@ _INTERCEPTORS: Final = "org.apache.pulsar.common.intercept."
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSettings:
-    """The creation of topics and the deletion of unused ones."""
+    """The creation of namespaces and topics, and the deletion of unused topics."""
 
     auto_topic_creation: bool = setting(
         True,
@@ -35,6 +35,15 @@ class TopicSettings:
         unit="partitions",
         within=(1, 10_000),
         pulsar="defaultNumPartitions",
+    )
+    default_namespace_bundles: int = setting(
+        4,
+        "Number of bundles of a namespace that is created without one, public/default of a new "
+        "cluster among them.",
+        group=TOPICS,
+        unit="bundles",
+        within=(1, 65_536),
+        pulsar="defaultNumberOfNamespaceBundles",
     )
     partitions_max: int = setting(
         0,

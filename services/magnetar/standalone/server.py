@@ -96,13 +96,13 @@ async def start(settings: StandaloneSettings) -> Standalone:
         service.compactor.artifacts = StoreSpec(FILESYSTEM, str(data_dir.resolve() / ARTIFACTS))
         closing.push_async_callback(service.ledgers.close)
         await ensure_defaults(
-            service.resources,
-            service.cluster,
+            *(service.resources, service.cluster),
             service_url=urls.service_url,
             http_url=urls.http_url,
             service_url_tls=urls.service_url_tls,
             http_url_tls=urls.http_url_tls,
             only_broker=True,
+            bundles=settings.topics.default_namespace_bundles,
         )
         closing.push_async_callback(service.stop)
         await service.start(listeners.binary, listeners.binary_tls)

@@ -294,7 +294,9 @@ async def _new_policies(
         policies[key] = value
     if group:
         policies[RESOURCE_GROUP] = group
-    policies["bundles"] = bundles.requested(given.get("bundles"))
+    policies["bundles"] = bundles.requested(
+        given.get("bundles"), service.settings.topics.default_namespace_bundles
+    )
     allowed = tenant.get("allowedClusters") or []
     for cluster in policies["replication_clusters"]:
         if cluster not in allowed:

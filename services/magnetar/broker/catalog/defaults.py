@@ -7,7 +7,7 @@ interrupted one, several brokers may start at once, and what is deleted later st
 import contextlib
 from typing import Final
 
-from magnetar.broker.catalog.namespace_policies import default_policies
+from magnetar.broker.catalog.namespace_policies import BUNDLES_DEFAULT, default_policies
 from magnetar.broker.catalog.resources import Resources
 from magnetar.core.errors import Conflict
 from magnetar.core.names import NamespaceName
@@ -24,8 +24,11 @@ async def ensure_defaults(
     service_url_tls: str = "",
     http_url_tls: str = "",
     only_broker: bool,
+    bundles: int = BUNDLES_DEFAULT,
 ) -> None:
-    """Creates missing defaults. A cluster's only broker also updates the cluster's addresses."""
+    """Creates missing defaults, each namespace with so many bundles.
+
+    A cluster's only broker also updates the cluster's addresses."""
     urls = {"serviceUrl": http_url, "brokerServiceUrl": service_url}
     if service_url_tls:
         urls["brokerServiceUrlTls"] = service_url_tls
@@ -42,6 +45,6 @@ async def ensure_defaults(
                 namespace.tenant, {"adminRoles": [], "allowedClusters": [cluster]}
             )
         with contextlib.suppress(Conflict):
-            await resources.create_namespace(namespace, default_policies(cluster))
+            await resources.create_namespace(namespace, default_policies(cluster, bundles))
     with contextlib.suppress(Conflict):
         await resources.create_cluster(cluster, urls)

@@ -142,13 +142,14 @@ def parts_of(bundle: Bundle, positions: Sequence[int]) -> list[Bundle]:
     return [Bundle(bundle.namespace, low, high) for low, high in pairwise(edges)]
 
 
-def requested(bundles: dict[str, Any] | None) -> dict[str, Any]:
+def requested(bundles: dict[str, Any] | None, default: int = BUNDLES_DEFAULT) -> dict[str, Any]:
     """Returns the bundles of a new namespace, from the REST document of the request.
 
-    The document is `{"numBundles": …}` or has explicit boundaries.
+    The document is `{"numBundles": …}` or has explicit boundaries. `default` is the number if it
+    has neither.
     """
     if not bundles:
-        return {"boundaries": bundle_boundaries(BUNDLES_DEFAULT), "numBundles": BUNDLES_DEFAULT}
+        return {"boundaries": bundle_boundaries(default), "numBundles": default}
     if not isinstance(bundles, dict):
         raise PreconditionFailed("Invalid bundles: they must be an object")
     if given := bundles.get("boundaries"):
@@ -161,7 +162,7 @@ def requested(bundles: dict[str, Any] | None) -> dict[str, Any]:
             f"(0, {BUNDLES_MAX}]."
         )
     # Pulsar and its tools take 0 and less as "the default".
-    count = count if count > 0 else BUNDLES_DEFAULT
+    count = count if count > 0 else default
     return {"boundaries": bundle_boundaries(count), "numBundles": count}
 
 

@@ -30,8 +30,11 @@ def is_assignment(name: TopicName) -> bool:
     return name.base == ASSIGN_TOPIC
 
 
-async def ensure_assign_topic(resources: Resources, cluster: str) -> int:
-    """Returns the number of coordinators; creates the topic with its namespace at first use."""
+async def ensure_assign_topic(resources: Resources, cluster: str, bundles: int) -> int:
+    """Returns the number of coordinators; creates the topic with its namespace at first use.
+
+    A new namespace gets so many bundles.
+    """
     partitions = await resources.partitions(ASSIGN_TOPIC)
     if partitions:
         return partitions
@@ -41,7 +44,7 @@ async def ensure_assign_topic(resources: Resources, cluster: str) -> int:
             namespace.tenant, {"adminRoles": [], "allowedClusters": [cluster]}
         )
     with contextlib.suppress(Conflict):
-        await resources.create_namespace(namespace, default_policies(cluster))
+        await resources.create_namespace(namespace, default_policies(cluster, bundles))
     with contextlib.suppress(Conflict):
         await resources.create_partitioned(ASSIGN_TOPIC, COORDINATORS_DEFAULT, {})
     return await resources.partitions(ASSIGN_TOPIC)

@@ -26,7 +26,9 @@ class Transactions:
         notifier: Notifier,
         local: LocalParticipants,
         peers: PeerClient,
+        namespace_bundles: int,
     ) -> None:
+        """`namespace_bundles`: the number of bundles of a namespace that is created."""
         self.coordinators = coordinators
         self.notifier = notifier
         self.local = local
@@ -35,12 +37,15 @@ class Transactions:
         self._resources = resources
         self._cluster = cluster
         self._peers = peers
+        self._namespace_bundles = namespace_bundles
         self._creating = asyncio.Lock()
 
     async def coordinator_count(self) -> int:
         """Returns the number of coordinators; creates the assign topic at first use."""
         async with self._creating:
-            return await ensure_assign_topic(self._resources, self._cluster)
+            return await ensure_assign_topic(
+                self._resources, self._cluster, self._namespace_bundles
+            )
 
     def start(self) -> None:
         """Starts to serve coordinators."""

@@ -19,7 +19,6 @@ from tests.unit.broker.ownership.stage import (
 )
 
 from magnetar.broker.catalog.namespace_policies import (
-    BUNDLES_DEFAULT,
     BUNDLES_MAX,
     default_policies,
 )
@@ -333,10 +332,10 @@ def test_edges_belong_to_the_bundle_above_and_the_last_edge_to_the_last_bundle()
 @pytest.mark.parametrize(
     ("asked", "count"),
     [
-        (None, BUNDLES_DEFAULT),
-        ({}, BUNDLES_DEFAULT),
-        ({"numBundles": 0}, BUNDLES_DEFAULT),
-        ({"numBundles": -1}, BUNDLES_DEFAULT),
+        (None, 9),
+        ({}, 9),
+        ({"numBundles": 0}, 9),
+        ({"numBundles": -1}, 9),
         ({"numBundles": 1}, 1),
         ({"numBundles": BUNDLES_MAX}, BUNDLES_MAX),
         ({"boundaries": ["0x0", "0x10", "0xffffffff"]}, 2),
@@ -346,7 +345,7 @@ def test_edges_belong_to_the_bundle_above_and_the_last_edge_to_the_last_bundle()
 def test_a_namespace_gets_the_bundles_that_it_asks_for(
     asked: dict[str, Any] | None, count: int
 ) -> None:
-    found = bundles.requested(asked)
+    found = bundles.requested(asked, default=9)
     assert found["numBundles"] == count == len(found["boundaries"]) - 1
     assert found["boundaries"][0] == "0x00000000"
     assert found["boundaries"][-1] == "0xffffffff"
