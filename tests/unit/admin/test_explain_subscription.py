@@ -3,8 +3,12 @@
 import asyncio
 from typing import cast
 
+import pytest
+
 from magnetar.broker.subscription.spec import SubType
+from magnetar.core.clock import SystemClock
 from magnetar.documents.explain import utc
+from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.wire.events import SendRun
 
 from .explained import Client, attach, client_of, explain, first, follow
@@ -226,4 +230,44 @@ async def test_delayed_messages_say_until_when(admin: Admin) -> None:
     assert not client_of(consumer).delivered
     await follow(admin, found)
     await client_of(consumer).got(1)
+    assert (await first(admin, "s")).code == "in_flight"
+
+
+class SteppedClock(SystemClock):
+    """Both clocks, advanced by a number of seconds."""
+
+    ahead_s = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_s * 1000
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead_s
+
+
+async def test_a_stall_is_explained_counted_and_ended_by_the_next_step(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted mistake: an append wakes no dispatcher. Only a stall of the broker's own code
+    leads to this answer, so a test has to plant one."""
+    clock = SteppedClock()
+    monkeypatch.setattr(admin.service.clock, "_clock", clock)
+    with monkeypatch.context() as planted:
+        planted.setattr(ManagedLedger, "add_append_listener", lambda *_: None)
+        consumer = await attach(admin, "s")
+        await admin.publish([b"1", b"2"])
+        found = await first(admin, "s")
+        assert found.code == "flowing", "it is too early to say more"
+        clock.ahead_s = 5
+        found = await first(admin, "s")
+        assert (found.code, found.evidence["readable"]) == ("dispatch_stall", 2)
+        assert client_of(consumer).delivered == []
+        for stalls in (0, 1, 1):  # a suspect at first, then counted once
+            admin.service.diagnosis.stalls.check(await admin.topic())
+            page = (await admin.http.get("/metrics")).text
+            assert f'\nmagnetar_dispatch_stalls_total{{cluster="standalone"}} {stalls}\n' in page
+            assert f'stalled_subscriptions{{cluster="standalone"}} {stalls}\n' in page
+    await follow(admin, found)
+    again = await attach(admin, "s")
+    await client_of(again).got(2)
     assert (await first(admin, "s")).code == "in_flight"
