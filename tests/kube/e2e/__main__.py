@@ -129,6 +129,7 @@ def jobs_steps(world: World) -> Iterator[tuple[str, Callable[[], None]]]:
     yield "messages in closed ledgers", lambda: jobs.messages(world)
     yield "offload, by its sample; all is read again", lambda: jobs.offload(world)
     yield "compaction, by its sample", lambda: jobs.compact(world)
+    yield "a threshold starts a compaction", lambda: jobs.compact_on_threshold(world)
     yield "the backlog's report, by its sample", lambda: jobs.backlog(world)
     yield "a schedule runs twice", lambda: jobs.schedule(world)
 

@@ -24,6 +24,12 @@ RUN_S_MAX: Final = 420.0
 TWICE_S_MAX: Final = 600.0
 GONE_S_MAX: Final = 60.0
 EVERY_MINUTE: Final = "every-minute"
+ON_THRESHOLD: Final = "compact-on-threshold"
+WATCHING_S_MAX: Final = 60.0
+BROKER_CONFIG: Final = {
+    "compaction_topic_size_mb_max": "0",  # compactions are left to jobs
+    "brokerServiceCompactionMonitorIntervalInSeconds": "5",
+}
 REQUESTS: Final = {"requests": {"cpu": "20m", "memory": "64Mi"}}
 
 SEND: Final = (
@@ -86,7 +92,7 @@ def install(world: World, more: dict[str, Any] | None = None) -> None:
         offload={"driver": "filesystem", "volumeClaim": {"name": CLAIM}},
         etcd={"replicaCount": 1, "resources": REQUESTS},
         bookkeeper={"replicaCount": 2, "resources": REQUESTS},
-        broker={"replicaCount": 1, "resources": REQUESTS},
+        broker={"replicaCount": 1, "resources": REQUESTS, "configData": BROKER_CONFIG},
         **(more or {}),
     )
     world.install("install", values=values)
@@ -107,12 +113,16 @@ def messages(world: World) -> None:
         RESOURCES_S_MAX,
     )
     for number in range(ROUNDS):
-        first = str(number * MESSAGES)
-        world.exec(
-            world.asker, "python", "-c", SEND, world.service_url, TOPIC,
-            first, str(MESSAGES), str(KEYS), timeout_s=120,
-        )  # fmt: skip
+        send(world, number)
         ledgers_move_on(world, "shop/orders")
+
+
+def send(world: World, number: int) -> None:
+    """Sends the messages of a round."""
+    world.exec(
+        world.asker, "python", "-c", SEND, world.service_url, TOPIC,
+        str(number * MESSAGES), str(MESSAGES), str(KEYS), timeout_s=120,
+    )  # fmt: skip
 
 
 def read(world: World, how: str) -> list[int]:
@@ -181,6 +191,29 @@ def compact(world: World) -> None:
     expect(
         found == different and KEYS <= found < total and last == total - 1,
         f"of {total} messages of {KEYS} keys a compacted reader has {found}, up to {last}",
+    )
+
+
+def compact_on_threshold(world: World) -> None:
+    """The operator starts a run once the topic is above its threshold, and none before."""
+    world.kubectl("apply", "-f", SAMPLES / "sparkjob-on-threshold.yaml")
+    send(world, ROUNDS)
+
+    def watching() -> dict[str, Any] | None:
+        found = status(world, ON_THRESHOLD)
+        return found if found.get("phase") == "Watching" else None
+
+    before = world.eventually("the operator asks the brokers", watching, WATCHING_S_MAX)
+    expect(not before.get("runs"), f"a run without a topic that waits: {before}")
+    body = '{"spec":{"policies":{"compactionThreshold":1}}}'
+    world.kubectl("patch", "mtopic", "orders-created", "--type=merge", "-p", body)
+    run = succeeded(world, ON_THRESHOLD)
+    world.note(f"began {run['startedAt']}, ended {run['endedAt']}")
+    found = read(world, "compacted")
+    total = (ROUNDS + 1) * MESSAGES
+    expect(
+        found[0] == found[1] and KEYS <= found[0] < MESSAGES and found[3] == total - 1,
+        f"of {total} messages of {KEYS} keys a compacted reader has {found}",
     )
 
 
