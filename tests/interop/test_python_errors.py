@@ -161,6 +161,28 @@ def test_a_terminated_topic(client: pulsar.Client, admin: httpx.Client, names: N
     assert bodies(take(consumer, 1)) == [b"last"]
 
 
+def test_a_client_keeps_its_connection_at_the_end_of_a_topic(
+    client: pulsar.Client, admin: httpx.Client, names: Names
+) -> None:
+    """Pulsar announces the end in a command that this client takes for an error of the protocol."""
+    consumer = client.subscribe(names.topic(), "sub")
+    client.create_producer(names.topic()).send(b"last")
+    consumer.acknowledge(take(consumer, 1)[0])
+    path = f"/admin/v2/persistent/{names.path}/topic"
+
+    def drained() -> str | None:
+        found = admin.get(f"{path}/stats").raise_for_status().json()["subscriptions"]["sub"]
+        addresses = [each["address"] for each in found["consumers"]]
+        return None if found["msgBacklog"] or not addresses else str(addresses[0])
+
+    before = wait_until(drained, what="the ack")
+    admin.post(f"{path}/terminate").raise_for_status()
+    # A round trip over the connection, which comes after the announcement.
+    reader = client.create_reader(names.topic(), pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    assert (drained(), consumer.is_connected()) == (before, True)
+
+
 def test_a_table_view_holds_the_latest_values(
     client: pulsar.Client, admin: httpx.Client, names: Names
 ) -> None:

@@ -46,6 +46,9 @@ _CPP: Final = "Pulsar-CPP"
 
 After a checksum error, that client fails only the one message. After any other code it reconnects
 and resends the message forever. Its log has the text.
+
+It does not know REACHED_END_OF_TOPIC and closes its connection when it gets one, with everything
+that uses it. A consumer that reconnects is a new one, so the client would do so without end.
 """
 _ENTRY_METADATA_MAGIC: Final = b"\x0e\x02"
 
@@ -316,7 +319,9 @@ class Link:
             )
 
     def end_of_topic(self, consumer_id: int) -> None:
-        """See `ConsumerSink.end_of_topic`."""
+        """See `ConsumerSink.end_of_topic`. Has no effect for a client that does not know it."""
+        if self.client_version.startswith(_CPP):
+            return
         self.answer(
             CommandType.REACHED_END_OF_TOPIC, pb.CommandReachedEndOfTopic(consumer_id=consumer_id)
         )

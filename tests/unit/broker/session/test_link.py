@@ -258,6 +258,12 @@ def test_the_end_of_a_topic_and_a_refused_producer_carry_their_ids() -> None:
     assert (refused.request_id, refused.error, refused.message) == (8, 1, "why")
 
 
+def test_a_client_that_would_close_its_connection_is_not_told_the_end_of_a_topic() -> None:
+    stage = Stage("Pulsar-CPP-v4.2.0")
+    stage.link.end_of_topic(6)
+    assert stage.told() == []
+
+
 # -- liveness
 
 
