@@ -341,6 +341,8 @@ class Client:
         return self._context
 
     def _moved(self) -> None:
+        if self._coordinators is not None:
+            self._coordinators.left, self._coordinators = True, None
         for owned in list(self._owned):
             owned.moved()
 

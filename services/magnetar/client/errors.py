@@ -278,6 +278,12 @@ class InvalidTransactionState(TransactionError):
     """The transaction has ended, or is ending."""
 
 
+class TransactionLost(TransactionError):
+    """The client has left the cluster in which the transaction began: it is aborted there."""
+
+    remedy = "Begin another transaction"
+
+
 class CoordinatorNotFound(TransactionError):
     """No broker serves the transaction coordinator now."""
 

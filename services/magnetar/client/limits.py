@@ -47,7 +47,7 @@ class Permits:
                 if waiter in self._waiters:
                     self._waiters.remove(waiter)
                 self._grant()
-            else:  # granted in the turn in which the caller was cancelled
+            elif granted.exception() is None:  # granted in the turn of the cancellation
                 self.release(count)
             raise
 

@@ -268,10 +268,11 @@ def test_a_receipt_of_acks_that_were_dropped_is_an_error() -> None:
 def test_an_ack_after_the_end_of_the_consumer_is_refused() -> None:
     async def scenario() -> None:
         closed = AlreadyClosed("The consumer is closed")
-        consumer: Any = SimpleNamespace(refusal=closed, options=ConsumerOptions())
+        shared = object()
+        consumer: Any = SimpleNamespace(refusal=closed, options=ConsumerOptions(), _shared=shared)
         acks: list[object] = []
         entry: Any = SimpleNamespace(
-            source=SimpleNamespace(refusal=closed),
+            source=SimpleNamespace(refusal=closed, shared=shared),
             acks=SimpleNamespace(ack=lambda *ack: acks.append(ack)),
             batch_size=0,
         )

@@ -281,7 +281,7 @@ def test_an_exit_in_a_handler_ends_run(rig: Rig) -> None:
     thread.start()
     thread.join(DEADLINE_S)
     assert [error.code for error in raised if isinstance(error, SystemExit)] == [3]
-    assert inner.outcomes == []
+    assert inner.outcomes == ["nack"]
 
 
 def test_a_handler_may_close_the_client(rig: Rig) -> None:

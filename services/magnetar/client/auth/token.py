@@ -24,8 +24,9 @@ class TokenSupplier(Authentication):
         try:
             supplied = self._supply()
             token = await supplied if inspect.isawaitable(supplied) else supplied
-        except (OSError, ValueError) as error:
-            raise AuthenticationFailed(f"The token could not be supplied: {error}") from error
+        except Exception as error:  # the function is users' code
+            reason = str(error) or repr(error)
+            raise AuthenticationFailed(f"The token could not be supplied: {reason}") from error
         if not isinstance(token, str) or not token.strip():
             raise AuthenticationFailed("The supplied token is empty")
         if not is_header_text(token.strip()):

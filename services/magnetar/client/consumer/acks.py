@@ -377,8 +377,7 @@ class Acks:
             return
         self.flush()
         source.epoch += 1
-        removed = self._shared.queue.remove(lambda message: message.entry.source is source)
-        self._context.received_bytes -= sum(len(message.data) for message in removed)
+        dropped = source.drop_received()
         self._nacks.clear()
         if self.unacked is not None:
             self.unacked.clear()
@@ -386,8 +385,8 @@ class Acks:
             consumer_id=source.consumer_id, consumer_epoch=source.epoch
         )
         connection.write(encode_command(CommandType.REDELIVER_UNACKNOWLEDGED_MESSAGES, command))
-        if removed:
-            source.permits.dropped(len(removed))
+        if dropped:
+            source.permits.dropped(dropped)
 
     # -- dead letters --------------------------------------------------------------------------
 

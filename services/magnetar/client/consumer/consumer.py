@@ -12,6 +12,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
+import msgspec
+
 from magnetar.client.consumer.acks import Acks
 from magnetar.client.consumer.letters import LetterTopics, retry_topic
 from magnetar.client.consumer.listener import run_listener
@@ -174,19 +176,21 @@ class Consumer(Generic[T]):
         while not (policy.messages_max and len(messages) >= policy.messages_max):
             if policy.bytes_max and size_bytes >= policy.bytes_max:
                 break
-            message = self.receive_nowait()
-            if message is None:
-                if deadline is not None and loop.time() >= deadline:
-                    break
-                try:
+            try:
+                message = self.receive_nowait()
+                if message is None:
+                    if deadline is not None and loop.time() >= deadline:
+                        break
                     left_s = None if deadline is None else deadline - loop.time()
                     message = await self.receive(left_s)
-                except OperationTimeout:
-                    break
-                except BaseException:
-                    for taken in reversed(messages):
-                        taken.entry.source.untake(taken)
-                    raise
+            except OperationTimeout:
+                break
+            except BaseException as error:
+                if messages and isinstance(error, EndOfTopics):
+                    break  # the next call raises it
+                for taken in reversed(messages):
+                    taken.entry.source.untake(taken)
+                raise
             messages.append(message)
             size_bytes += len(message.data)
         return messages
@@ -230,15 +234,14 @@ class Consumer(Generic[T]):
 
     def _ack(self, message: Message[T] | MessageId) -> tuple[PartitionConsumer, Acks]:
         """Adds an ack to the group of its topic, in the cluster that it came from."""
-        if isinstance(message, Message):
+        if isinstance(message, Message) and message.entry.source.shared is self._shared:
             source = message.entry.source
             if source.refusal is not None and (self.refusal or self.options.ack_receipt):
                 raise source.refusal
             message.entry.acks.ack(message.entry, message.batch_index)
             return source, message.entry.acks
-        source = self._source_of(message)
-        acks = _acks_of(source, message)
-        acks.ack_id(message)
+        source, acks, message_id = self._origin(message)
+        acks.ack_id(message_id)
         return source, acks
 
     async def ack_many(
@@ -274,9 +277,7 @@ class Consumer(Generic[T]):
         if transaction is not None:
             await self._ack_in_transaction([message], transaction, cumulative=True)
             return
-        message_id = message.id if isinstance(message, Message) else message
-        source = self._source_of(message_id)
-        acks = _acks_of(source, message_id)
+        source, acks, message_id = self._origin(message)
         acks.ack_cumulative(message_id)
         if self.options.ack_receipt or self.options.interceptors:
             await self._confirm(source, acks, [message])
@@ -322,9 +323,7 @@ class Consumer(Generic[T]):
     ) -> None:
         by_source: dict[str, tuple[Acks, list[MessageId]]] = {}
         for message in messages:
-            message_id = message.id if isinstance(message, Message) else message
-            source = self._source_of(message_id)
-            acks = _acks_of(source, message_id)
+            source, acks, message_id = self._origin(message)
             by_source.setdefault(source.topic, (acks, []))[1].append(message_id)
         for topic, (acks, message_ids) in by_source.items():
             await transaction.enlist_subscription(topic, self.subscription)
@@ -334,11 +333,9 @@ class Consumer(Generic[T]):
 
     async def nack(self, message: Message[T] | MessageId) -> None:
         """Asks for a message again, after `negative_ack_delay_s` or the backoff."""
-        if isinstance(message, Message):
-            message_id, count = message.id, message.redelivery_count
-        else:
-            message_id, count = message, 0
-        _acks_of(self._source_of(message_id), message_id).nack(message_id, count)
+        count = message.redelivery_count if isinstance(message, Message) else 0
+        _, acks, message_id = self._origin(message)
+        acks.nack(message_id, count)
         for interceptor in self.options.interceptors:
             interceptor.on_negative_ack(message_id.topic, message_id)
 
@@ -366,13 +363,21 @@ class Consumer(Generic[T]):
         for source in self._topics.sources.values():
             source.acks.redeliver_all()
 
-    def _source_of(self, message_id: MessageId) -> PartitionConsumer:
+    def _origin(self, message: Message[T] | MessageId) -> tuple[PartitionConsumer, Acks, MessageId]:
+        """Returns the source of a message, its acks there, and its id.
+
+        Of a message that another consumer has received, only the id counts.
+        """
         if self.refusal is not None:
             raise self.refusal
-        if message_id.entry is not None:
-            source: PartitionConsumer = message_id.entry.source
-            return source
-        return self._topics.source_of(message_id.topic, message_id.partition)
+        message_id = message.id if isinstance(message, Message) else message
+        entry = message_id.entry
+        if entry is not None and entry.source.shared is self._shared:
+            return entry.source, cast("Acks", entry.acks), message_id
+        if entry is not None:
+            message_id = msgspec.structs.replace(message_id, entry=None)
+        source = self._topics.source_of(message_id.topic, message_id.partition)
+        return source, source.acks, message_id
 
     # -- move ----------------------------------------------------------------------------------
 
@@ -404,6 +409,8 @@ class Consumer(Generic[T]):
                 await source.seek(target, 0, inclusive=inclusive)
             else:
                 await source.seek(None, target, inclusive=True)
+            if not source.ended:
+                self._queue.recover(EndOfTopics)
 
     async def last_message_ids(self) -> list[MessageId]:
         """Returns the id of the last message of each topic or partition; (-1, -1) if empty."""
@@ -494,6 +501,7 @@ class Consumer(Generic[T]):
     def abandon(self, error: ClientError) -> None:
         """Refuses everything from now on, without a word to the broker."""
         self.refusal = error
+        self._shared.closed = True  # `close` has nothing to close here
 
     async def __aenter__(self) -> "Consumer[T]":
         return self
@@ -505,11 +513,6 @@ class Consumer(Generic[T]):
         traceback: "TracebackType | None",
     ) -> None:
         await self.close()
-
-
-def _acks_of(source: PartitionConsumer, message_id: MessageId) -> Acks:
-    entry = message_id.entry
-    return source.acks if entry is None else cast("Acks", entry.acks)
 
 
 def _follows(source: PartitionConsumer, answer: pb.CommandGetLastMessageIdResponse) -> bool:

@@ -36,6 +36,9 @@ STAYS_UNREAD: Final = -1
 """Not a fault of the protocol: the entry is not acknowledged."""
 BATCH_ERROR: Final = int(pb.CommandAck.BatchDeSerializeError)
 
+SINGLE_BYTES_MIN: Final = 6
+"""Of a message in a batch: the size of its metadata, which has at least that of its payload."""
+
 
 class BadEntry(Exception):
     """An entry that cannot be read."""
@@ -132,6 +135,8 @@ def split(
     if not metadata.HasField("num_messages_in_batch"):
         return [Message(payload, entry)], 0
     count = metadata.num_messages_in_batch
+    if not 0 < count <= len(payload) // SINGLE_BYTES_MIN:
+        raise BadEntry(BATCH_ERROR, f"{len(payload)} bytes cannot be a batch of {count} messages")
     entry.batch_size = count
     entry.unacked = full_ack_set(count)
     unread = ack_set_bits(ack_set) & entry.unacked if ack_set else entry.unacked

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.client.consumer.subscription import Shared
 from magnetar.client.context import Context
+from magnetar.client.errors import AlreadyClosed
 from magnetar.client.message import Message
 from magnetar.client.options import DeadLetterPolicy, ProducerOptions
 from magnetar.client.schema.api import RawSchema
@@ -49,6 +50,7 @@ class LetterTopics:
         self._shared = shared
         self._topic = topic
         self._producers: dict[str, Producer[bytes]] = {}
+        self._closed = False
 
     @property
     def reconsume_times_max(self) -> int:
@@ -124,11 +126,18 @@ class LetterTopics:
         from magnetar.client.producer.producer import Producer
 
         producer = self._producers.get(topic)
+        if producer is not None and producer.ended:  # its topic was deleted or terminated
+            del self._producers[topic]
+            await producer.close()
+            producer = None
         if producer is None:
             options = ProducerOptions(batching=None, initial_subscription=initial_subscription)
             schema = RawSchema(self._shared.schema.info)
             producer = Producer(self._context, topic, schema, options)
             await producer.open()
+            if self._closed:
+                await producer.close()
+                raise AlreadyClosed("The consumer is closed", topic=topic)
             known = self._producers.setdefault(topic, producer)
             if known is not producer:  # another message was as fast
                 await producer.close()
@@ -137,6 +146,7 @@ class LetterTopics:
 
     async def close(self) -> None:
         """Closes the producers."""
+        self._closed = True
         producers, self._producers = self._producers, {}
         for producer in producers.values():
             await producer.close()

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from magnetar.client.errors import AlreadyClosed, ClientError, InvalidConfiguration
+from magnetar.client.errors import AlreadyClosed, InvalidConfiguration
 from magnetar.client.message import Message
 from magnetar.core.log import get_logger
 from magnetar.core.tasks import TaskSet
@@ -23,12 +23,15 @@ class _ByKey:
 
     def __init__(self) -> None:
         self._waiting: dict[bytes, deque[Message[Any]]] = {}
+        self._arrived: dict[int, Message[Any]] = {}
+        """The waiting messages of all keys, in their order."""
 
     def begin(self, key: bytes, message: Message[Any]) -> bool:
         """Whether the message may be handled now; if not, it waits for those before it."""
         queue = self._waiting.get(key)
         if queue is not None:
             queue.append(message)
+            self._arrived[id(message)] = message
             return False
         self._waiting[key] = deque()
         return True
@@ -37,9 +40,18 @@ class _ByKey:
         """The next message of the key, or None, which frees the key."""
         queue = self._waiting[key]
         if queue:
-            return queue.popleft()
+            message = queue.popleft()
+            del self._arrived[id(message)]
+            return message
         del self._waiting[key]
         return None
+
+    def clear(self) -> list[Message[Any]]:
+        """Forgets and returns the messages that wait."""
+        waiting = list(self._arrived.values())
+        self._arrived.clear()
+        self._waiting = {key: deque() for key in self._waiting}
+        return waiting
 
 
 async def run_listener(
@@ -61,9 +73,12 @@ async def run_listener(
             current = keys.next(key) if key is not None else None
 
     tasks = TaskSet("listener")
+    unbegun: list[Message[Any]] = []
     try:
         async for message in consumer:
+            unbegun = [message]
             await slots.acquire()
+            unbegun = []
             key = (message.ordering_key or message.key_bytes) if ordered_by_key else None
             if key is not None and not keys.begin(key, message):
                 continue  # it keeps its slot, so that waiting messages are bounded as well
@@ -71,20 +86,32 @@ async def run_listener(
         for _ in range(concurrency):  # each slot is free once its message is handled
             await slots.acquire()
     finally:
+        for message in reversed(keys.clear() + unbegun):
+            message.entry.source.untake(message)
         await tasks.stop()
 
 
 async def _handle(consumer: "Consumer[Any]", handle: Handle, message: Message[Any]) -> None:
+    """Handles and acknowledges a message; raises nothing, so that those of its key follow."""
     try:
         await handle(message)
+    except asyncio.CancelledError:
+        await _nack(consumer, message)
+        raise
     except Exception as error:  # users' code may raise anything
         log.error("handler failed, the message comes again", error=repr(error), exc_info=error)
-        try:
-            await consumer.nack(message)
-        except AlreadyClosed:
-            return
+        await _nack(consumer, message)
         return
     try:
         await consumer.ack(message)
-    except ClientError as error:
-        log.warning("message was handled and not acknowledged", error=str(error))
+    except Exception as error:  # noqa: BLE001  # interceptors are users' code as well
+        log.warning("message was handled and not acknowledged", error=repr(error))
+
+
+async def _nack(consumer: "Consumer[Any]", message: Message[Any]) -> None:
+    try:
+        await consumer.nack(message)
+    except AlreadyClosed:
+        return  # it comes again by itself
+    except Exception as error:  # noqa: BLE001  # interceptors are users' code
+        log.warning("negative acknowledgment failed", error=repr(error))

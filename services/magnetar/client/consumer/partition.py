@@ -32,6 +32,7 @@ from magnetar.client.errors import (
     EncryptionFailed,
     IncompatibleSchema,
     MissingExtra,
+    OperationTimeout,
 )
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
@@ -69,7 +70,7 @@ class PartitionConsumer:
         self.schema: Schema[Any] = shared.schema.for_topic()
         self._context = context
         self._loop = context.loop
-        self._shared = shared
+        self.shared = shared
         self.start = start
         self.consumer_id = context.next_consumer_id()
         self.epoch = 0
@@ -132,12 +133,12 @@ class PartitionConsumer:
         self._forget_received()
         connection.attach_consumer(self.consumer_id, self)
         start = self.start
-        if self._was_attached and not self._shared.options.durable:
+        if self._was_attached and not self.shared.options.durable:
             if self.given_back is not None:
                 start = StartPosition(self.given_back, inclusive=True)
             elif self.last_taken is not None:
                 start = StartPosition(self.last_taken)
-        command = subscribe_command(self._shared, self.topic, self.consumer_id, start, self.epoch)
+        command = subscribe_command(self.shared, self.topic, self.consumer_id, start, self.epoch)
         if self._was_attached:
             command.ClearField("start_message_rollback_duration_sec")
         try:
@@ -156,23 +157,27 @@ class PartitionConsumer:
                 broker=connection.address,
             )
         if self._was_attached:
-            self._shared.stats.reconnects += 1
+            self.shared.stats.reconnects += 1
         self._was_attached = True
         self._attachments += 1
         self._at_once = False
         self.connection = connection
         self._attached_event.set()
-        self.permits.start()
         if self.acks.held:
             self.acks.undo()
-        self.acks.flush()
+        self.acks.flush()  # before the permits, for which the broker would deliver these again
+        self.permits.start()
 
     def _forget_received(self) -> None:
-        removed = self._shared.queue.remove(lambda message: message.entry.source is self)
+        self.drop_received()
+        self.acks.forget()
+
+    def drop_received(self) -> int:
+        """Drops what the broker delivers again; returns the number of messages."""
+        removed = self.shared.queue.remove(lambda message: message.entry.source is self)
         self._context.received_bytes -= sum(len(message.data) for message in removed)
         self._chunks.clear()
-        self._writers.clear()
-        self.acks.forget()
+        return len(removed) + self._writers.clear()
 
     def on_closed(self, redirect: str) -> None:
         self._lost(redirect)
@@ -204,7 +209,7 @@ class PartitionConsumer:
             except ClientError as error:
                 if ends_attachment(error):
                     self.end(error)
-                    self._shared.ended(error)
+                    self.shared.ended(error)
                     return
                 log.info("consumer could not attach", topic=self.topic, error=str(error))
             redirect = ""
@@ -212,18 +217,18 @@ class PartitionConsumer:
 
     def moved(self) -> None:
         """Forgets the cluster that the client leaves."""
-        retired, self.acks = self.acks, Acks(self._context, self._shared, self)
+        retired, self.acks = self.acks, Acks(self._context, self.shared, self)
         retired.retire()
-        self.schema = self._shared.schema.for_topic()
+        self.schema = self.shared.schema.for_topic()
         self._writers = WriterSchemas(self._context, self.topic, self.schema, self._deliver)
-        if not self._shared.options.durable:
+        if not self.shared.options.durable:
             error = ClientError(
                 "The client has switched to another cluster, where message ids are others: "
                 "open a new reader",
                 topic=self.topic,
             )
             self.end(error)
-            self._shared.ended(error)
+            self.shared.ended(error)
 
     async def attached(self) -> Connection:
         """Waits for a connection and returns it; raises the refusal."""
@@ -242,16 +247,17 @@ class PartitionConsumer:
             self.connection.write(encode_command(CommandType.FLOW, flow))
 
     def on_delivery(self, delivery: Delivery) -> None:
-        shared = self._shared
+        shared = self.shared
         if -1 < delivery.epoch < self.epoch and not shared.acks_single:
             self._drop_stale(delivery)
             return
-        place = (delivery.ledger_id, delivery.entry_id)
+        place, count = (delivery.ledger_id, delivery.entry_id), 1
         try:
             entry, payload = read_entry(self, delivery)
+            count = max(entry.metadata.num_messages_in_batch, 1)  # what the broker has counted
             if self._has_ids and self.acks.group.covers(place):
                 shared.stats.duplicates_dropped += 1
-                self.permits.dropped(entry.metadata.num_messages_in_batch)
+                self.permits.dropped(count)
                 return
             if entry.metadata.encryption_keys:
                 decrypted = self._decrypted(entry, payload)
@@ -268,7 +274,7 @@ class PartitionConsumer:
                 payload = decompressed(entry.metadata, payload)
             messages, left_out = split(entry, payload, delivery.ack_set)
         except BadEntry as error:
-            self._refuse_entry(place, error)
+            self._refuse_entry(place, count, error)
             return
         except MissingExtra as error:
             shared.queue.fail(error)
@@ -279,12 +285,12 @@ class PartitionConsumer:
         """Drops what was sent before the broker read the redelivery of everything."""
         count = 1
         with contextlib.suppress(BadEntry):
-            count = read_entry(self, delivery)[0].metadata.num_messages_in_batch
+            count = max(read_entry(self, delivery)[0].metadata.num_messages_in_batch, 1)
         self.permits.dropped(count)
 
     def _decrypted(self, entry: ReceivedEntry, payload: bytes) -> bytes | None:
         """Returns a payload decrypted, None to deliver it as it is; raises BadEntry."""
-        shared = self._shared
+        shared = self.shared
         try:
             if shared.decrypt is None:
                 raise EncryptionFailed("it is encrypted, and the consumer has no `decryption`")
@@ -309,13 +315,13 @@ class PartitionConsumer:
             messages = kept
         if left_out:
             self.permits.dropped(left_out)
-        self._shared.stats.entries_received += 1
+        self.shared.stats.entries_received += 1
         if messages:
             self._writers.deliver(entry, messages)
 
     def _deliver(self, entry: ReceivedEntry, messages: list[Message[Any]]) -> None:
         """Puts messages into the queue; their writer's schema is known."""
-        shared = self._shared
+        shared = self.shared
         if shared.letters is not None and self.acks.take_dead(entry, messages):
             self.permits.dropped(len(messages))
             return
@@ -330,7 +336,7 @@ class PartitionConsumer:
     def taken(self, message: Message[Any]) -> None:
         """Records that the user took a message of this topic."""
         size_bytes = len(message.data)
-        stats = self._shared.stats
+        stats = self.shared.stats
         stats.messages_received += 1
         stats.bytes_received += size_bytes
         self._context.received_bytes -= size_bytes
@@ -338,24 +344,26 @@ class PartitionConsumer:
         if self.acks.unacked is not None:
             entry = message.entry
             self.acks.unacked.add(entry.place, entry.redelivery_count)
-        if not self._shared.options.durable:
+        if not self.shared.options.durable:
             self.last_taken, self.given_back = message.id, None
 
     def untake(self, message: Message[Any]) -> None:
         """Returns a message to the front of the queue: its receiver was cancelled."""
+        if self.refusal is not None:
+            return  # the broker has it, and no call takes it from here
         size_bytes = len(message.data)
-        self._shared.stats.messages_received -= 1
-        self._shared.stats.bytes_received -= size_bytes
+        self.shared.stats.messages_received -= 1
+        self.shared.stats.bytes_received -= size_bytes
         self._context.received_bytes += size_bytes
         self.permits.unconsumed()
         if self.acks.unacked is not None:
             self.acks.unacked.discard(message.entry.place)
-        if not self._shared.options.durable:
+        if not self.shared.options.durable:
             self.given_back = message.id
             if not self.acks.group.waiters:
                 # That of the reader; a later one covers it.
                 self.acks.group.cumulative = None
-        self._shared.queue.put_back(message)
+        self.shared.queue.put_back(message)
 
     def _take_chunk(self, entry: ReceivedEntry, payload: bytes) -> None:
         metadata = entry.metadata
@@ -363,25 +371,30 @@ class PartitionConsumer:
         if assembled is None:
             self.permits.dropped()
             return
-        plain = decompressed(metadata, assembled.payload)
+        try:
+            plain = decompressed(metadata, assembled.payload)
+        except BadEntry as error:
+            for place in assembled.places[:-1]:  # the caller refuses the last one
+                self._ack_refused(place, error)
+            raise
         entry.chunk_ids = assembled.places
         ledger_id, entry_id = assembled.places[0]
         entry.first_chunk = MessageId(ledger_id, entry_id, self.partition, topic=self.topic)
         self._take(entry, [Message(plain, entry)], 0)
 
     def _discard_chunks(self, places: list[tuple[int, int]]) -> None:
-        self._shared.stats.chunks_discarded += len(places)
+        self.shared.stats.chunks_discarded += len(places)
         log.warning("incomplete chunks discarded", topic=self.topic, chunks=len(places))
-        if self._shared.options.chunk_ack_oldest:
+        if self.shared.options.chunk_ack_oldest:
             for place in places:
                 self.acks.group.add(place)
         else:
             for place in places:
                 self.acks.unacked_chunk(place)
 
-    def _refuse_entry(self, place: tuple[int, int], error: BadEntry) -> None:
+    def _refuse_entry(self, place: tuple[int, int], count: int, error: BadEntry) -> None:
         """Acknowledges an entry that cannot be read, with its fault; encrypted entries stay."""
-        self._shared.stats.entries_bad += 1
+        self.shared.stats.entries_bad += 1
         log.error(
             "entry cannot be read",
             topic=self.topic,
@@ -389,16 +402,19 @@ class PartitionConsumer:
             entry_id=place[1],
             error=str(error),
         )
-        self.permits.dropped()
+        self.permits.dropped(count)
+        self._ack_refused(place, error)
+
+    def _ack_refused(self, place: tuple[int, int], error: BadEntry) -> None:
         if error.fault != STAYS_UNREAD and self.connection is not None:
             self.acks.refuse(place, error.fault, self.connection)
 
     def on_end_of_topic(self) -> None:
         self.ended = True
-        self._shared.end_of_topic(self.topic)
+        self.shared.end_of_topic(self.topic)
 
     def on_active_change(self, active: bool) -> None:
-        callback = self._shared.options.on_active_change
+        callback = self.shared.options.on_active_change
         if callback is not None:
             try:
                 callback(self.topic, active)
@@ -436,7 +452,7 @@ class PartitionConsumer:
         self._at_once = True
         previous, self.start = self.start, StartPosition(message_id, inclusive=inclusive)
         taken, self.last_taken = (self.last_taken, self.given_back), None
-        self.given_back = None
+        ended, self.given_back, self.ended = self.ended, None, False
         try:
             attachments = await retrying(
                 lambda: self._seek_once(seek),
@@ -448,12 +464,12 @@ class PartitionConsumer:
             )
         except BaseException:
             self.start, (self.last_taken, self.given_back) = previous, taken
+            self.ended = ended
             self.acks.held = False
             self.acks.flush()
             raise
         finally:
             self._at_once = self.acks.held = False
-        self.ended = False
         if self._attachments == attachments:
             self.acks.undo()
             self._forget_received()
@@ -461,8 +477,18 @@ class PartitionConsumer:
         else:
             # The messages that are here were delivered after the seek, and acknowledged so.
             self.acks.flush()
-        async with asyncio.timeout(self._context.options.operation_timeout_s):
-            await self.attached()
+        await self._attached_in_time()
+
+    async def _attached_in_time(self) -> None:
+        timeout_s = self._context.options.operation_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.attached()
+        except TimeoutError:
+            raise OperationTimeout(
+                f"The subscription has moved, and was not attached again in {timeout_s:g} s",
+                topic=self.topic,
+            ) from None
 
     async def _seek_once(self, seek: pb.CommandSeek) -> int:
         """Returns the attachment to which the seek was sent."""

@@ -104,6 +104,11 @@ class MessageQueue:
             if not waiter.done():
                 waiter.set_exception(failure)
 
+    def recover(self, kind: type[Exception]) -> None:
+        """Ends a failure of a kind: messages come again."""
+        if isinstance(self._failure, kind):
+            self._failure = None
+
     def clear(self) -> None:
         """Removes all messages."""
         self.messages.clear()

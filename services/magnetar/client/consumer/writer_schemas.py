@@ -73,6 +73,8 @@ class WriterSchemas:
                 self._held.popleft()
                 self._deliver(entry, messages)
 
-    def clear(self) -> None:
-        """Drops what waits: the broker delivers it again."""
+    def clear(self) -> int:
+        """Drops what waits: the broker delivers it again. Returns the number of messages."""
+        count = sum(len(messages) for _, messages in self._held)
         self._held.clear()
+        return count

@@ -21,6 +21,7 @@ from magnetar.client.errors import (
     TopicNotFound,
     UnsupportedVersion,
 )
+from magnetar.client.network.access import supplied
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.http import HttpAnswer, request
 from magnetar.client.network.lookup import REDIRECTS_MAX, LookupSettings, TopicList
@@ -136,7 +137,7 @@ class HttpLookup:
         # Both before any await: a failover may change them.
         service, access = self._urls.take(), self._pool.access
         url = f"{service}{path}"
-        headers = await access.auth.http_headers()
+        headers = await supplied(access.auth.http_headers())
         if access.auth.method != "none":
             headers["X-Pulsar-Auth-Method-Name"] = access.auth.method
         tls = access.tls.context(access.auth.certificate) if service.tls else None

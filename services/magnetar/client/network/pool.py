@@ -19,7 +19,7 @@ from magnetar.client.errors import (
     Disconnected,
     OperationTimeout,
 )
-from magnetar.client.network.access import Access
+from magnetar.client.network.access import Access, supplied
 from magnetar.client.network.connection import Connection
 from magnetar.client.network.service_urls import Address
 from magnetar.client.network.tls import connect_failed
@@ -153,7 +153,7 @@ class ConnectionPool:
                 supports_get_partitioned_metadata_without_auto_creation=True,
             ),
         )
-        if credentials := await auth.credentials():
+        if credentials := await supplied(auth.credentials()):
             connect.auth_data = credentials
         if through != broker:
             connect.proxy_to_broker_url = broker.host_port
@@ -168,7 +168,7 @@ class ConnectionPool:
     async def _refresh(self, connection: Connection, auth: Authentication) -> None:
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
-                credentials = await auth.credentials()
+                credentials = await supplied(auth.credentials())
         except (ClientError, TimeoutError) as error:
             log.warning(
                 "credentials could not be refreshed, closing the connection",

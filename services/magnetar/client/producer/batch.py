@@ -19,9 +19,7 @@ ENTRY_OVERHEAD_BYTES = 32
 
 def size_in_batch(message: OutgoingMessage) -> int:
     """Returns about the size that a message with metadata of its own adds to a batch."""
-    texts = sum(len(k) + len(v) + 8 for k, v in message.properties.items())
-    keys = len(message.key or "") + len(message.key_bytes or b"") + len(message.ordering_key or b"")
-    return len(message.payload) + ENTRY_OVERHEAD_BYTES + texts + keys
+    return len(message.payload) + ENTRY_OVERHEAD_BYTES + message.text_bytes
 
 
 class OpenBatch:

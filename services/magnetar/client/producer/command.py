@@ -16,6 +16,7 @@ def producer_command(
     epoch: int,
     name: str,
     schema: SchemaInfo | None,
+    topic_epoch: int | None,
 ) -> pb.CommandProducer:
     """Returns the PRODUCER; an empty `name` lets the broker choose one."""
     command = pb.CommandProducer(
@@ -33,6 +34,8 @@ def producer_command(
         command.producer_name = name
     if schema is not None:
         command.schema.CopyFrom(schema_to_wire(schema))
+    if topic_epoch is not None:
+        command.topic_epoch = topic_epoch
     if options.initial_subscription:
         command.initial_subscription_name = options.initial_subscription
     return command

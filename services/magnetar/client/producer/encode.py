@@ -216,6 +216,11 @@ class ChunkPlace:
         self.chunks = chunks
         self.total_bytes = total_bytes
 
+    @property
+    def is_last(self) -> bool:
+        """Whether the chunk completes its message."""
+        return self.chunk_id == self.chunks - 1
+
     def metadata(self) -> bytes:
         """The fields of MessageMetadata that only chunks have."""
         return b"".join(

@@ -1,13 +1,16 @@
 """Step 1, building: a message to send, with everything that its metadata will have."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from magnetar.client.errors import InvalidConfiguration
 
 _NO_PROPERTIES: Mapping[str, str] = {}
+NUMBER_MAX: Final = 2**63 - 1
+"""The greatest time in ms, and the greatest sequence id: brokers keep both as signed numbers."""
 
 
 class OutgoingMessage(msgspec.Struct):
@@ -42,16 +45,87 @@ class OutgoingMessage(msgspec.Struct):
         )
 
     @property
+    def text_bytes(self) -> int:
+        """What keys and properties take in the metadata, about."""
+        if self.plain:
+            return 0
+        texts = sum(_size(k) + _size(v) + 16 for k, v in self.properties.items())
+        keys = _size(self.key or "") + 2 * len(self.key_bytes or b"")
+        return texts + keys + len(self.ordering_key or b"")
+
+    @property
     def batchable(self) -> bool:
         """Whether the message may share an entry: its metadata has nothing of its own entry."""
         return not self.deliver_at_ms and not self.replicate_to
 
 
 def check_fields(message: OutgoingMessage) -> None:
-    """Raises InvalidConfiguration for fields that exclude each other."""
-    if message.key is not None and message.key_bytes is not None:
-        raise InvalidConfiguration("A message has `key` or `key_bytes`, not both")
-    if message.event_time_ms < 0 or message.deliver_at_ms < 0:
-        raise InvalidConfiguration("Times of a message are milliseconds since 1970, from 0 on")
-    if message.sequence_id < -1:
-        raise InvalidConfiguration(f"{message.sequence_id} is not a sequence id")
+    """Raises InvalidConfiguration for fields that exclude each other, or cannot be encoded.
+
+    A message that fails later would fail the others of its batch.
+    """
+    if not isinstance(message.payload, bytes):
+        raise InvalidConfiguration(
+            f"The schema has encoded a value as {type(message.payload).__name__}, not as bytes"
+        )
+    _check_number("sequence_id", message.sequence_id, -1)
+    if message.deliver_at_ms:
+        _check_number("deliver_at_ms", message.deliver_at_ms, 0)
+    if message.replicate_to:
+        if isinstance(message.replicate_to, str):
+            raise InvalidConfiguration("replicate_to must be a tuple of names of clusters")
+        for cluster in message.replicate_to:
+            _check_text("replicate_to", cluster)
+    if not message.plain:
+        _check_own_fields(message)
+
+
+def _check_own_fields(message: OutgoingMessage) -> None:
+    if message.key is not None:
+        if message.key_bytes is not None:
+            raise InvalidConfiguration("A message has `key` or `key_bytes`, not both")
+        _check_text("key", message.key)
+    for name in ("key_bytes", "ordering_key"):
+        value = getattr(message, name)
+        if value is not None and not isinstance(value, bytes):
+            raise InvalidConfiguration(f"{name} must be bytes, not {type(value).__name__}")
+    _check_number("event_time_ms", message.event_time_ms, 0)
+    if not isinstance(message.properties, Mapping):
+        raise InvalidConfiguration(
+            f"properties must be a mapping, not {type(message.properties).__name__}"
+        )
+    for pair in message.properties.items():
+        for text in pair:
+            _check_text("properties", text)
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or not least <= value <= NUMBER_MAX:
+        raise InvalidConfiguration(f"{name} must be an integer from {least} on, not {value!r}")
+
+
+def _check_text(name: str, text: object) -> None:
+    if not isinstance(text, str):
+        raise InvalidConfiguration(f"{name} must have text only, not {type(text).__name__}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidConfiguration(f"{name} has no text in UTF-8: {error}") from None
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
+
+
+def delay_ms(delay_s: float) -> int:
+    """Returns a delay in milliseconds; raises InvalidConfiguration."""
+    if not math.isfinite(delay_s):
+        raise InvalidConfiguration(f"deliver_after_s must be a number of seconds, not {delay_s}")
+    return round(delay_s * 1000)
+
+
+def wire_id_of(transaction: Any) -> tuple[int, int] | None:
+    """Returns the id of a transaction, if there is one."""
+    wire_id: tuple[int, int] | None = None if transaction is None else transaction.wire_id
+    return wire_id

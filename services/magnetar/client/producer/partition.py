@@ -16,12 +16,12 @@ from magnetar.client.errors import (
     ClientError,
     Disconnected,
     IncompatibleSchema,
-    MessageTooBig,
     NotAllowed,
     OperationTimeout,
     QuotaExceeded,
     SendTimeout,
     TopicTerminated,
+    TransactionLost,
     server_error,
 )
 from magnetar.client.limits import Permits
@@ -33,9 +33,10 @@ from magnetar.client.options import AccessMode, ProducerOptions
 from magnetar.client.producer.batch import BatchContainer, MessageFuture, OpenBatch, size_in_batch
 from magnetar.client.producer.chunks import Chunker
 from magnetar.client.producer.command import close_unanswered, producer_command
-from magnetar.client.producer.encode import FrameEncoder, single_head
-from magnetar.client.producer.outgoing import OutgoingMessage
+from magnetar.client.producer.encode import ChunkPlace, FrameEncoder, single_head
+from magnetar.client.producer.outgoing import OutgoingMessage, wire_id_of
 from magnetar.client.producer.pending import (
+    ChunkedMessage,
     PendingEntries,
     PendingEntry,
     fail,
@@ -63,7 +64,6 @@ CHECKSUM_ATTEMPTS_MAX: Final = 3
 MESSAGE_OVERHEAD_BYTES: Final = 256
 """What a pending message holds besides its payload, counted against the memory limit."""
 _QUOTA_EXCEPTION: Final = 8
-_NOT_ALLOWED: Final = 22
 _TERMINATED: Final = 15
 _CHECKSUM: Final = 9
 
@@ -141,8 +141,7 @@ class PartitionProducer:
         oldest = self._pending.oldest
         if oldest is not None and self._loop.time() - oldest.created_at > STALLED_S:
             return True
-        share = self._context.memory.limit // 8
-        return bool(share) and self._pending.size_bytes > share
+        return 0 < self._context.memory.limit // 8 < self._pending.size_bytes
 
     @property
     def pending_messages(self) -> int:
@@ -204,16 +203,18 @@ class PartitionProducer:
                 topic=self.topic,
                 broker=connection.address,
             )
+        if self.refusal is not None:  # a lazy producer was closed meanwhile
+            connection.detach_producer(self._producer_id)
+            close_unanswered(connection, self._producer_id)
+            raise self.refusal
         self._attached(connection, success)
 
     def _command(self) -> pb.CommandProducer:
-        command = producer_command(
-            self._options, self.topic, self._producer_id, self._epoch, self.name, self._schema
-        )
-        self._epoch += 1
-        if self._topic_epoch is not None:
-            command.topic_epoch = self._topic_epoch
-        return command
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        return producer_command(
+            self._options, self.topic, self._producer_id, epoch, self.name, self._schema,
+            self._topic_epoch,
+        )  # fmt: skip
 
     def _attached(self, connection: Connection, success: pb.CommandProducerSuccess) -> None:
         first = not self._was_attached
@@ -241,8 +242,13 @@ class PartitionProducer:
             connection.write_parts(entry.frame)
 
     def moved(self) -> None:
-        """Forgets the epoch and the schema version of the topic in the cluster that is left."""
-        self._topic_epoch, self._has_moved = None, True
+        """Forgets what belongs to the cluster that is left; the next may use its generated name."""
+        self._topic_epoch, self._has_moved, self.name = None, True, self._options.name
+        if self._was_attached:
+            self.close_batches()
+        error = TransactionLost("The client has switched to another cluster", topic=self.topic)
+        for entry in self._pending.take_transactional():
+            self._fail(entry, error)
 
     def _new_encoder(self, schema_version: bytes) -> FrameEncoder:
         encrypt = self._cipher.encrypt if self._cipher is not None else None
@@ -299,12 +305,11 @@ class PartitionProducer:
         """Takes an admitted message; the future has its id once it is stored."""
         future: MessageFuture = self._loop.create_future()
         container = self._container
-        payload_bytes = len(message.payload)
-        if container is None or not message.batchable or payload_bytes >= self._message_bytes_max:
+        size_bytes = len(message.payload) + 32 if message.plain else size_in_batch(message)
+        if container is None or not message.batchable or size_bytes >= self._message_bytes_max:
             self.close_batches()
             self._send_single(message, future)
             return future
-        size_bytes = payload_bytes + 32 if message.plain else size_in_batch(message)
         if container.must_close_before(message, size_bytes):
             self._stats.batches_by_size += 1
             self.close_batches()
@@ -350,21 +355,27 @@ class PartitionProducer:
                 self._send_batch(batch)
 
     def _send_batch(self, batch: OpenBatch) -> None:
-        encoder = self._encoder
+        payload_bytes = sum(len(message.payload) for message in batch.messages)
+        size_bytes = payload_bytes + MESSAGE_OVERHEAD_BYTES * len(batch.messages)
+        try:
+            entry = self._batch_entry(batch, size_bytes)
+        except Exception as error:  # noqa: BLE001  # compression and encryption are libraries
+            self._refuse(batch.futures, size_bytes, error)
+        else:
+            self._submit(entry)
+
+    def _batch_entry(self, batch: OpenBatch, size_bytes: int) -> PendingEntry:
         parts: list[bytes] = []
         messages = batch.messages
         first_id = sequence_id = -1
-        size_bytes = 0
         for message in messages:
             sequence_id = self._sequence_id_of(message)
             if first_id < 0:
                 first_id = sequence_id
-            payload = message.payload
-            parts += (single_head(message, sequence_id), payload)
-            size_bytes += len(payload) + MESSAGE_OVERHEAD_BYTES
+            parts += (single_head(message, sequence_id), message.payload)
         plain = b"".join(parts)
         payload = plain if self._compress is None else self._compress(plain)
-        frame = encoder.batch(
+        frame = self._encoder.batch(
             messages[0] if batch.by_key else None,
             first_id,
             sequence_id,
@@ -373,13 +384,12 @@ class PartitionProducer:
             payload,
             int(self._options.compression),
             len(plain),
-            batch.transaction.wire_id if batch.transaction is not None else None,
+            wire_id_of(batch.transaction),
         )
-        self._submit(
-            PendingEntry(
-                first_id, sequence_id, frame, batch.futures, True, size_bytes, len(messages), 0.0
-            )
-        )
+        return PendingEntry(
+            first_id, sequence_id, frame, batch.futures, True, size_bytes, len(messages), 0.0,
+            transactional=batch.transaction is not None,
+        )  # fmt: skip
 
     def _sequence_id_of(self, message: OutgoingMessage) -> int:
         sequence_id = message.sequence_id
@@ -389,68 +399,55 @@ class PartitionProducer:
         return sequence_id
 
     def _send_single(self, message: OutgoingMessage, future: MessageFuture) -> None:
-        encoder, chunker = self._encoder, self._chunker
+        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
+        try:
+            entries = self._single_entries(message, future, size_bytes)
+        except Exception as error:  # noqa: BLE001  # compression and encryption are libraries
+            self._refuse([future], size_bytes, error)
+            return
+        for entry in entries:
+            self._submit(entry)
+
+    def _single_entries(
+        self, message: OutgoingMessage, future: MessageFuture, size_bytes: int
+    ) -> list[PendingEntry]:
+        """Returns the entry of a message, or those of its chunks; raises MessageTooBig."""
+        chunker, bytes_max = self._chunker, self._message_bytes_max
         payload = message.payload if self._compress is None else self._compress(message.payload)
         sequence_id = self._sequence_id_of(message)
-        bytes_max = self._message_bytes_max
-        if len(payload) > bytes_max - chunker.metadata_bytes(message):
-            self._send_chunks(message, payload, sequence_id, future)
-            return
-        frame = encoder.single(
-            message,
-            sequence_id,
-            self._context.clock.now_ms(),
-            payload,
-            int(self._options.compression),
-            message.transaction.wire_id if message.transaction is not None else None,
-        )
-        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
-        self._submit(
-            PendingEntry(sequence_id, sequence_id, frame, [future], False, size_bytes, 1, 0.0)
-        )
-
-    def _send_chunks(
-        self, message: OutgoingMessage, payload: bytes, sequence_id: int, future: MessageFuture
-    ) -> None:
-        encoder, chunker = self._encoder, self._chunker
-        size_bytes = len(message.payload) + MESSAGE_OVERHEAD_BYTES
-        if not self._options.chunking:
-            self._return(1, size_bytes)
-            error = MessageTooBig(
-                f"A message of {len(payload)} bytes exceeds the broker's "
-                f"{self._message_bytes_max} bytes",
-                topic=self.topic,
-            )
-            self._stats.messages_failed += 1
-            future.set_exception(error)
-            return
-        chunked = chunker.shared()
-        pieces = chunker.split(message, payload, sequence_id, self._message_bytes_max)
         now_ms = self._context.clock.now_ms()
-        for place, piece in pieces:
-            last = place.chunk_id == place.chunks - 1
-            frame = encoder.single(
-                message,
-                sequence_id,
-                now_ms,
-                piece,
-                int(self._options.compression),
-                message.transaction.wire_id if message.transaction is not None else None,
-                place,
-            )
-            self._submit(
-                PendingEntry(
-                    sequence_id,
-                    sequence_id,
-                    frame,
-                    [future] if last else [],
-                    False,
-                    size_bytes if last else 0,
-                    1 if last else 0,
-                    0.0,
-                    chunked,
-                )
-            )
+
+        def encoded(piece: bytes, place: ChunkPlace | None) -> tuple[bytes, bytes]:
+            return self._encoder.single(
+                message, sequence_id, now_ms, piece, int(self._options.compression),
+                wire_id_of(message.transaction), place,
+            )  # fmt: skip
+
+        def entry(
+            frame: tuple[bytes, bytes], chunked: ChunkedMessage | None, *, last: bool
+        ) -> PendingEntry:
+            return PendingEntry(
+                sequence_id, sequence_id, frame, [future] if last else [], False,
+                size_bytes if last else 0, int(last), 0.0, chunked,
+                transactional=message.transaction is not None,
+            )  # fmt: skip
+
+        if len(payload) <= bytes_max - chunker.metadata_bytes(message):
+            return [entry(encoded(payload, None), None, last=True)]
+        chunker.check(message, payload, bytes_max, self.topic)
+        chunked = ChunkedMessage()
+        return [
+            entry(encoded(piece, place), chunked, last=place.is_last)
+            for place, piece in chunker.split(message, payload, sequence_id, bytes_max)
+        ]
+
+    def _refuse(self, futures: list[MessageFuture], size_bytes: int, error: Exception) -> None:
+        """Fails messages that cannot be encoded."""
+        self._return(len(futures), size_bytes)
+        self._stats.messages_failed += len(futures)
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
 
     def _submit(self, entry: PendingEntry) -> None:
         entry.created_at = now = self._loop.time()
@@ -480,13 +477,9 @@ class PartitionProducer:
             self._reset(f"Receipt {receipt.sequence_id} came before {entry.sequence_id}")
             return
         pending.pop()
-        stats, elapsed_s = self._stats, self._loop.time() - entry.created_at
-        stats.entries_sent += 1
-        stats.messages_sent += entry.permits
-        stats.bytes_sent += entry.size_bytes - MESSAGE_OVERHEAD_BYTES * entry.permits
-        stats.wire_bytes_sent += len(entry.frame[1])
-        stats.receipt_s_total += elapsed_s
-        stats.receipt_s_max = max(stats.receipt_s_max, elapsed_s)
+        payload_bytes = entry.size_bytes - MESSAGE_OVERHEAD_BYTES * entry.permits
+        elapsed_s = self._loop.time() - entry.created_at
+        self._stats.entry_stored(entry.permits, payload_bytes, len(entry.frame[1]), elapsed_s)
         self.last_sequence_id = max(self.last_sequence_id, entry.highest_sequence_id)
         if entry.chunked is not None and entry.chunked.first is None:
             entry.chunked.first = MessageId(
@@ -520,11 +513,18 @@ class PartitionProducer:
             self._connection.abort(reason)
 
     def _drop_oldest(self, error: Exception) -> None:
-        entry = self._pending.pop()
+        """Fails the oldest entry, and the other chunks of its message: alone, they are none."""
+        entry: PendingEntry | None = self._pending.pop()
+        chunked = entry.chunked if entry is not None else None
+        while entry is not None:
+            self._fail(entry, error)
+            following = self._pending.oldest
+            shares = chunked is not None and following is not None and following.chunked is chunked
+            entry = self._pending.pop() if shares else None
+
+    def _fail(self, entry: PendingEntry, error: Exception) -> None:
         self._return(entry.permits, entry.size_bytes)
-        self._stats.messages_failed += max(entry.permits, 1)
-        if entry.chunked is not None and not entry.futures:
-            entry.chunked.failed = True
+        self._stats.messages_failed += entry.permits
         fail(entry, error)
 
     def _check_timeouts(self) -> None:

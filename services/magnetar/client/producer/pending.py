@@ -19,7 +19,6 @@ class ChunkedMessage(msgspec.Struct):
     """What the chunks of one message share."""
 
     first: MessageId | None = None
-    failed: bool = False
 
 
 class PendingEntry(msgspec.Struct):
@@ -43,6 +42,8 @@ class PendingEntry(msgspec.Struct):
     created_at: float = 0.0
     flushes: list[asyncio.Future[None]] | None = None
     """Callers of `flush` that wait for this entry and all before it."""
+    transactional: bool = False
+    """Whether its messages belong to a transaction, and so to one cluster."""
 
 
 class PendingEntries:
@@ -83,6 +84,18 @@ class PendingEntries:
         self.messages -= entry.permits
         self.size_bytes -= entry.size_bytes
         return entry
+
+    def take_transactional(self) -> list[PendingEntry]:
+        """Removes and returns the entries of transactions."""
+        entries, self._entries = self._entries, deque()
+        taken = []
+        self.messages = self.size_bytes = 0
+        for entry in entries:
+            if entry.transactional:
+                taken.append(entry)
+            else:
+                self.append(entry)
+        return taken
 
 
 def succeed(entry: PendingEntry, ledger_id: int, entry_id: int, partition: int, topic: str) -> None:

@@ -24,7 +24,7 @@ from magnetar.client.message_id import MessageId
 from magnetar.client.options import ProducerOptions
 from magnetar.client.producer.compression import compressor
 from magnetar.client.producer.lazy import LazyLanes
-from magnetar.client.producer.outgoing import OutgoingMessage, check_fields
+from magnetar.client.producer.outgoing import OutgoingMessage, check_fields, delay_ms
 from magnetar.client.producer.partition import MESSAGE_OVERHEAD_BYTES, PartitionProducer
 from magnetar.client.producer.routing import Router
 from magnetar.client.producer.stats import ProducerStats
@@ -192,6 +192,11 @@ class Producer(Generic[T]):
         return self.refusal is None and all(lane.connected for lane in self._attached)
 
     @property
+    def ended(self) -> bool:
+        """Whether a partition takes no messages any more, as its topic was deleted."""
+        return self.refusal is not None or any(lane.refusal is not None for lane in self._lanes)
+
+    @property
     def stats(self) -> ProducerStats:
         """The totals since the producer was created."""
         self._stats.pending_messages = sum(lane.pending_messages for lane in self._lanes)
@@ -313,7 +318,7 @@ class Producer(Generic[T]):
             key_bytes = self._schema.key_of(value)
             null_value = self._schema.is_null(value)
         if deliver_after_s:
-            deliver_at_ms = self._context.clock.now_ms() + round(deliver_after_s * 1000)
+            deliver_at_ms = self._context.clock.now_ms() + delay_ms(deliver_after_s)
         message = OutgoingMessage(
             payload, key, key_bytes, ordering_key, properties or {}, event_time_ms, sequence_id,
             deliver_at_ms, replicate_to, null_value, transaction,
@@ -321,6 +326,7 @@ class Producer(Generic[T]):
         check_fields(message)
         for interceptor in self.options.interceptors:
             message = interceptor.before_send(self.topic, message)
+            check_fields(message)
         return message
 
     def _lane_of(self, message: OutgoingMessage) -> PartitionProducer:
@@ -426,8 +432,10 @@ class Producer(Generic[T]):
         lanes = list(self._attached)
         for lane in lanes:
             lane.close_batches()
-        for lane in lanes:
-            await lane.flush()
+        flushed = (lane.flush() for lane in lanes)
+        for outcome in await asyncio.gather(*flushed, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
     async def close(self, *, flush_timeout_s: float | None = None) -> None:
         """Sends what is queued, waits for its receipts, and closes the producer.
@@ -466,6 +474,7 @@ class Producer(Generic[T]):
         self.refusal = error
         for lane in self._lanes:
             lane.refusal = error
+        self._lanes = []  # `close` has nothing to close here
 
     async def __aenter__(self) -> "Producer[T]":
         return self

@@ -25,6 +25,17 @@ class ProducerStats(msgspec.Struct):
     pending_messages: int = 0
     pending_bytes: int = 0
 
+    def entry_stored(
+        self, messages: int, payload_bytes: int, wire_bytes: int, elapsed_s: float
+    ) -> None:
+        """Adds an entry that has its receipt."""
+        self.entries_sent += 1
+        self.messages_sent += messages
+        self.bytes_sent += payload_bytes
+        self.wire_bytes_sent += wire_bytes
+        self.receipt_s_total += elapsed_s
+        self.receipt_s_max = max(self.receipt_s_max, elapsed_s)
+
     @property
     def messages_per_entry(self) -> float:
         """The average size of a batch; 0 before the first receipt."""

@@ -210,7 +210,7 @@ if TYPE_CHECKING:
 }
 
 LEFT_OUT: Final = {
-    "Producer": {"open", "moved", "abandon", "lane_topics"},
+    "Producer": {"open", "moved", "abandon", "ended", "lane_topics"},
     "Consumer": {"open", "moved", "abandon"},
     "Reader": {"open", "moved", "abandon"},
     "TableView": {"open", "moved", "abandon"},

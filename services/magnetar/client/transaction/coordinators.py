@@ -12,6 +12,7 @@ from magnetar.client.errors import (
     CoordinatorNotFound,
     InvalidTransactionState,
     ServerFailed,
+    TransactionLost,
     TransactionNotFound,
     TransactionOutcomeUnknown,
     TransactionsDisabled,
@@ -37,6 +38,9 @@ class Coordinators:
         self._count = 0
         self._turns = itertools.count()
         self._connections: dict[int, Connection] = {}
+        self.left = False
+        """Whether the client has left their cluster: in the next, the ids name other transactions.
+        """
 
     async def _coordinator_count(self) -> int:
         if not self._count:
@@ -69,7 +73,9 @@ class Coordinators:
 
         async def once() -> Any:
             nonlocal sent
+            self._check_cluster(command_type, what, sent=sent)
             connection = await self._connection(coordinator)
+            self._check_cluster(command_type, what, sent=sent)
             repeated, sent = sent, True
             try:
                 answer = await connection.request(
@@ -94,6 +100,15 @@ class Coordinators:
             once, what=what, timeout_s=options.operation_timeout_s, random=self._context.random,
             backoff_max_s=options.backoff_max_s,
         )  # fmt: skip
+
+    def _check_cluster(self, command_type: int, what: str, *, sent: bool) -> None:
+        if not self.left:
+            return
+        if sent and command_type == CommandType.END_TXN:
+            raise TransactionOutcomeUnknown(
+                f"{what} was requested in a cluster that the client has left: it may have succeeded"
+            )
+        raise TransactionLost(f"{what} is not possible: the client has switched to another cluster")
 
     async def begin(self, timeout_s: float) -> TxnId:
         """Starts a transaction and returns its id (most bits, least bits)."""

@@ -17,6 +17,7 @@ from magnetar.client.errors import (
     ClientError,
     InvalidTransactionState,
     TransactionHasFailures,
+    TransactionLost,
     TransactionNotFound,
 )
 from magnetar.client.transaction.coordinators import Coordinators, TxnId
@@ -64,6 +65,10 @@ class Transaction:
         if self.state is not TransactionState.OPEN:
             raise InvalidTransactionState(
                 f"Transaction {self} is {self.state.name.lower()}: begin another"
+            )
+        if self._coordinators.left:
+            raise TransactionLost(
+                f"Transaction {self} began in a cluster that the client has left, which aborts it"
             )
         if asyncio.get_running_loop().time() >= self._expires_at:
             raise InvalidTransactionState(f"The timeout of transaction {self} has passed")
@@ -162,7 +167,7 @@ class Transaction:
         self.state = TransactionState.COMMITTING if commit else TransactionState.ABORTING
         try:
             await self._coordinators.end(self.wire_id, commit=commit)
-        except TransactionNotFound:
+        except (TransactionLost, TransactionNotFound):
             # A former request may have ended it, with either outcome.
             self.state = TransactionState.UNKNOWN if repeated else TransactionState.ABORTED
             raise
@@ -191,11 +196,23 @@ async def end_block(transaction: Transaction, error: BaseException | None) -> No
     if transaction.state is not TransactionState.OPEN:
         return  # the block has ended it itself
     if error is None:
-        await transaction.commit()
+        try:
+            await transaction.commit()
+        except asyncio.CancelledError:
+            # Before the commit was requested: the messages would stay locked until the timeout.
+            if transaction.state is TransactionState.OPEN:
+                await _abort(transaction)
+            raise
         return
+    await _abort(transaction)
+
+
+async def _abort(transaction: Transaction) -> None:
     try:
-        await transaction.abort()
-    except ClientError as failed:
+        # Later, the coordinator has aborted it itself.
+        async with asyncio.timeout_at(transaction._expires_at):
+            await transaction.abort()
+    except (ClientError, TimeoutError) as failed:
         log.warning("transaction not aborted", transaction=str(transaction), error=str(failed))
 
 
