@@ -28,6 +28,7 @@ from magnetar.client.errors import (
     ClientError,
     InvalidConfiguration,
     OperationTimeout,
+    TopicNotFound,
 )
 from magnetar.client.message import Message
 from magnetar.client.message_id import MessageId
@@ -466,6 +467,9 @@ class Consumer(Generic[T]):
         await self.close()
 
     def _source_ended(self, error: ClientError) -> None:
+        if self._pattern is not None and isinstance(error, TopicNotFound):
+            self._pattern.lost(error.topic)
+            return
         self._queue.fail(error)
 
     def _topic_ended(self, topic: str) -> None:

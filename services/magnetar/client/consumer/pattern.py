@@ -76,13 +76,16 @@ class PatternWatch:
         self._changed = asyncio.Event()
         self._added: set[str] = set()
         self._removed: set[str] = set()
+        self._lost: set[str] = set()
+        """Topics of which the broker says that they do not exist any more."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._stopped = False
 
     async def start(self, topics: Topics) -> None:
         """Adds the topics that exist, and follows changes from then on."""
         self._topics = topics
-        await self._list()
+        listed = await self._listed()
+        await topics.add(sorted(listed))
         start = self._context.tasks.start
         name = f"topics of {self._pattern.text}"
         for coroutine in (self._apply(), self._poll(), self._watch()):
@@ -90,25 +93,38 @@ class PatternWatch:
             if task is not None:
                 self._tasks.append(task)
 
-    async def _list(self) -> None:
+    async def _listed(self) -> set[str]:
         topics, namespace = self._context.lookup.topics, self._pattern.namespace
         try:
             listed = await topics(namespace, self._mode, self._pattern.text)
         except NotAllowed:  # the broker bounds the length of patterns: it is applied here alone
             listed = await topics(namespace, self._mode)
-        await self._reconcile(self._pattern.select(listed.topics))
+        return self._pattern.select(listed.topics)
 
-    async def _reconcile(self, wanted: set[str]) -> None:
+    async def _reconcile(self) -> None:
+        wanted, known = await self._listed(), set(self._topics.partitions)
+        await self._topics.remove(known - wanted)
+        await self._add(wanted - known)
+
+    async def _add(self, names: set[str]) -> None:
+        """Adds topics; one that cannot be attached to keeps none of the others out."""
         topics = self._topics
-        known = set(topics.partitions)
-        await topics.remove(known - wanted)
-        await topics.add(sorted(wanted - known))
+        new = sorted(names - set(topics.partitions))
+        try:
+            await topics.add(new)
+        except ClientError as error:
+            log.info("topics not added together", topic=error.topic, error=str(error))
+            for name in new:
+                try:
+                    await topics.add([name])
+                except ClientError as refusal:
+                    log.warning("topic not added", topic=name, error=str(refusal))
 
     async def _poll(self) -> None:
         while self._poll_s and not self._stopped:
             await asyncio.sleep(self._poll_s)
             try:
-                await self._list()
+                await self._reconcile()
             except ClientError as error:
                 log.info("topics not listed", pattern=self._pattern.text, error=str(error))
 
@@ -160,6 +176,11 @@ class PatternWatch:
         self._removed = (self._removed - added) | removed
         self._changed.set()
 
+    def lost(self, topic: str) -> None:
+        """Removes a topic that does not exist any more."""
+        self._lost |= self._pattern.select([topic])
+        self._changed.set()
+
     def on_disconnected(self) -> None:
         self._connection = None
 
@@ -170,11 +191,14 @@ class PatternWatch:
             self._changed.clear()
             added, self._added = self._added, set()
             removed, self._removed = self._removed, set()
+            lost, self._lost = self._lost, set()
             try:
-                await topics.remove(removed)
-                await topics.add(sorted(added - set(topics.partitions)))
+                await topics.remove(removed | lost)
+                await self._add(added)
+                if lost:  # one may have been created again before it was removed here
+                    await self._reconcile()
             except ClientError as error:
-                log.info("topic not added", pattern=self._pattern.text, error=str(error))
+                log.info("topics not listed", pattern=self._pattern.text, error=str(error))
 
     async def stop(self) -> None:
         """Ends the watch."""
