@@ -65,6 +65,8 @@ log = get_logger("magnetar.broker")
 
 LISTEN_BACKLOG: Final = 1_024
 DELAYS_SWEEP_INTERVAL_S: Final = 60.0
+RESTORE_INTERVAL_S: Final = 30.0
+"""Between attempts to read cursors that could not be read."""
 SESSIONS_END_TIMEOUT_S: Final = 5.0
 TOPICS_SHARE_OF_SHUTDOWN: Final = 0.7
 """Share of the time to stop that topics may take; the rest is for connections and storage."""
@@ -268,6 +270,9 @@ class BrokerService:
             "sweep-deduplication",
         )
         self._every(DELAYS_SWEEP_INTERVAL_S, self.upkeep.sweep_delays, "sweep-delays")
+        self._every(
+            RESTORE_INTERVAL_S, self.upkeep.restore_subscriptions, "restore-subscriptions"
+        )
         self._every(
             self.settings.topics.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,

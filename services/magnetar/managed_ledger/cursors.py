@@ -1,8 +1,8 @@
 """The cursors of one managed ledger: creates, restores and deletes them.
 
 A cursor that cannot be read back does not prevent opening the topic: it is `broken`, and keeps the
-entries after its record's mark-delete. A subscriber makes this class retry, because the cause may
-have passed (the bookies of its ledger were unavailable); otherwise the subscriber gets the cause.
+entries after its record's mark-delete. It is read again for each subscriber, and from time to time,
+because the cause may have passed (the bookies of its ledger were unavailable).
 
 A deletion ends the cursor before it deletes the record, so no write of the cursor meets a deleted
 record. If the deletion fails, the cursor resumes. If its outcome is unknown, the cursor stays ended

@@ -9,13 +9,17 @@ from tests.sim.bugs.leaning import (
     faults,
     hazards,
     key_shared,
+    letters,
     many_rollovers,
     together,
     topics,
+    transactions,
 )
 
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.waiting_lines import WaitingLines
+from magnetar.broker.lifecycle.upkeep import Upkeep
+from magnetar.broker.subscription import persistent as persistent_subscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.managed_ledger import trim_plan as trimming
@@ -71,6 +75,17 @@ def a_failed_cursor_write_is_done() -> None:
         self._finish(None)
 
     plant(Cursor, "_written", written)
+
+
+def acks_of_unknown_entries_get_receipts() -> None:
+    plant(persistent_subscription, "check_stored", lambda *_: None)
+
+
+def unreadable_cursors_are_not_read_again() -> None:
+    async def nothing(_self: Upkeep) -> None:
+        """Only a consumer that subscribes has its cursor read again."""
+
+    plant(Upkeep, "restore_subscriptions", nothing)
 
 
 def ages_go_by_the_wall_clock() -> None:
@@ -135,6 +150,30 @@ BUGS: Final = (
             topics(),
             bookies(4),
             faults("most bookies down", "kill broker", "cut off bookies", count=8),
+        ),
+    ),
+    Bug(
+        "acks of unknown entries get receipts",
+        "A broker has lost a topic without knowing it: the ids of the acks that it gets are its "
+        "successor's, and its cursor ignores them.",
+        acks_of_unknown_entries_get_receipts,
+        0,
+        together(
+            topics(),
+            transactions(messages=80, pace_s=0.05),
+            faults("pause broker", "unload topic", count=12, for_s=5.0),
+        ),
+    ),
+    Bug(
+        "unreadable cursors are not read again",
+        "The bookies of a cursor's ledger are away while the topic is opened, and no consumer "
+        "subscribes when they are back: the cursor holds back all data.",
+        unreadable_cursors_are_not_read_again,
+        0,
+        together(
+            topics(),
+            letters(),
+            faults("cursors unreadable", "unload topic", "kill broker", count=10, for_s=3.0),
         ),
     ),
     Bug(

@@ -32,9 +32,15 @@ from magnetar.broker.subscription.persistent import PersistentSubscription
 from magnetar.broker.topic.api import Topic
 from magnetar.broker.topic.persistent import PersistentTopic, as_persistent
 from magnetar.broker.topic.registry import TopicRegistry
-from magnetar.core.errors import ConsumerBusy, MagnetarError, PreconditionFailed
+from magnetar.core.errors import (
+    ConsumerBusy,
+    MagnetarError,
+    PreconditionFailed,
+    SubscriptionNotFound,
+)
 from magnetar.core.log import get_logger
 from magnetar.core.steady_clock import SteadyClock
+from magnetar.managed_ledger.errors import CursorCorrupt
 from magnetar.policies.admission import DEDUPLICATION_SNAPSHOT_INTERVAL
 from magnetar.policies.lifecycle import (
     BACKLOG_QUOTA,
@@ -256,6 +262,18 @@ class Upkeep:
             if topic.delays is not None and topic.serving:
                 topic.delays.sweep()
 
+    async def restore_subscriptions(self) -> None:
+        """Reads again the cursors that could not be read when their topics were opened.
+
+        A subscription may have no consumer for long, and its cursor holds back all data meanwhile.
+        """
+        due = [
+            topic
+            async for topic in self._each_persistent()
+            if topic.serving and topic.broken_subscriptions
+        ]
+        await self._for_each(due, _restore, "subscriptions not restored")
+
     async def delete_unused(self) -> None:
         """Deletes unused topics and their schemas; partitioned metadata stays."""
         due = [
@@ -315,6 +333,17 @@ class Upkeep:
 
 async def _expire(topic: PersistentTopic) -> None:
     await enforcement.expire(topic, enforcement.limits_on(topic))
+
+
+async def _restore(topic: PersistentTopic) -> None:
+    for name in topic.broken_subscriptions.keys() - topic.subscriptions.keys():
+        try:
+            await topic.restore_subscription(name)
+        except CursorCorrupt:
+            continue  # logged where it was read; the topic's other cursors may be readable
+        except SubscriptionNotFound:
+            continue  # deleted meanwhile
+        log.info("cursor is readable again", topic=topic.full_name, subscription=name)
 
 
 def _has_backlog(topic: Topic) -> bool:

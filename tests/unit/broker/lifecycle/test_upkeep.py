@@ -10,6 +10,7 @@ from magnetar.broker.policies.namespaces import FollowedNamespaces
 from magnetar.core.errors import MetadataError
 from magnetar.core.ids import Position
 from magnetar.core.names import parse_topic
+from magnetar.ledger.metadata import ledger_key
 from magnetar.managed_ledger.entry import Entry
 from magnetar.managed_ledger.managed_ledger import ManagedLedger
 from magnetar.policies.lifecycle import (
@@ -146,3 +147,33 @@ async def test_a_use_that_another_owner_noted_may_be_as_old_as_its_notes_and_cli
         subscription = topic.subscriptions["s"]
         subscription.cursor.last_active_ms = used_ms
         assert Upkeep._last_use_ms(topic, subscription, minutes) == last_ms
+
+
+async def test_a_cursor_is_read_again_once_its_ledger_is_back_though_nobody_subscribes() -> None:
+    async with world() as w:
+        topic = await w.topic("t", "away", "gone", "whole")
+        positions = await w.publish(topic, 3)
+        stored = {}
+        for name in ("away", "gone"):
+            cursor = topic.subscriptions[name].cursor
+            cursor.ack(*positions[1])
+            await cursor.flush()
+            assert cursor.log is not None
+            key = ledger_key(cursor.log.ledger_id)
+            stored[name] = key, await w.service.store.get(key)
+        await w.service.topics.unload(topic.name)
+        for key, _ in stored.values():
+            await w.service.store.delete(key)
+        topic = await w.topic("t")
+        await w.upkeep.restore_subscriptions()
+        assert set(topic.broken_subscriptions) == {"away", "gone"}
+        key, record = stored["away"]
+        assert record is not None
+        await w.service.store.put(key, record.value)
+        w.service.open_topics.suspend()
+        await w.upkeep.restore_subscriptions()
+        assert "away" in topic.broken_subscriptions, "another broker may serve it already"
+        w.service.open_topics.resume()
+        await w.upkeep.restore_subscriptions()
+        assert set(topic.broken_subscriptions) == {"gone"}
+        assert topic.subscriptions["away"].backlog == 2
