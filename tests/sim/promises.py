@@ -7,7 +7,7 @@ whose disk was harmed for good by a fault (`plan.LOSSY`) has not promised anythi
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from magnetar.bookie.api import (
@@ -17,6 +17,7 @@ from magnetar.bookie.api import (
     OnAdded,
     ProofKind,
 )
+from magnetar.bookie.index.ledgers import Ledgers
 from magnetar.bookie.local import LocalBookie
 from magnetar.ledger.metadata import LedgerMetadata
 
@@ -113,12 +114,24 @@ class Promises:
                 self.entries.setdefault(one, set()).update(before[one])
             return gone
 
+        self._watch_tombstones(bookie._ledgers)
         bookie.__dict__.update(
             add_entries=add_entries,
             ledger_end=ledger_end,
             read_entries=read_entries,
             drop_copies=drop_copies,
         )
+
+    def _watch_tombstones(self, ledgers: Ledgers) -> None:
+        """A deleted ledger is fenced only as long as its tombstone is kept."""
+        forget = ledgers.forget
+
+        def forgotten(ledger_ids: Iterable[int]) -> None:
+            for one in ledger_ids:
+                self.fences.pop(one, None)
+            forget(ledger_ids)
+
+        ledgers.forget = forgotten  # type: ignore[method-assign]
 
 
 async def check_promises(world: "World", ledgers: dict[int, LedgerMetadata]) -> None:

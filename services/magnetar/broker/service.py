@@ -270,9 +270,7 @@ class BrokerService:
             "sweep-deduplication",
         )
         self._every(DELAYS_SWEEP_INTERVAL_S, self.upkeep.sweep_delays, "sweep-delays")
-        self._every(
-            RESTORE_INTERVAL_S, self.upkeep.restore_subscriptions, "restore-subscriptions"
-        )
+        self._every(RESTORE_INTERVAL_S, self.upkeep.restore_subscriptions, "restore-subscriptions")
         self._every(
             self.settings.topics.delete_inactive_topics_interval_s,
             self.upkeep.delete_unused,

@@ -19,7 +19,6 @@ from tests.sim.bugs.leaning import (
 from magnetar.broker.dispatch.key_shared import KeySharedDispatcher
 from magnetar.broker.dispatch.waiting_lines import WaitingLines
 from magnetar.broker.lifecycle.upkeep import Upkeep
-from magnetar.broker.subscription import persistent as persistent_subscription
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.steady_clock import SteadyClock
 from magnetar.managed_ledger import trim_plan as trimming
@@ -75,10 +74,6 @@ def a_failed_cursor_write_is_done() -> None:
         self._finish(None)
 
     plant(Cursor, "_written", written)
-
-
-def acks_of_unknown_entries_get_receipts() -> None:
-    plant(persistent_subscription, "check_stored", lambda *_: None)
 
 
 def unreadable_cursors_are_not_read_again() -> None:
@@ -153,25 +148,14 @@ BUGS: Final = (
         ),
     ),
     Bug(
-        "acks of unknown entries get receipts",
-        "A broker has lost a topic without knowing it: the ids of the acks that it gets are its "
-        "successor's, and its cursor ignores them.",
-        acks_of_unknown_entries_get_receipts,
-        0,
-        together(
-            topics(),
-            transactions(messages=80, pace_s=0.05),
-            faults("pause broker", "unload topic", count=12, for_s=5.0),
-        ),
-    ),
-    Bug(
         "unreadable cursors are not read again",
         "The bookies of a cursor's ledger are away while the topic is opened, and no consumer "
         "subscribes when they are back: the cursor holds back all data.",
         unreadable_cursors_are_not_read_again,
-        0,
+        34,
         together(
             topics(),
+            transactions(),
             letters(),
             faults("cursors unreadable", "unload topic", "kill broker", count=10, for_s=3.0),
         ),
