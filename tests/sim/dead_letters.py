@@ -165,6 +165,10 @@ class DeadLetters:
         if not any(of.topic == LETTERS for of in record.subscriptions):
             return
         self._world.watching.counts[f"letters: a transaction is {record.state}"] += 1
+        owners = [owner_of(self._world, topic) for topic in (LETTERS, ORIGIN)]
+        if None not in owners:
+            where = "one broker" if owners[0] is owners[1] else "two brokers"
+            self._world.watching.counts[f"letters: a transaction is {record.state}, {where}"] += 1
         if not self._world.healed_at and self._rng.random() < self._plan.strike_chance:
             self._world.loop.world.start(self._strike(), "strike at a redrive")
 

@@ -1,13 +1,13 @@
 """`magnetar redrive`: moves dead letters back to the topics that they come from.
 
 The brokers move them. The command starts that, one partition after the other, shows the progress,
-and stops it on Ctrl-C.
+starts it again at the next owner if the topic moves, and stops it on Ctrl-C.
 """
 
 import argparse
+import contextlib
 import json
 import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -23,9 +23,6 @@ FAILED: Final = 1
 STAYED: Final = 3
 """Exit code if matching messages stay."""
 INTERRUPTED: Final = 130
-POLL_S: Final = 0.25
-STOP_POLLS_MAX: Final = 400
-"""How often a stop is polled: the group that is being moved ends before."""
 NOT_FOUND: Final = 404
 
 DESCRIPTION: Final = """\
@@ -48,19 +45,42 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     parser.add_argument("topic", help="such as persistent://public/default/orders-worker-DLQ")
     parser.add_argument(
-        "--subscription", default="dlq", help="the subscription that keeps the messages (dlq)"
+        "--subscription",
+        default="dlq",
+        type=_name,
+        help="the subscription that keeps the messages (dlq)",
     )
     parser.add_argument("--to", metavar="TOPIC", help="move all to this topic")
     parser.add_argument(
         "--filter", metavar="EXPRESSION", help="only messages of which this is true: region = 'eu'"
     )
-    parser.add_argument("--rate", type=float, metavar="N", help="at most N messages per second")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most N messages")
+    parser.add_argument("--rate", type=_rate, metavar="N", help="at most N messages per second")
+    parser.add_argument("--limit", type=_limit, metavar="N", help="at most N messages")
     parser.add_argument(
         "--dry-run", action="store_true", help="count the messages, and move nothing"
     )
     admin_rest.add_flags(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def _rate(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < (rate := float(text)) < float("inf"):
+            return rate
+    raise argparse.ArgumentTypeError(f"{text} is no number of messages per second above 0")
+
+
+def _limit(text: str) -> int:
+    with contextlib.suppress(ValueError):
+        if (limit := int(text)) > 0:
+            return limit
+    raise argparse.ArgumentTypeError(f"{text} is no number of messages, 1 or more")
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a subscription is not empty")
+    return text
 
 
 @dataclass(slots=True)
@@ -170,40 +190,23 @@ def _redrive(
     """Moves the messages of one partition; returns its progress, and whether Ctrl-C stopped it."""
     import msgspec
 
+    from magnetar.cli.redrive_part import Part
     from magnetar.documents.redrive import RedriveProgress
 
+    order = json.dumps(_order(args, totals)).encode()
     path = f"{_path(topic)}/subscription/{quote(args.subscription, safe='')}/redrive"
 
-    def ask(method: str, content: bytes | None = None) -> RedriveProgress:
-        body = admin_rest.send(args, method, path, content)
+    def ask(method: str, id_: str) -> RedriveProgress:
+        query = f"?id={quote(id_, safe='')}" if id_ else ""
+        content = order if method == "POST" else None
+        body = admin_rest.send(args, method, path + query, content)
         return msgspec.json.decode(body, type=RedriveProgress)
 
     shown = _Shown(str(topic))
     try:
-        progress = ask("POST", json.dumps(_order(args, totals)).encode())
-        while not progress.ended:
-            time.sleep(POLL_S)
-            try:
-                progress = ask("GET")
-            except admin_rest.AdminFailed as error:
-                if error.status != NOT_FOUND:
-                    raise
-                raise admin_rest.AdminFailed(
-                    f"{topic} was moved to another broker meanwhile. Run the command again: it "
-                    "continues"
-                ) from None
-            shown.update(progress)
-    except KeyboardInterrupt:
-        progress = ask("DELETE")
-        for _ in range(STOP_POLLS_MAX):
-            if progress.ended:
-                break
-            time.sleep(POLL_S)
-            progress = ask("GET")
-        return progress, True
+        return Part(str(topic), ask, shown.update, limited=args.limit is not None).run()
     finally:
         shown.end()
-    return progress, False
 
 
 def _order(args: argparse.Namespace, totals: Totals) -> dict[str, Any]:

@@ -21,6 +21,8 @@ class RedriveOrder(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, ren
 class RedriveProgress(msgspec.Struct, kw_only=True, rename="camel"):
     """The answer of all requests about a redrive."""
 
+    id: str = ""
+    """Of this redrive: requests with `?id=` concern no other one."""
     state: str
     """running, stopping, stopped, finished or failed."""
     dry_run: bool = False
@@ -32,6 +34,8 @@ class RedriveProgress(msgspec.Struct, kw_only=True, rename="camel"):
     last_position: str = ""
     """The entry that was read last: `ledger:entry`."""
     error: str = ""
+    resumable: bool = False
+    """Whether it failed for a reason that passes, such as a move of the topic."""
 
     @property
     def ended(self) -> bool:

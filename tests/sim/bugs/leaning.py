@@ -135,6 +135,15 @@ def letters(**more: float) -> Lean:
     return lean
 
 
+def apart() -> Lean:
+    """Three brokers, so that topics that belong together are mostly on different ones."""
+
+    def lean(plan: Plan) -> None:
+        plan.brokers = 3
+
+    return lean
+
+
 def transactions(**more: float) -> Lean:
     """Clients move messages in transactions, with `more` of what `TxnPlan` has."""
 

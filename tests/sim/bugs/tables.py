@@ -4,12 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tests.sim.bugs.bug import Bug, plant
-from tests.sim.bugs.leaning import faults, letters, table, together, topics, transactions
+from tests.sim.bugs.leaning import apart, faults, letters, table, together, topics, transactions
 
 from magnetar.broker.cold.compaction import Compaction
+from magnetar.broker.redrive.dead_letters import DeadLetters
+from magnetar.broker.redrive.letters import Letter
 from magnetar.broker.redrive.mover import Mover
+from magnetar.core.errors import MagnetarError
 from magnetar.core.ids import Position
 from magnetar.jobs.compaction import first_pass, swap
+from magnetar.transactions.model import TxnId
 
 
 def the_horizon_is_ahead() -> None:
@@ -62,6 +66,14 @@ def letters_are_sent_at_once() -> None:
     plant(Mover, "_send", at_once)
 
 
+def letters_are_acked_at_once() -> None:
+    def ack_one(self: DeadLetters, txn: TxnId, letter: Letter) -> MagnetarError | None:
+        self.subscription.cursor.ack(*letter.position)
+        return None
+
+    plant(DeadLetters, "_ack_one", ack_one)
+
+
 MOVES: Final = faults("unload", "kill broker", count=4)
 
 BUGS: Final = (
@@ -92,5 +104,12 @@ BUGS: Final = (
         letters_are_sent_at_once,
         6,
         together(topics(), MOVES, transactions(), letters()),
+    ),
+    Bug(
+        "a redrive acks its letters at once",
+        "The letters are in a transaction, the acks are not: an abort loses them.",
+        letters_are_acked_at_once,
+        0,
+        together(topics(), apart(), MOVES, transactions(), letters()),
     ),
 )

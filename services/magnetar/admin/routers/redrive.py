@@ -22,7 +22,7 @@ from magnetar.admin.context import (
 )
 from magnetar.admin.http import bodies
 from magnetar.admin.http.answers import answer
-from magnetar.admin.http.descriptions import AUTHORITATIVE, described
+from magnetar.admin.http.descriptions import AUTHORITATIVE, described, query
 from magnetar.admin.http.paths import TOPIC_PATH
 from magnetar.admin.http.routes import Routes
 from magnetar.admin.rights.caller import rights_of_caller
@@ -40,6 +40,7 @@ _PATH: Final = TOPIC_PATH + "/subscription/{subscription:name}/redrive"
 _PARTITIONED: Final = "Redrive of a partitioned topic is not allowed: redrive its partitions"
 _RATE_MIN: Final = 0.01
 """Messages per second."""
+_ID: Final = query("id", "string", "That of the redrive; 404 if another one was started since")
 
 
 @router.post(
@@ -73,22 +74,26 @@ async def start_redrive(request: Request) -> Response:
     return answer(_document(progress))
 
 
-@router.get(_PATH, summary="The progress of a redrive", openapi_extra=described(AUTHORITATIVE))
+@router.get(_PATH, summary="The progress of a redrive", openapi_extra=described(AUTHORITATIVE, _ID))
 async def get_redrive(request: Request) -> Response:
-    topic, subscription = await _topic(request), text_of(request, "subscription")
-    return answer(_document(service_of(request).redrives.progress(topic.full_name, subscription)))
+    return answer(_document(await _progress(request)))
 
 
 @router.delete(
     _PATH,
     summary="Stop a redrive after the group of messages that it is moving",
-    openapi_extra=described(AUTHORITATIVE),
+    openapi_extra=described(AUTHORITATIVE, _ID),
 )
 async def stop_redrive(request: Request) -> Response:
-    topic, subscription = await _topic(request), text_of(request, "subscription")
-    progress = service_of(request).redrives.progress(topic.full_name, subscription)
+    progress = await _progress(request)
     progress.stop()
     return answer(_document(progress))
+
+
+async def _progress(request: Request) -> Progress:
+    topic, subscription = await _topic(request), text_of(request, "subscription")
+    id_ = request.query_params.get("id", "")
+    return service_of(request).redrives.progress(topic.full_name, subscription, id_)
 
 
 async def _topic(request: Request) -> PersistentTopic:
@@ -131,6 +136,7 @@ async def _check_target(service: BrokerService, to: TopicName, topic: Persistent
 
 def _document(progress: Progress) -> RedriveProgress:
     return RedriveProgress(
+        id=progress.id,
         state=progress.state.value,
         dry_run=progress.dry_run,
         examined=progress.examined,
@@ -139,4 +145,5 @@ def _document(progress: Progress) -> RedriveProgress:
         skipped={reason.value: count for reason, count in progress.skipped.items() if count},
         last_position=progress.last_position,
         error=progress.error,
+        resumable=progress.resumable,
     )

@@ -5,17 +5,18 @@ needs no state of its own to continue after a stop or a crash: what was moved is
 """
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from magnetar.broker.redrive.dead_letters import DeadLetters
 from magnetar.broker.redrive.letters import ORIGIN, Letter, Skip, letters_of
-from magnetar.broker.redrive.mover import TRANSACTION_TIMEOUT_S, Addressed, Mover
+from magnetar.broker.redrive.mover import TRANSACTION_TIMEOUT_S, Addressed, GroupTimeout, Mover
 from magnetar.broker.redrive.progress import Order, Progress, Rights, State
 from magnetar.broker.redrive.targets import Targets
 from magnetar.broker.topic.persistent import PersistentTopic
-from magnetar.client.errors import ClientError
+from magnetar.client.errors import AuthenticationFailed, AuthorizationFailed, ClientError
 from magnetar.core.clock import Clock
-from magnetar.core.errors import InvalidTopicName, MagnetarError
+from magnetar.core.errors import AuthorizationError, Conflict, InvalidTopicName, MagnetarError
 from magnetar.core.ids import Position
 from magnetar.core.log import get_logger
 from magnetar.core.names import TopicName, parse_topic
@@ -33,6 +34,9 @@ RESCAN_INTERVAL_S: Final = 1.0
 RESCANS_MAX: Final = int(2 * TRANSACTION_TIMEOUT_S / RESCAN_INTERVAL_S)
 SLEEP_S_MAX: Final = 0.5
 """A redrive that waits for its rate notices a stop within this time."""
+
+LASTING: Final = (AuthorizationError, Conflict, AuthenticationFailed, AuthorizationFailed)
+"""Errors that last until rights or consumers change. All others may pass."""
 
 log = get_logger("magnetar.redrive")
 
@@ -73,9 +77,11 @@ class Redrive:
             progress.state = State.STOPPED if self._stopping else State.FINISHED
         except (MagnetarError, ClientError, TimeoutError) as error:
             progress.error = str(error) or type(error).__name__
+            progress.resumable = not isinstance(error, LASTING)
             progress.state = State.FAILED
         except asyncio.CancelledError:
             progress.error, progress.state = "The broker is stopping", State.FAILED
+            progress.resumable = True
             raise
         except Exception as error:
             progress.error, progress.state = f"Internal error: {error!r}", State.FAILED
@@ -203,11 +209,28 @@ class Redrive:
             return
         self._letters.check()
         group = await self._checked_again(group)
-        moved, skipped = await mover.move(group)
+        moved, skipped = await self._moved(group, mover)
         self.progress.moved += moved
         self.progress.skipped.update(skipped)
         if self._order.rate is not None:
             self._next_s = max(self._next_s, self._clock.monotonic()) + moved / self._order.rate
+
+    async def _moved(self, group: list[Addressed], mover: Mover) -> tuple[int, Counter[Skip]]:
+        """Moves a group, in halves if a target is too slow for all of it (a publish rate)."""
+        try:
+            return await mover.move(group)
+        except GroupTimeout:
+            if len(group) == 1 or self._stopping:
+                raise
+        self._group_max = len(group) // 2
+        moved, skipped = 0, Counter[Skip]()
+        for half in (group[: self._group_max], group[self._group_max :]):
+            if not self._stopping:
+                self._letters.check()
+                count, stay = await self._moved(await self._checked_again(half), mover)
+                moved += count
+                skipped += stay
+        return moved, skipped
 
     async def _checked_again(self, group: list[Addressed]) -> list[Addressed]:
         """Returns the letters whose targets still exist and are still permitted."""

@@ -116,12 +116,18 @@ class Redrives:
             with contextlib.suppress(StopIteration):
                 del self._known[next(ended)]
 
-    def progress(self, topic: str, subscription: str) -> "Progress":
-        """Returns the progress of the redrive that was started last; raises NotFound."""
+    def progress(self, topic: str, subscription: str, id_: str = "") -> "Progress":
+        """Returns the progress of the redrive that was started last; raises NotFound.
+
+        With `id_`, also if that is another one: this broker may have run the redrives of a topic
+        that it lost, and got again.
+        """
         progress = self._known.get((topic, subscription))
-        if progress is None:
+        if progress is None or id_ not in ("", progress.id):
+            which = f"redrive {id_}" if id_ else "redrive"
             raise NotFound(
-                f"This broker has started no redrive of subscription {subscription} of {topic}"
+                f"This broker has started no {which} of subscription {subscription} of {topic}, or "
+                "another one since"
             )
         return progress
 

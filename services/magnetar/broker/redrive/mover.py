@@ -16,10 +16,13 @@ from magnetar.broker.schema.registry import SchemaRegistry
 from magnetar.client.client import Client
 from magnetar.client.errors import (
     ClientError,
+    EncryptionRequired,
     IncompatibleSchema,
     InvalidTopicName,
     MessageTooBig,
     NotAllowed,
+    ProducerBusy,
+    ProducerFenced,
     QuotaExceeded,
     TopicNotFound,
     TopicTerminated,
@@ -43,18 +46,25 @@ PRODUCERS_MAX: Final = 64
 CLOSE_TIMEOUT_S: Final = 2.0
 
 REFUSALS: Final = (
+    EncryptionRequired,
     IncompatibleSchema,
     InvalidTopicName,
     MessageTooBig,
     NotAllowed,
+    ProducerBusy,
+    ProducerFenced,
     QuotaExceeded,
     TopicNotFound,
     TopicTerminated,
     UnsupportedVersion,
 )
-"""Errors of a target that a repetition does not change."""
+"""Errors of a target that a repetition does not change soon; letters to others go on."""
 
 log = get_logger("magnetar.redrive")
+
+
+class GroupTimeout(ClientError):
+    """A group was not moved within its time; a smaller one may be."""
 
 
 class Addressed(NamedTuple):
@@ -161,9 +171,9 @@ class Mover:
         except TimeoutError as error:
             if isinstance(error, ClientError):
                 raise
-            raise ClientError(
-                f"A group of {len(group.left)} messages was not moved in {TRANSACTION_TIMEOUT_S:g} "
-                "s. Start the redrive again: it continues"
+            raise GroupTimeout(
+                f"{len(group.left)} messages were not moved in {TRANSACTION_TIMEOUT_S:g} s. Start "
+                "the redrive again: it continues"
             ) from error
         finally:
             if transaction.state is TransactionState.OPEN:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+from uuid import uuid4
 
 from magnetar.broker.redrive.letters import Skip
 from magnetar.core.names import TopicName
@@ -47,6 +48,9 @@ class Progress:
     skipped: Counter[Skip] = field(default_factory=Counter)
     last_position: str = ""
     error: str = ""
+    resumable: bool = False
+    """Whether `error` passes: the same order, started again, continues."""
+    id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
     def ended(self) -> bool:

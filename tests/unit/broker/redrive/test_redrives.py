@@ -1,7 +1,9 @@
 """Which letters a redrive finds, why others stay, and when none may start; none is moved here."""
 
 import asyncio
-from typing import Any
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from tests.unit.broker.lifecycle.world import World
@@ -12,6 +14,7 @@ from magnetar.broker.redrive import jobs
 from magnetar.broker.redrive.dead_letters import DeadLetters
 from magnetar.broker.redrive.job import Redrive
 from magnetar.broker.redrive.letters import Skip
+from magnetar.broker.redrive.mover import Addressed, GroupTimeout, Mover
 from magnetar.broker.redrive.progress import Order, Progress, Rights, State
 from magnetar.broker.topic.persistent import PersistentTopic
 from magnetar.core.errors import (
@@ -208,6 +211,9 @@ async def test_one_redrive_runs_on_a_subscription() -> None:
         await ended(second)
         assert second.state is State.STOPPED
         assert redrives.progress(topic.full_name, "dlq") is second
+        assert redrives.progress(topic.full_name, "dlq", second.id) is second
+        with pytest.raises(NotFound, match=first.id):
+            redrives.progress(topic.full_name, "dlq", first.id)
 
 
 async def test_a_broker_runs_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,3 +249,54 @@ async def test_a_redrive_ends_with_its_topic() -> None:
         await ended(progress)
         assert progress.state is State.FAILED
         assert "Start the redrive again" in progress.error
+        assert progress.resumable
+
+
+# -- groups that are too large for their target
+
+
+class SlowTargets:
+    """Moves at most so many letters in the time of a group, as targets with a publish rate do."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.moved: list[Position] = []
+        self.groups: list[int] = []
+
+    async def move(self, group: Sequence[Addressed]) -> tuple[int, Counter[Skip]]:
+        self.groups.append(len(group))
+        if len(group) > self._most:
+            raise GroupTimeout(f"{len(group)} messages were not moved")
+        self.moved += [item.letter.position for item in group]
+        return len(group), Counter()
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(("most", "groups"), [(3, [10, 5, 2, 3, 5, 2, 3]), (5, [10, 5, 5])])
+async def test_a_group_that_is_too_large_is_moved_in_parts(most: int, groups: list[int]) -> None:
+    async with client_of(**ON) as client:
+        topic, places = await buried(client.world, *[letter() for _ in range(10)])
+        targets = SlowTargets(most)
+        progress = await redriven(client, topic, targets)
+        assert (progress.state, progress.moved, progress.error) == (State.FINISHED, 10, "")
+        assert targets.moved == places
+        assert targets.groups == groups
+
+
+async def test_a_redrive_fails_if_its_targets_take_no_message() -> None:
+    async with client_of(**ON) as client:
+        topic, _ = await buried(client.world, *[letter() for _ in range(2)])
+        progress = await redriven(client, topic, SlowTargets(0))
+        assert (progress.state, progress.moved) == (State.FAILED, 0)
+        assert progress.error == "1 messages were not moved"
+        assert progress.resumable
+
+
+async def redriven(client: Client, topic: PersistentTopic, targets: SlowTargets) -> Progress:
+    world = client.world
+    letters = DeadLetters(topic.subscriptions["dlq"], world.clock)
+    order = Order(None, None, None, None, dry_run=False)
+    job = Redrive(topic, letters, order, None, world.service.redrives.targets, world.clock)
+    await job.run(cast("Mover", targets))
+    return job.progress
