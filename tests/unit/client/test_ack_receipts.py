@@ -209,7 +209,7 @@ def test_a_refused_ack_of_a_batch_can_be_repeated(by_id: bool) -> None:
     async def scenario() -> None:
         broker = Broker()
         entry: Any = SimpleNamespace(
-            ledger_id=1, entry_id=7, batch_size=2, unacked=0b11, chunk_ids=()
+            ledger_id=1, entry_id=7, batch_size=2, unacked=0b11, chunk_ids=(), seeks=0
         )
 
         def ack(batch_index: int) -> "asyncio.Task[None]":
@@ -238,7 +238,7 @@ def test_acks_after_a_cumulative_one_in_the_same_batch_are_sent() -> None:
     async def scenario() -> None:
         broker = Broker(index_ack=True)
         entry: Any = SimpleNamespace(
-            ledger_id=1, entry_id=7, batch_size=3, unacked=0b111, chunk_ids=()
+            ledger_id=1, entry_id=7, batch_size=3, unacked=0b111, chunk_ids=(), seeks=0
         )
         ids = [MessageId(1, 7, -1, index, batch_size=3, entry=entry) for index in range(3)]
         broker.acks.ack_cumulative(ids[0])

@@ -9,7 +9,7 @@ import pytest
 
 from magnetar.client.consumer.ack_group import AckGroup
 from magnetar.client.consumer.chunks import ChunkAssembler
-from magnetar.client.consumer.redelivery import NegativeAcks, UnackedTracker
+from magnetar.client.consumer.redelivery import REPLACED_MIN, NegativeAcks, UnackedTracker
 from magnetar.client.options import RedeliveryBackoff
 from magnetar.wire._pb import PulsarApi_pb2 as pb
 
@@ -39,8 +39,6 @@ def test_negative_acks_are_never_early() -> None:
         nacks.add((1, 1), 0)
         await asyncio.sleep(10)
         nacks.add((1, 2), 0)
-        nacks.add((1, 3), 0)
-        nacks.discard((1, 3))
         await asyncio.sleep(100)
         assert calls.calls == [(60.0, [(1, 1)]), (70.0, [(1, 2)])]
         assert not nacks
@@ -60,6 +58,23 @@ def test_the_backoff_of_negative_acks() -> None:
             (2.0, [(1, 1)]),
             (4.0, [(1, 2), (1, 3)]),
         ]
+
+    virtually(scenario)
+
+
+def test_repeated_negative_acks_hold_a_bounded_number_of_times() -> None:
+    async def scenario() -> None:
+        calls = Calls()
+        nacks = NegativeAcks(calls.loop, 60.0, None, calls)
+        nacks.add((1, 9), 0)
+        for _ in range(1000):
+            await asyncio.sleep(0.001)
+            nacks.add((1, 1), 0)
+            assert len(nacks._heap) <= 2 * len(nacks) + REPLACED_MIN
+        assert len(nacks) == 2
+        await asyncio.sleep(100)
+        assert calls.calls == [(60.0, [(1, 9)]), (61.0, [(1, 1)])]
+        assert not nacks._heap
 
     virtually(scenario)
 

@@ -9,7 +9,8 @@ from tests.support.broker import running_broker
 from tests.unit.client.test_attached import drop_connections
 
 from magnetar.client import EARLIEST, Batching, Client, Consumer, InitialPosition, MessageId
-from magnetar.client.errors import AckFailed
+from magnetar.client.errors import AckFailed, OperationTimeout
+from magnetar.client.opening import Opening
 
 PATIENCE_S = 60.0
 START = InitialPosition.EARLIEST
@@ -102,3 +103,55 @@ async def test_cancelled_seeks_leave_the_consumer_as_it_was() -> None:
             assert len(asyncio.all_tasks()) == tasks
         async with client.consumer("orders", "s") as consumer:
             assert not await consumer.has_message_available()
+
+
+@pytest.mark.parametrize("index_ack", [False, True])
+async def test_messages_from_before_a_seek_acknowledge_nothing_after_it(index_ack: bool) -> None:
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=Batching(delay_s=10)) as producer:
+            for n in range(3):
+                producer.send_nowait(b"%d" % n)
+            await producer.flush()
+
+        def subscribed() -> Opening[Consumer[bytes]]:
+            return client.consumer("orders", "s", initial_position=START, batch_index_ack=index_ack)
+
+        async with subscribed() as consumer:
+            old = [await consumer.receive(PATIENCE_S) for _ in range(3)]
+            await consumer.ack_many(old[:2])
+            await consumer.seek(EARLIEST)
+            new = [await consumer.receive(PATIENCE_S) for _ in range(3)]
+            await consumer.ack(new[1])
+            await consumer.ack(old[2])  # it would complete the batch that the first two left
+            await consumer.ack(old[0].id)
+            await consumer.ack_cumulative(old[2])
+            assert new[0].entry.unacked == 0b101
+        async with subscribed() as consumer:
+            left = [b"0", b"2"] if index_ack else [b"0", b"1", b"2"]
+            again = [await consumer.receive(PATIENCE_S) for _ in left]
+            assert [message.value for message in again] == left
+            await consumer.ack_many(again)
+        async with client.consumer("orders", "s") as consumer:
+            assert not await consumer.has_message_available()
+
+
+async def test_an_ack_with_receipt_of_a_message_from_before_a_seek_fails() -> None:
+    async with running_broker() as (_, port), Client(f"pulsar://127.0.0.1:{port}") as client:
+        async with client.producer("orders", batching=None) as producer:
+            for n in range(2):
+                await producer.send(b"%d" % n)
+        async with client.consumer(
+            "orders", "s", initial_position=START, ack_receipt=True
+        ) as consumer:
+            old = await consumer.receive(PATIENCE_S)
+            await consumer.seek(EARLIEST)
+            new = [await consumer.receive(PATIENCE_S) for _ in range(2)]
+            for acknowledge in (consumer.ack, consumer.ack_cumulative):
+                with pytest.raises(AckFailed, match="seek"):
+                    await acknowledge(old)
+            with pytest.raises(AckFailed, match="seek"):
+                await consumer.ack_many([old, new[1]])  # the other one is acknowledged
+        async with client.consumer("orders", "s") as consumer:
+            assert (await consumer.receive(PATIENCE_S)).value == b"0"
+            with pytest.raises(OperationTimeout):
+                await consumer.receive(0.2)

@@ -82,6 +82,8 @@ class Acks:
         """A flush at the end of this turn of the loop."""
         self.held = False
         """Whether a seek is under way: an ack that arrives after it would count after it."""
+        self.seeks = 0
+        """The seeks that have undone acknowledgments."""
         self._retired = False
         """Whether the client has left the cluster of these messages."""
         self._ended: ClientError | None = None
@@ -89,8 +91,14 @@ class Acks:
 
     # -- individual ----------------------------------------------------------------------------
 
+    def is_undone(self, entry: ReceivedEntry | None) -> bool:
+        """Whether an entry came before the last seek: its acks would count after it."""
+        return entry is not None and entry.seeks != self.seeks
+
     def ack(self, entry: ReceivedEntry, batch_index: int) -> None:
-        """Acknowledges a message of a received entry."""
+        """Acknowledges a message of a received entry, unless a seek has undone that."""
+        if entry.seeks != self.seeks:
+            return  # its messages come again, and have acks of their own
         if entry.batch_size:
             bit = 1 << batch_index
             if not entry.unacked & bit and not self._shared.options.ack_receipt:
@@ -144,9 +152,11 @@ class Acks:
     # -- cumulative ----------------------------------------------------------------------------
 
     def ack_cumulative(self, message_id: MessageId) -> None:
-        """Acknowledges everything up to a message."""
+        """Acknowledges everything up to a message, unless a seek has undone that."""
         place = (message_id.ledger_id, message_id.entry_id)
         entry = message_id.entry
+        if self.is_undone(entry):
+            return
         left = 0
         if message_id.batch_index >= 0:
             if entry is not None:
@@ -286,6 +296,8 @@ class Acks:
         """Acknowledges messages as part of a transaction; raises TransactionConflict."""
         if self._retired:
             raise _left_cluster(self._source.topic)
+        if any(self.is_undone(message_id.entry) for message_id in message_ids):
+            raise undone_by_seek(self._source.topic)
         kind = pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual
         command = pb.CommandAck(consumer_id=self._source.consumer_id, ack_type=kind)
         command.txnid_most_bits, command.txnid_least_bits = transaction
@@ -318,6 +330,8 @@ class Acks:
     def nack(self, message_id: MessageId, redelivery_count: int) -> None:
         """Redelivers a message after the delay of negative acknowledgments."""
         self._shared.stats.negative_acks += 1
+        if self.is_undone(message_id.entry):
+            return  # the seek delivers it again, and that delivery has a timeout of its own
         place = (message_id.ledger_id, message_id.entry_id)
         if self.unacked is not None:
             self.unacked.discard(place)
@@ -439,10 +453,10 @@ class Acks:
 
         It would otherwise complete batches, and drop messages, that are delivered after the seek.
         """
+        self.seeks += 1
         self._partial.clear()
         _, _, waiters = self.group.take()
-        topic = self._source.topic
-        _settle(waiters, AckFailed("A seek moved the subscription meanwhile", topic=topic))
+        _settle(waiters, undone_by_seek(self._source.topic))
 
     def retire(self) -> None:
         """Drops everything: the ids of these messages mean others in the next cluster."""
@@ -483,6 +497,14 @@ def _settle(waiters: "Iterable[asyncio.Future[None]]", error: BaseException | No
         else:
             waiter.set_exception(error)
             waiter.exception()  # its caller may have another error, or be cancelled
+
+
+def undone_by_seek(topic: str) -> AckFailed:
+    """The error of an ack of a message that came before a seek."""
+    return AckFailed(
+        "A seek moved the subscription after the message was received: it is not acknowledged",
+        topic=topic,
+    )
 
 
 def _left_cluster(topic: str) -> AckFailed:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from magnetar.client.consumer.acks import Acks
+from magnetar.client.consumer.acks import Acks, undone_by_seek
+from magnetar.client.consumer.entry import ReceivedEntry
 from magnetar.client.consumer.letters import LetterTopics, retry_topic
 from magnetar.client.consumer.listener import run_listener
 from magnetar.client.consumer.partition import PartitionConsumer
@@ -24,6 +25,7 @@ from magnetar.client.consumer.subscription import Shared, StartPosition
 from magnetar.client.consumer.topics import Topics
 from magnetar.client.context import Context
 from magnetar.client.errors import (
+    AckFailed,
     AlreadyClosed,
     ClientError,
     InvalidConfiguration,
@@ -239,11 +241,21 @@ class Consumer(Generic[T]):
             source = message.entry.source
             if source.refusal is not None and (self.refusal or self.options.ack_receipt):
                 raise source.refusal
-            message.entry.acks.ack(message.entry, message.batch_index)
-            return source, message.entry.acks
+            acks = message.entry.acks
+            self._check_not_undone(acks, message.entry, source)
+            acks.ack(message.entry, message.batch_index)
+            return source, acks
         source, acks, message_id = self._origin(message)
+        self._check_not_undone(acks, message_id.entry, source)
         acks.ack_id(message_id)
         return source, acks
+
+    def _check_not_undone(
+        self, acks: Acks, entry: ReceivedEntry | None, source: PartitionConsumer
+    ) -> None:
+        """Raises AckFailed for a message before a seek, if the caller waits for the receipt."""
+        if self.options.ack_receipt and acks.is_undone(entry):
+            raise undone_by_seek(source.topic)
 
     async def ack_many(
         self,
@@ -257,8 +269,13 @@ class Consumer(Generic[T]):
             return
         confirm = self.options.ack_receipt or bool(self.options.interceptors)
         groups: dict[int, tuple[PartitionConsumer, Acks, list[Message[T] | MessageId]]] = {}
+        undone: AckFailed | None = None
         for message in messages:
-            source, acks = self._ack(message)
+            try:
+                source, acks = self._ack(message)
+            except AckFailed as error:
+                undone = error  # the others are acknowledged
+                continue
             if confirm:
                 groups.setdefault(id(acks), (source, acks, []))[2].append(message)
         confirmed = (self._confirm(*group) for group in groups.values())
@@ -266,6 +283,8 @@ class Consumer(Generic[T]):
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+        if undone is not None:
+            raise undone
 
     async def ack_cumulative(
         self, message: Message[T] | MessageId, *, transaction: "Transaction | None" = None
@@ -279,6 +298,7 @@ class Consumer(Generic[T]):
             await self._ack_in_transaction([message], transaction, cumulative=True)
             return
         source, acks, message_id = self._origin(message)
+        self._check_not_undone(acks, message_id.entry, source)
         acks.ack_cumulative(message_id)
         if self.options.ack_receipt or self.options.interceptors:
             await self._confirm(source, acks, [message])

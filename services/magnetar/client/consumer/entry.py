@@ -69,6 +69,8 @@ class ReceivedEntry(msgspec.Struct, gc=False, eq=False):
     """The ledger and entry ids of all chunks of a chunked message."""
     sealed: bool = False
     """Whether it is delivered encrypted, because it could not be decrypted."""
+    seeks: int = 0
+    """The seeks of the consumer before it came: a later one has undone its acknowledgments."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -104,6 +106,7 @@ def read_entry(source: Any, delivery: Delivery) -> tuple[ReceivedEntry, bytes]:
         broker_metadata,
         delivery.redelivery_count,
         source.acks,
+        seeks=source.acks.seeks,
     )
     return entry, data[end:]
 

@@ -6,7 +6,7 @@ never before. One timer waits for the earliest time.
 
 import asyncio
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import ceil
 from typing import Final
 
@@ -17,9 +17,16 @@ Place = tuple[int, int]
 TIMER_STEP_S: Final = 0.001
 """Timers of redeliveries are at least this far apart, so that many nacks share a command."""
 
+REPLACED_MIN: Final = 64
+"""So many replaced times may wait besides those of the entries."""
+
 
 class NegativeAcks:
-    """The negatively acknowledged entries of one topic or partition."""
+    """The negatively acknowledged entries of one topic or partition.
+
+    The heap also has the times that a repeated negative ack replaced. It is built anew if these
+    are more than the entries, so that it has at most two times per entry, and REPLACED_MIN.
+    """
 
     def __init__(
         self,
@@ -46,12 +53,14 @@ class NegativeAcks:
         due = self._loop.time() + delay_s
         self._due[place] = due
         heappush(self._heap, (due, place))
+        self._drop_replaced()
         if self._timer is None or self._timer.when() > due:
             self._schedule()
 
-    def discard(self, place: Place) -> None:
-        """Forgets an entry that was acknowledged after all."""
-        self._due.pop(place, None)
+    def _drop_replaced(self) -> None:
+        if len(self._heap) > 2 * len(self._due) + REPLACED_MIN:
+            self._heap = [(due, place) for place, due in self._due.items()]
+            heapify(self._heap)
 
     def _schedule(self) -> None:
         if self._timer is not None:
