@@ -21,7 +21,7 @@ from magnetar.policies.registry import at
 
 MUTATED_SHARE: Final = 0.25
 """Of requests whose bytes are changed after they were built."""
-PUBLIC: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+PUBLIC: Final = frozenset({"/healthz", "/readyz", "/status.html", "/metrics"})
 METHODS: Final = ("GET", "GET", "GET", "PUT", "POST", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE")
 KEEP_METHOD: Final = 0.7
 LONG: Final = 9_000

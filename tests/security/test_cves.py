@@ -220,7 +220,7 @@ async def test_cve_2022_33681_to_33684_a_server_is_verified_before_it_hears_anyt
 
 # -- CVE-2022-34321 and CVE-2023-37544: routes that need no credentials
 
-OPEN: Final = {"/healthz", "/readyz", "/metrics"}
+OPEN: Final = {"/healthz", "/readyz", "/status.html", "/metrics"}
 
 
 async def test_cve_2022_34321_and_2023_37544_only_probes_and_metrics_are_open(

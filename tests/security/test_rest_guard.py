@@ -80,6 +80,14 @@ async def test_probes_and_metrics_need_no_credentials(closed: Closed, path: str)
         assert (await closed.send("GET", path, credentials)).status_code == 200
 
 
+async def test_the_status_page_needs_no_credentials_and_shows_no_path(tmp_path: Path) -> None:
+    async with closed_rest(status_file=str(tmp_path)) as closed:
+        for credentials in (None, WRONG):
+            answer = await closed.send("GET", "/status.html", credentials)
+            assert answer.status_code == 404
+            assert str(tmp_path) not in answer.text
+
+
 async def test_metrics_need_credentials_if_set() -> None:
     async with closed_rest(authenticate_metrics=True) as closed:
         assert (await closed.send("GET", "/metrics", None)).status_code == 401

@@ -11,7 +11,7 @@ OPERATION: Final = "Operation"
 
 @dataclass(frozen=True, kw_only=True)
 class OperationSettings:
-    """The detail of a broker's metrics, and which deletions by force it allows."""
+    """The detail of metrics, deletions by force, and the file for load balancers."""
 
     topic_metrics: bool = setting(
         True,
@@ -36,6 +36,13 @@ class OperationSettings:
         "Whether a tenant may be deleted together with its namespaces.",
         group=OPERATION,
         pulsar="forceDeleteTenantAllowed",
+    )
+    status_file: str = setting(
+        "",
+        "File that must exist for GET /status.html to answer 200, so that its deletion takes the "
+        "broker out of a load balancer; empty: always 404.",
+        group=OPERATION,
+        pulsar="statusFilePath",
     )
 
 

@@ -239,6 +239,15 @@ BEHAVIORS: Final[tuple[Behavior, ...]] = (
         _keys(OFF, "dispatchThrottlingOnBatchMessageEnabled"),
     ),
     Behavior(
+        "exceptions from the moves of bundles, and the choice of brokers by their version",
+        "remove the key, leave it empty or set it to false; isolation policies and load_balancer "
+        "limit the moves",
+        {
+            **_keys(NONE, "loadBalancerSheddingExcludedNamespaces"),
+            **_keys(OFF, "preferLaterVersions"),
+        },
+    ),
+    Behavior(
         "another address of a bookie's HTTP port",
         "remove the key or leave it empty, and set bindAddress, which is that of all its ports",
         {"httpServerHost": ("0.0.0.0",)},  # noqa: S104 - a value of a file, no listener

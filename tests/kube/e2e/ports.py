@@ -39,7 +39,7 @@ HEALTH: Final = frozenset({"/healthz", "/readyz"})
 PROCESS: Final = HEALTH | {"/", "/metrics", "/status"}
 """Of `magnetar.observe.health`: figures of a process, nothing of a tenant."""
 PUBLIC: Final[dict[str, frozenset[str]]] = {
-    "broker": HEALTH,
+    "broker": HEALTH | {"/status.html"},
     "bookie": PROCESS,
     "recovery": PROCESS,
     "etcd": HEALTH | {"/health", "/metrics", "/version"},

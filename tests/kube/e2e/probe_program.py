@@ -38,6 +38,7 @@ PATHS = (
     ("GET", "/readyz"),
     ("GET", "/health"),
     ("GET", "/status"),
+    ("GET", "/status.html"),
     ("GET", "/metrics"),
     ("GET", "/metrics/"),
     ("GET", "/version"),

@@ -1,7 +1,10 @@
 """The complete documents that tools read, and the refusals to show them."""
 
+from pathlib import Path
+
 import httpx
 import pytest
+from tests.support.settings import changed
 
 from magnetar.admin.app import create_app
 from magnetar.admin.stats.internal import internal_info
@@ -221,6 +224,31 @@ async def test_readiness_shows_the_reason(admin: Admin) -> None:
         ready = await http.get("/readyz")
         assert (ready.status_code, ready.text) == (503, "the metadata store is away\n")
         assert (await http.get("/healthz")).status_code == 200
+
+
+async def test_a_file_decides_whether_a_load_balancer_may_choose_the_broker(
+    admin: Admin, tmp_path: Path
+) -> None:
+    reasons, path = [""], tmp_path / "status"
+    transport = httpx.ASGITransport(
+        create_app(admin.service, admin.page, Probes(lambda: reasons[0], dict))
+    )
+    async with httpx.AsyncClient(transport=transport, base_url="http://broker") as http:
+
+        async def status() -> tuple[int, str]:
+            answer = await http.get("/status.html")
+            return answer.status_code, answer.text
+
+        assert await status() == (404, "status_file (statusFilePath) is not set\n")
+        admin.service.settings = changed(admin.service.settings, status_file=str(path))
+        assert await status() == (404, "the file of status_file does not exist\n")
+        path.mkdir()
+        assert (await status())[0] == 404
+        path.rmdir()
+        path.touch()
+        assert await status() == (200, "OK")
+        reasons[0] = "the metadata store is away"
+        assert await status() == (503, reasons[0])
 
 
 async def test_a_removed_policy_leaves_the_namespace_unchanged(admin: Admin) -> None:

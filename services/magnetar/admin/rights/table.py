@@ -380,6 +380,7 @@ _OTHERS: Final[dict[Route, Right]] = {
     METRICS: _PUBLIC,
     ("GET", "/healthz"): _PUBLIC,
     ("GET", "/readyz"): _PUBLIC,
+    ("GET", "/status.html"): _PUBLIC,
     ("GET", "/status"): _SUPER,
     ("GET", "/openapi.json"): _ANY,
     ("GET", "/docs"): _ANY,
