@@ -131,6 +131,35 @@ def test_many_producers_and_consumers_on_one_connection(
         assert bodies(take(consumer, 1)) == [b"%d" % i]
 
 
+def test_arguments_of_a_wrong_type_raise_in_the_call(client: pulsar.Client, topic: str) -> None:
+    consumer, producer = client.subscribe(topic, "sub"), client.create_producer(topic)
+    with pytest.raises(TypeError):
+        producer.send(b"x", properties={"attempt": 1})
+    with pytest.raises(TypeError):
+        producer.send_async(b"x", 5)
+    with pytest.raises(ValueError, match="0"):
+        producer.send(b"x", sequence_id=-1)
+    for call in (consumer.acknowledge, consumer.negative_acknowledge):
+        with pytest.raises(TypeError):
+            call("no message")
+    producer.send(b"y")
+    assert consumer.receive(5_000).data() == b"y"
+
+
+def test_a_consumer_is_closed_after_it_has_unsubscribed(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "sub")
+    consumer.unsubscribe()
+    consumer.close()
+
+
+def test_a_reader_with_a_listener_does_not_read(client: pulsar.Client, topic: str) -> None:
+    reader = client.create_reader(
+        topic, pulsar.MessageId.earliest, reader_listener=lambda _reader, _message: None
+    )
+    with pytest.raises(pulsar.InvalidConfiguration):
+        reader.read_next(100)
+
+
 def test_a_client_that_disconnects_frees_its_subscription(
     connect: ConnectClient, topic: str
 ) -> None:

@@ -47,6 +47,7 @@ from magnetar.pulsar.enums import (
     Result,
 )
 from magnetar.pulsar.exceptions import PulsarException as _SyncException
+from magnetar.pulsar.facts import ConsumerFacts, ProducerFacts, ReaderFacts
 from magnetar.pulsar.message import Message
 from magnetar.pulsar.message_id import AnyMessageId, MessageId
 from magnetar.pulsar.options import (
@@ -114,7 +115,7 @@ async def _call(
             raise
 
 
-class Producer:
+class Producer(ProducerFacts):
     """Sends messages to a topic."""
 
     def __init__(self, producer: "sync.Producer[bytes]", schema: Schema) -> None:
@@ -153,24 +154,8 @@ class Producer:
             refuse_closed(self._producer.refusal)
         await _call(self._producer._portal, lambda: self._producer._inner.close())
 
-    def topic(self) -> str:
-        """The full name of the topic."""
-        return self._producer.topic
 
-    def producer_name(self) -> str:
-        """The name by which the broker knows the producer."""
-        return self._producer.name
-
-    def last_sequence_id(self) -> int:
-        """The highest sequence id that was stored; -1 before the first."""
-        return self._producer.last_sequence_id
-
-    def is_connected(self) -> bool:
-        """Whether the broker knows the producer now."""
-        return self._producer.connected
-
-
-class Consumer:
+class Consumer(ConsumerFacts):
     """Receives the messages of a subscription."""
 
     def __init__(
@@ -180,6 +165,7 @@ class Consumer:
         self._topic = topic
         self._schema = schema
         self._inclusive = inclusive
+        self._unsubscribed = False
 
     async def receive(self) -> Message:
         """Returns the next message."""
@@ -208,6 +194,7 @@ class Consumer:
     async def unsubscribe(self) -> None:
         """Deletes the subscription and closes the consumer."""
         await _call(self._consumer._portal, lambda: self._consumer._inner.unsubscribe())
+        self._unsubscribed = True
 
     async def seek(self, messageid: AnyMessageId | int) -> None:
         """Moves the subscription to a message, or to a publish time in ms since 1970."""
@@ -219,6 +206,8 @@ class Consumer:
 
     async def close(self) -> None:
         """Closes the consumer."""
+        if self._unsubscribed:
+            return  # programs do both
         with _translated():
             refuse_closed(self._consumer.refusal)
         await _call(self._consumer._portal, lambda: self._consumer._inner.close())
@@ -234,20 +223,8 @@ class Consumer:
         with _translated():
             self._consumer.redeliver_unacknowledged()
 
-    def topic(self) -> str:
-        """The full name of the topic; several names are joined by commas."""
-        return self._topic
 
-    def subscription_name(self) -> str:
-        """The name of the subscription."""
-        return self._consumer.subscription
-
-    def consumer_name(self) -> str:
-        """The name of the consumer."""
-        return self._consumer.options.name
-
-
-class Reader:
+class Reader(ReaderFacts):
     """Reads a topic from a position of its choice."""
 
     def __init__(self, reader: "sync.Reader[bytes]", topic: str, schema: Schema) -> None:
@@ -275,14 +252,6 @@ class Reader:
     async def close(self) -> None:
         """Closes the reader."""
         await _call(self._reader._portal, lambda: self._reader._inner.close())
-
-    def topic(self) -> str:
-        """The full name of the topic."""
-        return self._topic
-
-    def is_connected(self) -> bool:
-        """Whether the broker knows the reader now."""
-        return self._reader.connected
 
 
 _CLIENT_DEFAULTS: dict[str, Any] = {

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from magnetar.client import message as own
 from magnetar.client import sync
+from magnetar.client.message_id import MessageId as OwnMessageId
 from magnetar.client.options import SubscriptionType
 from magnetar.pulsar.checks import check_type
 from magnetar.pulsar.exceptions import (
@@ -12,6 +13,7 @@ from magnetar.pulsar.exceptions import (
     InvalidConfiguration,
     OperationNotSupported,
 )
+from magnetar.pulsar.facts import ConsumerFacts, ReaderFacts
 from magnetar.pulsar.listener import Pump
 from magnetar.pulsar.message import Message
 from magnetar.pulsar.message_id import AnyMessageId, MessageId, own_id
@@ -19,7 +21,6 @@ from magnetar.pulsar.options import MILLISECONDS
 from magnetar.pulsar.outcomes import refuse_closed, translated, translated_ids
 
 if TYPE_CHECKING:
-    from magnetar.client.message_id import MessageId as OwnMessageId
     from magnetar.pulsar.client import Client
     from magnetar.pulsar.schema.schema import Schema
 
@@ -28,8 +29,14 @@ Listener = Callable[[Any, Message], object]
 
 
 def acknowledged(message: MessageOrId) -> "own.Message[bytes] | OwnMessageId":
-    """Returns what `magnetar.client` acknowledges."""
-    return message._message if isinstance(message, Message) else own_id(message)
+    """Returns what `magnetar.client` acknowledges; raises TypeError."""
+    if isinstance(message, Message):
+        return message._message
+    if not isinstance(message, MessageId | OwnMessageId):
+        raise TypeError(
+            f"Argument message must be a Message or a MessageId, not {type(message).__name__}"
+        )
+    return own_id(message)
 
 
 def target_of(messageid: AnyMessageId | int) -> "OwnMessageId | int":
@@ -50,7 +57,7 @@ def refuse_cumulative(kind: SubscriptionType) -> None:
         )
 
 
-class Consumer:
+class Consumer(ConsumerFacts):
     """Receives the messages of a subscription."""
 
     def __init__(
@@ -67,19 +74,8 @@ class Consumer:
         self._topic = topic
         self._schema = schema
         self._inclusive = inclusive
+        self._unsubscribed = False
         self._pump: Pump | None = None
-
-    def topic(self) -> str:
-        """The full name of the topic; several names are joined by commas."""
-        return self._topic
-
-    def subscription_name(self) -> str:
-        """The name of the subscription."""
-        return self._consumer.subscription
-
-    def consumer_name(self) -> str:
-        """The name of the consumer."""
-        return self._consumer.options.name
 
     def is_connected(self) -> bool:
         """Whether the brokers of all topics know the consumer now."""
@@ -127,11 +123,16 @@ class Consumer:
     def acknowledge(self, message: MessageOrId) -> None:
         """Acknowledges a message."""
         with translated(), translated_ids():
-            if isinstance(message, Message) and self._consumer.refusal is None:
+            if isinstance(message, Message) and self._received(message):
                 # It joins a group that is sent later: there is no result to wait for.
                 self._consumer._portal.submit(lambda: self._consumer._inner.ack(message._message))
             else:
                 self._consumer.ack(acknowledged(message))
+
+    def _received(self, message: Message) -> bool:
+        """Whether the message is of this consumer, which is open."""
+        inner = self._consumer._inner
+        return inner.refusal is None and message._message.entry.source.shared is inner._shared
 
     def acknowledge_cumulative(self, message: MessageOrId) -> None:
         """Acknowledges a message and all before it."""
@@ -179,11 +180,14 @@ class Consumer:
         """Deletes the subscription and closes the consumer."""
         with translated():
             self._consumer.unsubscribe()
+        self._unsubscribed = True
         self._stop_listening()
         self._client._forget(self)
 
     def close(self) -> None:
         """Closes the consumer; raises AlreadyClosed if it is closed."""
+        if self._unsubscribed:
+            return  # programs do both
         refuse_closed(self._consumer.refusal)
         self._stop_listening()
         with translated():
@@ -201,7 +205,7 @@ def last_id(ids: "list[OwnMessageId]") -> MessageId:
     return MessageId.wrap(ids[0])
 
 
-class Reader:
+class Reader(ReaderFacts):
     """Reads a topic from a position of its choice."""
 
     def __init__(
@@ -216,14 +220,6 @@ class Reader:
         self._topic = topic
         self._schema = schema
         self._pump: Pump | None = None
-
-    def topic(self) -> str:
-        """The full name of the topic."""
-        return self._topic
-
-    def is_connected(self) -> bool:
-        """Whether the broker knows the reader now."""
-        return self._reader.connected
 
     def _wrap(self, message: "own.Message[bytes]") -> Message:
         return Message(message, self._schema)
@@ -243,6 +239,11 @@ class Reader:
 
     def read_next(self, timeout_millis: int | None = None) -> Message:
         """Returns the next message; raises Timeout if none comes in time."""
+        if self._pump is not None:
+            raise InvalidConfiguration(
+                "Pulsar error: InvalidConfiguration: the reader_listener gets the messages of this "
+                "reader"
+            )
         timeout_s = None
         if timeout_millis is not None:
             check_type(int, timeout_millis, "timeout_millis")

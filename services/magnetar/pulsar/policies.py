@@ -2,7 +2,7 @@
 
 from magnetar.client.crypto.api import KeyFiles
 from magnetar.client.options import BatchReceive, DeadLetterPolicy, KeySharedPolicy
-from magnetar.pulsar.checks import check_type
+from magnetar.pulsar.checks import check_type, check_type_or_none
 from magnetar.pulsar.enums import KeySharedMode, LoggerLevel
 from magnetar.pulsar.outcomes import translated_values
 
@@ -14,6 +14,12 @@ class ConsumerBatchReceivePolicy:
 
     @translated_values()
     def __init__(self, max_num_message: int, max_num_bytes: int, timeout_ms: int) -> None:
+        for name, value in (
+            ("max_num_message", max_num_message),
+            ("max_num_bytes", max_num_bytes),
+            ("timeout_ms", timeout_ms),
+        ):
+            check_type(int, value, name)
         self._policy = BatchReceive(
             messages_max=max(max_num_message, 0),
             bytes_max=max(max_num_bytes, 0),
@@ -35,6 +41,9 @@ class ConsumerKeySharedPolicy:
         allow_out_of_order_delivery: bool = False,
         sticky_ranges: list[tuple[int, int]] | None = None,
     ) -> None:
+        check_type(KeySharedMode, key_shared_mode, "key_shared_mode")
+        check_type(bool, allow_out_of_order_delivery, "allow_out_of_order_delivery")
+        check_type_or_none((list, tuple), sticky_ranges, "sticky_ranges")
         if key_shared_mode == KeySharedMode.Sticky and sticky_ranges is None:
             raise ValueError("key_shared_mode=KeySharedMode.Sticky needs sticky_ranges")
         if key_shared_mode == KeySharedMode.AutoSplit and sticky_ranges:
@@ -75,7 +84,10 @@ class ConsumerDeadLetterPolicy:
         dead_letter_topic: str | None = None,
         initial_subscription_name: str | None = None,
     ) -> None:
-        if max_redeliver_count is None or max_redeliver_count < 1:
+        check_type(int, max_redeliver_count, "max_redeliver_count")
+        check_type_or_none(str, dead_letter_topic, "dead_letter_topic")
+        check_type_or_none(str, initial_subscription_name, "initial_subscription_name")
+        if max_redeliver_count < 1:
             raise ValueError("max_redeliver_count must be greater than 0")
         self._policy = DeadLetterPolicy(
             max_redeliver_count=max_redeliver_count,

@@ -1,5 +1,6 @@
 """The producer of the official client, on the blocking client."""
 
+import itertools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from magnetar.client import sync
 from magnetar.client.message_id import MessageId as OwnMessageId
 from magnetar.pulsar.checks import check_type, check_types
 from magnetar.pulsar.enums import Result
+from magnetar.pulsar.facts import ProducerFacts
 from magnetar.pulsar.message_id import MessageId
 from magnetar.pulsar.outcomes import refuse_closed, result_of, translated
 
@@ -51,13 +53,19 @@ def encoded(schema: "Schema", content: Any) -> bytes | None:
 
 
 def fields_of(values: Mapping[str, Any]) -> Fields:
-    """Returns the fields of a message, checked; raises ValueError."""
+    """Returns the fields of a message, checked; raises ValueError, and TypeError for properties."""
     check_types(_TYPES, values)
     clusters = values["replication_clusters"]
     if values["disable_replication"] and clusters:
         raise ValueError("disable_replication and replication_clusters exclude each other")
     ordering_key, after = values["ordering_key"], values["deliver_after"]
     sequence_id = values["sequence_id"]
+    for name in ("sequence_id", "event_timestamp", "deliver_at"):
+        if (values[name] or 0) < 0:
+            raise ValueError(f"Argument {name} must be at least 0, not {values[name]}")
+    for text in itertools.chain.from_iterable((values["properties"] or {}).items()):
+        if not isinstance(text, str):
+            raise TypeError(f"Argument properties must have text only, not {type(text).__name__}")
     return {
         "key": values["partition_key"] or None,
         "ordering_key": ordering_key.encode() if ordering_key else None,
@@ -70,7 +78,7 @@ def fields_of(values: Mapping[str, Any]) -> Fields:
     }
 
 
-class Producer:
+class Producer(ProducerFacts):
     """Sends messages to a topic."""
 
     def __init__(
@@ -83,22 +91,6 @@ class Producer:
         # `send_async` waits for room in the caller's thread, not in the client's.
         waits = options.block_if_queue_full and options.max_pending_messages
         self._room = threading.Semaphore(options.max_pending_messages) if waits else None
-
-    def topic(self) -> str:
-        """The full name of the topic."""
-        return self._producer.topic
-
-    def producer_name(self) -> str:
-        """The name by which the broker knows the producer."""
-        return self._producer.name
-
-    def last_sequence_id(self) -> int:
-        """The highest sequence id that was stored; -1 before the first."""
-        return self._producer.last_sequence_id
-
-    def is_connected(self) -> bool:
-        """Whether the broker knows the producer now."""
-        return self._producer.connected
 
     def send(
         self,
@@ -140,6 +132,8 @@ class Producer:
         deliver_after: timedelta | None = None,
     ) -> None:
         """Queues a message; `callback` gets the result and the id, in a thread of the client."""
+        if callback is not None and not callable(callback):
+            raise TypeError(f"Argument callback must be callable, not {type(callback).__name__}")
         fields = fields_of(locals())
         data = encoded(self._schema, content)
         if self._room is not None:

@@ -51,7 +51,7 @@ async def test_a_message_stays_while_its_dead_letter_is_refused(rig: Rig) -> Non
                 refused.set()
                 raise
 
-        consumer._letters.dead = noted  # type: ignore[method-assign]
+        consumer._letters.dead = noted
         for round_ in (b"1", b"2"):
             await producer.send(round_)
             refused.clear()

@@ -256,6 +256,28 @@ def test_refused_policies() -> None:
         stand_in.ConsumerKeySharedPolicy(stand_in.KeySharedMode.Sticky, sticky_ranges=[(5, 1)])
 
 
+@pytest.mark.parametrize(
+    ("policy", "arguments", "name"),
+    [
+        (stand_in.ConsumerKeySharedPolicy, {"key_shared_mode": 5}, "key_shared_mode"),
+        (stand_in.ConsumerKeySharedPolicy, {"sticky_ranges": 5}, "sticky_ranges"),
+        (
+            stand_in.ConsumerDeadLetterPolicy,
+            {"max_redeliver_count": 1, "dead_letter_topic": 5},
+            "dead_letter_topic",
+        ),
+        (
+            stand_in.ConsumerBatchReceivePolicy,
+            {"max_num_message": 1, "max_num_bytes": "1", "timeout_ms": 1},
+            "max_num_bytes",
+        ),
+    ],
+)
+def test_policies_check_their_types(policy: Any, arguments: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        policy(**arguments)
+
+
 def test_lines_of_the_log_go_to_the_clients_logger(tmp_path: Path) -> None:
     path = tmp_path / "client.log"
     lines: list[str] = []
