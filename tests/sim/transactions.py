@@ -187,7 +187,8 @@ class Mover(Subscriber):
         else:
             await self._abort(attempts)
         attempt = rng.choice(attempts) if len(attempts) > 1 else attempts[0]
-        if attempt.committed is not None and rng.random() < LATE_CHANCE:
+        over = attempt.committed is not None and not attempt.refused
+        if over and rng.random() < LATE_CHANCE:
             await self._send_late(attempt)
         if attempt.committed is not True and self._cumulative:
             raise ConnectionError("the messages come again, from the first one on")
@@ -353,6 +354,7 @@ class Mover(Subscriber):
                     await self._abort(ended)
                     return
                 if refused.code == OVER:
+                    attempt.refused = True
                     self.history.ended(attempt, committed=not commit)
                     return
                 if refused.code == pb.ServerError.TransactionNotFound:

@@ -42,6 +42,8 @@ class Attempt:
     commit_sent: bool = False
     committed: bool | None = None
     """None: the client does not know."""
+    refused: bool = False
+    """Its commit was refused: topics may hear of the abort a little later."""
     ended_at: float = -1.0
     epoch: int = 0
     """That of its coordinator, when it was begun."""

@@ -273,9 +273,25 @@ class Coordinator:
 
         A commit may join other open transactions: all are committed, or none. Succeeds again for a
         client that repeats the request, except on a connection that has the outcome
-        (`outcome_sent`). Raises NotAllowed, TransactionNotFound, and InvalidTxnStatus if the
-        opposite was decided, also for one of `joined`.
+        (`outcome_sent`). Calls back with TransactionNotFound, and with InvalidTxnStatus if the
+        opposite was decided, also for one of `joined`. Raises NotAllowed.
+
+        These two are the outcome for the client. So the store confirms first that no other broker
+        serves the coordinator, and may have decided otherwise, and that the opposite is durable.
         """
+        try:
+            self._request_end(number, caller, outcome, on_done, joined)
+        except (InvalidTxnStatus, TransactionNotFound) as refusal:
+            self._refuse(number, refusal, on_done)
+
+    def _request_end(
+        self,
+        number: int,
+        caller: Caller,
+        outcome: Outcome,
+        on_done: OnDone,
+        joined: tuple[int, ...],
+    ) -> None:
         txn_id = TxnId(self.id, number)
         transitions.check_joint(txn_id, outcome, joined)
         txn = self._active.get(number)
@@ -299,6 +315,10 @@ class Coordinator:
         self._check_owner(txn_id, txn.record, caller)
         self._check_joined(txn.record, caller, joined)
         self._decide(number, txn, outcome, on_done, joined)
+
+    def _refuse(self, number: int, refusal: MagnetarError, on_done: OnDone) -> None:
+        """Calls back with a refusal once the record that it stands on is durable."""
+        self._writer.write(number, lambda error: on_done(error or refusal))
 
     def outcome_sent(self, number: int, connection: object) -> None:
         """Records that a connection has the outcome of a transaction.

@@ -248,6 +248,45 @@ async def test_a_transaction_past_its_deadline_is_aborted() -> None:
     await coordinator.close()
 
 
+async def test_a_commit_is_refused_only_once_the_abort_is_durable() -> None:
+    stage = Stage()
+    coordinator = await stage.load()
+    txn = await with_topic(stage, coordinator)
+    stage.store.holding = True
+    stage.set_clock.ms += TIMEOUT_MS
+    coordinator.tick()
+    ending = asyncio.ensure_future(coordinator.end(txn.least, stage.caller(), Outcome.COMMIT))
+    await turns()
+    assert not ending.done()
+    stage.store.holding = False
+    await stage.store.held[0].lands()
+    with pytest.raises(InvalidTxnStatus):
+        await ending
+    stored = await stage.stored(txn)
+    assert stored is not None
+    assert stored.state.outcome is Outcome.ABORT
+    await coordinator.close()
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["it knows it", "it does not know it"])
+async def test_a_former_owner_refuses_no_commit_that_its_successor_has_made(known: bool) -> None:
+    """The refusal would be the outcome for the client, which repeats a commit without an answer."""
+    stage = Stage()
+    former = await stage.load("a")
+    txn = await with_topic(stage, former) if known else None
+    owner = await stage.load("b")
+    if txn is None:
+        txn = await with_topic(stage, owner)
+    await owner.end(txn.least, stage.caller(), Outcome.COMMIT)
+    stage.set_clock.ms += TIMEOUT_MS
+    former.tick()
+    with pytest.raises(TransactionCoordinatorNotFound):
+        await former.end(txn.least, stage.caller(connection=Connection()), Outcome.COMMIT)
+    await owner.end(txn.least, stage.caller(connection=Connection()), Outcome.COMMIT)
+    await former.close()
+    await owner.close()
+
+
 @pytest.mark.parametrize("moves", [False, True])
 async def test_a_transaction_of_a_time_when_the_clock_was_ahead_has_its_timeout(
     moves: bool,
