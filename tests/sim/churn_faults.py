@@ -130,7 +130,7 @@ async def _writes_under_way(world: "World", fault: FaultPlan, rng: Random) -> No
         world.metadata.writes = Writes()
     if what == "lease":
         end_leases(world, node)
-    elif node.alive:
+    elif node.alive and node.admin is not None:
         unload = node.admin.unload_bundle if what == "bundle" else node.admin.unload_topic
         node.process.start(unload(topic), "unload")
     await asyncio.sleep(fault.for_s)
