@@ -5,9 +5,9 @@ ports are free, starts the process, prints its banner, and drains it on a signal
 """
 
 import argparse
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from magnetar.cli import roles, run_loop
 
@@ -29,7 +29,7 @@ class ProcessCommand(Generic[roles.S, N]):
     settings: type[roles.S]
     ports: Callable[[roles.S], Mapping[str, int | None]]
     """Returns the ports on which the process listens, by the names of their settings."""
-    start: Callable[[roles.S], Awaitable[N]]
+    start: Callable[[roles.S], Coroutine[Any, Any, N]]
     """Starts the process. Imports its module only then, so that `--help` does not."""
     banner: Callable[[N, roles.S], Sequence[tuple[str, str]]]
     """Returns the lines of the banner below the cluster's, as (title, text)."""

@@ -15,12 +15,13 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from magnetar.core.errors import MagnetarError
 from magnetar.core.garbage import garbage_policy
 from magnetar.core.malloc import keep_freed_memory
+from magnetar.core.tasks import TaskScope
 from magnetar.observe.listen import bind
 from magnetar.security.errors import ConfigurationError
 from magnetar.settings.field import SettingsError
@@ -59,7 +60,7 @@ def run(serving: Coroutine[object, object, int]) -> int:
 
 
 async def serve(
-    start: Callable[[], Awaitable[R]],
+    start: Callable[[], Coroutine[Any, Any, R]],
     *,
     on_ready: Callable[[R], None],
     on_stopping: Callable[[], None] = lambda: None,
@@ -68,9 +69,9 @@ async def serve(
     """Starts the process, waits for a signal and drains; returns the exit code."""
     stop_requested = _watch_signals()
     gc.disable()  # a start creates long-lived objects, so passes of the collector free nothing
-    starting = asyncio.ensure_future(start())
-    stopping = asyncio.create_task(stop_requested.wait(), name="stop requested")
-    try:
+    async with TaskScope("process") as tasks:
+        starting = tasks.start(start(), "start")
+        stopping = tasks.start(stop_requested.wait(), "stop requested")
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
@@ -91,22 +92,22 @@ async def serve(
         if not stopping.done():
             on_ready(running)
             await stopping
-    finally:
-        stopping.cancel()
     on_stopping()
     return await _drain(running, shutdown_timeout_ms)
 
 
 async def _drain(running: Running, shutdown_timeout_ms: int) -> int:
-    draining = asyncio.ensure_future(running.stop())
-    done, _ = await asyncio.wait({draining}, timeout=shutdown_timeout_ms / 1000)
-    if not done:
-        code = refuse(f"did not drain within {shutdown_timeout_ms} ms; nothing is lost")
-        # Cancelling would wait as well: a thread in a hanging disk operation cannot be cancelled.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    draining.result()
+    async with TaskScope("process") as tasks:
+        draining = tasks.start(running.stop(), "drain")
+        done, _ = await asyncio.wait({draining}, timeout=shutdown_timeout_ms / 1000)
+        if not done:
+            code = refuse(f"did not drain within {shutdown_timeout_ms} ms; nothing is lost")
+            # Cancelling would wait as well: a thread in a hanging disk operation cannot be
+            # cancelled.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        draining.result()
     return 0
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,6 +93,21 @@ def test_results_and_errors_reach_their_callers(rig: Rig) -> None:
     for thread in threads:
         thread.join(DEADLINE_S)
     assert sorted(map(str, results)) == sorted(map(str, range(20)))
+
+
+def test_the_tasks_of_calls_have_names(rig: Rig) -> None:
+    async def own_name() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        return task.get_name()
+
+    class Awaited:
+        def __await__(self) -> Generator[Any, None, str]:
+            return own_name().__await__()
+
+    name = "test_the_tasks_of_calls_have_names.<locals>.own_name"
+    assert rig.portal.call(own_name) == f"magnetar-client/{name}"
+    assert rig.portal.call(Awaited) == "magnetar-client/Awaited"
 
 
 def interrupt_when(reached: threading.Event, heard: threading.Event) -> threading.Thread:

@@ -204,7 +204,7 @@ class Portal:
             if not _settle(future, result, None) and discard is not None:
                 self._give_back(discard, result)
             return
-        task = asyncio.ensure_future(result)
+        task = _task_of(result)
         self._tasks.add(task)
         loop = task.get_loop()
 
@@ -294,6 +294,19 @@ def _settle(future: "Future[Any]", result: Any, error: BaseException | None) -> 
     return True
 
 
+def _task_of(result: Awaitable[Any]) -> "asyncio.Future[Any]":
+    """Returns the future of a call's result; a coroutine becomes a task with its name."""
+    if isinstance(result, asyncio.Future):
+        return result
+    coroutine = result if asyncio.iscoroutine(result) else _awaited(result)
+    name = getattr(result, "__qualname__", type(result).__name__)
+    return asyncio.get_running_loop().create_task(coroutine, name=f"magnetar-client/{name}")
+
+
+async def _awaited(result: Awaitable[T]) -> T:
+    return await result
+
+
 def _has_result(future: "Future[Any]") -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
@@ -320,7 +333,9 @@ def _serve(loop: asyncio.AbstractEventLoop, stopped: threading.Event) -> None:
         for task in tasks:
             task.cancel()
         if tasks:
-            loop.run_until_complete(asyncio.wait(tasks, timeout=STOP_TIMEOUT_S))
+            waiting = asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
+            for task in loop.run_until_complete(waiting)[1]:
+                log.error("task did not stop", task=task.get_name(), timeout_s=STOP_TIMEOUT_S)
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(_end_executor(loop))
     finally:
