@@ -1,6 +1,7 @@
 """The pytest plugin in runs of its own: one server for all, fresh namespaces, clear failures."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ PLUGIN = "magnetar.testing.plugin"
 RUN_TIMEOUT_S = 50
 POLL_S = 0.05
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "use" / "testing.md"
 
 PROGRAM_TESTS = """
 import os
@@ -82,6 +84,19 @@ def test_one_server_for_all_workers_and_a_namespace_for_each_test(tmp_path: Path
     while is_running(tmp_path / "temp"):
         assert time.monotonic() < deadline, "the server did not end"
         time.sleep(POLL_S)
+
+
+def test_the_examples_of_the_page_run_as_they_are_written(tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert examples
+    for number, example in enumerate(examples):
+        (tmp_path / f"test_{number}.py").write_text(example)
+    (configuration,) = re.findall(r"```ini\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    (tmp_path / "pytest.ini").write_text(configuration)
+    done = run(tmp_path)
+    assert f"{len(examples)} passed" in done.stdout, done.stdout + done.stderr
+    without = run(tmp_path, "-p", "no:magnetar")
+    assert "fixture 'magnetar_client' not found" in without.stdout, without.stdout
 
 
 def test_without_a_server_the_failure_says_what_to_install(
