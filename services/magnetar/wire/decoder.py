@@ -161,7 +161,8 @@ class FrameDecoder:
         buffer, total_bytes_max = self._buffer, self._total_bytes_max
         data, view, position, end = buffer.data, buffer.view, buffer.start, buffer.end
         head_at, entry_head_at, checksum, find = _head_at, _entry_head_at, crc32c, bytes.find
-        run_producer_id, runs = -1, _Runs(events)
+        run_producer_id = -1
+        runs: dict[int, SendRun] = {}
         while end - position >= 8:
             total, size, start, tag, producer_id = head_at(data, position)
             frame_end = position + 4 + total
@@ -218,7 +219,8 @@ class FrameDecoder:
                 continue
             if producer_id != run_producer_id:
                 run_producer_id = producer_id
-                run = runs[producer_id]
+                newest = runs.get(producer_id)
+                run = runs[producer_id] = newest or _run_of(producer_id, events)
             run.sequence_ids.append(sequence_id)
             run.highest_sequence_ids.append(max(highest_sequence_id, sequence_id))
             run.message_counts.append(message_count)
@@ -257,20 +259,6 @@ class FrameDecoder:
             events.append(Flow(flow_command.consumer_id, flow_command.messagePermits))
         else:
             events.append(Command(number, message, payload))
-
-
-class _Runs(dict[int, SendRun]):
-    """The runs of consecutive SENDs by producer; a missing run is started."""
-
-    __slots__ = ("_events",)
-
-    def __init__(self, events: list[Event]) -> None:
-        super().__init__()
-        self._events = events
-
-    def __missing__(self, producer_id: int) -> SendRun:
-        run = self[producer_id] = _run_of(producer_id, self._events)
-        return run
 
 
 def _run_of(producer_id: int, events: list[Event]) -> SendRun:

@@ -102,9 +102,11 @@ def encode_receipts(
     first_entry_id: int,
 ) -> bytes:
     """The SEND_RECEIPTs of a run of messages that were stored as consecutive entries."""
+    entry_id = first_entry_id
+    if entry_id < SPLIT_MIN and len(sequence_ids) == 1:
+        return _receipt(producer_id, sequence_ids[0], highest_sequence_ids[0], ledger_id, entry_id)
     parts: list[bytes] = []
     add = parts.extend
-    entry_id = first_entry_id
     small = min(entry_id, min(sequence_ids), min(highest_sequence_ids)) < SPLIT_MIN
     sequence_high = highest_high = entry_high = -1
     for sequence_id, highest_id in zip(sequence_ids, highest_sequence_ids, strict=True):

@@ -4,10 +4,13 @@ from functools import cache
 from typing import Final
 
 _MASK64: Final = 2**64 - 1
+_SHORT: Final = tuple(bytes((number,)) for number in range(0x80))
 
 
 def varint(value: int) -> bytes:
     """Returns the canonical varint; of a negative number, that of its 64-bit two's complement."""
+    if 0 <= value < 0x80:
+        return _SHORT[value]
     value &= _MASK64
     data = bytearray()
     while value > 0x7F:

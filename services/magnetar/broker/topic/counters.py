@@ -73,6 +73,9 @@ class TopicCounters:
         self.write_latency_counts[bisect_left(WRITE_LATENCY_BOUNDS_MS, latency_ms)] += count
         self.write_latency_total_ms += latency_ms * count
         sizes = self.entry_size_counts
+        if count == 1:
+            sizes[bisect_left(ENTRY_SIZE_BOUNDS_BYTES, len(entries[0]))] += 1
+            return
         smallest = bisect_left(ENTRY_SIZE_BOUNDS_BYTES, min(map(len, entries)))
         if smallest == bisect_left(ENTRY_SIZE_BOUNDS_BYTES, max(map(len, entries))):
             sizes[smallest] += count
