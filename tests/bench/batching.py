@@ -1,12 +1,12 @@
 """Batches of our client at a fixed rate, beside those of Java's client with its defaults.
 
-    python -m tests.bench.batching [--rates 1000 5000] [--seconds 10] [--turns 3]
+    python -m tests.bench.batching [--rates 1000 5000] [--seconds 10] [--pairs 3] [--turns 3]
 
 Both send the same compressible messages of 1 KiB to a topic of 100 partitions, with ZSTD and
-without any tuning, to one standalone, one after the other. Measured are the bytes on the server's
-sockets, in both directions (`ss` of iproute2), the CPU of the server process, and the entries that
-it stored. A second table has our client with one of ten partitions blocked: its receipts are held
-back.
+without any tuning, to one standalone, in turns. Measured are the bytes on the server's sockets, in
+both directions (`ss` of iproute2), the CPU of the server process, and the entries that it stored;
+medians are printed after the pairs. A second table has our client with one of ten partitions
+blocked: its receipts are held back.
 """
 
 import argparse
@@ -188,9 +188,11 @@ def go_on(process: "subprocess.Popen[str]") -> None:
     process.stdin.flush()
 
 
-def measure(server: ServerProcess, name: str, rate: int, options: argparse.Namespace) -> Figures:
+def measure(
+    server: ServerProcess, name: str, rate: int, pair: int, options: argparse.Namespace
+) -> Figures:
     """Runs one client at one rate over a topic of its own."""
-    topic = f"batching-{name}-{rate}"
+    topic = f"batching-{name}-{rate}-{pair}"
     create(server, topic, PARTITIONS)
     numbers = (str(options.bodies), str(rate), str(options.seconds), str(WARM_S))
     where = (server.service_url, f"persistent://public/default/{topic}")
@@ -272,16 +274,27 @@ def fixed_rates(server: ServerProcess, options: argparse.Namespace) -> None:
     head = f"{'per entry':>12}{'wire bytes':>12}{'CPU us':>12}"
     for rate in options.rates:
         print(f"{f'{rate} messages/s':24}{head}")
-        figures = []
-        for name in ("java", "own"):
-            figures.append(measure(server, name, rate, options))
-            print(figures[-1].row(name), flush=True)
-        java, own = figures
+        found: dict[str, list[Figures]] = {"java": [], "own": []}
+        for pair in range(options.pairs):
+            for name, runs in found.items():
+                runs.append(measure(server, name, rate, pair, options))
+                print(runs[-1].row(name), flush=True)
+        java, own = (_medians(runs) for runs in found.values())
+        print(java.row("java, median"), own.row("own, median"), sep="\n")
         print(
             f"{'ratio':24}{java.entries / own.entries:12.2f}"
             f"{own.wire_bytes / java.wire_bytes:12.2f}{own.cpu_s / java.cpu_s:12.2f}\n",
             flush=True,
         )
+
+
+def _medians(runs: list[Figures]) -> Figures:
+    return Figures(
+        runs[0].messages,
+        round(median(run.entries for run in runs)),
+        round(median(run.wire_bytes for run in runs)),
+        median(run.cpu_s for run in runs),
+    )
 
 
 def main() -> None:
@@ -294,6 +307,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rates", type=int, nargs="*", default=[1_000, 5_000])
     parser.add_argument("--seconds", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=3, help="of runs at each rate")
     parser.add_argument("--turns", type=int, default=3, help="of the runs with a blocked partition")
     options = parser.parse_args()
     lines = bodies(random.Random(1))
