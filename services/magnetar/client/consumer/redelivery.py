@@ -24,7 +24,7 @@ REPLACED_MIN: Final = 64
 class NegativeAcks:
     """The negatively acknowledged entries of one topic or partition.
 
-    The heap also has the times that a repeated negative ack replaced. It is built anew if these
+    The heap also has the times that a repeated negative ack replaced. It is rebuilt if these
     are more than the entries, so that it has at most two times per entry, and REPLACED_MIN.
     """
 
