@@ -160,7 +160,8 @@ class CopiesReader:
             while True:
                 if waiting:
                     identity = waiting.pop(0)
-                    task = loop.create_task(self._ask(ledger_id, identity, first, last, bytes_max))
+                    asking = self._ask(ledger_id, identity, first, last, bytes_max)
+                    task = loop.create_task(asking, name=f"ledger {ledger_id} from {identity}")
                     asked[task] = identity
                 left = deadline - loop.time()
                 delay = min(left, settings.speculative_read_delay_s) if waiting else left

@@ -336,7 +336,9 @@ class Appender:
 
     async def _open_ledger(self) -> None:
         if self._creating is None:
-            self._creating = asyncio.ensure_future(self._owner.create_ledger())
+            self._creating = asyncio.get_running_loop().create_task(
+                self._owner.create_ledger(), name="next ledger"
+            )
         # A ledger that is created after the roll timed out is on record nevertheless. The next roll
         # uses it, even if it was created in the same turn of the loop as the timeout.
         try:

@@ -197,7 +197,9 @@ class EntryReader:
                 while first <= last and len(ahead) < READS_AT_ONCE:
                     count = int(READ_BYTES / entry_bytes) if entry_bytes else RUN_ENTRIES_FIRST
                     end = min(last, first + max(1, count) - 1)
-                    ahead.append(self._loop.create_task(self._run_of(metadata, first, end)))
+                    reading = self._run_of(metadata, first, end)
+                    name = f"ledger {metadata.ledger_id} from {first}"
+                    ahead.append(self._loop.create_task(reading, name=name))
                     first = end + 1
                     if not entry_bytes:
                         break

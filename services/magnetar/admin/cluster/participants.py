@@ -54,7 +54,7 @@ async def stats_of(
     try:
         async with asyncio.timeout(FAN_OUT_TIMEOUT_S), asyncio.TaskGroup() as group:
             for participant in asked[:DESCRIBED_MAX]:
-                group.create_task(ask(participant))
+                group.create_task(ask(participant), name=f"{participant} in {txn}")
     except TimeoutError:
         pass  # those that have answered are in the answer
     return by_participant

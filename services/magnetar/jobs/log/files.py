@@ -89,7 +89,8 @@ class FileReader:
     def _fetching(self, files: "ObjectStore", file: EntryFile, number: int) -> asyncio.Task[bytes]:
         self.groups += 1
         group = file.groups[number]
-        return self._loop.create_task(fetch(files, file.path, group.start, group.end))
+        fetching = fetch(files, file.path, group.start, group.end)
+        return self._loop.create_task(fetching, name=f"row group {number} of {file.path}")
 
 
 def _entries(record: OffloadRecord, file: EntryFile, number: int, data: bytes) -> list[StoredEntry]:
